@@ -1,7 +1,7 @@
 """One attention computation with all its arguments, and the scores of any tile of it.
 
 The meaning of every option is written here, once: the reference kernel asks for the whole matrix, a record for the rows
-it needs, the capture of other people's models builds the same object from what it intercepted.
+it needs, and the capture of other people's models builds the same object from the tensors that it intercepted.
 
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias - slope · |i + K - Q - j|
     s = -inf where the mask forbids
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Share:
-    """Where the queries and keys of a call stand that computes some rows of a longer sequence, in one of its processes.
+    """The positions of the queries and keys of a call that computes some rows of a longer sequence, in one process.
 
-    Both are positions of the whole sequence, and rise.
+    Both are positions in the whole sequence, in ascending order.
     """
 
     rows: Tensor = dataclasses.field(metadata={"since": 3})  # int64 [Q]
@@ -48,22 +48,22 @@ class Share:
     mask: Mask | None = dataclasses.field(default=None, metadata={"stored": False})  # of the whole, aligned to [N, N]
 
     def has(self, mask: Mask | None) -> bool:
-        """Whether this is the whole's mask, of these rows and columns. That of an edited call is another one."""
+        """Whether `mask` is the whole sequence's mask, cut to these rows and columns: not after an edit of the mask."""
         return mask is None if self.mask is None else isinstance(mask, Picked) and mask.part is self.mask
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores(Options):
-    """Everything that decides the attention weights: all of a call but its values."""
+    """Everything that decides the attention weights: everything in a call but its values."""
 
     q: Tensor  # [B, H, Q, D]
     k: Tensor  # [B, G, K, D]; int8 where the call has a `k_scale`
     mask: Mask | None = None  # aligned to (Q, K); None = every query sees every key
 
-    # Of a part of a call with slopes: where its queries and keys stand in the whole.
+    # For a part of a call with slopes: the positions of its queries and keys in the whole call.
     places: tuple[Tensor, Tensor] | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
-    # Of a call that computes some rows of a longer sequence; None = it is whole.
+    # For a call that computes some rows of a longer sequence; None = the call is a whole one.
     share: Share | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
     @property
@@ -74,19 +74,19 @@ class Scores(Options):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the scores: float32 or better."""
+        """The dtype of the scores: float32 or better."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
     @property
     def whole(self) -> tuple[Mask | None, int, int]:
-        """The mask and the lengths (Q, K) of the whole of which this is a share; else its own."""
+        """The mask and the lengths (Q, K) of the sequence of which this call is a share; else those of the call."""
         if self.share is not None:
             return self.share.mask, self.share.length, self.share.length
         _, _, q_len, k_len = self.shape
         return self.mask, q_len, k_len
 
     def of(self, share: Share | None) -> Self:
-        """The same as this share of a longer call; as a call of its own if an edit gave it another mask."""
+        """The same call as this share of a longer one; as a call of its own if an edit gave it another mask."""
         return dataclasses.replace(self, share=share if share is not None and share.has(self.mask) else None)
 
     @property
@@ -106,7 +106,7 @@ class Scores(Options):
     def weights(self, rows: Index | None = None, heads: Index | None = None, *, overwrite: bool = False) -> Tensor:
         """The attention weights of whole rows, [B, heads, rows, K]; 0 for an empty row.
 
-        With `overwrite` they take the place of the scores, which no gradient then goes through.
+        With `overwrite` the weights are written over the scores, and no gradient goes through them.
         """
         # (No slice is a default here: torch.compile of torch 2.8 could not follow a call without it.)
         rows, heads = (EVERY if index is None else index for index in (rows, heads))
@@ -114,7 +114,7 @@ class Scores(Options):
         return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=overwrite)
 
     def allowed(self, rows: Index = EVERY) -> Tensor:
-        """Which keys queries may attend to, by the mask and by a bias of -inf: bool [B|1, H|1, rows, K]."""
+        """The keys that queries may attend to, by the mask and by a bias of -inf: bool [B|1, H|1, rows, K]."""
         q, k = self._positions(2, rows), self._positions(3, EVERY)
         if self.mask is None:
             allowed = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, len(q), len(k))
@@ -156,7 +156,7 @@ class Scores(Options):
         return [x for x in (self.bias, self.slopes) if x is not None]
 
     def added(self, **index: Index) -> Tensor | None:
-        """What bias and slopes add to the scores of a part, by dimension: [B|1, H|1, Q|1, K|1]; None = nothing."""
+        """What bias and slopes add to the scores, by dimension: [B|1, H|1, Q|1, K|1]; None = they add nothing."""
         options = self.options_of(index)
         bias = None if self.bias is None else options["bias"].to(self.dtype)
         if self.slopes is None:
@@ -167,14 +167,14 @@ class Scores(Options):
         return more[None] if bias is None else bias + more
 
     def places_of(self, rows: Index = EVERY, cols: Index = EVERY) -> tuple[Tensor, Tensor]:
-        """Where some queries and keys stand: the last query stands at the last key."""
+        """The positions of some queries and keys; the last query has the position of the last key."""
         if self.places is None:
             q_len, k_len = self.shape[2:]
             return self._positions(2, rows) + (k_len - q_len), self._positions(3, cols)
         return self.places[0][rows], self.places[1][cols]
 
     def detached(self) -> Scores:
-        """What a record keeps: all but the values, the tensors detached."""
+        """The part of a call that a record keeps: everything but the values, with the tensors detached."""
         q, k = self.q.detach(), self.k.detach()
         mask = None if self.mask is None else self.mask.owned()
         return Scores(q, k, mask=mask, places=self.places, share=self.share, **self.detached_options())
@@ -188,7 +188,7 @@ class Scores(Options):
         low, high = self.mask.band() or (0, 0)
         if low == EMPTY and high >= k_len - q_len:
             return None  # the last query sees every key
-        if is_traced():  # by operations alone, which it can follow
+        if is_traced():  # by operations alone, which torch can trace
             rows = torch.arange(1 if self.mask.key_only else q_len, device=self.q.device)
             used: Tensor | None = self.mask.cells(rows, self._positions(3, EVERY)).any(-2)
         else:
@@ -221,8 +221,8 @@ class AttentionCall(Scores):
 
     v: Tensor = dataclasses.field(kw_only=True)  # [B, G, K, E]
 
-    # Factors [B, G, K] on keys and values of int8. Only `headwise.kernels` gets such calls, and one kernel can run
-    # them: for all others, and for records, there is `dequantized`.
+    # Factors [B, G, K] on keys and values of int8. Only `headwise.kernels` gets such calls, and only one kernel can run
+    # them: for all others, and for records, `dequantized` gives an ordinary call.
     k_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
     v_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
 
@@ -235,7 +235,7 @@ class AttentionCall(Scores):
 
     @property
     def trains(self) -> bool:
-        """Whether a gradient will be asked of this call."""
+        """Whether a gradient will be computed through this call."""
         if not torch.is_grad_enabled():
             return False
         if self.q.requires_grad or self.k.requires_grad or self.v.requires_grad:
@@ -246,7 +246,7 @@ class AttentionCall(Scores):
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
-        """What a kernel's choice may depend on: calls of one kind, with one mask, are planned alike."""
+        """The properties that decide which kernel runs: calls of one kind, with one mask, have the same plan."""
         options = [(name, type(x), x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         return (
             type(self.q),
@@ -308,13 +308,13 @@ def capped(scores: Tensor, softcap: float | Tensor) -> Tensor:
 
 
 def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bias in a narrower dtype, in which what is finite stays finite: finfo.min of one is that of the other."""
+    """A bias in a narrower dtype, in which finite numbers stay finite: finfo.min becomes finfo.min of that dtype."""
     limits = torch.finfo(dtype)
     return torch.where(bias.isinf(), bias, bias.clamp(limits.min, limits.max)).to(dtype)
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Inside torch.autocast the tensors in its dtype, as scaled_dot_product_attention takes them; else as they are."""
+    """Inside torch.autocast, the tensors in its dtype, as for scaled_dot_product_attention; else unchanged."""
     first = tensors[0]
     if not isinstance(first, Tensor) or not _autocasts(first.device):
         return tensors
@@ -327,7 +327,7 @@ _AS_IS = nullcontext()
 
 
 def as_written(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, torch computes in the dtypes that the code says: autocast would lower the products of the scores."""
+    """Inside, torch computes in the dtypes that the code names: autocast would lower the products of the scores."""
     return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
 
 

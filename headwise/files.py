@@ -1,6 +1,6 @@
 """Files are written beside their target and renamed: whoever reads sees the old file or the new one, never a part.
 
-The same for folders. `parsed` reads the text of a JSON or YAML file that may be anybody's.
+Folders are written in the same way. `parsed` reads the text of a JSON or YAML file of unknown origin.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0) if os.name == "nt" else ()
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path`, to write to. At the end it takes the place of `path`; after an error it is removed.
+    """A path beside `path`, to write to. At the end it replaces `path`; after an error it is removed.
 
-    Any number of threads and processes may write to one path at once: each has a part of its own, and the last to
-    finish wins. What a process that was killed left behind is removed by the next that writes to that path; on Windows,
-    only if it has the same process id.
+    Any number of threads and processes may write to one path at once: each has its own part, and the last to
+    finish wins. Files that a killed process left behind are removed by the next process that writes to that path; on
+    Windows, only if it has the same process id.
 
     OSError passes through, for the caller to say what could not be written. On Windows this is a PermissionError where
     another program holds `path` open for longer than a second.
@@ -49,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """As `replacing`, but what goes wrong is a FileError that names the file."""
+    """As `replacing`, but an OSError becomes a FileError that names the file."""
     try:
         with replacing(path) as part:
             yield part
@@ -108,7 +108,7 @@ def _prefix(path: Path) -> str:
 
 
 def settle(path: Path) -> None:
-    """Wait until a file, or the names in a folder, lie on the disk: then a crash of the machine cannot lose them.
+    """Wait until a file, or the names in a folder, are on the disk: then a crash of the machine cannot lose them.
 
     OSError passes through for a file. Of a folder it is ignored: not every system can do it.
     """
@@ -125,7 +125,7 @@ def settle(path: Path) -> None:
 
 
 def damaged(part: Path) -> FileError:
-    """What to raise for a finished part of a file whose bytes are not those that were written."""
+    """The error for a finished part of a file whose bytes are not those that were written."""
     return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")
 
 
@@ -139,7 +139,7 @@ def check_there(path: Path) -> None:
 
 
 def parsed(load: Callable[[str], Any], text: str) -> Any:
-    """What `json.loads` or `yaml.safe_load` makes of a text. ValueError, too, for what is nested too deeply."""
+    """The result of `json.loads` or `yaml.safe_load` for a text. ValueError also for data nested too deeply."""
     try:
         return load(text)
     except RecursionError:
@@ -167,7 +167,7 @@ def _left_behind(path: Path, kind: str) -> list[Path]:
 
 
 def _runs(process: int) -> bool:
-    """Whether a process runs, this one aside: a part of its that it is not writing is from one that had its number."""
+    """Whether a process with this number runs. This process does not count: it knows the parts that it is writing."""
     if process == os.getpid():
         return False
     if os.name == "nt":  # os.kill would end it
@@ -176,6 +176,6 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (OverflowError, PermissionError):  # no number of a process; somebody else's
+    except (OverflowError, PermissionError):  # not the number of a process; a process of another user
         return True
     return True

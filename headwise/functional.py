@@ -1,4 +1,4 @@
-"""`attention` and `plan`: the one door to every kernel."""
+"""`attention` and `plan`: the entry point to every kernel."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
         kernel: str
 
 
-Listener = Callable[..., object]  # of a call, its output, and the weights that were used, if they are not the call's
-Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = it does not
+Listener = Callable[..., object]  # gets a call, its output, and the weights used if not the call's
+Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = no change
 
 
 class _Listening(NamedTuple):
     listener: Listener
-    traced: bool  # also to calls that torch.export traces
-    outputs: bool  # not without outputs
+    traced: bool  # whether it also gets calls that torch.export traces
+    outputs: bool  # whether it needs the outputs
 
 
 _LISTENING: Scope[_Listening] = Scope()
@@ -79,7 +79,7 @@ def attention(
     Args:
         q: queries [B, H, Q, D].
         k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
-        v: values [B, G, K, E]. k and v may be `Int8`, which few queries read as it is; else it is dequantized first.
+        v: values [B, G, K, E]. k and v may be `Int8`, which few queries read directly; else it is dequantized first.
         mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
             [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
         bias: added to the scores (an additive mask, T5); float, broadcasts to [B, H, Q, K].
@@ -88,7 +88,7 @@ def attention(
         scale: factor on q kᵀ; None = 1/√D.
         softcap: s becomes softcap · tanh(s / softcap), before bias and slopes (Gemma 2). A tensor of one number that
             requires a gradient gets it, on kernel "reference".
-        sinks: [H], one logit a head that takes its share of the softmax and gives nothing (gpt-oss).
+        sinks: [H], one logit per head that takes its share of the softmax and gives nothing (gpt-oss).
         dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
         kernel: "auto", or the name of one kernel, which then raises rather than fall back. `plan(...)` explains.
         record: also return an `AttentionRecord`, which can answer for the weights (before dropout).
@@ -99,9 +99,9 @@ def attention(
         only the queries that may attend to it, with dropout too. Second derivatives need kernel="reference".
 
     Raises:
-        ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-        KernelRefused: the kernel that was asked for cannot run this call.
-        ParallelError: processes that share the call do not agree, or DTensors are placed as nobody can compute them.
+        ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit; the message names it.
+        KernelRefused: the requested kernel cannot run this call.
+        ParallelError: processes that share the call do not agree, or DTensors have placements that cannot be computed.
         RecordError: `record=True` inside torch.compile, torch.export or `headwise.edit`.
         ChangedError: in backward, for a large bias that was changed in place after this call.
 
@@ -170,7 +170,7 @@ def _is_heard() -> bool:
 
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
-    """The output of a small call without options, of which nobody is to hear; None for any other."""
+    """The output of a small call without options, that nobody listens to; None for any other call."""
     if torch.compiler.is_compiling() or _is_heard() or parallel.current() is not None:
         return None
     if isinstance(k, Int8) or isinstance(v, Int8):
@@ -197,9 +197,9 @@ def plan(
 ) -> Plan | ParallelPlan:
     """How `attention` with the same arguments would run: the kernel, its cost, and why not the others. Runs nothing.
 
-    What the tensors hold does not matter (`torch.empty` will do), their shapes, dtype, device and requires_grad do.
-    With a `mesh`, of one dimension, they are those of the whole sequence, and the plan is that of `context_parallel`:
-    rows, cells, keys and bytes of each process, and how long it waits.
+    The numbers in the tensors do not matter (`torch.empty` will do); their shapes, dtype, device and requires_grad do.
+    With a `mesh` of one dimension, the tensors have the shapes of the whole sequence, and the plan is that of
+    `context_parallel`: rows, cells, keys and bytes of each process, and how long it waits.
     """
     if mesh is not None:
         return planned(make_call(q, k, v, mask=mask, **options), mesh)
@@ -211,24 +211,25 @@ def listening(
 ) -> contextlib.AbstractContextManager[None]:
     """A context: every `attention` call that runs inside (see `headwise.scope`) hands itself and its output over.
 
-    With `traced` also a call that `torch.export` traces: what the listener computes of it becomes part of the program.
-    Without `outputs` the output may be None: that of a native encoder, which keeps none. Else its modules run instead.
+    With `traced` also calls that `torch.export` traces: computations of the listener become part of the program.
+    Without `outputs` the output may be None: a native encoder keeps no outputs. With it, the encoder's modules run
+    instead.
     """
     return _LISTENING.open(_Listening(listener, traced, outputs))
 
 
 def is_followed() -> bool:
-    """Whether somebody hears of the calls that run here and of their outputs, or may change them."""
+    """Whether a listener or an editor gets the calls that run here, with their outputs."""
     return bool(editors()) or any(each.outputs or each.traced for each in _LISTENING.here())
 
 
 def listeners_of_calls() -> tuple[Listener, ...]:
-    """Those that hear of calls and need no outputs."""
+    """The listeners that need no outputs."""
     return tuple(each.listener for each in _LISTENING.here() if not each.outputs)
 
 
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
-    """Hand a call to the listeners whose weights [B, H, Q, K] an edit changed before they met the values."""
+    """Hand a call to the listeners, with weights `used` [B, H, Q, K] that an edit changed before they met values."""
     listening = _LISTENING.here()
     weights = used() if listening else None
     call = call if call.share is None else call.of(call.share)
@@ -240,7 +241,7 @@ def _edited(call: AttentionCall) -> Tensor | None:
     """The output that an editor gives instead of this call's; None if none changes it."""
     found = editors()
     for i in reversed(range(len(found))):
-        with unasked(found[i:]):  # what it computes, those around it may change again
+        with unasked(found[i:]):  # the editors around it may change its result again
             out = found[i](call.dequantized())
         if out is not None:
             return out
@@ -248,7 +249,7 @@ def _edited(call: AttentionCall) -> Tensor | None:
 
 
 def editors() -> tuple[Editor, ...]:
-    """Those that may give the output of a call that runs here, the innermost last."""
+    """The editors of the calls that run here, the innermost last."""
     found = _EDITING.here()
     return tuple(each for each in found if each not in _asked.get()) if found else ()
 
@@ -260,7 +261,7 @@ def editing(editor: Editor) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def unasked(those: tuple[Editor, ...]) -> Iterator[None]:
-    """Inside this context these editors are not asked: they have had their say."""
+    """Inside this context these editors are not asked: they have had their turn."""
     token = _asked.set((*_asked.get(), *those))
     try:
         yield
@@ -270,7 +271,7 @@ def unasked(those: tuple[Editor, ...]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_attention() -> Iterator[None]:
-    """Inside this context nothing that torch computes is taken for attention: a loss is a softmax and a product too."""
+    """Inside this context no computation of torch is taken for attention: a loss is a softmax and a product too."""
     token = _running.set(True)
     try:
         yield
@@ -279,8 +280,8 @@ def no_attention() -> Iterator[None]:
 
 
 def running() -> bool:
-    """Whether a kernel of `attention` is at work: what torch computes now is part of a call that listeners hear of.
+    """Whether a kernel of `attention` is running: torch's computations now are part of a call that listeners get.
 
-    Also inside `no_attention`.
+    This also holds inside `no_attention`.
     """
     return _running.get()

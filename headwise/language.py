@@ -3,9 +3,9 @@
     language.speak("zh")
     print(said(f"Wrote {path} ({rows} rows)."))        # 已写入 out.csv（12 行）。
 
-Sentences stand in the code in English, and are translated where they are shown. The catalogue holds their shape, with a
-number for each value: "Wrote {0} ({1} rows)." So a sentence of many parts is written as any other f-string, and what is
-stored or sent to programs (JSON, SARIF, exceptions) stays English.
+Sentences are in English in the code, and are translated where they are shown. The catalogue has their shapes, with a
+number for each value: "Wrote {0} ({1} rows)." So a sentence of many parts is written as any other f-string, and data
+that are stored or sent to programs (JSON, SARIF, exceptions) stay English.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from importlib import resources
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 VARIABLE = "HEADWISE_LANG"
-LEAST = 7  # letters of its own by which a sentence with values is known
-_LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts, as everywhere
+LEAST = 7  # the fewest letters by which a sentence with values is recognised
+_LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts
 
-_spoken: str | None = None  # None: what the environment says
+_spoken: str | None = None  # None: the language of the environment
 _asked = False
 
 
 def speak(language: str | None, *, asked: bool = True) -> None:
-    """Speak a language, such as "zh" or "zh-CN", from now on; None: that of `HEADWISE_LANG`, or else English.
+    """Speak a language, such as "zh" or "zh-CN", from now on; None: the language of `HEADWISE_LANG`, or else English.
 
-    A language without a catalogue is English. `asked`: somebody named it, so that pages are written for its readers;
+    A language without a catalogue is English. `asked`: the user named it, so that pages are written in it;
     otherwise each reader's browser decides.
     """
     global _spoken, _asked
@@ -37,33 +37,33 @@ def speak(language: str | None, *, asked: bool = True) -> None:
 
 
 def language() -> str:
-    """The language that is spoken: a key of `LANGUAGES`."""
+    """The language in use: a key of `LANGUAGES`."""
     return _spoken or known(os.environ.get(VARIABLE, "")) or "en"
 
 
 def asked() -> str | None:
-    """The language that somebody named; None if it is that of the system or of nobody."""
+    """The language that the user named; None if it is the system's language or the default."""
     return _spoken if _asked else None
 
 
 def of_the_system(environment: Mapping[str, str]) -> str:
-    """The language that a person at this terminal reads: by `HEADWISE_LANG`, else by the locale."""
+    """The language of the user of this terminal: by `HEADWISE_LANG`, else by the locale."""
     first = next((environment[name] for name in (VARIABLE, *_LOCALE) if environment.get(name)), "")
     return known(first) or "en"
 
 
 def known(tag: str) -> str | None:
-    """The language of a tag: "zh" for "zh_CN.UTF-8" and "zh-Hans"; None for one without a catalogue."""
+    """The language of a tag: "zh" for "zh_CN.UTF-8" and "zh-Hans"; None if the language has no catalogue."""
     short = re.split(r"[-_.@]", tag.lower(), maxsplit=1)[0]
     return short if short in LANGUAGES else None
 
 
 def said(text: str) -> str:
-    """The text in the language that is spoken; itself where the catalogue does not have it.
+    """The text in the language in use; the text itself if the catalogue does not have it.
 
     Values of a sentence are translated, too, if they are sentences of the catalogue, and so are sentences joined by a
-    comma, a semicolon or a colon. A value of one word is not: it may be a name in somebody's code. Where it is a word
-    of ours, the translation says so: "{0:word}".
+    comma, a semicolon or a colon. A value of one word is not: it may be a name in the user's code. If it is one of our
+    words, the translation says so: "{0:word}".
     """
     spoken = language()
     return text if spoken == "en" else _catalogue(spoken)[0].get(text) or _composed(text, spoken) or text
@@ -89,7 +89,7 @@ def _composed(text: str, spoken: str) -> str | None:
 
 
 def _joined(text: str, joints: Sequence[str], spoken: str) -> str | None:
-    """The translation of two texts with a joint between them, the last at which it can be cut; or None."""
+    """The translation of two texts that are joined by one of `joints`, the last one at which it succeeds; or None."""
     phrases = _catalogue(spoken)[0]
     for joint in reversed(list(re.finditer("|".join(map(re.escape, joints)), text))):
         head, whole, tail = text[: joint.start()], text[joint.start() :], text[joint.end() :]
@@ -111,11 +111,11 @@ class _Shape:
 
     def __init__(self, english: str, translated: str) -> None:
         self.pieces, self.translated = re.split(r"\{\d+\}", english), translated
-        # "{0} heads" says too little to know it by: there its values must be numbers, or begin with one.
+        # "{0} heads" has too few letters to be recognised: its values must be numbers, or begin with a number.
         self.takes_words = sum(letter.isalpha() for piece in self.pieces for letter in piece) >= LEAST
 
     def values(self, text: str) -> list[str] | None:
-        """What stands in its places, if the text has this shape. Each piece is taken where it is first found."""
+        """The values in the text, if it has this shape. Each piece of the shape is matched where it is first found."""
         first, *between, last = self.pieces
         end = len(text) - len(last)
         if not (text.startswith(first) and text.endswith(last) and end >= len(first)):
@@ -140,14 +140,14 @@ class _Shape:
 
 @functools.cache
 def _catalogue(spoken: str) -> tuple[dict[str, str], list[_Shape]]:
-    """The whole sentences, and the shapes of the others: those that say most come first."""
+    """The whole sentences, and the shapes of the others: those with the most letters come first."""
     entries = dict(entries_of(spoken))
     shapes = [_Shape(english, translated) for english, translated in entries.items() if re.search(r"\{\d+\}", english)]
     return entries, sorted(shapes, key=lambda shape: -sum(map(len, shape.pieces)))
 
 
 def entries_of(spoken: str) -> Iterator[tuple[str, str]]:
-    """The entries of a catalogue: English, translated. It is read as it is written, a gettext .po file."""
+    """The entries of a catalogue: English, translated. The .po file of gettext is read directly."""
     file = resources.files(__name__.rpartition(".")[0]) / "locale" / spoken / "LC_MESSAGES" / "headwise.po"
     for entry in file.read_text("utf-8").split("\n\n"):
         fields: dict[str, str] = {}

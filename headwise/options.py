@@ -1,11 +1,11 @@
-"""The options of an attention call: what changes the weights beside queries, keys and mask. Each stands here, once.
+"""The options of an attention call, which change the weights beside queries, keys and mask. Each is defined here.
 
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias - slope · |i + K - Q - j|
     s = -inf where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink));   out = dropout(A) v
 
 To add one: a field here with its check, its place in the signature of `attention` and in `Scores.from_products`, and
-its name in `OPTIONS` of what supports it: kernels, statistics, the page. All others refuse calls that have it.
+its name in `OPTIONS` of everything that supports it: kernels, statistics, the page. All others refuse calls with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVERY = slice(None)
 
 
 def check_bias(bias: Any, q: Tensor, k_len: int) -> Tensor | None:
-    """`bias`, if it is a float tensor on q's device that broadcasts to [B, H, Q, K]; else ShapeError or DtypeError."""
+    """`bias` if it is a float tensor on q's device that broadcasts to [B, H, Q, K]; else ShapeError or DtypeError."""
     if bias is None:
         return None
     if not isinstance(bias, Tensor):
@@ -46,7 +46,7 @@ def check_bias(bias: Any, q: Tensor, k_len: int) -> Tensor | None:
 
 
 def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None = None) -> float | None:
-    """`scale`, if it is finite; for None 1/√D. Else ArgumentError."""
+    """`scale` if it is finite; 1/√D for None; else ArgumentError."""
     if scale is None:
         return None if q is None else q.shape[-1] ** -0.5
     if isinstance(scale, Tensor) and scale.requires_grad:
@@ -58,22 +58,22 @@ def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None 
 def check_softcap(
     softcap: float | Tensor | None, q: Tensor | None = None, k_len: int | None = None
 ) -> float | Tensor | None:
-    """`softcap`, if it is None or a finite number above 0; else ArgumentError. A trained one stays a tensor, []."""
+    """`softcap` if it is None or a finite number above 0; else ArgumentError. A trained softcap stays a tensor, []."""
     if softcap is None:
         return None
     trained = isinstance(softcap, Tensor) and softcap.requires_grad and torch.is_grad_enabled()
-    if not (trained and is_traced()):  # (that would be to look at it)
+    if not (trained and is_traced()):  # (the test would read its value)
         _check("softcap", softcap, lambda x: 0.0 < x < math.inf, "a finite number above 0, or None")
     return softcap.reshape(()) if isinstance(softcap, Tensor) and trained else float(softcap)
 
 
 def check_slopes(slopes: Any, q: Tensor, k_len: int) -> Tensor | None:
-    """`slopes`, if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
+    """`slopes` if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
     return _check_heads("slopes", "slope", slopes, q)
 
 
 def check_sinks(sinks: Any, q: Tensor, k_len: int) -> Tensor | None:
-    """`sinks`, if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
+    """`sinks` if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
     return _check_heads("sinks", "logit", sinks, q)
 
 
@@ -92,7 +92,7 @@ def _check_heads(name: str, what: str, x: Any, q: Tensor) -> Tensor | None:
 
 
 def check_dropout(dropout: float, q: Tensor | None = None, k_len: int | None = None) -> float:
-    """`dropout`, if it is a probability below 1; else ArgumentError."""
+    """`dropout` if it is a probability below 1; else ArgumentError."""
     if not isinstance(dropout, float) and isinstance(dropout, Tensor) and dropout.requires_grad:
         raise DtypeError("dropout must be a number, which gets no gradient. Received: dropout=Tensor")
     _check("dropout", dropout, lambda x: 0.0 <= x < 1.0, "a probability in [0, 1)")
@@ -110,7 +110,7 @@ def _check(name: str, value: Any, is_valid: Callable[[Any], Any], expected: str)
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """How an option is checked, and which dimensions of the call its tensor has: "" = it is a number."""
+    """The check of an option, and the dimensions of the call that its tensor has: "" = the option is a number."""
 
     check: Callable[..., Any]
     dims: str = ""
@@ -131,13 +131,13 @@ class Options:
 
     #: added to the scores; broadcasts to [B, H, Q, K]
     bias: Tensor | None = dataclasses.field(default=None, metadata=_of(check_bias, "BHQK"))
-    #: ALiBi: one slope a head, [H], that lowers the scores by the distance of query and key
+    #: ALiBi: one slope per head, [H], that lowers the scores by the distance of query and key
     slopes: Tensor | None = dataclasses.field(default=None, metadata=_of(check_slopes, "H", since=4))
     #: factor on q kᵀ
     scale: float = dataclasses.field(default=1.0, metadata=_of(check_scale))
     #: bound on the scores, by tanh; a tensor [] if it is trained
     softcap: float | Tensor | None = dataclasses.field(default=None, metadata=_of(check_softcap, trained=True))
-    #: learned sinks: one logit a head, [H]
+    #: learned sinks: one logit per head, [H]
     sinks: Tensor | None = dataclasses.field(default=None, metadata=_of(check_sinks, "H"))
     #: probability with which a weight is dropped
     dropout: float = dataclasses.field(default=0.0, metadata=_of(check_dropout))
@@ -151,15 +151,15 @@ class Options:
         return [name for name, default in _DEFAULTS if _changes(getattr(self, name), default)]
 
     def beyond(self, known: Collection[str]) -> str | None:
-        """The first option that changes something and is none of these; None if there is none.
+        """The first option that changes something and is not in `known`; None if there is none.
 
-        What computes scores or weights by other code than `Scores` has the names of its options in an `OPTIONS`, and
-        refuses calls that have another one.
+        Code that computes scores or weights without `Scores` has the names of its options in an `OPTIONS`, and refuses
+        calls with another option.
         """
         return next((name for name in self.used_options() if name not in known), None)
 
     def option_tensors(self) -> dict[str, Tensor]:
-        """The options that are tensors, by name: of numbers those that are trained."""
+        """The options that are tensors, by name: also trained numbers."""
         return {name: x for name in TENSORS if (x := getattr(self, name)) is not None and isinstance(x, Tensor)}
 
     def detached_options(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Options:
         return {**self.options(), **{name: x if OPTIONS[name].dims else x.item() for name, x in found.items()}}
 
     def options_of(self, index: dict[str, Index]) -> dict[str, Any]:
-        """The options of a part of the call; `index` says which part, by dimension. Dimensions of size 1 stay."""
+        """The options of a part of the call; `index` says which part, by dimension. Dimensions of size 1 are kept."""
         cut = {name: _cut(x, OPTIONS[name].dims, index) for name, x in self.option_tensors().items()}
         return {**self.options(), **cut}
 
@@ -191,7 +191,7 @@ _DEFAULTS = [(field.name, field.default) for field in dataclasses.fields(Options
 
 
 def check_options(given: Mapping[str, Any], q: Tensor, k_len: int) -> dict[str, Any]:
-    """The arguments as `Options` takes them. Raises ShapeError, DtypeError or ArgumentError, naming the argument."""
+    """The arguments for `Options`. Raises ShapeError, DtypeError or ArgumentError, naming the argument."""
     return {
         name: None if value is None and name in _OPTIONAL else OPTIONS[name].check(value, q, k_len)
         for name, value in given.items()
@@ -203,7 +203,7 @@ def _changes(x: Any, default: Any) -> bool:
 
 
 def _cut(x: Tensor, dims: str, index: dict[str, Index]) -> Tensor:
-    """The part of a tensor of these dimensions; dimensions that it lacks in front, or that have size 1, are alike."""
+    """The part of a tensor of these dimensions; dimensions of size 1, and leading ones that it lacks, are not cut."""
     x = x[(None,) * (len(dims) - x.ndim)]
     for axis, dim in enumerate(dims):
         part = index.get(dim, EVERY)

@@ -1,4 +1,4 @@
-"""What installed packages add to headwise: entry points, found by the name of a group, imported when they are used."""
+"""Extensions from installed packages: entry points, found by the name of a group and imported when they are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(group: str) -> dict[str, EntryPoint]:
 
 
 def load(entry: EntryPoint) -> Any:
-    """What an entry point stands for. Raises ArgumentError if it cannot be imported, or has another name."""
+    """The object that an entry point names. Raises ArgumentError if it cannot be imported, or has another name."""
     try:
         value = entry.load()
     except Exception as cause:  # the code of another package
@@ -32,12 +32,12 @@ def load(entry: EntryPoint) -> Any:
 
 
 class Plugins(MutableMapping[str, T]):
-    """Things by name: those of headwise, those added as to a dict, and the entry points of a group.
+    """Extensions by name: those of headwise, those that are added as to a dict, and the entry points of a group.
 
     Args:
-        group: of entry points. Each is imported when its value is read, not when its name is.
+        group: the group of entry points. An entry point is imported when its value is read, not when its name is.
         kind: the class of the values.
-        own: those of headwise; an entry point does not replace them.
+        own: the extensions of headwise; an entry point does not replace them.
 
     Reading a value raises ArgumentError if an entry point cannot be imported, or is not a `kind`.
     """
@@ -78,12 +78,12 @@ class Plugins(MutableMapping[str, T]):
         """The values, without the entry points that are broken."""
         values = []
         for name in self:
-            with suppress(ArgumentError):  # raised again when this one is asked for
+            with suppress(ArgumentError):  # raised again when this one is requested
                 values.append(self[name])
         return values
 
     def _all(self) -> dict[str, T | EntryPoint]:
-        if not self._is_searched:  # later than the import of headwise: it takes a while
+        if not self._is_searched:  # not at the import of headwise, because it takes a while
             self._values |= {name: each for name, each in found(self.group).items() if name not in self._values}
             self._is_searched = True
         return self._values

@@ -1,6 +1,6 @@
 """The pytest plugin: examines attention classes along with the tests, and provides a fixture for your own tests.
 
-At the end it prints a line for each module that was examined, by whichever way.
+At the end it prints a line for each module that was examined in any way.
 
     pytest --attention "my_model.py:MyAttention(embed_size=64, heads=8)"
 
@@ -23,7 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from headwise.doctor.result import Diagnosis
 
-_PROPERTY = "attention"  # of a test's report, which pytest-xdist hands on: a line on a module
+_PROPERTY = "attention"  # a property of a test's report, which pytest-xdist passes on: the line of a module
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +51,7 @@ def assert_healthy(pytestconfig: pytest.Config) -> Callable[..., Any]:
     return assert_healthy
 
 
-@pytest.hookimpl(tryfirst=True)  # so that -k and -m also select among them
+@pytest.hookimpl(tryfirst=True)  # so that -k and -m also select among the added items
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Append the classes of --attention to the tests; those of the ini file only if no test files were named."""
     folders = dict.fromkeys(config.getoption("--attention"), config.invocation_params.dir)
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Note what the doctor is asked about while a test runs."""
+    """Note the modules that the doctor examines while a test runs."""
     from headwise import testing
 
     name = item._target if isinstance(item, AttentionItem) else ""
@@ -82,7 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """A line for each module that was examined; none with -q, where failures alone are said."""
+    """A line for each module that was examined; none with -q, which shows only failures."""
     reports = [x for each in terminalreporter.stats.values() for x in each if getattr(x, "when", "") == "call"]
     lines = [text for report in reports for name, text in report.user_properties if name == _PROPERTY]
     if lines and config.get_verbosity() >= 0:

@@ -1,4 +1,4 @@
-"""Keys and values in int8, with one scale a token and head: a quarter of the memory of float32."""
+"""Keys and values in int8, with one scale per token and head: a quarter of the memory of float32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Int8:
     Args:
         values: int8 [B, G, K, D].
         scale: float32 [B, G, K], on the same device.
-        dtype: what `dequantized` gives, float32 by default.
+        dtype: the dtype of `dequantized`, float32 by default.
 
     Raises:
         DtypeError, ShapeError: tensors that do not fit.
@@ -48,7 +48,7 @@ class Int8:
 
     @classmethod
     def of(cls, x: Tensor) -> Int8:
-        """A float tensor [B, G, K, D], rounded. What is not finite makes its token NaN. No gradient goes through."""
+        """A float tensor [B, G, K, D], rounded. A number that is not finite makes its token NaN. It has no gradient."""
         if not x.is_floating_point():
             raise DtypeError(f"Int8.of: expected a float tensor [B, G, K, D]. Received: {x.dtype}")
         if x.ndim != 4:
@@ -56,7 +56,7 @@ class Int8:
         numbers = x.detach().float()
         scale = numbers.abs().amax(-1) / 127.0
         scale = torch.where(scale.isfinite(), scale, torch.nan)
-        step = torch.where(scale > 0.0, scale, 1.0)[..., None]  # (a token of zeros; one that is not finite)
+        step = torch.where(scale > 0.0, scale, 1.0)[..., None]  # (a token of zeros; a token that is not finite)
         return cls((numbers / step).round().nan_to_num(0.0).clamp(-127, 127).to(torch.int8), scale, x.dtype)
 
     @property
@@ -66,12 +66,12 @@ class Int8:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the tensors."""
         return self.values.device
 
     def __repr__(self) -> str:
         return f"Int8({list(self.shape)}, dtype={self.dtype}, device={str(self.device)!r})"
 
     def dequantized(self) -> Tensor:
-        """The numbers that it stands for, [B, G, K, D] in `dtype`."""
+        """The numbers that it represents, [B, G, K, D] in `dtype`."""
         return (self.values.float() * self.scale[..., None]).to(self.dtype)

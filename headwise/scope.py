@@ -1,12 +1,13 @@
-"""What is open here: in this thread, task or generator, or where its work was started.
+"""Values that are open here: in this thread, task or generator, or where its work was started.
 
-A context opens a value in a `Scope`; what runs inside asks the scope which values are open here.
+A context opens a value in a `Scope`; code inside asks the scope which values are open here.
 
-- A thread has values of its own, and so has a task of asyncio, which begins with those of the place that made it.
-- A `with` statement in a generator function holds while the generator itself runs, not between its steps. It holds
+- A thread has its own values, and so has a task of asyncio, which begins with the values of the place that made it.
+- A `with` statement in a generator function is in effect while the generator itself runs, not between its steps. It is
+in effect
   for the caller if the generator is a context manager of contextlib, or a fixture of pytest.
-- `carried(job)` takes what is open here to the thread that runs the job.
-- Values leave in any order.
+- `carried(job)` takes the open values to the thread that runs the job.
+- Values may be closed in any order.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Opened(Generic[T]):
 
     _scope: Scope[T] | None
     _value: T | None
-    _generator: FrameType | None = None  # of the generator whose own it is, and the task that runs that
+    _generator: FrameType | None = None  # the generator that opened it, and the task that runs the generator
     _task: object = None
 
     def __enter__(self) -> None:
@@ -44,17 +45,17 @@ class Opened(Generic[T]):
     def __exit__(self, *_: object) -> None:
         global _closed
         if self._scope is not None:
-            self._scope._known = _NOTHING  # which would keep the value
-        self._scope = self._value = self._generator = self._task = None  # for whoever began with it
+            self._scope._known = _NOTHING  # which would keep the value alive
+        self._scope = self._value = self._generator = self._task = None  # for those who began with it
         _closed += 1
         _here.set(tuple(entry for entry in _here.get() if entry[0] is not self))
 
     def holds(self) -> bool:
-        """Whether it is not the own value of a generator that waits."""
+        """Whether the value is in effect: false if it belongs to a generator that waits."""
         return self._generator is None or _is_running(self._generator) or self._task is not _task()
 
 
-# What was opened here, and whether that was here: else it was carried here by a job.
+# The values that are open here, and whether each was opened here; otherwise a job carried it here.
 _here: ContextVar[tuple[tuple[Opened[Any], bool], ...]] = ContextVar("headwise_open", default=())
 
 
@@ -66,7 +67,7 @@ class Scope(Generic[T]):
     """Values of one kind."""
 
     def __init__(self) -> None:
-        # The last answer that no generator had a part in, of which entries it was, and how many were closed then.
+        # The last answer that did not depend on a generator, its entries, and the number of closed values at that time.
         self._known: tuple[object, int, tuple[T, ...]] = _NOTHING
 
     def open(self, value: T) -> Opened[T]:
@@ -89,13 +90,13 @@ class Scope(Generic[T]):
 
 
 def carried(job: Job) -> Job:
-    """The job, which finds open what is open here, whichever thread runs it; the same job if nothing is."""
+    """The job, in which the values open here are open in any thread; the same job if no values are open."""
     found = tuple((x, False) for x, own in _here.get() if x._scope is not None and (not own or x.holds()))
     return _inside(found, job) if found else job
 
 
 def alone(job: Job) -> Job:
-    """The job, which finds nothing open."""
+    """The job, in which no values are open."""
     return _inside((), job)
 
 
@@ -120,7 +121,7 @@ def _is_running(wanted: FrameType) -> bool:
 
 
 def _generator() -> FrameType | None:
-    """The frame of the innermost generator that runs now for itself; None if there is none."""
+    """The frame of the innermost generator that runs now by itself; None if there is none."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code, caller = frame.f_code, frame.f_back
@@ -133,7 +134,7 @@ def _generator() -> FrameType | None:
 
 
 def _task() -> object:
-    """The task of asyncio that runs now. One that a generator made has the generator's values."""
+    """The task of asyncio that runs now. A task that a generator made has the generator's values."""
     asyncio = sys.modules.get("asyncio")
     try:
         return None if asyncio is None else asyncio.current_task()

@@ -1,6 +1,6 @@
 """The dimension legend, and the checks that every call passes through.
 
-One letter a dimension, in every file of headwise:
+One letter per dimension, in every file of headwise:
 
     B  batch                        Q  query length
     H  query heads                  K  key length
@@ -8,7 +8,7 @@ One letter a dimension, in every file of headwise:
     L  layer                        E  head dimension of values
     R  low-rank (latent) dimension  M  model dimension
 
-Tensors carry their dimensions in their name where it helps: `q_BHQD`. Layout is [B, H, Q, D], as in
+Tensors have their dimensions in their name where it helps: `q_BHQD`. Layout is [B, H, Q, D], as in
 `torch.nn.functional.scaled_dot_product_attention`.
 """
 
@@ -56,7 +56,7 @@ def _received(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def check_device(name: str, device: torch.device | None, q: Tensor) -> None:
-    """Raise DtypeError unless `device` is q's (None = on no device, fits everywhere)."""
+    """Raise DtypeError unless `device` is q's (None = no device, which fits every device)."""
     if device is not None and device != q.device:
         raise DtypeError(
             f'{name} must be on the device of q ({q.device}). Received: {name} on {device}. Use .to("{q.device}")'

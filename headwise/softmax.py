@@ -23,14 +23,14 @@ EMPTY = -math.inf  # the score of a forbidden pair, and the log-sum-exp of an em
 
 
 class Normaliser(NamedTuple):
-    """What turns rows of scores into weights: two tensors [..., rows]."""
+    """The normaliser, which turns rows of scores into weights: two tensors [..., rows]."""
 
     highest: Tensor  # the highest score of a row; 0 for an empty row
     log_sum: Tensor  # log Σ exp(s - highest); -inf for an empty row
 
     @classmethod
     def of(cls, scores: Tensor) -> Normaliser:
-        """That of rows of scores [..., rows, keys]."""
+        """The normaliser of rows of scores [..., rows, keys]."""
         if not scores.shape[-1]:
             return cls.empty(scores[..., :0].sum(-1))
         highest = finite(scores.amax(-1))
@@ -38,12 +38,12 @@ class Normaliser(NamedTuple):
 
     @classmethod
     def of_lse(cls, lse: Tensor) -> Normaliser:
-        """That of rows of which only the log-sum-exp is known."""
+        """The normaliser of rows of which only the log-sum-exp is known."""
         return cls(torch.zeros_like(lse), lse)
 
     @classmethod
     def empty(cls, like: Tensor) -> Normaliser:
-        """That of empty rows, of the shape of `like`."""
+        """The normaliser of empty rows, with the shape of `like`."""
         return cls(torch.zeros_like(like), torch.full_like(like, EMPTY))
 
     @property
@@ -52,14 +52,14 @@ class Normaliser(NamedTuple):
         return self.highest + self.log_sum
 
     def merged(self, other: Normaliser) -> Normaliser:
-        """That of rows whose keys are those of both."""
+        """The normaliser of rows with the keys of both."""
         mine, theirs = self._or_lowest(), other._or_lowest()
         highest = torch.maximum(mine, theirs)
         log_sum = torch.logaddexp(self.log_sum + (mine - highest), other.log_sum + (theirs - highest))
         return Normaliser(highest.masked_fill(log_sum == EMPTY, 0.0), log_sum)
 
     def with_sinks(self, sinks: Tensor | None) -> Normaliser:
-        """That of rows [..., H, Q] which also have learned sinks [H]. -inf = no sink."""
+        """The normaliser of rows [..., H, Q] with learned sinks [H]. -inf = no sink."""
         if sinks is None:
             return self
         sinks = sinks.to(self.highest.dtype)[..., None].expand_as(self.highest)
@@ -74,20 +74,21 @@ class Normaliser(NamedTuple):
         return self.weights(sinks.to(self.highest.dtype)[..., None, None])[..., 0]
 
     def share(self, total: Normaliser) -> Tensor:
-        """exp(lse - lse of the total): how much of the weight these keys have. 0 for an empty row."""
+        """exp(lse - lse of the total): the share of the weight on these keys. 0 for an empty row."""
         return torch.exp((self.highest - total.highest) + (self.log_sum - finite(total.log_sum)))
 
     def _or_lowest(self) -> Tensor:
-        """The highest score, far below any other for an empty row."""
+        """The highest score, a very low number for an empty row."""
         return self.highest.masked_fill(self.log_sum == EMPTY, torch.finfo(self.highest.dtype).min)
 
 
 def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
     """The weights of whole rows of scores [B, H, Q, K], with sinks [H]. 0 for an empty row, and gradients of 0.
 
-    With `overwrite` the weights may take the place of the scores, which no gradient then goes through.
+    With `overwrite` the weights may be written over the scores, and no gradient goes through them.
     """
-    # An empty row is computed as if it were full of zeros, then set to 0: so are its gradients, where -inf gives NaN.
+    # An empty row is computed as if it were full of zeros, then set to 0: and so are its gradients, which -inf would
+    # make NaN.
     empty = empty_rows(scores)
     scores = emptied(scores, empty)
     if sinks is not None:
@@ -101,7 +102,7 @@ def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite:
 def weigh(scores: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
     """The weights of whole rows of scores [..., rows, keys] without sinks, in `out`, and their normaliser.
 
-    0 for an empty row. Every exp is taken once.
+    The weights are 0 for an empty row. Every exp is computed once.
     """
     weights, highest = torch.softmax(scores, dim=-1, out=out), scores.amax(-1)
     log_sum = -weights.amax(-1).log_()  # the heaviest weight is exp(highest - lse)
@@ -118,31 +119,31 @@ def emptied(x: Tensor, empty: Tensor | None) -> Tensor:
 
 
 def empty_rows(scores: Tensor) -> Tensor | None:
-    """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key tells that none is."""
-    looks = scores.device.type == "cpu" and not is_traced()  # elsewhere a look would wait
+    """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key shows that none is."""
+    looks = scores.device.type == "cpu" and not is_traced()  # elsewhere a check would wait
     if looks and not bool((scores[..., :1] == EMPTY).any()):
         return None if scores.shape[-1] else scores.new_ones(scores.shape[:-1], dtype=torch.bool)
     return (scores == EMPTY).all(-1)
 
 
 def finite(lse: Tensor) -> Tensor:
-    """Log-sum-exps, or highest scores, with 0 in place of -inf: what may be subtracted from the scores of a row."""
+    """Log-sum-exps, or highest scores, with 0 in place of -inf: may be subtracted from the scores of a row."""
     return lse.masked_fill(lse == EMPTY, 0.0)
 
 
 def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from those over each."""
+    """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from those over each set."""
     total, share = _merged(lse, more_lse)
     return (out * share[..., None] + more_out * (1.0 - share)[..., None]).to(out.dtype), total
 
 
 def merge_parts(out: Tensor, lse: Tensor) -> Tensor:
-    """The output [..., rows, E] over many sets of keys, from those over each [sets, ...]; no set has empty rows."""
+    """The output [..., rows, E] over many sets of keys, from those over each set [sets, ...]; no set has empty rows."""
     return (out * lse.softmax(0)[..., None]).sum(0)
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without: a sink's value is 0."""
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without: a sink has value 0."""
     if sinks is None:
         return out, lse
     total, share = _merged(lse, sinks.to(lse.dtype)[None, :, None])
@@ -159,7 +160,7 @@ def sinks_gradient(sinks: Tensor, total: Normaliser, out: Tensor, d_out: Tensor)
 
 
 def _merged(lse: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-sum-exp of both, and the share of the first in the weight: 1 where both are empty."""
-    # exp(lse - total) would be off by the rounding of the total, which grows with it; backward would see that.
+    """(the log-sum-exp of both, the share of the first in the weight, which is 1 where both are empty)."""
+    # exp(lse - total) would be wrong by the rounding of the total, which grows with it; this would spoil backward.
     total = torch.logaddexp(lse, more_lse)
     return total, torch.sigmoid(lse - more_lse).masked_fill(total == EMPTY, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from headwise.language import said
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Cell = str | Sequence[tuple[str, str]]  # a text, or pieces of one, each with a style of rich
+Cell = str | Sequence[tuple[str, str]]  # a text, or pieces of a text, each with a style of rich
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: what stands above it, and on which side its cells are. Only those on the left may be wrapped."""
+    """A column: its heading, and the side of its cells. Only cells on the left may be wrapped."""
 
     text: str
     side: Literal["left", "right"] = "right"
@@ -27,27 +26,37 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in groups, with a line between two groups. `print` it, or give it to a console of rich.
+    """Rows in groups, with a line between two groups. `print` it, or pass it to a console of rich.
 
     Nothing in a text is read as markup. Without rows only the notes are drawn.
     """
 
     headings: Sequence[Heading]
-    groups: Sequence[Sequence[Sequence[Cell]]]  # one cell in each row for each heading
+    groups: Sequence[Sequence[Sequence[Cell]]]  # each row has one cell for each heading
     title: str = ""
     caption: str = ""  # below the rows
-    notes: Sequence[str] = ()  # below everything, a line each
+    notes: Sequence[str] = ()  # below everything, one per line
 
     def __str__(self) -> str:
-        """Plain text in which no row is wrapped or cut."""
-        from rich.console import Console
-        from rich.measure import Measurement
+        """Plain text in which no row is wrapped or cut. It looks like the table of rich, which is not needed here."""
+        if not self.groups:
+            return "\n".join(self.notes)
+        heads = [said(heading.text) for heading in self.headings]
+        groups = [
+            [["".join(text for text, _ in _pieces(cell)) for cell in row] for row in group] for group in self.groups
+        ]
+        rows = [heads, *(row for group in groups for row in group)]
+        columns = [max(map(width, column)) for column in zip(*rows, strict=True)]
+        sides = [heading.side for heading in self.headings]
+        line = " " + "─" * (sum(columns) + 2 * len(columns) - 2)
 
-        console = Console(file=io.StringIO(), width=10_000, color_system=None, force_jupyter=False)
-        console.width = max(20, Measurement.get(console, console.options, self).maximum)
-        with console.capture() as captured:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+        def drawn(row: Sequence[str]) -> str:
+            return " " + "  ".join(map(padded, row, columns, sides)).rstrip()
+
+        body = "\n\n".join("\n".join(map(drawn, group)) for group in groups)
+        table = "\n".join([drawn(heads), line, body])
+        below = "\n".join(filter(None, [self.caption, *self.notes]))
+        return "\n\n".join(filter(None, [self.title, table, below]))
 
     def _repr_html_(self) -> str:
         """A small table that takes its colours from the notebook, and scrolls if it is long."""
@@ -102,7 +111,7 @@ class Table:
         return Group(table, *notes)
 
 
-# --- In a notebook: no colours but those that can be read on white and on black ---------------------------------------
+# --- In a notebook: only colours that can be read on white and on black ---------------------------------------
 
 _TABLE = "border-collapse: collapse; font-size: 12px; margin: 0"
 _LINE = "border-top: 1px solid rgba(128, 128, 128, 0.4)"
@@ -116,22 +125,25 @@ _STYLES = {
 }
 
 
+def _pieces(cell: Cell) -> Sequence[tuple[str, str]]:
+    return [(cell, "")] if isinstance(cell, str) else cell
+
+
 def _html_cell(tag: str, cell: Cell, side: str) -> str:
-    pieces = [(cell, "")] if isinstance(cell, str) else cell
     text = "".join(
         f'<span style="{_STYLES[style]}">{html.escape(piece)}</span>' if style in _STYLES else html.escape(piece)
-        for piece, style in pieces
+        for piece, style in _pieces(cell)
     )
     return f'<{tag} style="text-align: {side}; padding: 1px 8px">{text}</{tag}>'
 
 
 # --- Long texts -------------------------------------------------------------------------------------------------------
 
-FEW = 12  # lines of a result that is not printed
+FEW = 12  # lines of the `repr` of a result
 
 
 class Printed:
-    """What `print` writes in many lines: its `repr` is the first of them, and a notebook shows all."""
+    """A result that `print` writes in many lines: its `repr` is the first lines, and a notebook shows all."""
 
     def __repr__(self) -> str:
         lines = str(self).splitlines()
@@ -143,9 +155,10 @@ class Printed:
         return f'<pre style="font-size: 12px; overflow-x: auto">{html.escape(str(self))}</pre>'
 
 
-def padded(text: str, columns: int) -> str:
-    """The text with blanks behind it, so that it fills these columns of a terminal."""
-    return text + " " * (columns - width(text))
+def padded(text: str, columns: int, side: str = "left") -> str:
+    """A text padded with blanks to this many columns of a terminal; `side` is the side of the text."""
+    blanks = " " * (columns - width(text))
+    return text + blanks if side == "left" else blanks + text
 
 
 def width(text: str) -> int:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["assert_healthy"]
 
-# Called with every diagnosis that is checked and the findings that are ignored: the pytest plugin tells them in a line.
+# Called with every diagnosis that is checked and the findings that are ignored: the pytest plugin prints a line for
+# them.
 listeners: list[Callable[[Diagnosis, frozenset[str]], object]] = []
 
 
@@ -46,7 +47,7 @@ def assert_healthy(
         AssertionError: a bug was found, or a risk if `risks` is set; or no way to call the module was found.
         ArgumentError: `ignore` holds a name that is not a finding.
     """
-    __tracebackhide__ = True  # pytest shows the test's own line
+    __tracebackhide__ = True  # pytest shows the line of the test itself
     from headwise.doctor.catalogue import check_names
     from headwise.doctor.diagnosis import diagnose
 
@@ -57,7 +58,7 @@ def assert_healthy(
 
 
 def tell(diagnosis: Diagnosis, ignored: frozenset[str]) -> None:
-    """Pass a diagnosis on to whoever listens."""
+    """Pass a diagnosis on to the listeners."""
     for listener in listeners:
         listener(diagnosis, ignored)
 

@@ -1,4 +1,4 @@
-"""What surrounds a call in torch: whether tensors may be looked at, and whether those made now may be kept."""
+"""The state of torch around a call: whether numbers of tensors can be read, and whether new tensors may be kept."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 
 def is_traced() -> bool:
-    """Whether operations are recorded, or tensors hold no numbers: then nothing may depend on what a tensor holds.
+    """Whether operations are recorded, or tensors have no numbers: then nothing may depend on the numbers of a tensor.
 
-    That is so inside torch.compile, torch.export, torch.jit.trace, make_fx and FakeTensorMode.
+    This is true inside torch.compile, torch.export, torch.jit.trace, make_fx and FakeTensorMode.
     """
     if torch.compiler.is_compiling() or _is_tracing():
         return True
@@ -24,14 +24,14 @@ def is_forward_mode() -> bool:
 
 
 def surroundings() -> tuple[bool, bool]:
-    """What a kernel may refuse for beside the call, where a mask remembers: forward mode, and a TorchDispatchMode."""
+    """States of torch for which a kernel may refuse a call, beside the call: forward mode, a TorchDispatchMode."""
     return is_forward_mode(), _len_torch_dispatch_stack() > 0
 
 
 def is_plain() -> bool:
-    """Whether a tensor that is made here is one like any other: what is worked out may be kept for later calls.
+    """Whether a tensor made here is an ordinary one, so that results may be kept for later calls.
 
-    Inside torch.func it belongs to the transform, and a TorchDispatchMode may give a tensor of another class.
+    Inside torch.func a tensor belongs to the transform, and a TorchDispatchMode may give a tensor of another class.
     """
     if torch.compiler.is_compiling() or _is_tracing() or _are_functorch_transforms_active():
         return False

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 import torch
 
 import headwise
@@ -167,6 +168,56 @@ def test_a_record_in_a_notebook_finds_the_viewer_by_itself() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "text/html" in done.stdout
+
+
+# It is public, and may be used where the rest is not installed.
+CORE = ("masks", "tiles", "call", "options", "softmax", "kernels", "native", "records", "functional")
+
+WITHOUT_THE_COMMAND = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("rich", "click", "tokenizers", "huggingface_hub", "transformers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+
+import torch, headwise
+from headwise import masks
+
+for name in sys.argv[2:]:
+    __import__(name)
+
+q, k, v = torch.randn(3, 1, 2, 4, 8)
+mask = masks.causal() & masks.window(2, 0)
+out, record = headwise.attention(q, k, v, mask=mask, record=True)
+print(headwise.plan(q, k, v, mask=mask))
+print(repr(mask), mask.draw(4), mask._repr_html_()[:5])
+seen = headwise.Seen([record])
+seen.tokens = ["a", "b", "c", "d"]
+print(seen.summary(), seen.coverage(), record.statistics("entropy"), sep="\\n")
+seen.save(sys.argv[1])
+assert torch.equal(headwise.load(sys.argv[1])[0].weights(), record.weights())
+"""
+
+
+def test_the_core_works_without_rich_click_tokenizers_and_the_hub(graph: Graph, tmp_path: Path) -> None:
+    core = [name for name in graph if name.split(".")[1:2] and name.split(".")[1] in CORE]
+    command = [sys.executable, "-c", WITHOUT_THE_COMMAND, tmp_path / "one.hw", *core]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "entropy" in done.stdout
+
+
+def test_the_picture_of_the_layers_is_the_one_that_is_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = project["tool"]["importlinter"]["contracts"]
+    layers = [layer.replace("headwise.", "") for layer in contract["layers"]]
+    _, _, after = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("**No imports upwards.**")
+    picture = after.split("```text\n")[1].partition("```")[0].splitlines()
+    assert [line.partition("  ")[0] for line in picture] == layers
 
 
 class Toy:

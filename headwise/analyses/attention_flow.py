@@ -45,7 +45,7 @@ def flow(
         [B, r, N]. Rows sum to 1 only with `normalise`: flows to different tokens may use the same edges.
 
     Raises:
-        RecordError: a record, named, that is not self-attention over the same tokens as the others.
+        RecordError: a record (the message names it) that is not self-attention over the same tokens as the others.
         ArgumentError: no records, too large an input, or rows, residual or heads out of range.
     """
     layers = consecutive(records, "flow")

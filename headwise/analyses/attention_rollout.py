@@ -40,7 +40,7 @@ def rollout(
         [B, r, N]: row i is the share of each of the N input tokens in position i of the top layer; it sums to 1.
 
     Raises:
-        RecordError: a record, named, that is not self-attention over the same tokens as the others.
+        RecordError: a record (the message names it) that is not self-attention over the same tokens as the others.
         ArgumentError: no records, or rows, residual or heads out of range.
     """
     layers = consecutive(records, "rollout")

@@ -81,8 +81,8 @@ def compare(
     Args:
         a, b: two records, or two `Seen`s (or sequences of records), compared layer by layer.
         tokens_a, tokens_b: the tokens of each run's self-attention, to align by: a value for `headwise.text.as_tokens`,
-            such as a list of strings, `Tokens`, or the output of a tokenizer; of one example, or of each. None = those
-            of the two `Seen`s, if they have any; otherwise the rows are aligned by position.
+            such as a list of strings, `Tokens`, or the output of a tokenizer; of one example, or of each. None = the
+            tokens of the two `Seen`s, if they have any; otherwise the rows are aligned by position.
         example: compare only this example of the batch; None = all, which must have the same alignment.
 
     Returns:
@@ -139,7 +139,7 @@ def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: in
 
 
 def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int, which: str) -> tuple[Pairs, Pairs]:
-    """The queries and the keys that both have."""
+    """The queries and the keys that both records have."""
     of_a, of_b = labels
     if of_a is None or of_b is None:
         if a.shape[2:] != b.shape[2:]:

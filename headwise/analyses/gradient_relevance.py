@@ -44,8 +44,8 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
         [B, r, N]. It includes the identity that R starts from: row i is at least 1 at token i.
 
     Raises:
-        RecordError: a record, named, without values or gradients, with dropout, or that is not self-attention over the
-            same tokens as the others.
+        RecordError: a record (the message names it) without values or gradients, with dropout, or that is not
+            self-attention over the same tokens as the others.
         ArgumentError: no records, or rows out of range.
     """
     layers = consecutive(records, "relevance")
@@ -58,7 +58,7 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
 def relevance_by_layer(records: Iterable[AttentionRecord], rows: Sequence[int]) -> Tensor:
     """`relevance` layer by layer, for one position of the top layer in each example: [B, L + 1, N].
 
-    For each example its row of I, then that of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last is that of `relevance`.
+    For each example: its row of I, then of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last row is that of `relevance`.
     Raises as `relevance`, and ArgumentError for rows that are not one for each example.
     """
     layers = consecutive(records, "relevance_by_layer")
@@ -103,7 +103,7 @@ def cross_relevance(
         R_de, [B, r, K]: K tokens of the encoder.
 
     Raises:
-        RecordError: a record, named, that does not fit, without values or gradients, or with dropout.
+        RecordError: a record (the message names it) that does not fit, without values or gradients, or with dropout.
         ArgumentError: no records, or rows out of range.
     """
     lower, own = consecutive(encoder, "cross_relevance: encoder"), consecutive(decoder, "cross_relevance: decoder")

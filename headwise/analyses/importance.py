@@ -47,7 +47,8 @@ def head_importance(
         [L, H], one row per record.
 
     Raises:
-        RecordError: a record, named, without values or gradients, or with dropout; or layers that differ in H.
+        RecordError: a record (the message names it) without values or gradients, or with dropout; layers that differ in
+            H.
         ArgumentError: no records, or an unknown `absolute`.
     """
     layers = listed(records, "head_importance")

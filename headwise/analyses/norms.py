@@ -13,13 +13,13 @@ from headwise.records.record import Choice, check_one, positions
 
 @in_full_precision
 def value_norms(record: AttentionRecord, *, output_weight: Tensor | None = None) -> Tensor:
-    """The norm of what each key can add to the output, ||f_h(x_j)||. Kobayashi et al. 2020.
+    """The norm of the vector that each key can add to the output, ||f_h(x_j)||. Kobayashi et al. 2020.
 
         f_h(x_j) = v_j^h W_O^h
 
     Args:
         record: watched with `values=True`. The values include the bias of their projection, as in the paper.
-        output_weight: W_O [H, E, M]; None = the record's. That of a `torch.nn.Linear` is
+        output_weight: W_O [H, E, M]; None = the record's. The W_O of a `torch.nn.Linear` is
             `linear.weight.T.unflatten(0, (H, E))`.
 
     Returns:

@@ -87,7 +87,8 @@ def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternSc
         PatternScores, each [L, H], one row per record.
 
     Raises:
-        RecordError: a record, named, that is not self-attention or has fewer than 2 T tokens; layers that differ in H.
+        RecordError: a record (the message names it) that is not self-attention or has fewer than 2 T tokens; or layers
+            that differ in H.
         ArgumentError: no records, or length is less than 1.
     """
     layers = self_attention(records, "pattern_scores")

@@ -13,16 +13,16 @@ from headwise.records import AttentionRecord
 
 
 def key_zero_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: float = 0.3) -> Tensor:
-    """The share of heads that put much of their attention on key 0: on it the mean weight is above a threshold.
+    """The share of heads that put much of their attention on key 0: their mean weight on it is above a threshold.
 
     The sink metric of Gu et al. 2025, "When Attention Sink Emerges in Language Models":
 
         Sink_k = 1/L Σ_l 1/H Σ_h 1[α_k > ε],        α_k = 1/(T - k) Σ_{i ≥ k} A[i, k]        (k from 0, T tokens)
 
-    as `compute_attention_sink` of sail-sg/Attention-Sink has it. Its models are causal, so that no row before k sees
-    k; without a causal mask those rows are left out here as in the formula. The paper averages over examples of one
-    length (64 tokens) without padding: α falls with the length. A learned sink (the logit `sinks=`, gpt-oss) is not a
-    token, and takes weight from all tokens. With padding on the left key 0 may be invisible; the weight on the first
+    as `compute_attention_sink` of sail-sg/Attention-Sink computes it. Its models are causal, so that no row before k
+    sees k; without a causal mask those rows are left out here, as in the formula. The paper averages over examples of
+    one length (64 tokens) without padding: α falls with the length. A learned sink (the logit `sinks=`, gpt-oss) is not
+    a token, and takes weight from all tokens. With padding on the left key 0 may be invisible; the weight on the first
     key that is visible is `record.first_visible()`.
 
     Args:
@@ -34,7 +34,7 @@ def key_zero_rate(records: Iterable[AttentionRecord], key: int = 0, threshold: f
         [B], each in 0 … 1. Its mean over the examples is the paper's number, there in percent.
 
     Raises:
-        RecordError: a record, named, that is no self-attention.
+        RecordError: a record (the message names it) that is not self-attention.
         ArgumentError: no records, a record too short to have the key, or records of different batch sizes.
     """
     layers = self_attention(records, "key_zero_rate")

@@ -1,6 +1,6 @@
-"""What the analyses share: checks of the records of several layers, and products over them, a block of rows at a time.
+"""Checks that the analyses share, and products over the records of several layers, a block of rows at a time.
 
-What several layers compute together is a product of one matrix [N, N] per layer. Some rows of such a product are a
+Several layers together compute a product of one matrix [N, N] per layer. Some rows of such a product are a
 chain of vector-matrix products from the top layer down, which needs neither the product nor a whole factor.
 """
 
@@ -146,7 +146,7 @@ def times_rows(x: Tensor, layers: Sequence[AttentionRecord], matrix: Matrix) -> 
 
 
 def product_rows(rows: Sequence[int], layers: Sequence[AttentionRecord], matrix: Matrix) -> Tensor:
-    """The `rows` of M_L … M_1, [B, r, N]: those of M_L, and then the chain through the layers below."""
+    """The `rows` of M_L … M_1, [B, r, N]: the rows of M_L, multiplied through the layers below."""
     top = torch.cat([matrix(layers[-1], part) for part in row_blocks(layers[-1], rows)], 1)
     return times_rows(top, layers[:-1], matrix)
 

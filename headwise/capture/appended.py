@@ -1,8 +1,8 @@
-"""Which keys are those of an earlier step with new ones behind: a step that has such keys need not compare them.
+"""Remember which keys are those of an earlier step with new keys appended, so that they need not be compared.
 
-A cache that grows is `torch.cat` of the keys that it had and those of a step. So if the tensor that the last step read
-was the first part, its end where it is a window that moves, then the older keys of this step are the last step's. As
-elsewhere, torch's version counters tell whether a tensor was changed in place since it was read.
+A cache that grows is a `torch.cat` of its older keys and the keys of a step. If the first argument was the tensor that
+the last step read (or the end of it, in a window that moves), the older keys of this step are the last step's. Here too
+torch's version counters tell whether a tensor was changed in place since it was read.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Keys:
     alive: weakref.ref[Tensor]
     version: int
     older: Keys | None = None
-    begin: int = 0  # the first so many of them are the last ones of `older`
+    begin: int = 0  # the number of these keys that are the last keys of `older`
 
     def are(self, x: Tensor) -> bool:
-        """Whether they are still what this tensor holds."""
+        """Whether this tensor still holds the keys."""
         return self.alive() is x and x._version == self.version
 
 
@@ -35,14 +35,14 @@ class Appended:
         self._known: dict[int, Keys] = {}  # by the id of a tensor that is alive
 
     def read(self, k: Tensor) -> Keys | None:
-        """The keys [B, G, K, D] of a step; None if nobody would know of a change."""
+        """The keys [B, G, K, D] of a step; None if a change of them could not be noticed."""
         whole = _whole(k)
         if whole is None or _left_out(k, whole) != 0:
             return None
         return self._find(whole) or self._put(whole)
 
     def join(self, out: Any, /, tensors: Any = (), dim: Any = 0, *_: Any, **__: Any) -> None:
-        """`torch.cat`, or another operation of that name, was called."""
+        """Called after `torch.cat`, or another operation of that name."""
         if not self._known or dim not in (-2, 2) or not isinstance(tensors, (tuple, list)) or len(tensors) < 2:
             return
         first, made = tensors[0], _whole(out)
@@ -71,7 +71,7 @@ def _whole(x: Any) -> Tensor | None:
 
 
 def _left_out(x: Tensor, whole: Tensor) -> int | None:
-    """How many keys of `whole` come before `x`, which has all that follow; None if it is another part of it."""
+    """How many keys of `whole` come before `x`, if `x` has all keys that follow; None if `x` is another part."""
     if x is whole:
         return 0
     (*lead, keys, width), strides = x.shape, x.stride()

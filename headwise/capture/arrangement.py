@@ -12,9 +12,9 @@ from headwise.capture.trail import Trail
 
 
 def axes(trail: Trail, shape: Sequence[int]) -> list[int | None] | None:
-    """Which of [*lead, Q, K] each dimension of a view of the tensor is; None for one of size 1 that is none of them.
+    """For each dimension of a view: which of [*lead, Q, K] it is; None for one of size 1 that is none of them.
 
-    None if the view splits or joins dimensions.
+    The result is None if the view splits or joins dimensions.
     """
     sizes = trail.sizes
     home = trail.order or tuple(range(len(sizes)))
@@ -37,7 +37,7 @@ def same_but_ones(x: Tensor, y: Tensor) -> bool:
 
 
 def reshaped(trail: Trail, step: Step) -> Trail:
-    """Another arrangement of batch and heads; the last two dimensions stay. Or a view that will be undone."""
+    """The trail after a reshape of batch and heads that keeps the last two dimensions; or a view to be undone later."""
     home, out = trail.but(view=None).shape, tuple(step.out.shape)
     if out == home:
         return trail if trail.view is None else trail.but(view=None)
@@ -64,7 +64,7 @@ def reshaped(trail: Trail, step: Step) -> Trail:
 
 
 def permuted(trail: Trail, step: Step) -> Trail:
-    """The same numbers with their dimensions in another order."""
+    """The trail of the same numbers with their dimensions in another order."""
     n = len(trail.shape)
     order = _order(step, n)
     if order is None or trail.view is not None or trail.values is not None:
@@ -75,7 +75,7 @@ def permuted(trail: Trail, step: Step) -> Trail:
 
 
 def _order(step: Step, n: int) -> tuple[int, ...] | None:
-    """Which dimension of the operand each dimension of the result is."""
+    """For each dimension of the result: which dimension of the operand it is."""
     order = list(range(n))
     given = [x for x in (*step.args, *step.kwargs.values()) if not isinstance(x, Tensor)]
     if step.name in ("mT", "adjoint", "mH"):

@@ -6,22 +6,19 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
-from headwise.capture.follower import Event, Part, Refusal
+from headwise.capture.entry import Entry, Reserved
+from headwise.capture.follower import Event, Follower, Part, Refusal
 from headwise.capture.keep import TooMuch
-from headwise.capture.ledger import PART, Softmax, where
+from headwise.capture.ledger import PART, Ledger, Softmax, where
 from headwise.capture.masks import Recognised
 from headwise.capture.merging import merge
 from headwise.capture.pieces import Piece
 from headwise.capture.sites import Place, in_backward
 from headwise.capture.tape import Node, Places
 from headwise.errors import HeadwiseError
-
-if TYPE_CHECKING:
-    from headwise.capture.watcher import Entry, Reserved, Watcher
 
 Read = Callable[[Places], Piece]
 HOW = "matmul and softmax, put together from pieces"
@@ -30,7 +27,7 @@ CHANGED = "it is computed in pieces, and the weights of some were changed after 
 
 @dataclasses.dataclass
 class _Waiting:
-    """One softmax: a piece, or an attention that has a record already and may be one."""
+    """One softmax: a piece of an attention, or an attention that has a record already and may be a piece."""
 
     of: Softmax
     where: str
@@ -42,30 +39,52 @@ class _Waiting:
 
 @dataclasses.dataclass
 class _Group:
-    """What a run of a module computed of the same queries."""
+    """The softmaxes that one run of a module computed from the same queries."""
 
     place: Place
-    queries: Node  # what they come from
+    queries: Node  # the node that the queries come from
     heads: int | None
     sources: Places = dataclasses.field(default_factory=lambda: Places(products=False))
     waiting: list[_Waiting] = dataclasses.field(default_factory=list)
     reserved: Reserved | None = None
-    refused: bool = False  # one of the pieces was
+    refused: bool = False  # whether one of the pieces was refused
+
+
+class Recorder(Follower):
+    """A follower that keeps records: the methods of a watch that an assembly calls."""
+
+    ledger: Ledger
+
+    def reserve(self, place: Place) -> Reserved:
+        """Reserve the name of the next record of a place; the next computation there gets another name."""
+        raise NotImplementedError
+
+    def reserved(self, entry: Entry) -> Reserved:
+        """The reserved name of a record that another record replaces."""
+        raise NotImplementedError
+
+    def withdraw(self, entry: Entry) -> None:
+        """Take back a record: it showed a part of something that is no attention."""
+        raise NotImplementedError
+
+    def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
+        """Keep a computation that was recognised. `reserved`: the name that the computation was given before."""
+        raise NotImplementedError
 
 
 class Assembly:
     """Puts the pieces of attentions together, for one watch."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher: Watcher = weakref.proxy(watcher)  # which has this object
+    def __init__(self, watcher: Recorder) -> None:
+        self._watcher: Recorder = weakref.proxy(watcher)  # a weak reference: the watcher holds this object
         self._recognised = Recognised()
         self._run: tuple[int, int] | None = None
         self._groups: dict[int, _Group] = {}
 
     def recorded(self, place: Place, of: Softmax, part: Part, entry: Entry) -> None:
-        """An attention was recorded. If others of the same queries follow, they are pieces of one.
+        """Note that an attention was recorded. If more attentions of the same queries follow, all are pieces of one.
 
-        One whose weights the model changed as a whole is a record of its own; its pieces are refused.
+        An attention whose weights the model changed as a whole is a record of its own; its pieces are refused.
         """
         if in_backward():
             return
@@ -73,7 +92,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), None, part.read, entry, part.met))
 
     def add(self, place: Place, of: Softmax, part: Part) -> None:
-        """A piece."""
+        """Add a piece."""
         if in_backward():  # gradient checkpointing runs it again
             return
         group = self._group(place, part.queries, part.heads)
@@ -87,7 +106,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), piece))
 
     def refuse(self, place: Place, queries: Node) -> None:
-        """A piece was refused: a record of the others would be of a part."""
+        """Note that a piece was refused: a record of the other pieces would show only a part."""
         self._group(place, queries, None).refused = True
 
     def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
@@ -98,7 +117,7 @@ class Assembly:
         return self._groups.setdefault(id(queries), _Group(place, queries, heads))
 
     def close(self) -> None:
-        """No more pieces come."""
+        """Finish: no more pieces come."""
         groups, self._groups, self._run = self._groups, {}, None
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for group in groups.values():

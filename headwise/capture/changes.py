@@ -1,7 +1,7 @@
-"""Everything that is changed outside of headwise while somebody follows a model.
+"""Changes outside of headwise that last while a model is followed.
 
-What a follower needs of the process (torch.compile's stance, jobs of threads that take it along, transformers'
-registry) or of a model (`generate`) is changed by the first that needs it, and changed back by the last that leaves.
+A follower needs changes in the process (torch.compile's stance, jobs of threads that take it along, the registry of
+transformers) or in the model (`generate`). The first follower that needs a change makes it; the last one undoes it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 Undo = Callable[[], None]
 
 _lock = threading.RLock()
-_changes: dict[Hashable, tuple[list[object], Undo]] = {}  # what is changed -> who needs it, and what changes it back
+_changes: dict[Hashable, tuple[list[object], Undo]] = {}  # what is changed -> who needs it, what undoes it
 _MISSING = object()
 
 
 @contextlib.contextmanager
 def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
-    """Inside, `change` has changed something; what it returned changes that back when nobody is inside any more."""
+    """Inside, `change` is in effect; the function that it returned undoes it after the last context that needs it."""
     me = object()
     with _lock:
         if what not in _changes:
@@ -38,14 +38,14 @@ def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
 
 
 def is_changed(what: Hashable) -> bool:
-    """Whether somebody is inside."""
+    """Whether a context that needs the change is open."""
     return what in _changes
 
 
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
-    """Replace a function of a class, a module or an object by what `make` makes of it. Returns what puts it back.
+    """Replace a function of a class, module or object by what `make` returns for it. Returns the function to undo this.
 
-    One that somebody else has replaced since stays.
+    A function that somebody else has replaced since is not put back.
     """
     before, new = vars(owner).get(name, _MISSING), make(getattr(owner, name))
     setattr(owner, name, new)

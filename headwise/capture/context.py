@@ -46,36 +46,36 @@ def watch(
         print(seen.coverage())                       # what was seen, and what was not, and why
 
     Every computation of softmax(q kᵀ) v becomes an `AttentionRecord`, which keeps q and k, not the weights: memory is
-    linear in the length. A generation becomes one record a layer, whose rows are all positions. The model computes what
-    it would compute without the watch, except that nn.MultiheadAttention and nn.TransformerEncoder leave their fused
-    fast path, and that what torch.compile made runs eagerly; `seen.coverage()` says so. Leaving the context takes
-    everything out of the model again, also after an exception. Inside is what this thread, task or generator
-    runs, and what the threads and jobs run that it starts.
+    linear in the length. A generation becomes one record per layer, whose rows are all positions. The model computes
+    what it would compute without the watch, except that nn.MultiheadAttention and nn.TransformerEncoder leave their
+    fused fast path, and that functions compiled by torch.compile run eagerly; `seen.coverage()` says so. Leaving the
+    context takes everything out of the model again, also after an exception. The watch sees the computations of this
+    thread, task or generator, and those of the threads and jobs that it starts.
 
     Args:
-        model: any module, or a Keras model or layer, on whatever backend (`headwise.keras.watching` says what is seen
+        model: any module, or a Keras model or layer, on any backend (`headwise.keras.watching` says what is seen
             of it). Its modules' paths are the names of the records.
         only: which layers to keep, as in `Seen.only`: numbers in the order in which layers are first seen (-1 = the
             last), paths or parts of them ("layer.3", "encoder"), patterns (`*.self_attn`, `*.layer.[0-3]`), or several
-            of these. None = all. For -2 the last two layers so far are kept: how many there will be is not known
+            of these. None = all. For -2 the last two layers so far are kept: the number of layers is not known
             before the model has run. `seen.coverage()` notes what matches no layer.
         values: keep the values and find the output projections: norm-based weights need them.
         gradients: keep the gradient of each computation's output through a backward pass, and the values.
         offload: "cpu" moves what is kept there; "disk" maps it from files without names in the folder for temporary
             files, the Path of a folder from files there. They disappear with the records.
-        dtype: keep queries and keys in this dtype. The weights are then those of the rounded ones.
+        dtype: keep queries and keys in this dtype. The weights are then computed from the rounded ones.
         every: keep each n-th forward pass, for training loops.
         max_bytes: how much may be kept; "half" = half of this machine's memory, None = no bound.
-        tokens: what to call the positions, as for `Seen.tokens`. None = the patches of the images or the frames of the
-            sound that the model read, where its modules tell what these are; else nothing.
-        statistics: computed for each computation when it is made, from its own queries and keys: names, as for
-            `record.statistics`; with options {"top": {"top": 3}, "entropy": {}}; or "all".
-        keep: False = of a computation keep only these statistics, nothing of size Q × D. `record.statistics()` and
-            `record.entropy()` answer; what needs the weights raises RecordError. A generation is one record a layer,
+        tokens: the names of the positions, as for `Seen.tokens`. None = the patches of the images or the frames of the
+            sound that the model read, where its modules tell what these are; else no names.
+        statistics: statistics that are computed at once for each attention computation, from its own queries and keys:
+            names, as for `record.statistics`; with options {"top": {"top": 3}, "entropy": {}}; or "all".
+        keep: False = keep only these statistics of a computation, no tensor of size Q × D. `record.statistics()` and
+            `record.entropy()` answer; what needs the weights raises RecordError. A generation is one record per layer,
             without the pictures ("pooled_mean", "pooled_max"), and after a beam search without "received".
 
     Raises:
-        DtypeError, ArgumentError: an argument that makes no sense, named.
+        DtypeError, ArgumentError: an argument that makes no sense; the message names it.
         RecordError: inside the context, where the records pass `max_bytes`, or the disk has no room for them.
     """
     keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes, statistics, keep)
@@ -93,11 +93,11 @@ Watching = Callable[[Any, Keeping], contextlib.AbstractContextManager[Watcher]]
 
 
 class Watch:
-    """The context of `watch`. May be entered again once it was left, and then sees anew.
+    """The context of `watch`. After it was left it may be entered again, and then begins with no records.
 
     Args:
         model, keeping, tokens: those of `watch`.
-        watching: makes a context in which the watcher that it gives follows the model.
+        watching: makes a context that gives a watcher, which follows the model inside.
     """
 
     def __init__(self, model: Any, keeping: Keeping, tokens: Any, watching: Watching) -> None:
@@ -145,7 +145,7 @@ def _watching(model: nn.Module, keeping: Keeping) -> Iterator[Watcher]:
 
 
 class LiveSeen(Seen):
-    """What is seen so far, while the context is open."""
+    """The records so far, while the context is open."""
 
     def __init__(self, watcher: Watcher) -> None:
         super().__init__()
@@ -159,5 +159,5 @@ class LiveSeen(Seen):
         return self._coverage if self._watcher is None else self._watcher.coverage()
 
     def close(self) -> None:
-        """The context ended: let go of the model."""
+        """Release the model when the context ends."""
         self._records, self._coverage, self._watcher = self.records, self.coverage(), None

@@ -1,4 +1,4 @@
-"""Turns a trail, which says how scores came about, into a call that gives the same weights."""
+"""Turns a trail, which says how scores were computed, into a call that gives the same weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def call_of(found: Trail, values: Tensor | None, layout: Layout, recognised: Rec
     scale = found.factor if found.inner is None else found.inner * found.factor
     sinks = None if found.sinks is None else layout.fold(found.sinks)
     if sinks is not None and not bool((sinks == sinks[:1, :, :1]).all()):
-        # A sink of each query: scores less that sink, beside a sink of 0, have the same softmax.
+        # A sink of each query: the scores minus that sink, with a sink of 0, have the same softmax.
         rows = -sinks.float()
         bias, sinks = rows if bias is None else bias + rows, torch.zeros_like(sinks)
     sinks = None if sinks is None else sinks[0, :, 0, 0]
@@ -52,9 +52,9 @@ def call_of(found: Trail, values: Tensor | None, layout: Layout, recognised: Rec
 def kept_call(
     found: Trail, values: Tensor | None, layout: Layout, weights: Tensor, recognised: Recognised
 ) -> AttentionCall:
-    """A call whose scores are kept as what they are beside those of its queries and keys.
+    """A call that keeps, as a bias, the difference between the scores and those of its queries and keys.
 
-    Of weights that were changed after the softmax these are the logarithms of those that were used.
+    If weights were changed after the softmax, its scores are the logarithms of the weights that were used.
     """
     scores = None if found.scores is None or found.used else layout.fold(found.scores).float()
     if scores is None:
@@ -94,7 +94,7 @@ def kept_call(
 
 
 def _filled(found: Trail, layout: Layout, shape: tuple[int, ...], recognised: Recognised) -> Found:
-    """(mask, bias) of all fills together."""
+    """The mask and the bias that all fills together make."""
     forbidden = functools.reduce(operator.or_, (layout.fold_mask(x) for x, _ in found.fills))
     value, *others = {value for _, value in found.fills}
     if others and bool(forbidden.all(-1).any()):
@@ -103,6 +103,6 @@ def _filled(found: Trail, layout: Layout, shape: tuple[int, ...], recognised: Re
 
 
 def check_values(q: Tensor) -> None:
-    """Raise RecordError for tensors that are only shapes."""
+    """Raise RecordError for tensors that hold no numbers: on "meta", or fake."""
     if q.is_meta or type(q).__name__ == "FakeTensor":
         raise RecordError(f"its tensors hold no numbers: they are {'on meta' if q.is_meta else 'FakeTensors'}")

@@ -102,7 +102,7 @@ def _positions(shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
 
 
 def _lead(function: Function, shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:
-    """(B or 1, H or 1): 1 where the function does not depend on it at the positions that are tried."""
+    """(B or 1, H or 1): 1 where the function does not depend on that index at the positions that are tried."""
     at, several = _positions(shape, device), torch.vmap(function)
     here = several(*at)
     sizes = []

@@ -45,7 +45,7 @@ _GROUPED = (
     "segment_reduce",
 )
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
-# In these weights may meet values again.
+# Weights may meet values again inside these functions.
 _MEETS = frozenset(products.PRODUCTS) - {"sum", "mean"}
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
@@ -70,7 +70,7 @@ class Functions(TorchFunctionMode):
         self._trails, self._tape, self._outputs = self.recogniser.trails, self.recogniser.tape, self.recogniser.outputs
         self._known, self._unprojected = self._trails.known, self._outputs.known
         self._rewriting = self.recogniser.rewriting
-        self._handlers: dict[str, Handler | None] = {  # name -> what handles it; None = an operation like any other
+        self._handlers: dict[str, Handler | None] = {  # name -> its handler; None = an ordinary operation
             **dict.fromkeys(products.PRODUCTS, self._product),
             **dict.fromkeys(_HIDDEN, self._hidden),
             **dict.fromkeys(_FUSED, self._fused),
@@ -83,9 +83,9 @@ class Functions(TorchFunctionMode):
         }
 
     def close(self) -> None:
-        """Nobody listens any more: what was followed is let go."""
+        """Release everything that was followed, when nobody listens any more."""
         _take_out(self)
-        self._handlers.clear()  # which hold this object
+        self._handlers.clear()  # the handlers hold this object
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -98,7 +98,7 @@ class Functions(TorchFunctionMode):
 
     def _handle(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         # Most calls have nothing to do with attention: they must be quick.
-        name = getattr(func, "__name__", "")  # that of x.shape, x.device, x.mT is "__get__"
+        name = getattr(func, "__name__", "")  # the name of x.shape, x.device, x.mT is "__get__"
         try:
             handler = self._handlers[name]
         except KeyError:
@@ -118,7 +118,7 @@ class Functions(TorchFunctionMode):
         return out
 
     def _of_edited(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
-        """A function of weights whose output was edited: they may meet other values, else it gets the edited ones."""
+        """Call a function of weights whose output was edited: they may meet other values, else they are edited."""
         if getattr(func, "__name__", "") in _MEETS:
             self.recogniser.has_changed = False
             out = self._handle(func, args, kwargs)
@@ -129,7 +129,7 @@ class Functions(TorchFunctionMode):
         return self._handle(func, args, kwargs)
 
     def _handler_of(self, func: Any, name: str) -> Handler | None:
-        """What handles a function that is called for the first time."""
+        """Find the handler of a function that is called for the first time."""
         base = name.partition(".")[0]  # torch.ops.aten.bmm.default is called bmm.default
         handler = self._handlers.get(base)
         if handler is not None:
@@ -147,16 +147,16 @@ class Functions(TorchFunctionMode):
     def _remember(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """What the tape keeps of an operation; nothing in the steps of a generation, whose queries come one at a time.
+        """Put an operation on the tape, except in the steps of a generation, whose queries come one at a time.
 
-        The result of one that it cannot keep begins anew: what it was made of is not known.
+        The result of an operation that the tape cannot keep begins anew, as a tensor of unknown origin.
         """
         if not self.recogniser.in_steps:
             with contextlib.suppress(*UNREADABLE):
                 self._tape.step(func, name, args, kwargs, out)
 
     def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None, out: Any) -> None:
-        """What became of the scores and the weights among the arguments of an operation."""
+        """Follow the scores and the weights among the arguments of an operation to its result."""
         known, unprojected = self._known, self._unprojected
         followed = known and (_any_known(known, args) or (kwargs and _any_known(known, kwargs.values())))
         if not (followed or unprojected) or running():
@@ -170,14 +170,14 @@ class Functions(TorchFunctionMode):
                     operations.step(base, self._trails, args, kwargs or {}, out)
                     if base in operation.BARE or base == "exp":
                         self._keep_cells(args, kwargs or {}, out)
-            except UNREADABLE as error:  # not of the kind that it looked like
+            except UNREADABLE as error:  # the operation is not what its name says
                 self._lose(base, args, out, error)
         if unprojected:
             with contextlib.suppress(*UNREADABLE), torch.no_grad():
                 self._outputs.step(name, args, out)
 
     def _keep_cells(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        """Of a softmax of blocks or of scores that were arranged in another way, the scores."""
+        """Keep the scores of a softmax over blocks, or over scores that were arranged in another way."""
         found = self._known.get(id(out))
         trail = None if found is None else found[1]
         if trail is None or trail.of is None or trail.of.cells is not None or trail.q is None:
@@ -188,7 +188,7 @@ class Functions(TorchFunctionMode):
             trail.of.cells = Cells(args[0].detach(), self._tape.node(args[0]), dim if isinstance(dim, int) else -1)
 
     def _plain(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function, and follow what it does as that of any other."""
+        """Call a function, and follow it as an ordinary operation."""
         out = func(*args, **kwargs)
         if not running():
             self._remember(func, name, args, kwargs, out)
@@ -203,13 +203,13 @@ class Functions(TorchFunctionMode):
         return out
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
-        """The result of an operation that could not be read keeps the trail of its operand, with a problem."""
+        """Give the result of an operation that could not be read the trail of its operand, with a problem."""
         followed = [trail for trail in map(self._trails.get, args) if trail]
         if followed and isinstance(out, Tensor) and out.is_floating_point():
             self._trails.put(out, followed[0].with_problem(f"`{name}` could not be followed: {error}"))
 
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A softmax; or an exp, which is one too if it is divided by its sum later."""
+        """Handle a softmax; or an exp, which becomes a softmax if it is divided by its sum later."""
         out = self._plain(func, name, args, kwargs)
         if isinstance(out, Tensor) and not running() and id(out) not in self._known:
             with self.recogniser.reading(name):
@@ -276,7 +276,7 @@ class Functions(TorchFunctionMode):
                 return recogniser.changed(out, edits)
         heard = recogniser.heard
         out = func(*args, **kwargs)
-        if recogniser.heard != heard:  # headwise's own attention was called inside, and told of already
+        if recogniser.heard != heard:  # headwise's own attention was called inside, and reported already
             return out
         return recogniser.hear(name, read(out), out, edits=edits)
 
@@ -297,7 +297,7 @@ class Functions(TorchFunctionMode):
             self.recogniser.heads = before
 
     def _backward(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Gradient checkpointing runs parts of the model again during backward; these must be seen too."""
+        """Gradient checkpointing runs parts of the model again during backward; these parts must be seen too."""
         if func is Tensor.backward:  # its (x, gradient, ...) are the (tensors, grad_tensors, ...) of autograd.backward
             kwargs = {"grad_tensors" if key == "gradient" else key: value for key, value in kwargs.items()}
         elif func is not torch.autograd.backward:
@@ -313,7 +313,7 @@ class Functions(TorchFunctionMode):
     def _opaque_operation(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """An operation that is not of torch, and may be attention: it is given three or more tensors of vectors."""
+        """Handle an operation that is not torch's and may be attention: it gets three or more tensors of vectors."""
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
         if sum(x.ndim > 2 and not is_parameter(x) for x in given) >= 3 and not running():
             reason = f"`{name}` is an operation of another library: nothing can be seen inside"
@@ -358,14 +358,14 @@ def functions_here() -> Iterator[None]:
 
 
 def recogniser_here() -> Recogniser | None:
-    """That of this thread, if it is listened to."""
+    """The recogniser of this thread, if its functions are listened to."""
     return None if _thread.mode is None else _thread.mode.recogniser
 
 
 def listened_to() -> contextlib.AbstractContextManager[object] | None:
-    """What has the torch functions of this thread listened to again; None if they are.
+    """A context in which the torch functions of this thread are listened to again; None if they are already.
 
-    A framework may have brought a follower to a thread of its own, and inside of an operator torch takes modes away.
+    A framework may have taken a follower along to a thread of its own; and torch removes modes inside of an operator.
     """
     if _thread.mode is None:
         return functions_here()

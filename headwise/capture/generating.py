@@ -1,7 +1,7 @@
-"""What `generate` of transformers does between its steps, as far as records have to know it.
+"""What records have to know about `generate` of transformers between its steps.
 
 A step normally continues a sequence (sequence.py). Inside `generate` it is also known that a pass over one token more
-computes the same rows again (no cache), and that a step whose older keys are others belongs to no record (a quantised
+computes the same rows again (no cache), and that a step with different older keys belongs to no record (a quantised
 cache).
 """
 
@@ -21,8 +21,8 @@ from headwise.call import AttentionCall, Scores
 from headwise.masks.additive import UNIFORM
 
 if TYPE_CHECKING:
+    from headwise.capture.entry import Entry
     from headwise.capture.keep import Keeper
-    from headwise.capture.watcher import Entry
 
 OTHER_KEYS = (
     "a step of the generation read other keys than the steps before had computed (from a quantised cache), or these "
@@ -34,13 +34,13 @@ _OPEN_ROWS = (
 )
 
 
-# What becomes of a computation that does not continue the sequence of its place: it begins another, or replaces the
-# pass before, whose rows it computes again, or is refused because of `OTHER_KEYS`.
+# What happens to a computation that does not continue the sequence of its place: it begins another sequence; or
+# replaces the pass before, whose rows it computes again; or is refused because of `OTHER_KEYS`.
 Fate = Literal["begins", "replaces", "refused"]
 
 
 class Generating(threading.local):
-    """Which call of `generate` is running in this thread."""
+    """The call of `generate` that is running in this thread."""
 
     def __init__(self) -> None:
         self.run: int | None = None
@@ -51,7 +51,7 @@ class Generating(threading.local):
 
     @property
     def drafts(self) -> bool:
-        """Whether an assistant is at work, which may be the model itself."""
+        """Whether an assistant is running, which may be the model itself."""
         return self.depth > 1
 
     @contextlib.contextmanager
@@ -69,7 +69,7 @@ class Generating(threading.local):
                 self.run, self.in_steps, self.inputs = None, False, {}
 
     def fate(self, before: Entry | None, call: AttentionCall, keeper: Keeper, *, cross: bool) -> Fate:
-        """What becomes of a call after the entry `before`, which it does not continue."""
+        """What happens to a call after the entry `before`, which it does not continue."""
         if before is None or self.run is None or before.run != self.run:
             return "begins"
         batch, heads, rows, keys = before.kept.shape
@@ -92,9 +92,10 @@ def rows_of_padding(call: Scores) -> Tensor | None:
 
 
 def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[AttentionCall, str]:
-    """The call without the unfilled end of a static cache: keys of 0 that no query may attend to; and what to note.
+    """(the call without the unfilled end of a static cache, keys of 0 that no query may attend to; what to note).
 
-    Rows of padding may attend to them. With `copy` the keys of a first step may be a buffer that is filled completely.
+    Rows of padding may attend to these keys. With `copy` the keys of a first step may be a buffer that is filled
+    completely.
     """
     padding = rows_of_padding(call)
     padding = None if padding is None or not bool(padding.any()) else padding
@@ -120,7 +121,7 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
 
 
 def used_keys(call: Scores) -> Tensor | None:
-    """The keys that queries but those of padding may attend to, bool [B|1, H|1, K]; None = all."""
+    """The keys that queries other than padding may attend to, bool [B|1, H|1, K]; None = all."""
     padding = rows_of_padding(call)
     if padding is None or not bool(padding.any()):
         return call.used_keys

@@ -13,7 +13,8 @@ Empty = Callable[[torch.Size, torch.dtype], Tensor]
 class Growing:
     """A tensor [B, ·, length, ·] that grows in length; its buffer is at most twice as long.
 
-    `empty`: makes room for a buffer of a shape and dtype on the disk; None = it is in memory, and counts in `nbytes`.
+    `empty`: makes room for a buffer of a shape and dtype on the disk; None = the buffer is in memory, and counts in
+    `nbytes`.
     """
 
     def __init__(self, first: Tensor, empty: Empty | None = None) -> None:

@@ -40,7 +40,7 @@ class Sums:
 
 
 def _sum(x: Tensor, where: Tensor) -> Tensor:
-    """(the sum of x [B, H, Q] over the rows that are True in `where`, how many these are), [2, H]."""
+    """(the sum of x [B, H, Q] over the rows that are True in `where`, how many rows these are), [2, H]."""
     return torch.stack([x.double().masked_fill(~where, 0.0), where.double()]).sum((1, 3))
 
 
@@ -53,7 +53,7 @@ def _choices(call: Scores) -> Tensor:
 def gradient_norm(model: nn.Module) -> float | None:
     """The L2 norm of all gradients of a model as one vector, in float32 or better; None if there are none.
 
-    As torch.nn.utils.get_total_norm, which however sums half-precision gradients in half precision.
+    As torch.nn.utils.get_total_norm; but that one sums half-precision gradients in half precision.
     """
     norms = []
     for parameter in model.parameters():

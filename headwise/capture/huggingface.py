@@ -24,7 +24,7 @@ from headwise.scope import alone
 
 @contextlib.contextmanager
 def seen_through(model: nn.Module) -> Iterator[None]:
-    """Inside, the registry's functions and `model.generate` report to those that follow. Else no effect."""
+    """Inside, the registry's functions and `model.generate` report to the followers. No effect on other models."""
     transformers = sys.modules.get("transformers")
     base = getattr(transformers, "PreTrainedModel", None)
     theirs = [] if base is None else [module for module in model.modules() if isinstance(module, base)]
@@ -80,7 +80,7 @@ _DRAFTS = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit"
 
 
 def _generating(model: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`model.generate`, which reports when it runs, which beams it returned and what it rejected."""
+    """Wrap `model.generate` so that it reports when it runs, which beams it returned and what it rejected."""
 
     @functools.wraps(original)
     def generate(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +113,7 @@ def _generating(model: nn.Module, original: Callable[..., Any]) -> Callable[...,
 
 @contextlib.contextmanager
 def _drafting(assistant: nn.Module, model: nn.Module, followers: list[Follower]) -> Iterator[None]:
-    """Inside this context what an assistant computes is no attention of the model."""
+    """Inside this context the computations of an assistant are not reported as attention of the model."""
     own = set(map(id, model.modules()))
 
     def deeper(by: int) -> None:
@@ -129,7 +129,7 @@ def _drafting(assistant: nn.Module, model: nn.Module, followers: list[Follower])
 
 
 def _batching(model: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`model.generate_batch`, which says that continuous batching cannot be followed."""
+    """Wrap `model.generate_batch` so that it says that continuous batching cannot be followed."""
 
     @functools.wraps(original)
     def generate_batch(*args: Any, **kwargs: Any) -> Any:

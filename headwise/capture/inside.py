@@ -1,6 +1,6 @@
-"""Inside `watch`, `edit` and `monitor`: who follows what runs here, and the jobs of threads that it starts.
+"""Inside `watch`, `edit` and `monitor`: who follows the code that runs here, and the jobs that it starts in threads.
 
-A follower (follower.py) is told of the attention of its model that runs where it is open; `headwise.scope` says where
+A follower (follower.py) is told of the attention of its model where it is open; `headwise.scope` says where
 that is.
 """
 
@@ -25,9 +25,9 @@ from headwise.scope import alone, carried
 
 @contextlib.contextmanager
 def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
-    """Inside, the follower is among `FOLLOWERS`, and told of the attention of its model that torch functions compute.
+    """Inside, the follower is among `FOLLOWERS`, and hears of the attention that torch functions compute in its model.
 
-    Without `functions` torch functions are not listened to: those of a model of another framework.
+    Without `functions` torch functions are not listened to, as for a model of another framework.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(follower.parts.listening(follower.missed))
@@ -40,7 +40,7 @@ def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
 
 
 def running_eagerly() -> contextlib.AbstractContextManager[None]:
-    """Inside, what torch.compile made runs eagerly, in the whole process; no effect if nothing was compiled yet."""
+    """Inside, compiled functions run eagerly, in the whole process; no effect if nothing was compiled yet."""
     return changed("stance", _set_stance) if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
@@ -49,11 +49,11 @@ def _set_stance() -> Undo:
     return lambda: stance.__exit__(None, None, None)
 
 
-# The methods of a pool of threads that take a job first.
+# The methods of a pool of threads that take a job as the first argument.
 _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
 
-# Work that other threads do belongs to whoever is followed where it was started.
+# Work in other threads is reported to the followers of the code that started it.
 
 
 def _carry_jobs() -> Undo:
@@ -72,7 +72,7 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
         taken = _taken(job)
 
         def run() -> None:
-            del thread.run  # else the thread would hold itself
+            del thread.run  # else the thread would keep itself alive
             taken()
 
         if taken is not job:
@@ -85,14 +85,14 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _submitting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def submit(pool: Any, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        # A thread that the pool starts for it will run the jobs of others, too.
+        # A thread that the pool starts for this job will run other jobs, too.
         return alone(original)(pool, _taken(job), *args, **kwargs)
 
     return submit
 
 
 def _taken(job: Callable[..., Any]) -> Callable[..., Any]:
-    """The job, followed as what runs here; the same job if nothing is."""
+    """Wrap a job so that it is followed as the code here is; the job itself if nothing is followed here."""
     taken = carried(job)
     if taken is job:
         return job

@@ -1,4 +1,4 @@
-"""What a watch keeps of a call: in which dtype, on which device, and how many bytes at most."""
+"""How a watch keeps calls: in which dtype, on which device, and how many bytes at most."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Offload = Literal["cpu", "disk"] | Path | None
 
 @dataclasses.dataclass(frozen=True)
 class Keeping:
-    """What a watch keeps, and how: the arguments of `watch`."""
+    """What a watch keeps, and in which form: the arguments of `watch`."""
 
     only: Choice | None = None
     values: bool = False
@@ -71,11 +71,11 @@ class Keeping:
 
 
 class TooMuch(RecordError):  # noqa: N818 (a refusal, not a failure)
-    """The records need more bytes than `max_bytes`, or than the disk has."""
+    """The records need more bytes than `max_bytes`, or than are free on the disk."""
 
 
 class Keeper:
-    """Keeps tensors in the dtype and on the device that were asked for, and counts their bytes."""
+    """Keeps tensors in the dtype and on the device of its options, and counts their bytes."""
 
     def __init__(self, keeping: Keeping) -> None:
         self._dtype, self._offload, self._keep = keeping.dtype, keeping.offload, keeping.keep
@@ -85,12 +85,12 @@ class Keeper:
             folder = keeping.offload if isinstance(keeping.offload, Path) else None
             self.empty = functools.partial(_mapped, folder=folder)
         self._max_bytes = _half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
-        # address -> (bytes, tensors): a storage that several tensors share counts once, until the last is forgotten.
+        # address -> (bytes, tensors): a storage that several tensors share counts once, until the last tensor is gone.
         self._storages: dict[int, tuple[int, int]] = {}
         self._nbytes = 0  # of these storages, and of the buffers of generations
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
-        """The call as it is kept."""
+        """The call in the form in which it is kept."""
         if not self._keep:
             outline = self.step(call)
             return dataclasses.replace(outline, k=self.tensor(outline.k, keep_dtype=True))
@@ -104,9 +104,9 @@ class Keeper:
         return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, slopes=slopes, sinks=sinks, mask=mask)
 
     def step(self, call: AttentionCall) -> AttentionCall:
-        """A step of a generation, whose rows are then kept with those of the others.
+        """A step of a generation in the form in which it is kept; its rows are put with those of the other steps.
 
-        Without queries and keys it has their shapes, and for each key a number by which the next step is recognised.
+        If queries and keys are not kept, it has their shapes, and a number for each key to recognise the next step.
         """
         if self._keep:
             q, k, v = (self.convert(x) for x in (call.q, call.k, call.v))
@@ -120,7 +120,7 @@ class Keeper:
         return dataclasses.replace(call, q=q, k=k, v=k[..., :0], mask=None, bias=None, sinks=None)
 
     def tensor(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
-        """A tensor as it is kept: the model's own where that is safe, a copy where a change would go unseen."""
+        """A tensor in the form in which it is kept: the model's own, or a copy where a change would not be noticed."""
         kept = self.convert(x, keep_dtype=keep_dtype)
         if self.empty is not None:
             with torch.inference_mode(False):
@@ -138,12 +138,12 @@ class Keeper:
         return kept
 
     def convert(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
-        """In the dtype and on the device in which tensors are kept."""
+        """The tensor in the dtype and on the device in which tensors are kept."""
         dtype = x.dtype if keep_dtype or self._dtype is None else self._dtype
         return x.detach().to(device="cpu" if self._offload else x.device, dtype=dtype)
 
     def forget(self, *tensors: Tensor | None) -> None:
-        """Tensors that were kept are dropped: their bytes do not count any more."""
+        """Stop counting the bytes of tensors that are dropped."""
         for x in tensors:
             if x is None:
                 continue
@@ -155,7 +155,7 @@ class Keeper:
                 self._nbytes -= nbytes
 
     def count(self, nbytes: int) -> None:
-        """Count bytes that are kept from now on. RecordError above the limit."""
+        """Add to the number of kept bytes. RecordError above the limit."""
         self._nbytes += nbytes
         if self._max_bytes is not None and self._nbytes > self._max_bytes:
             raise TooMuch(
@@ -181,7 +181,7 @@ def digests(k: Tensor) -> Tensor:
 
 
 def _half_of_memory() -> int | None:
-    """In bytes; None where the system does not report it."""
+    """Half of the machine's memory in bytes; None where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
@@ -189,7 +189,7 @@ def _half_of_memory() -> int | None:
 
 
 def _mapped(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
-    """A tensor in a memory-mapped file without a name; the file disappears with the tensor, or with the process."""
+    """A tensor in a memory-mapped file without a name; the file disappears with the tensor or the process."""
     count = shape.numel()
     if not count:
         return torch.empty(shape, dtype=dtype, device="cpu")

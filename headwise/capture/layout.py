@@ -20,7 +20,7 @@ class Layout:
     at: int | None = None  # which of them are the heads; None: all but the first
 
     def fold(self, x: Tensor) -> Tensor:
-        """[*lead, r, c], or what broadcasts to it, as [B, H, r, c]."""
+        """A tensor [*lead, r, c], or one that broadcasts to this shape, as [B, H, r, c]."""
         shape = (self.batch, self.heads, *x.shape[-2:])
         if self.at is None and tuple(x.shape) == shape:
             return x
@@ -50,14 +50,14 @@ def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
         folded = heads if heads and n % heads == 0 else 1
         return Layout(lead, n // folded, folded)
     folded = math.prod(lead[1:])
-    if heads and heads > 1 and folded != heads and heads in lead:  # windows or blocks beside the heads: examples
+    if heads and heads > 1 and folded != heads and heads in lead:  # windows or blocks beside heads count as examples
         at = len(lead) - 1 - lead[::-1].index(heads)
         return Layout(lead, math.prod(lead) // heads, heads, at)
     return Layout(lead, lead[0], folded)
 
 
 def smallest(x: Tensor, dims: Iterable[int]) -> Tensor:
-    """`x` with a size of 1 in those of these dimensions along which nothing changes."""
+    """`x` with size 1 in each of the dimensions `dims` along which its numbers do not change."""
     for dim in dims:
         first = x[(slice(None),) * dim + (slice(0, 1),)]
         x = first if torch.equal(x, first.expand_as(x)) else x

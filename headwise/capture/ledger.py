@@ -1,4 +1,4 @@
-"""Every softmax that meets a product, and what became of it: nothing that may be attention is silent.
+"""The list of every softmax that meets a product, with its outcome: nothing that may be attention is left unreported.
 
 A softmax is listed once its result meets a product with activations. It is then explained by a record, refused with
 the reason, not understood (`missed`), or known to be something else (`not attention`). A softmax that meets no product,
@@ -34,9 +34,9 @@ class Softmax:
     """One softmax that was called. All tensors that come from its weights share it."""
 
     def __init__(self) -> None:
-        self.seen = ""  # the path of the module that it is attention of, if it is; "edited" if an edit replaced it
-        self.withdraw: list[Callable[[], None]] = []  # each takes back a record that was made of it
-        self.again: list[Callable[[Any], None]] = []  # each is told of others of its weights that meet values
+        self.seen = ""  # the path of the module whose attention it is, if it is any; "edited" if an edit replaced it
+        self.withdraw: list[Callable[[], None]] = []  # each function takes back a record that was made of this softmax
+        self.again: list[Callable[[Any], None]] = []  # called when other parts of its weights meet values
         self.used: Callable[[], Any] | None = None  # gives the weights that met values first, while they are alive
         self.cells: Any = None  # its scores, where they may have to be read cell by cell (pieces.Cells)
 
@@ -46,11 +46,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lines: Counter[CallSite] = Counter()  # each with 0 calls
-        self._names: weakref.WeakKeyDictionary[Softmax, str] = weakref.WeakKeyDictionary()  # as it was called first
+        self._names: weakref.WeakKeyDictionary[Softmax, str] = weakref.WeakKeyDictionary()  # its first name
         self._said: weakref.WeakKeyDictionary[Softmax, CallSite] = weakref.WeakKeyDictionary()
 
     def enter(self, line: CallSite, softmax: Softmax | None = None) -> None:
-        """Count what became of a computation; a later word on the same softmax replaces the earlier one."""
+        """Count the outcome of a computation; a later outcome of the same softmax replaces the earlier one."""
         if softmax is not None:
             self.strike(softmax)
             self._said[softmax] = line
@@ -58,7 +58,7 @@ class Ledger:
         self._lines[line] += 1
 
     def strike(self, softmax: Softmax, name: str = "") -> None:
-        """Take back what was said of a softmax. `name`: of the record that there is instead."""
+        """Take back the outcome of a softmax. `name`: the name of the record that there is instead."""
         line = self._said.pop(softmax, None)
         if line is not None:
             self._lines[line] -= 1
@@ -67,7 +67,7 @@ class Ledger:
             self._names[softmax] = name
 
     def name_of(self, softmax: Softmax | None) -> str | None:
-        """What a softmax was called, if something was said of it."""
+        """The name that a softmax was given, if it has an outcome."""
         return None if softmax is None else self._names.get(softmax)
 
     def sites(self) -> list[CallSite]:
@@ -91,7 +91,7 @@ def _short(path: str) -> str:
 
 
 def closed(names: dict[str, nn.Module]) -> Iterator[CallSite]:
-    """The parts of a model that compute attention, or may, and that no Python function can be seen in."""
+    """The parts of a model that compute attention, or may, and inside which no Python function can be seen."""
     inside: list[str] = []
     of_class: dict[type, list[tuple[str, Any]]] = {}  # many modules are of few classes
     for name, module in names.items():
@@ -119,7 +119,7 @@ def _graph(scripted: Any) -> str:
 
 
 def _scripted(functions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The scripted functions among functions, and those that they name: of a module, its methods and attributes."""
+    """The scripted functions among some functions and in what these name: the methods and attributes of a module."""
     for function in functions:
         if isinstance(function, torch.jit.ScriptFunction):
             yield str(function.name), function

@@ -1,4 +1,4 @@
-"""The masks and biases that models use, as records keep them."""
+"""Turns the masks and biases that models use into the form in which records keep them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headwise.masks.memo import contents_of
 
 Found = tuple[Mask | None, Tensor | None]
 
-# A forward pass has few distinct masks (a full and a sliding one); each is recognised once. Of large ones only two are
-# remembered: they are kept alive for that, and what they held is.
+# A forward pass has few distinct masks (a full and a sliding one); each is recognised once. If they are large
+# together, only two are remembered: remembering one keeps its tensor and its mask alive.
 REMEMBERED, LARGE = 4, 2**26  # how many, and how many bytes of all are large
 
 
@@ -36,7 +36,7 @@ class Recognised:
         lowest = torch.finfo(torch.promote_types(scores, bias.dtype)).min
 
         def find() -> Found:
-            if bias.shape[-1] == 1:  # one number per row forbids nothing
+            if bias.shape[-1] == 1:  # with one number per row no key is forbidden
                 return None, bias
             whole = bias.expand(*bias.shape[:2], *shape[2:])
             mask, rest = masks.recognise_additive(whole)
@@ -44,7 +44,8 @@ class Recognised:
                 mask, rest = split_additive(whole)
                 rest = bias if rest is whole else rest
             if rest is not None and lowest > UNIFORM and bool((rest <= lowest).any()):
-                # Beside the lowest number of float16 its scores are all equal, but those of a record are not.
+                # With the lowest number of float16 added, the model's scores are all equal, but the scores of a record
+                # are not.
                 rest = rest.float().masked_fill(rest <= lowest, torch.finfo(torch.float32).min)
             return mask, rest
 

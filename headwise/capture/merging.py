@@ -23,16 +23,16 @@ _FORMS = "its queries and keys come from tensors of different forms"
 
 
 def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognised: Recognised) -> AttentionCall:
-    """The pieces of one attention as one call; queries that are in none of them attend to nothing.
+    """The pieces of one attention as one call; queries that are in no piece attend to nothing.
 
-    RecordError where no call says what they did.
+    RecordError if no call can express what the pieces computed.
     """
     if not all(piece.is_used() for piece in pieces):
         raise RecordError(_UNMET)
     grid = _Grid(pieces, sources.origins)
     layout = read_layout(grid.lead, heads)
     numbers = torch.arange(math.prod(grid.lead), device="cpu").view(*grid.lead, 1, 1)
-    numbers = layout.fold(numbers)[..., 0, 0]  # [B, H], which of the tiles each is
+    numbers = layout.fold(numbers)[..., 0, 0]  # [B, H], the number of the tile of each
     allowed = _of_all(_masks(grid), numbers)
     rest, scale = _rest(grid, pieces[0].scale, pieces[0].dtype)
     bias = None if rest is None else _of_all(rest, numbers)
@@ -47,7 +47,7 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
 
 
 def _sinks(pieces: Sequence[Piece]) -> Tensor | None:
-    """The learned sinks of all pieces; a sink moves scores against it, so the numbers have to be theirs."""
+    """The learned sinks of all pieces; a sink counts relative to the scores, so these must be the model's own."""
     found = [piece.sinks for piece in pieces if piece.sinks is not None]
     if found and (len(found) < len(pieces) or not all(torch.equal(x, found[0]) for x in found)):
         raise RecordError("its pieces have different sinks")
@@ -68,8 +68,8 @@ def _once(tile: _Tile, keys: int) -> _Tile:
 
 
 def _of_all(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
-    """[B|1, H|1, Q, K] of the tiles [Q, K] with these numbers [B, H]; what all share is there once."""
-    first: list[int] = []  # of each tile, the first that is the same
+    """[B|1, H|1, Q, K] of the tiles [Q, K] with these numbers [B, H]; size 1 where all along a dimension are equal."""
+    first: list[int] = []  # for each tile, the first equal tile
     for i, tile in enumerate(tiles):
         first.append(next((j for j in dict.fromkeys(first) if tile is tiles[j] or torch.equal(tile, tiles[j])), i))
     grid = torch.tensor(first, device=numbers.device)[numbers]
@@ -79,19 +79,19 @@ def _of_all(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
 
 
 class _Tile(NamedTuple):
-    """The rows of a piece that are of one example and head."""
+    """The rows of a piece that belong to one example and head."""
 
-    rows: Tensor  # [t], their positions
-    cols: Tensor  # [t, n], the positions of the keys; for masked ones their number
+    rows: Tensor  # [t], the positions of the rows
+    cols: Tensor  # [t, n], the positions of the keys; for masked keys the number of keys
     scores: Tensor
     weights: Tensor
 
 
 class _Grid:
-    """Where the queries and keys of all pieces stand: in which example and head, at which position.
+    """The example, the head and the position of the queries and keys of all pieces.
 
     Attributes:
-        lead: the sizes of what queries and keys have in common: examples, heads.
+        lead: the sizes of the dimensions that queries and keys share: examples, heads.
         q, k: all of them, [*lead, Q, D] and [*lead, K, D].
     """
 
@@ -149,7 +149,7 @@ class _Grid:
     def _sorted(
         self, pieces: Sequence[Piece], which: Tensor, q_at: _Places, k_at: _Places
     ) -> list[list[tuple[Piece, Tensor, Tensor, Tensor]]]:
-        """Of each example and head its pieces, with their rows, the positions of these and those of the keys."""
+        """For each example and head: its pieces, with their rows, the positions of the rows, and of the keys."""
         found: list[list[tuple[Piece, Tensor, Tensor, Tensor]]] = [[] for _ in range(math.prod(self.lead))]
         row = key = 0
         for piece in pieces:
@@ -168,7 +168,7 @@ class _Grid:
         return found
 
     def tiles(self, i: int, rows: Tensor | None = None) -> Iterator[_Tile]:
-        """The rows of one of the examples and heads; of all queries, or of those where `rows` [Q] is True."""
+        """The rows of one example and head: of all queries, or of the queries where `rows` [Q] is True."""
         for piece, here, place, keys in self._pieces[i]:
             some = slice(None) if rows is None else rows[place]
             if len(place[some]):
@@ -178,7 +178,7 @@ class _Grid:
                 yield _once(tile, self.k.shape[-2])
 
     def weights(self, rows: Tensor | slice) -> Tensor:
-        """Those that the model used for some rows, [*lead, rows, K]."""
+        """The weights that the model used for some rows, [*lead, rows, K]."""
         q_len, k_len = self.q.shape[-2], self.k.shape[-2]
         wanted = torch.zeros(q_len, dtype=torch.bool, device=self.q.device)
         wanted[rows] = True
@@ -192,7 +192,7 @@ class _Grid:
 
 
 def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
-    """Whether all queries of a group met the same keys, or the first of them: as chunks of queries, beside a cache."""
+    """Whether all queries met the same keys, or the first part of these: as chunks of queries with a cache do."""
     longest = max((keys.numbers for _, keys in pairs), key=lambda x: x.shape[1])
     if len(longest.unique()) < longest.numel():  # blocks, which share keys
         return False
@@ -203,7 +203,7 @@ def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
 
 
 def _groups(of_rows: Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[int], list[int]]:
-    """As `_shared`, where all queries met the same keys: the dimensions in which the queries of a group are alike."""
+    """`_shared` for queries that all met the same keys: the dimensions in which the queries of a group are equal."""
     numbers = torch.cat([queries.numbers for queries, _ in pairs], 1)
     real = of_rows.holds(numbers)
     shared = []
@@ -215,7 +215,7 @@ def _groups(of_rows: Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[i
 
 
 def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
-    """Where keys stand that all queries of their group met: with these, in their own order."""
+    """The places of keys that all queries of their group met: beside the queries, in the order of the keys."""
     row, lead, head, position = 0, [list[Tensor]() for _ in q_at.lead], list[Tensor](), list[Tensor]()
     for queries, keys in pairs:
         size = keys.numbers.shape
@@ -233,7 +233,7 @@ def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
 
 
 def _masks(grid: _Grid) -> list[Tensor]:
-    """Which keys the queries of each example and head saw, bool [Q, K]; those that are alike are one tensor."""
+    """Which keys the queries of each example and head saw, bool [Q, K]; equal masks are one tensor."""
     found: list[Tensor] = []
     for i in range(math.prod(grid.lead)):
         mask = grid.q.new_zeros(grid.q.shape[-2], grid.k.shape[-2] + 1, dtype=torch.bool)
@@ -245,16 +245,17 @@ def _masks(grid: _Grid) -> list[Tensor]:
 
 
 def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] | None, float]:
-    """(what scores have beside scale · q kᵀ, [Q, K] of each example and head, None for nothing; the scale).
+    """(the scores minus scale · q kᵀ, [Q, K] for each example and head, None if they are 0; the scale).
 
-    One number more or less for a row makes no difference. The scale is that of the pieces, or else the one that fits.
+    A number that is added to a whole row makes no difference. The scale is that of the pieces, or else the one that
+    fits.
     """
     shape = (grid.q.shape[-2], grid.k.shape[-2])
     work = torch.promote_types(dtype, torch.float32)
     q, k = (x.flatten(0, -3).to(work) for x in (grid.q, grid.k))
 
     def parts() -> Iterator[tuple[int, _Tile, Tensor, Tensor]]:
-        """(which, the tile, its scores and q kᵀ, both without the mean of each row; 0 where masked)"""
+        """(the index of the example and head, a tile, its scores and q kᵀ, minus their row mean; 0 where masked)"""
         for i in range(len(q)):
             product = torch.nn.functional.pad(q[i] @ k[i].mT, (0, 1))
             for tile in grid.tiles(i):
@@ -287,7 +288,7 @@ def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] |
 
 @dataclasses.dataclass
 class _Places:
-    """Where queries or keys stand: of each its coordinates in what is shared, its head and its position."""
+    """The places of queries or keys: the coordinates of each in the shared dimensions, its head and its position."""
 
     lead: list[Tensor]
     head: Tensor
@@ -301,7 +302,7 @@ def _shared(
 ) -> tuple[list[int], list[int]]:
     """The dimensions in which each query has the place of its keys: examples, heads, not positions.
 
-    And those of them in which there is one place of keys for all queries, as one head of keys.
+    And, of these, the dimensions in which the keys have one place for all queries, such as one head of keys.
     """
     dims = range(len(of_rows.shape) - 1)
     shared = {d for d in dims if all(each.shape[d] == of_rows.shape[d] for each in of_keys)}
@@ -325,13 +326,13 @@ def _shared(
 
 
 def _range(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest number of each row, of the real ones."""
+    """The smallest and the largest of the real numbers of each row."""
     big = 2**40
     return x.long().masked_fill(~real, big).amin(1), x.long().masked_fill(~real, -big).amax(1)
 
 
 def _in_order_of_keys(of_keys: Sequence[Origin], pairs: Sequence[tuple[Side, Side]]) -> list[Origin]:
-    """The origins of keys as their first ones stand beside each other: those of a cache before the new ones."""
+    """The origins of keys in the order of the first key of each: the keys of a cache come before the new ones."""
     longest = max((keys.numbers for _, keys in pairs), key=lambda numbers: numbers.shape[1])
     first = {each: each.holds(longest).any(0).nonzero().flatten().tolist()[:1] for each in of_keys}
     return sorted(of_keys, key=lambda each: first[each] or [longest.shape[1]])

@@ -1,13 +1,11 @@
-"""The modules of a followed model: their paths, which of them runs, how often, and what each computes in a run."""
+"""The modules of a followed model: their paths, which module runs, how often, and what it computes in a run."""
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import functools
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any
 
@@ -17,75 +15,11 @@ from headwise.capture.follower import FOLLOWERS
 from headwise.capture.functions import listened_to
 from headwise.capture.huggingface import seen_through
 from headwise.capture.ledger import closed
+from headwise.capture.parts import Parts
 from headwise.capture.sites import Place, calls_of, find_place, in_backward, module_names, threads
 from headwise.records import CallSite
 
 ELSEWHERE = "it ran in another thread, in a job that could not be followed to where it was started"
-
-
-class _Here(threading.local):
-    """What runs in this thread."""
-
-    def __init__(self) -> None:
-        self.run: dict[int, int] = {}  # id of a part -> the number of its run
-        self.count: Counter[int] = Counter()  # id of a part -> the computations of this run so far
-        self.before: dict[int, int] = {}  # id of a part -> how often it had run when the model began
-        # Passes for which functions are listened to again: how many were inside one another, and what ends that.
-        self.brought: list[tuple[int, contextlib.ExitStack]] = []
-
-
-class Parts(abc.ABC):
-    """What a model is made of, modules or layers of Keras: counts their runs, and what they compute in each."""
-
-    looked_for: str  # what is recognised, in which kind of place: the beginning of a sentence
-
-    def __init__(self) -> None:
-        self.ran = False  # whether any of them ran where it was followed
-        self._runs: Counter[int] = Counter()
-        self._here = _Here()
-
-    @abc.abstractmethod
-    def has(self, part: Any) -> bool:
-        """Whether the model has this part."""
-
-    @abc.abstractmethod
-    def place(self) -> Place | None:
-        """The innermost part that is running; None if there is none, or if it tells of its attention itself."""
-
-    @abc.abstractmethod
-    def notes(self) -> Iterable[str]:
-        """What was changed in how they run."""
-
-    @abc.abstractmethod
-    def closed(self, known: Set[str]) -> Iterable[CallSite]:
-        """The parts that nothing can be seen in. `known`: the paths of which something is known."""
-
-    def listening(self, missed: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
-        """Inside, runs of the parts are heard of; `missed` of the path of one that runs where nobody can follow it."""
-        return contextlib.nullcontext()
-
-    def is_outside(self) -> bool:
-        """Where there is no place: whether no part runs."""
-        return True
-
-    def began(self, part: int) -> None:
-        """A part, by its id, begins a run."""
-        self.ran = True
-        self._here.run[part] = self._runs[part]
-        self._here.count[part] = 0
-        self._runs[part] += 1
-
-    def run_of(self, place: Place) -> int:
-        """Which run of its part a place is in."""
-        return self._here.run.get(id(place.module), 0)
-
-    def number_of(self, place: Place) -> int:
-        """Which computation of this run is the next of a place."""
-        return self._here.count[id(place.module)]
-
-    def computed(self, place: Place) -> None:
-        """A place has made its next computation."""
-        self._here.count[id(place.module)] += 1
 
 
 class Modules(Parts):
@@ -100,7 +34,7 @@ class Modules(Parts):
         super().__init__()
         self._model = model
         self.names = module_names(model)
-        self._threads: set[int] = set()  # in which the last pass of the model began where it is followed
+        self._threads: set[int] = set()  # the threads in which the last pass of the model began and is followed
         self._brought = False  # whether it has run where its functions were not listened to
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
@@ -130,7 +64,7 @@ class Modules(Parts):
         """How often the module of a place ran before in this pass of the model; None if that is not known."""
         key = id(place.module)
         run = self._here.run.get(key, 0) - self._here.before.get(key, 0)
-        if in_backward():  # gradient checkpointing runs the last one first
+        if in_backward():  # gradient checkpointing runs the last module first
             return 0 if run == 0 else None
         return run if calls_of(self._model) else 0
 
@@ -177,7 +111,7 @@ class Modules(Parts):
             self._here.brought.pop()[1].close()
 
     def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
-        """A module that runs for the model in a thread that is not followed, or in place of one of its own."""
+        """Report a module that runs for the model in an unfollowed thread, or instead of one of its modules."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
         if calls_of(self._model):  # this thread runs the model for itself

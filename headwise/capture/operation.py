@@ -10,7 +10,8 @@ from torch import Tensor
 
 from headwise.capture.trail import Trail
 
-# Names are without the underscores of `add_` and `__add__`. First those that keep the numbers, and perhaps their shape.
+# Names are without the underscores of `add_` and `__add__`. First the operations that keep the numbers, and perhaps
+# their shape.
 DTYPES = ("to", "float", "half", "bfloat16", "double", "type", "type_as", "to_copy")
 MEMORY = ("contiguous", "clone", "detach", "cpu", "cuda", "data", "alias", "requires_grad", "pin_memory")
 SHAPES = (
@@ -30,7 +31,7 @@ SUBTRACT = ("sub", "isub", "subtract")
 ADD = ("add", "radd", "iadd")
 JOIN = ("cat", "concat", "concatenate", "stack", "hstack")
 SOFTMAXES = ("softmax", "safe_softmax", "log_softmax", "special_softmax", "special_log_softmax")
-# These begin a trail where there is none.
+# These operations begin a trail where there is none.
 BARE = frozenset(f"{line}{name}" for name in SOFTMAXES for line in ("", "_"))
 CUT = ("getitem", "slice", "narrow", "select", "index", "index_select", "gather", "take_along_dim")
 SPLIT = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "iter")
@@ -40,12 +41,12 @@ ELEMENTWISE = frozenset(("rsub", "rtruediv", "rpow", "rdiv")) | frozenset((
     "addcdiv", "lerp", "round", "threshold", "hardtanh", "erf", "sign", "reciprocal", "masked_scatter", "dropout",
     "sin", "cos", "log1p", "expm1",
 ))  # fmt: skip
-# These make one number of several.
+# These operations make one number of several.
 REDUCE = frozenset((
     "sum", "mean", "amax", "amin", "logsumexp", "norm", "std", "var", "prod", "median", "vector_norm",
     "linalg_vector_norm", "quantile",
 ))  # fmt: skip
-# What is made of scores by these are no scores.
+# The results of these operations on scores are not scores.
 STATISTICS = frozenset((
     "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
     "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "argsort",
@@ -63,7 +64,7 @@ class Step:
     args: Sequence[Any]
     kwargs: dict[str, Any]
     operands: tuple[Any, ...]
-    at: int  # which operand is tracked
+    at: int  # the index of the operand that has the trail
     out: Tensor
 
     @property
@@ -73,7 +74,7 @@ class Step:
         return found
 
     def other(self) -> Any:
-        """The other one of two operands."""
+        """The other of two operands."""
         return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
@@ -85,7 +86,7 @@ Rule = Callable[[Trail, Step], "Trail | None"]
 
 
 def what(trail: Trail) -> str:
-    """What messages call the tensor of a trail."""
+    """The name of the tensor of a trail in messages."""
     return "scores" if trail.of is None else "weights"
 
 
@@ -95,7 +96,7 @@ def unknown(trail: Trail, step: Step) -> Trail:
 
 
 def in_place(trail: Trail, step: Step) -> Trail:
-    """Every number is where it was, but not what it was: the numbers themselves have to be kept."""
+    """The trail after every number changed in its place: the numbers themselves have to be kept."""
     if step.name not in ELEMENTWISE or tuple(step.out.shape) != trail.shape:
         return unknown(trail, step)
     if trail.of is not None:

@@ -1,7 +1,8 @@
 """How each operation changes scores before the softmax, and weights between the softmax and the values.
 
 An operation with a rule is described exactly. One without a rule that keeps every number in its place makes the trail
-loose (scores) or `used` (weights): the numbers themselves are kept. After any other one the trail says what it was.
+loose (scores) or `used` (weights): the numbers themselves are kept. After any other operation the trail names that
+operation.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if name in JOIN:
         return _joined(trails, name, args, kwargs, out)
     operands = (*args, *kwargs.values())
-    if name in ARRANGE:  # what else they are given, as w.type_as(scores), says only which dtype or shape
+    if name in ARRANGE:  # their other arguments, as in w.type_as(scores), give only a dtype or shape
         operands = tuple(x for x in operands if isinstance(x, Tensor))[:1]
     at = next((i for i, x in enumerate(operands) if trails.get(x) is not None), None)
     if at is None:
@@ -61,9 +62,9 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
         reduced = trail.with_problem(f"the weights of several heads or examples were put together by `{name}`")
         return trails.put(out, reduced.but(intact=trail.intact or trail))
     if name.startswith("new_") or name.endswith("_like") or name in STATISTICS:
-        return None  # takes only the shape, the dtype and the device; or what it makes are no scores
+        return None  # takes only the shape, the dtype and the device; or its results are not scores
     if not isinstance(out, Tensor):
-        cut = name in SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k: a router's
+        cut = name in SPLIT or (name in ("topk", "sort") and trail.q is not None)  # without q and k they are a router's
         for part in out if cut else ():
             if isinstance(part, Tensor):
                 trails.put(part, _changed(trail, unknown(trail, Step(name, args, dict(kwargs), operands, at, part)), x))
@@ -93,7 +94,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
     if trail.is_bare_exp and name not in (*DIVIDE, *ARRANGE, *TURN):
         return trails.put(out, None)
     if name in CUT and trail.q is None and not same_but_ones(x, out):
-        return None  # some columns of a softmax without queries, as those of the experts that a router chose
+        return None  # some columns of a softmax without queries, such as the experts that a router chose
     rule = (_BEFORE if trail.of is None else _AFTER).get(name, in_place)
     result = _changed(trail, rule(trail, found), out)
     if result is not None and result.intact is not None:
@@ -107,9 +108,9 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
-    """The trail after an operation; from the first one that changes the weights on, with the trail before it.
+    """The trail after an operation; from the first operation that changes the weights on, with the trail before it.
 
-    Not where it wrote into the weights themselves, which are then lost.
+    An operation that wrote into the weights themselves leaves no trail before it: these are lost.
     """
     if after is None or before.of is None or before.q is None or before.intact is not None or before.softmax is out:
         return after
@@ -119,7 +120,7 @@ def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
 
 
 def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
-    """The trail of a softmax, or of an exp, of what comes from no product of queries and keys."""
+    """The trail of a softmax or exp whose input comes from no product of queries and keys."""
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     if out.ndim < 1 or not out.is_floating_point() or not out.shape[-1]:
         return None
@@ -144,13 +145,13 @@ def _keeps_keys(trail: Trail, before: Tensor, out: Any) -> bool:
 
 
 def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
-    """Whether `out` is one number for each row, such as its norm, and not scores itself."""
+    """Whether `out` is one number for each row, such as its norm, and is not itself scores."""
     rows = tuple(before.shape[:-1])
     return before.ndim > 1 and before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1))
 
 
 def _unchanged(trail: Trail, step: Step) -> Trail:
-    """For what may change numbers (a limit, a slice, a head mask, nan_to_num) but usually does not: compare."""
+    """The trail after an operation that may change numbers but usually does not (a limit, nan_to_num): compare them."""
     before, out = step.tracked, step.out
     if tuple(out.shape) != trail.shape or out is before:
         return in_place(trail, step)
@@ -167,7 +168,7 @@ def _unchanged(trail: Trail, step: Step) -> Trail:
     return trail if bool((same | may_differ).all()) else in_place(trail, step)
 
 
-# Scores.
+# Rules for scores.
 
 
 def _scaled(trail: Trail, step: Step) -> Trail:
@@ -237,7 +238,7 @@ def _are_small(x: Tensor) -> bool:
 
 
 def _overflows(trail: Trail, other: Tensor) -> bool:
-    """Whether a mask comes upon another one, so that finfo.min + finfo.min may be -inf, and -inf + inf is NaN."""
+    """Whether a mask is added to another one, so that finfo.min + finfo.min may be -inf, and -inf + inf is NaN."""
     low = max(UNIFORM, torch.finfo(trail.dtype).min / 2)
     before = [value <= low for _, value in trail.fills]
     before += [bool((term * factor <= low).any()) for term, factor in trail.terms]
@@ -336,7 +337,7 @@ def _beside(parts: list[Trail]) -> Trail | None:
     return first.but(k=keys, keys=keys.shape[-2], product=object())
 
 
-# The softmax.
+# Rules for the softmax.
 
 
 def _normalised(trail: Trail, step: Step) -> Trail:
@@ -358,7 +359,7 @@ def _normalised(trail: Trail, step: Step) -> Trail:
 
 
 def _turned(trail: Trail) -> Trail:
-    """The same tensor with queries and keys in each other's place: k qᵀ."""
+    """The trail of the same tensor with queries and keys exchanged: k qᵀ."""
     rows, keys = len(trail.lead), len(trail.lead) + 1
     swap = {rows: keys, keys: rows}
     order = tuple(swap.get(at, at) for at in trail.order or range(keys + 1))
@@ -373,7 +374,7 @@ def _turned(trail: Trail) -> Trail:
 
 
 def _exponential(trail: Trail, step: Step) -> Trail:
-    """exp(scores): a softmax once it is divided by its sum, or if that was subtracted before."""
+    """exp(scores): a softmax once it is divided by its sum, or if the log of that sum was subtracted before."""
     if trail.of is not None:
         return trail.but(logs=False, softmax=None) if trail.logs and not trail.used else in_place(trail, step)
     if trail.sinks is not None:
@@ -395,7 +396,7 @@ def sum_to_one(weights: Tensor) -> bool:
 
 
 def is_softmax(weights: Tensor) -> bool:
-    """Whether these may be the weights of a softmax."""
+    """Whether these numbers may be the weights of a softmax."""
     return sum_to_one(weights) and not bool((weights < 0).any())
 
 
@@ -403,7 +404,7 @@ def _divided(trail: Trail, step: Step) -> Trail:
     if trail.exps and step.at == 0:
         found, by = _sums_to_one(trail, step), step.other()
         rows = isinstance(by, Tensor) and by.ndim == step.tracked.ndim and by.shape[-1] == 1
-        # Divided by more than their sum, as "off by one": each row's shares, and what was used.
+        # Divided by more than their sum, as "off by one": each row's shares, and the numbers that were used.
         return found.but(exps=False, used="div") if found.exps and rows and trail.q is not None else found
     return _unchanged(trail, step)
 
@@ -413,7 +414,7 @@ def _squashed(trail: Trail, step: Step) -> Trail:
     return in_place(trail.but(of=Softmax()), step)
 
 
-# Weights.
+# Rules for weights.
 
 
 def _dropped(trail: Trail, step: Step) -> Trail:
@@ -423,7 +424,7 @@ def _dropped(trail: Trail, step: Step) -> Trail:
 
 
 def _multiplied(trail: Trail, step: Step) -> Trail:
-    """Weights times what leaves them as they are (a head mask of 1), or times the values, element by element."""
+    """Weights times a factor that does not change them (a head mask of 1), or times the values, element by element."""
     other = step.other()
     if not isinstance(other, Tensor) or tuple(step.out.shape) == trail.shape or trail.values is not None:
         return _unchanged(trail, step)

@@ -1,8 +1,8 @@
 """One attention that a model computes in pieces: blocks, windows, chunks, some queries or heads at a time.
 
-Each piece is read as the rows of its softmax: of which query, and of which key each score is. Queries and keys are told
-by the numbers that they have in the tensors that they come from (tape.py), so that the pieces of one attention meet in
-one call, whose mask says which keys each query saw.
+Each piece is read as the rows of its softmax: which query each row belongs to, and which key each score belongs to.
+Queries and keys are identified by the numbers of their elements in the tensors that they come from (tape.py). So the
+pieces of one attention meet in one call, whose mask says which keys each query saw.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_KEY = "a query attends to columns that come from no key, such as padding"
 _CHANGED = "its weights were changed after the softmax"
 _LOST = "its weights could not be followed from the softmax to the values"
 _ELSEWHERE = "its weights meet values of other positions or heads than those of their keys"
-# So many of the weights are compared with the positions of the values that they meet.
+# The number of weights that are compared with the positions of the values that they meet.
 SAMPLE = 2**20
 
 
@@ -42,7 +42,7 @@ class Meeting(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The scores of a softmax, in whatever arrangement."""
+    """The scores of a softmax, in any arrangement."""
 
     scores: Tensor
     node: Node | None
@@ -53,12 +53,12 @@ class Cells(NamedTuple):
 class Side:
     """The queries or the keys of one product, [L, n]: within each of L groups all queries meet all keys."""
 
-    numbers: Tensor  # [L, n], which element of its origin each begins with; 0 = padding
+    numbers: Tensor  # [L, n], the number of the first element of each in its origin; 0 = padding
     vectors: Tensor  # [L, n, D]
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of queries or keys."""
         return self.numbers.numel()
 
 
@@ -71,17 +71,17 @@ class Piece:
 
     sides: list[tuple[Side, Side]]  # (queries, keys) of each product that its scores come from
     row: Tensor  # [S], the place of each row's query among those of all products
-    rows: Callable[[Tensor], Rows]  # of some rows: 1 + the place of each column's key, 0 = masked; scores; weights
+    rows: Callable[[Tensor], Rows]  # for some rows: 1 + the place of each column's key, 0 = masked; scores; weights
     is_used: Callable[[], bool]  # whether all weights have met values
     scale: float
-    dtype: torch.dtype  # of the scores
+    dtype: torch.dtype  # the dtype of the scores
     sinks: Tensor | None = None  # [H], a learned score beside the keys
 
 
 def read_cells(
     cells: Cells, meeting: Meeting, sources: Places, scale: float, dtype: torch.dtype
 ) -> tuple[Piece, Callable[[Meeting], None]]:
-    """(the piece of a softmax, what to tell when other parts of its weights meet values).
+    """(the piece of a softmax, the function to call when other parts of its weights meet values).
 
     `sources` numbers the elements that queries, keys and values come from.
     """
@@ -114,7 +114,7 @@ def read_cells(
         same |= numbers[row] == numbers[own_row]
     if not bool(same.all()):
         raise RecordError(TWICE)
-    # Rows of padding are nobody's; what the model set to 0 after the softmax attends to nothing.
+    # Rows of padding belong to no query; rows that the model set to 0 after the softmax attend to nothing.
     weights = attention_weights(scores)
     theirs = scores.new_full((places.count + 1,), torch.nan)
     theirs[used.flatten()] = meeting.weights.to(work).flatten()
@@ -165,9 +165,9 @@ class _In:
         trail = node.trail
         home = [*trail.lead, trail.rows, trail.keys]
         order = trail.order or tuple(range(len(home)))
-        if len(node.shape) < len(home):  # each query has keys of its own: the one row of each is no dimension
+        if len(node.shape) < len(home):  # each query has keys of its own: the single row of each query is no dimension
             order = (*order[:-2], order[-1])
-        self._steps = []  # of each dimension: (elements to the next, size, rows to the next, keys to the next)
+        self._steps = []  # for each dimension: (elements to the next, size, rows to the next, keys to the next)
         row, key = _strides([*home[:-1], 1]), _strides([*home[:-2], 1, home[-1]])
         for size, stride, at in zip(node.shape, _strides(node.shape), order, strict=True):
             of_row, of_key = (0 if at == gone else x[at] for x, gone in ((row, len(home) - 1), (key, len(home) - 2)))
@@ -175,7 +175,7 @@ class _In:
 
     @functools.cached_property
     def sides(self) -> tuple[Side, Side]:
-        """Its queries and its keys."""
+        """The queries and the keys of the product."""
         return sides(self._node, self._sources)
 
     def coordinates(self, at: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +191,7 @@ class _In:
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
-    """How many elements further the next of each dimension is."""
+    """The number of elements from one index to the next, for each dimension."""
     return [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
 
@@ -256,7 +256,7 @@ def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> P
 
 
 def sides(node: Product, sources: Places) -> tuple[Side, Side]:
-    """The queries and the keys of a product."""
+    """Read the queries and the keys of a product."""
     trail, lead = node.arrange(sources.of_all(node.factors, node.device)), node.trail.lead
     if trail is None or trail.q is None or trail.k is None or node.trail.q is None or node.trail.k is None:
         raise RecordError("its product could not be read a second time")
@@ -271,7 +271,7 @@ def sides(node: Product, sources: Places) -> tuple[Side, Side]:
 
 
 def number_of(vectors: Tensor) -> Tensor:
-    """The number of each vector [..., n, D], the smallest of its elements': rotations exchange these."""
+    """The number of each vector [..., n, D], the smallest number of its elements: rotations exchange elements."""
     return vectors.amin(-1)
 
 
@@ -285,5 +285,5 @@ def _dropped(node: Node | None) -> bool:
 
 
 def held_by(numbers: Tensor, origins: Sequence[Origin]) -> list[Origin]:
-    """The origins that some of these elements are of."""
+    """The origins to which some of these elements belong."""
     return [each for each in origins if bool(each.holds(numbers).any())]

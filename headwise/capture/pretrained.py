@@ -1,4 +1,4 @@
-"""Models that transformers loads from a folder or from the hub, by name, ready to read a text under a watch.
+"""Loads models by transformers, from a folder or by name from the hub, ready to read a text under a watch.
 
 transformers is imported here and nowhere else in the package, and only when a model is loaded.
 """
@@ -27,7 +27,7 @@ PADDING = "[PAD]"  # the label of the positions that pad a shorter text
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model in eval mode, with the tokenizer that belongs to it."""
+    """A model in eval mode, with its tokenizer."""
 
     name: str
     model: nn.Module
@@ -40,7 +40,7 @@ class Pretrained:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, and its ids must be."""
+        """The device of the model, where its ids must be."""
         return _device(self.model)
 
     def read(self, tokens: Sequence[Tokens]) -> list[Tokens]:
@@ -53,7 +53,7 @@ class Pretrained:
     def read_on(self, tokens: Tokens, size: int, progress: Callable[[], object]) -> None:
         """Run the model on one text, a decoder with its cache on `size` tokens at a time; `progress` after each.
 
-        So memory grows with the cache alone. Other models read the whole text at once.
+        So memory grows only with the cache. Models that are not decoders read the whole text at once.
         """
         if not self.continues:
             self.read([tokens])
@@ -97,7 +97,7 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class Pictured:
-    """A model of images in eval mode, with the image processor that belongs to it."""
+    """A model of images in eval mode, with its image processor."""
 
     name: str
     model: nn.Module
@@ -170,7 +170,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
 
 
 def what_it_reads(name: str) -> Literal["texts", "images", "sound"]:
-    """What a model reads, by its configuration. Errors as of `load_pretrained`."""
+    """The kind of input that a model reads, by its configuration. Errors as of `load_pretrained`."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
     config = _config(name)
@@ -201,7 +201,9 @@ def _config(name: str) -> Any:
 
 
 def load_pictured(name: str) -> Pictured:
-    """Load a model that reads images, and its image processor, on the CPU. Of texts and images, the part for images.
+    """Load a model that reads images, and its image processor, on the CPU.
+
+    Of a model for texts and images only the part for images is loaded.
 
     Raises:
         ArgumentError: transformers is not installed, or the model reads no images.
@@ -264,7 +266,7 @@ def _batch(
 
 
 def _device(model: nn.Module) -> torch.device:
-    """That of the first parameter: transformers loads a model to torch's default device."""
+    """The device of the first parameter: transformers loads a model to torch's default device."""
     return next(model.parameters()).device
 
 
@@ -295,9 +297,9 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 
 
 def _loaded(kind: Any, name: str, config: Any, dtype: Any) -> tuple[Any, tuple[str, ...]]:
-    """(the model, the parameters that its checkpoint lacks, but for a pooler: it reads what attention has computed).
+    """(the model, the parameters that its checkpoint lacks), a pooler not counted: it only reads what attention gives.
 
-    CheckpointError if the checkpoint is of another model: then all parameters would be random.
+    CheckpointError if the checkpoint belongs to another model: then all parameters would be random.
     """
     model, info = kind.from_pretrained(
         name, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
@@ -311,7 +313,7 @@ def _loaded(kind: Any, name: str, config: Any, dtype: Any) -> tuple[Any, tuple[s
 
 
 def _check_generates(name: str, config: Any) -> None:
-    """CheckpointError for an encoder: some can be loaded with a head that generates, and generate nonsense."""
+    """CheckpointError for an encoder: some encoders can be loaded with a head that generates, and generate nonsense."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
 
     if config.model_type in ENCODERS and not (_decodes(config) or getattr(config, "is_encoder_decoder", False)):
@@ -319,7 +321,7 @@ def _check_generates(name: str, config: Any) -> None:
 
 
 def _decodes(config: Any) -> bool:
-    """Whether it is a decoder, which attends to what it has read before."""
+    """Whether the model is a decoder, which attends to the tokens that it has read before."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
 
@@ -371,7 +373,7 @@ def _tokenizer_folder(name: str, model_type: str) -> Path | None:
 
 
 def _names(tokenizer: Any, ids: list[int]) -> list[str]:
-    """The tokens' names. A vocabulary that was padded to a round number has ids without one."""
+    """The tokens' names. A vocabulary that was padded to a round number has ids without a name."""
     found = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
     return [f"<|{id_}|>" if token is None else token for id_, token in found]
 
@@ -387,7 +389,7 @@ def _longest(model: nn.Module, config: Any) -> int | None:
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = getattr(text_config, "max_position_embeddings", None)
     for path, module in model.named_modules():
-        # RoBERTa and similar models count positions from that of the padding.
+        # RoBERTa and similar models count positions from the id of the padding.
         if path.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             longest = module.num_embeddings - module.padding_idx - 1
     return longest if isinstance(longest, int) and longest > 0 else None
@@ -400,7 +402,7 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except HeadwiseError:
         raise
-    except Exception as cause:  # other libraries, and models of others, may raise anything
+    except Exception as cause:  # other libraries and foreign models may raise anything
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         raise CheckpointError(f"{what}: {lines[0] if lines else type(cause).__name__}") from cause
 

@@ -23,17 +23,17 @@ PRODUCTS = (
 
 
 class Met(NamedTuple):
-    """Where weights meet their values."""
+    """A product in which weights meet their values."""
 
     trail: Trail
-    product: Einsum  # of the weights and the other factor
+    product: Einsum  # the product of the weights and the other factor
     values: Tensor | None = None  # [*lead, K, E]; None where they cannot be arranged like that
     arrange: Callable[[Tensor], Tensor] | None = None  # brings the product to [*lead, Q, E]
-    kind: str = ""  # why it is no attention, "mixed" for a product that sums over no keys, else empty
+    kind: str = ""  # why this is not attention, "mixed" for a product that does not sum over keys, else empty
 
 
 class Einsum(NamedTuple):
-    """A product of two tensors, with their letters and its own; these are empty if they are not known."""
+    """A product of two tensors, with the letters of both and of the result; all are empty if unknown."""
 
     one: str
     two: str
@@ -49,11 +49,11 @@ class Einsum(NamedTuple):
         return set(self.one) & set(self.two) - set(self.out)
 
 
-# q kᵀ.
+# The product q kᵀ.
 
 
 def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
-    """The trail of a product that may be q kᵀ: of matmul, bmm, baddbmm, linear, einsum; or of distances, by cdist."""
+    """The trail of a product that may be q kᵀ (matmul, bmm, baddbmm, linear, einsum), or of distances (cdist)."""
     if not out.is_floating_point() or out.ndim < 2:
         return None
     mixed = _mixed(name, args, kwargs, trails, out) if trails else None
@@ -103,7 +103,7 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _scores(found: Einsum, out: Tensor) -> Trail | None:
-    """q [*lead, Q, D] and k [*lead, K, D] of an einsum such as "bihd,bjhd->bhij", with its letters in any order."""
+    """The trail with q [*lead, Q, D] and k [*lead, K, D] of an einsum such as "bihd,bjhd->bhij", in any arrangement."""
     letters = found.out
     if len(letters) < 2 or {*found.one, *found.two} != {*letters, *found.summed} or not found.summed:
         return None
@@ -115,7 +115,8 @@ def _scores(found: Einsum, out: Tensor) -> Trail | None:
         return None
     if (letters[-1] in only_one and len(only_two) > 1) or (letters[-1] in only_one and letters[-2] in only_two):
         found, only_one, only_two = found.swapped(), only_two, only_one
-    # Heads or examples that one factor lacks, as the keys of multi-query attention: the others are rows and columns.
+    # One factor may lack heads or examples, as the keys of multi-query attention do: the other letters are rows and
+    # columns.
     j = max(only_two, key=letters.index)
     i = min(only_one, key=lambda x: (abs(letters.index(x) - letters.index(j)), -letters.index(x)))
     lead = [x for x in letters if x not in (i, j)]
@@ -132,7 +133,7 @@ def _scores(found: Einsum, out: Tensor) -> Trail | None:
 
 
 def _of_own_keys(found: Einsum, out: Tensor) -> Trail:
-    """Each query has keys of its own, as "bhtd,bhtwd->bhtw": a row for each, beside its keys."""
+    """Each query has keys of its own, as "bhtd,bhtwd->bhtw": each query becomes the one row of its keys."""
     lead, last = list(found.out[:-1]), sorted(found.summed)
     q = _arranged(found.a, found.one, lead, last).flatten(-len(last)).unsqueeze(-2)
     k = _arranged(found.b, found.two, lead, [found.out[-1], *last]).flatten(-len(last))
@@ -170,7 +171,7 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _without_softmax(name: str, trail: Trail | None, found: Einsum) -> Met | None:
-    """Where scores of queries and keys meet another tensor, and it is summed over the keys."""
+    """A product in which scores without a softmax meet another tensor and are summed over the keys."""
     if trail is None or trail.q is None or trail.k is None or (trail.problem and name == "einsum"):
         return None
     if is_learned(trail):
@@ -190,7 +191,7 @@ def _met(trail: Trail, found: Einsum, places: list[int | None]) -> Met:
     if keys not in summed:
         return met._replace(kind="assigned" if rows in summed and trail.q is not None else "mixed")
     wide = {x for x, size in zip(found.two, found.b.shape, strict=True) if size != 1}
-    if trail.q is None:  # of a softmax without queries the rows are what its values do not have
+    if trail.q is None:  # for a softmax without queries, the rows are the dimensions that its values lack
         own = [at for at, x in zip(places, found.one, strict=True) if x not in wide and at is not None]
         if own and rows not in own:
             trail, places = _with_rows(trail, own[-1], places)
@@ -229,7 +230,7 @@ def _met(trail: Trail, found: Einsum, places: list[int | None]) -> Met:
 
 
 def as_used(met: Met) -> Tensor | None:
-    """The weights as [*lead, Q, K], by the letters of the product in which they meet their values alone."""
+    """The weights as [*lead, Q, K], read from the letters of the product in which they meet their values."""
     one, two, after, weights, other = met.product
     summed = [x for x in one if x in two and x not in after]
     wide = {x for x, size in zip(two, other.shape, strict=True) if size != 1} if two else set()
@@ -261,7 +262,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
     """(weights · values).sum(…), element by element."""
     trail = trails.get(args[0]) if args else None
     if trail is not None and trail.intact is not None and trail.problem and args[0].ndim > len(trail.sizes):
-        # Weights that were lost, times values, element by element.
+        # Weights whose trail was lost, times values, element by element.
         return Met(trail, Einsum("", "", "", args[0], args[0]))
     if trail is None or trail.values is None:
         return None
@@ -290,7 +291,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
 
 
 def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
-    """Weights in a product that is not of two tensors."""
+    """Weights in a product of more than two tensors, or of one."""
     for x in (x for each in args for x in (each if isinstance(each, (list, tuple)) else (each,))):
         trail = trails.get(x)
         if trail is not None and trail.of is not None:
@@ -299,7 +300,7 @@ def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
     return None
 
 
-# Letters.
+# The letters of products.
 
 
 def _factors(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -355,7 +356,7 @@ def _einsum(args: Sequence[Any]) -> Einsum | None:
 
 
 def _arranged(x: Tensor, letters: str, lead: list[str], last: list[str]) -> Tensor:
-    """`x` with its dimensions in the order (*lead, *last); a leading one that it does not have is of size 1."""
+    """`x` with its dimensions in the order (*lead, *last); a leading dimension that it lacks gets size 1."""
     order = [letter for letter in (*lead, *last) if letter in letters]
     x = x.permute([letters.index(letter) for letter in order])
     for at, letter in enumerate(lead):

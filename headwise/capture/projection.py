@@ -66,7 +66,7 @@ def _arranged(found: _Output, x: Tensor, out: Tensor) -> _Output | None:
 
 
 def _weight(name: str, args: Sequence[Any], at: int, rows: int) -> Tensor | None:
-    """The weight [H · E, M] that the output is multiplied by."""
+    """The weight [H · E, M] by which the output is multiplied."""
     if name == "linear" and at == 0:
         weight = args[1].mT
     elif (name == "addmm" and at == 1) or (name in ("matmul", "__matmul__") and at == 0):

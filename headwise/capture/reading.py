@@ -1,8 +1,7 @@
-"""What a model read, as far as its arguments tell: the pixels of an image, and names for its patches, or for the frames
-of a sound.
+"""The input of a model, read from its arguments: the pixels of an image, and names for its patches or sound frames.
 
-The names are only given where they are certain: the patches come from the convolution that cuts the image, and their
-number, with the tokens before them, is that of every attention of the run.
+Names are given only where they are certain: the patches come from the convolution that cuts the image, and their number
+plus the number of tokens before them must be the length of every attention of the run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SOUNDS = ("input_features", "input_values")  # a spectrogram [B, bins, columns];
 
 
 class Reading:
-    """What one watched model reads: the arguments of its last forward pass with an image or a sound."""
+    """Remembers what a watched model read: the arguments of its last forward pass with an image or a sound."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -38,7 +37,7 @@ class Reading:
             yield module.register_forward_pre_hook(self._read, with_kwargs=True).remove
 
     def _read(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
-        given = _by_name(module, args, kwargs or {})  # a monitor, which begins within a call, gives the arguments alone
+        given = _by_name(module, args, kwargs or {})  # a monitor begins within a call: no keywords
         found = [x.detach() for x in given.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 4]
         if found and found[0].shape[1] in (1, 3):
             self.pixels = found[0]
@@ -47,10 +46,10 @@ class Reading:
                 self.sound = x.detach()
 
     def name(self, seen: Seen) -> None:
-        """Set `seen.tokens`, and with patches `seen.pixel_values`, where it is certain what they are."""
+        """Set `seen.tokens`, and for patches also `seen.pixel_values`, if they are certain."""
         if not seen.records or (self.pixels is None and self.sound is None):
             return
-        with contextlib.suppress(HeadwiseError):  # a record that says nothing any more: its tensors were changed
+        with contextlib.suppress(HeadwiseError):  # a record that cannot be read any more: its tensors were changed
             for value in self._names(seen.records):
                 with contextlib.suppress(HeadwiseError):
                     seen.tokens = value
@@ -83,7 +82,7 @@ class Reading:
 def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
     """The patches into which a model cuts its images [B, C, H, W], where it reads `length` tokens; None if unknown.
 
-    The convolution that cuts has a stride as long as its kernel. The tokens beyond the patches stand before them.
+    The convolution that cuts has a stride as long as its kernel. Tokens that are not patches come before the patches.
     """
     if hasattr(getattr(model, "config", None), "mask_ratio"):  # a masked autoencoder shuffles its patches
         return None

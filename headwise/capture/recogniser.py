@@ -1,4 +1,4 @@
-"""Finds attention among the torch functions of a thread, and tells those that follow its model; or why it is none."""
+"""Finds attention among the torch functions of a thread, and tells the followers of its model; or why it is none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headwise.errors import HeadwiseError, RecordError
 from headwise.records.coverage import Status
 
 Placed = list[tuple[Follower, Place]]
-Read = Callable[[Place, bool], list[Event]]  # what was computed at a place; True = with its values
+Read = Callable[[Place, bool], list[Event]]  # what was computed at a place; True = the values are needed
 
 _CAUSAL = masks.causal(offset=0)  # as PyTorch aligns it; layers share what is remembered of it
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
@@ -52,30 +52,30 @@ UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, At
 
 
 class Recogniser:
-    """Tells those that follow what runs in this thread of the attention among it."""
+    """Tells the followers of this thread of the attention that runs in it."""
 
     def __init__(self) -> None:
         self.trails, self.tape, self.outputs = Trails(), Tape(), projection.Outputs()
         self.rewriting = Rewriting(self.trails)
-        self.heard = 0  # how many computations were told of
+        self.heard = 0  # the number of computations that were reported
         self.sinks: Tensor | None = None  # learned sinks that the caller applies to the output of FlexAttention
         self.asked: torch.Size | None = None  # the shape of the queries that the registry's function was given
         self.heads: int | None = None  # inside nn.MultiheadAttention: its number of heads
-        self.has_changed = False  # whether the last output that was heard of got another value
+        self.has_changed = False  # whether the last reported output was changed by an edit
         self._recognised = Recognised()
         self._made = WeakTensorKeyDictionary()  # outputs, and the softmax that made them
 
     @property
     def in_steps(self) -> bool:
-        """Whether all that runs here are the steps of one token of a generation."""
+        """Whether only steps of one token of a generation run here."""
         return all(follower.generating.in_steps for follower in FOLLOWERS.here())
 
-    # Whom it tells.
+    # Reports to followers.
 
     def hear(self, how: str, read: Read, out: Any, trail: Trail | None = None, edits: list[Event] | None = None) -> Any:
-        """Read a computation that was recognised, and tell of it. Returns what takes the place of its output.
+        """Read a computation that was recognised, and report it. Returns its output, edited if there are edits.
 
-        `edits`: what edits have said of it already.
+        `edits`: the events that edits have set already.
         """
         placed = self.placed()
         if not placed:
@@ -84,7 +84,7 @@ class Recogniser:
             return out
         self.heard += 1
         edits = self._edited(placed, how, read, trail) if edits is None else edits
-        if not edits or edits[-1].new is None:  # else those who watch were told of the other call
+        if not edits or edits[-1].new is None:  # else the watchers were told of the other call
             for values in (False, True):
                 group = [each for each in placed if not each[0].changes and each[0].needs_values is values]
                 for event in self._events(group, how, read, trail, values) if group else ():
@@ -96,13 +96,13 @@ class Recogniser:
         return self.changed(out, edits)
 
     def hear_before(self, how: str, read: Read) -> list[Event]:
-        """What edits make of a computation that has not run yet. It does not run if the last makes another call."""
+        """The edits of a computation that has not run yet. It does not run if the last edit makes another call."""
         edits = self._edited(self.placed(), how, read, None)
         self.heard += bool(edits) and edits[-1].new is not None
         return edits
 
     def told(self, follower: Follower, call: AttentionCall, out: Tensor, used: Tensor | None = None) -> None:
-        """headwise's own attention was called; or an edit changed its weights to `used` [B, H, Q, K]."""
+        """Report a call of headwise's own attention; or one whose weights an edit changed to `used` [B, H, Q, K]."""
         place = follower.parts.place()
         if place is None:
             _note_outside(follower)
@@ -115,12 +115,12 @@ class Recogniser:
             follower.attention(place, self._event(call, out, lambda x: x, how, used=used))
 
     def note(self, note: str) -> None:
-        """Something is changed in how models run."""
+        """Tell all followers that models run in a changed way."""
         for follower in FOLLOWERS.here():
             follower.note(note)
 
     def refuse(self, reason: str, status: Status = "refused", softmax: Softmax | None = None) -> None:
-        """What may be attention cannot be told of as such."""
+        """Report a computation that may be attention as refused."""
         for follower in FOLLOWERS.here():
             place = follower.parts.place()
             if place is None:
@@ -129,12 +129,12 @@ class Recogniser:
                 follower.refuse(place, Refusal(reason, status, where(), softmax))
 
     def placed(self) -> Placed:
-        """Those that follow what runs here, and the place in the model of each."""
+        """The followers of the code that runs here, each with the place in its model."""
         found = [(follower, follower.parts.place()) for follower in FOLLOWERS.here()]
         return [(follower, place) for follower, place in found if place is not None]
 
     def _events(self, placed: Placed, how: str, read: Read, trail: Trail | None, values: bool) -> list[Event]:
-        """What was computed; nothing if it cannot be read, which those in `placed` are then told."""
+        """Read what was computed; empty if it cannot be read, which the followers in `placed` are then told."""
         found: list[Event] = []
         with self.reading(how, trail, placed):
             found = read(placed[0][1], values)
@@ -142,10 +142,10 @@ class Recogniser:
 
     @contextlib.contextmanager
     def reading(self, how: str, trail: Trail | None = None, placed: Placed | None = None) -> Iterator[None]:
-        """Reading must never break the model: what cannot be read is refused, to those in `placed`; None = to all.
+        """Inside, a computation that cannot be read is refused to the followers in `placed` (None = all): no error.
 
-        Inside, no function is listened to: weights that are computed for the comparison are not the model's attention.
-        An edit computes with what is read: gradients go through that.
+        No function is listened to inside: weights that are computed for the comparison are not the model's attention.
+        An edit computes with the tensors that are read: gradients go through them.
         """
         followers = FOLLOWERS.here() if placed is None else [follower for follower, _ in placed]
         graph = torch.is_grad_enabled() and any(follower.changes for follower in followers)
@@ -161,12 +161,12 @@ class Recogniser:
             for follower, place in self.placed() if placed is None else placed:
                 follower.refuse(place, refusal)
 
-    # What edits make of it.
+    # Edits.
 
     def _edited(self, placed: Placed, how: str, read: Read, trail: Trail | None) -> list[Event]:
-        """What edits make of a computation, the last entered first; until one has made another call of it.
+        """The edits of a computation, the last entered first, up to an edit that made another call of it.
 
-        Of that call `headwise.attention` told the others, which may have changed it further.
+        `headwise.attention` has reported that call to the other edits, which may have changed it further.
         """
         found: list[Event] = []
         for each in reversed(placed):
@@ -179,7 +179,7 @@ class Recogniser:
         return found
 
     def changed(self, out: Any, edits: list[Event]) -> Any:
-        """The output that edits make of `out`."""
+        """The output `out` after the edits."""
         then = [event.then for event in reversed(edits) if event.then is not None]
         self.has_changed = bool(then) or (bool(edits) and edits[-1].new is not None)
         if not self.has_changed:
@@ -196,10 +196,10 @@ class Recogniser:
             self.rewriting.add(first.softmax, first.layout, first.weights)
         return (new, *out[1:]) if isinstance(out, tuple) else new
 
-    # Where weights meet their values.
+    # Products in which weights meet their values.
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
-        """Weights met another tensor in a product: an attention, or what else it is. Returns what takes its place."""
+        """Handle a product of weights and another tensor. Returns the product, edited if there are edits."""
         trail, of, other = met.trail, met.trail.of or Softmax(), met.product.b
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
@@ -217,11 +217,11 @@ class Recogniser:
             reason = _POWERS if second is not None and second.product is trail.product else _FACTORS
             self.trails.put(out, trail.but(problem=reason, intact=None))
             for each in (trail, second):
-                # Else it is of what was made of weights that have a record.
+                # Else the product is made of weights that have a record already.
                 if each is not None and each.of is not None and not (each.of.seen and each.intact is not None):
                     self.settle(each.of, "refused", reason)
             return out
-        # What a product of softmaxes meets may be the last factor times the values.
+        # The tensor that a product of softmaxes meets may be the last factor times the values.
         if trail.problem in (_FACTORS, _POWERS) and other in self._made:
             self.settle(self._made[other], "refused", trail.problem)
         if of.seen and of not in self.rewriting:  # else these weights meet other values: their output is edited too
@@ -254,7 +254,7 @@ class Recogniser:
         return out
 
     def settle(self, softmax: Softmax, status: Status, reason: str) -> None:
-        """A softmax is no attention that can be told of, whatever was said of it."""
+        """Report that a softmax is no attention that can be recorded, whatever was reported of it before."""
         for withdraw in softmax.withdraw:
             withdraw()
         softmax.withdraw, softmax.seen = [], ""
@@ -275,13 +275,13 @@ class Recogniser:
                 self._made[out] = of
         return new
 
-    # What was recognised, as a call.
+    # Recognised computations as calls.
     def _event(self, call: AttentionCall, out: Any, arrange: Arrange, how: str, **more: Any) -> Event:
         heads, of = call.shape[1], out[0] if isinstance(out, tuple) else out
         return Event(call, out, arrange, how, project=lambda tell: self.outputs.put(of, heads, tell), **more)
 
     def _weighted(self, place: Place, values: bool, out: Tensor, met: Met) -> list[Event]:
-        """Weights that a softmax made of a product were multiplied by their values."""
+        """Read weights, made by a softmax of a product, that were multiplied by their values."""
         found = met.trail
         heads = self.heads or place.heads or found.heads
         layout = layout_of(found, heads)
@@ -336,7 +336,7 @@ class Recogniser:
             raise RecordError(f"{reason}, which is not supported with {when}")
 
     def _changed_weights(self, out: Tensor, met: Met, heads: int | None, values: bool) -> Iterator[Event]:
-        """Weights that were changed after the softmax, and are none of a softmax any more: they are kept beside it."""
+        """Read weights that were changed after the softmax: the changed weights are kept beside the call."""
         found = met.trail
         reason = found.problem or f"its weights were changed by `{found.used}` after the softmax"
         used, intact = products.as_used(met) if found.problem else at_home(found, met.product.a), found.intact or found
@@ -347,7 +347,7 @@ class Recogniser:
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (intact, *found.also):
             layout = layout_of(trail, heads)
-            if layout.at is not None and layout.batch != len(used):  # more heads than the module says it has
+            if layout.at is not None and layout.batch != len(used):  # more heads than the module says
                 layout = read_layout(trail.lead, None)
             fits = layout.batch == len(used) and layout.heads % used.shape[1] == 0
             if layout.at is not None or _is_mixed(trail, layout) or (trail.q is not None and _is_slice(trail.q, heads)):
@@ -370,7 +370,7 @@ class Recogniser:
         return Meeting(met.product.a, self.tape.node(met.product.a), self.tape.node(met.product.b), met.product[:2])
 
     def _in_pieces(self, met: Met, heads: int | None, values: bool) -> Event | None:
-        """A softmax that is read cell by cell; None if its scores come from nothing that was followed."""
+        """A softmax that is read cell by cell; None if its scores come from no tensor that was followed."""
         trail, of = met.trail, met.trail.of
         cells: Cells | None = None if of is None else of.cells
         found = () if cells is None else products_of(cells.node)
@@ -404,14 +404,14 @@ class Recogniser:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> list[Event]:
-        """F.scaled_dot_product_attention was called."""
+        """Read a call of F.scaled_dot_product_attention."""
         check_values(query)
         lead = query.shape[:-2]
         if not query.ndim == key.ndim == value.ndim == 4:
             lead = torch.broadcast_shapes(lead, *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4))
         heads = self.heads or place.heads
         layout = read_layout(tuple(lead), heads)
-        # Where memory does not tell, it is as torch's documentation has it: examples first.
+        # Where the memory layout does not tell, the order is that of torch's documentation: examples first.
         layout = _by_memory(layout, heads, lambda: self._numbers(query)) or read_layout(tuple(lead), None)
         q = layout.fold(query)
         as_is = layout.at is None  # examples stand first; keys may have fewer heads than queries
@@ -447,12 +447,12 @@ class Recogniser:
         return None if places is None else number_of(places)
 
     def flex(self, place: Place, values: bool, out: Any, *args: Any, **kwargs: Any) -> list[Event]:
-        """FlexAttention was called."""
+        """Read a call of FlexAttention."""
         self.note("FlexAttention ran uncompiled: its outputs may differ in the last digits")
         return [self._checked(flex.read(*args, **kwargs), out, "flex_attention", lambda x: x)]
 
     def opaque(self, name: str, out: Any, *args: Any, **kwargs: Any) -> Any:
-        """A function of Hugging Face's registry was called, and computed nothing that is seen as a torch function."""
+        """Handle a call of a function of Hugging Face's registry inside which no torch function was seen."""
 
         def read(place: Place, values: bool) -> list[Event]:
             call = registered.read(*args, **kwargs)
@@ -461,17 +461,17 @@ class Recogniser:
         return self.hear(name, read, out)
 
     def _checked(self, call: AttentionCall, out: Any, how: str, arrange: Arrange) -> Event:
-        """A call that was only read from its arguments: kept if it explains the output."""
+        """Check a call that was read only from its arguments: it is kept if it explains the output."""
         wrong = wrong_output(call, arrange(out[0] if isinstance(out, tuple) else out))
         if wrong is not None:
             raise RecordError(wrong)
-        if self.sinks is not None:  # FlexAttention has none: Hugging Face scales its output afterwards
+        if self.sinks is not None:  # FlexAttention has no sinks: Hugging Face scales its output afterwards
             call = dataclasses.replace(call, sinks=self.sinks.detach().to(call.q.dtype))
         return self._event(call, out, arrange, how)
 
 
 def _note_outside(follower: Follower) -> None:
-    """Note an attention that no part of the model computed."""
+    """Note an attention that was computed outside of the parts of the model."""
     if not in_backward() and follower.parts.is_outside():
         follower.note(
             f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where()}"
@@ -479,7 +479,7 @@ def _note_outside(follower: Follower) -> None:
 
 
 def _part_of(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:
-    """What attention is a part of, by where its queries come from."""
+    """The part that an attention is, identified by the tensor that its queries come from."""
     born = found.born
     if born is None or born.queries is None:
         return None
@@ -488,7 +488,7 @@ def _part_of(found: Trail, layout: Layout, call: AttentionCall, heads: int | Non
 
 
 def _is_padded(found: Trail) -> bool:
-    """Whether some of its queries or keys, in blocks, are padding that the model added."""
+    """Whether some of the queries or keys, which are in blocks, are padding that the model added."""
     if len(found.lead) < 3 or found.born is None:
         return False
     return any(bool((side.numbers == 0).any()) for side in sides(found.born, Places(products=False)))
@@ -514,7 +514,7 @@ def _piece(
     dtype: torch.dtype,
     sources: Places,
 ) -> Piece:
-    """The piece that a call is. It must not hold the trail, which holds the weights."""
+    """Make a piece of a call. It must not hold the trail, which holds the weights."""
     queries, of_keys = sides(born, sources)
     if of_keys.numbers.shape[-1] != keys:
         raise RecordError("its keys are of several products")
@@ -523,7 +523,7 @@ def _piece(
 
 
 def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: Places) -> Piece:
-    """The piece that a fused attention is."""
+    """Make a piece of a fused attention."""
     rows, keys = (sources.of(node) for node in (of_q, of_k))
     if rows is None or keys is None:
         raise RecordError("its queries or keys come from nothing that was followed")
@@ -547,7 +547,7 @@ def layout_of(found: Trail, heads: int | None) -> Layout:
 def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor | None]) -> Layout | None:
     """The layout of two leading dimensions where it is not clear which are the heads; None where it stays unknown.
 
-    Those of one example stand beside each other in memory: `numbers` gives the places of the queries.
+    The heads of one example are next to each other in memory: `numbers` gives the places of the queries.
     """
     lead = layout.lead
     if len(lead) != 2 or min(lead) == 1 or heads not in lead or (layout.at is None and lead[0] != lead[1]):
@@ -561,7 +561,7 @@ def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor |
 
 
 def _is_slice(x: Tensor, heads: int | None) -> bool:
-    """Whether `x` [n, Q, D] is some of the matrices of a larger tensor, and not all heads of an example."""
+    """Whether `x` [n, Q, D] contains some matrices of a larger tensor, and not all heads of an example."""
     whole = x._base
     some = whole is not None and whole.shape[-2:] == x.shape[-2:] and whole.numel() > x.numel()
     return some and len(x) > 1 and x.stride(0) == x.shape[1] * x.shape[2] and (not heads or len(x) % heads > 0)

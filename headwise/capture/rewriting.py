@@ -1,4 +1,4 @@
-"""Weights that the model computed and goes on to use or return, after an edit changed the output that they gave."""
+"""Edits the weights that a model goes on to use or return after an edit changed the output that they gave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rewriting:
 
     def __init__(self, trails: Trails) -> None:
         self._trails = trails
-        self._edited: dict[Softmax, tuple[Layout, Callable[[], Tensor]]] = {}  # the layout, what gives the weights
+        self._edited: dict[Softmax, tuple[Layout, Callable[[], Tensor]]] = {}  # the layout, the weights
 
     def __bool__(self) -> bool:
         return bool(self._edited)
@@ -28,20 +28,20 @@ class Rewriting:
         return of in self._edited
 
     def add(self, of: Softmax, layout: Layout, weights: Callable[[], Tensor]) -> None:
-        """The output of a softmax was edited; `weights` gives its edited weights [B, H, Q, K]."""
+        """Note that the output of a softmax was edited; `weights` gives its edited weights [B, H, Q, K]."""
         self._edited[of] = layout, weights
 
     def forget(self) -> None:
-        """The model has returned: nobody can ask for its weights any more."""
+        """Forget all softmaxes: the model has returned, and nobody can ask for its weights any more."""
         self._edited.clear()
 
     def touches(self, args: Sequence[Any]) -> bool:
-        """Whether weights whose output was edited are among these."""
+        """Whether weights whose output was edited are among these arguments."""
         known = self._trails.known
         return any(id(x) in known and known[id(x)][1].of in self._edited for x in args)
 
     def rewritten(self, x: Any) -> Any:
-        """What stands for a tensor of weights whose output was edited; any other object as it is."""
+        """The edited weights for a tensor of weights whose output was edited; any other object unchanged."""
         trail = self._trails.get(x) if isinstance(x, Tensor) and id(x) in self._trails.known else None
         if trail is None or trail.of not in self._edited:
             return x
@@ -54,7 +54,7 @@ class Rewriting:
         return put_back(weights().to(x.dtype), x, lambda each: layout.fold(at_home(trail, each)))
 
     def within(self, out: Any) -> Any:
-        """What a module returns, with edited weights; None if nothing changes."""
+        """The return value of a module with edited weights; None if nothing changes."""
         if isinstance(out, Tensor):
             new = self.rewritten(out)
             return None if new is out else new

@@ -1,7 +1,7 @@
 """The mask of a generation, from the masks of its steps, in linear size where possible.
 
-Nearly always each row sees a run of the real keys: two numbers a row, and one flag a key. The mask of a step that is
-something else is kept as it is.
+Nearly always each row sees a run of the real keys: two numbers per row and one flag per key. The mask of any other step
+is kept unchanged.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class MaskRows:
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, int, int]] = []  # (queries, keys they may see, all keys so far) of each step
-        self._runs: list[tuple[Ints, Ints]] = []  # of each step: where its rows' runs start and stop, [B|1, q]
-        self._real: Bools | None = None  # [B|1, K], by the example that a key came from; None = all are
-        self._kept: list[Mask | None] = []  # of each step: its mask, if its rows are no runs of the real keys
+        self._runs: list[tuple[Ints, Ints]] = []  # for each step: where the runs of its rows start and stop, [B|1, q]
+        self._real: Bools | None = None  # [B|1, K], by the example that a key came from; None = all keys are real
+        self._kept: list[Mask | None] = []  # for each step: its mask, if its rows are not runs of the real keys
 
     def append(self, mask: Mask | None, q_len: int, k_len: int, total: int, beams: Tensor | None = None) -> None:
         """Add a step of `q_len` queries that may see the last `k_len` of now `total` keys."""
@@ -51,7 +51,7 @@ class MaskRows:
         real = _joined([_real(self._real, before), seen[:, before - shift :]])
         self._real = None if real.all() else real
         others = _of_beams(real, self.origins(beams)[1])[:, shift:] != seen
-        if exact and others.any():  # some of them may not matter
+        if exact and others.any():  # some of these other keys may not matter
             k = np.arange(k_len)
             others = others & (k >= start.min(1, keepdims=True)) & (k < stop.max(1, keepdims=True))
         self._kept.append(mask if not exact or others.any() else None)
@@ -59,7 +59,7 @@ class MaskRows:
     def cut(self, count: int, keys: int, *, unseen: bool) -> bool:
         """Remove the last `count` rows and `keys` keys, all of the last step.
 
-        False, and nothing is done, if the keys must be `unseen` by the rows that stay, and are not.
+        False, and nothing is done, if the keys must be `unseen` by the remaining rows, and are not.
         """
         q_len, k_len, total = self.steps[-1]
         q_len, left = q_len - count, k_len - keys
@@ -84,7 +84,7 @@ class MaskRows:
         return beams.repeat_interleave(rows, 1), beams.repeat_interleave(totals.diff(prepend=totals.new_zeros(1)), 1)
 
     def mask(self, beams: Tensor | None = None) -> Mask | None:
-        """The mask of all rows so far; or that of some beams, whose keys end where they have ended."""
+        """The mask of all rows so far; or the mask of some beams, whose keys end where the beams have ended."""
         rows, keys = self.origins(beams)
         start, stop = (_of_beams(_joined(parts), rows) for parts in zip(*self._runs, strict=True))
         real = _of_beams(_real(self._real, self.steps[-1][2]), keys)
@@ -113,9 +113,10 @@ def _positions(q_len: int, k_len: int, first: int = 0) -> tuple[Tensor, Tensor]:
 def place(
     tiles: Iterable[Tensor | None], steps: Iterable[tuple[int, int, int]], whole: Tensor, rows: Tensor | None
 ) -> Tensor:
-    """`whole` [N|1, H|1, Q, K|1] with the tile [B|1, H|1, q|1, k|1] of each step that has one written where it stands.
+    """Write the tile [B|1, H|1, q|1, k|1] of each step into its rows and columns of `whole` [N|1, H|1, Q, K|1].
 
-    `rows` [N, Q]: the examples of the tiles that the rows come from; None = their own.
+    Returns the tensor written to, which may be a larger copy of `whole`. `rows` [N, Q]: the examples of the tiles that
+    the rows come from; None = their own.
     """
     row = 0
     for tile, (q_len, k_len, total) in zip(tiles, steps, strict=True):
@@ -131,7 +132,7 @@ def place(
 
 
 def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, bool]:
-    """(start, stop [B|1, Q], seen [B|1, K], whether the rows see just what is seen of their runs)."""
+    """(start, stop [B|1, Q], seen [B|1, K], whether each row sees exactly the seen keys of its run)."""
     q, exact = np.arange(q_len), True
     start, stop, seen = np.zeros((1, q_len)), np.full((1, q_len), k_len), np.ones((1, k_len), np.bool_)
     for part in mask.conjuncts:
@@ -143,7 +144,7 @@ def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, boo
         elif part.key_only and not part.heads:
             real = part.cells(*_positions(1, k_len))[:, 0, 0].numpy()
             seen = seen & real
-            # The one row of a step may be given as the keys that it sees.
+            # The one row of a step may be given by the keys that it sees.
             low, high = real.argmax(1)[:, None], k_len - real[:, ::-1].argmax(1)[:, None]
         else:
             exact = False
@@ -165,7 +166,7 @@ def _row_runs(start: Ints, stop: Ints, real: Bools) -> RowRuns:
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Tables [B|1, n] side by side."""
+    """Join tables [B|1, n] side by side."""
     sizes = set(map(len, parts))
     if len(sizes) > 1:
         parts = [part if len(part) > 1 else part.repeat(max(sizes), 0) for part in parts]
@@ -173,7 +174,7 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _of_beams(table: NDArray[Any], origin: Tensor | None) -> NDArray[Any]:
-    """A table [B|1, n] with each entry from the example that `origin` [N, n] says."""
+    """A table [B|1, n] with each entry taken from the example in `origin` [N, n]."""
     if origin is None:
         return table
     return table[origin.cpu().numpy().clip(0, len(table) - 1), np.arange(origin.shape[1])]

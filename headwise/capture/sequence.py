@@ -28,7 +28,7 @@ from headwise.records.statistics.computed import Computed
 
 
 class Followed(NamedTuple):
-    """How a step continued a sequence."""
+    """The way in which a step continued a sequence."""
 
     beams: Tensor  # bool [B, B]: which beams each example may continue
     rejected: int = 0  # how many rows of the step before were removed
@@ -39,8 +39,8 @@ class Sequence:
 
     Args:
         call: the first step, as it is kept.
-        values: whether its values are.
-        step: the first step as the model made it, with its statistics; None = it has none.
+        values: whether its values are kept too.
+        step: the first step as the model computed it, with its statistics; None = it has none.
         keys: what is known of its keys.
         empty: makes room on the disk for its rows, keys and values; None = they are in memory.
     """
@@ -55,13 +55,13 @@ class Sequence:
         empty: Empty | None = None,
     ) -> None:
         self._first, self._kind = call, _kind(call)
-        self.last = keys  # those of the last step, as the model made them; None = nothing is known of them
+        self.last = keys  # the keys of the last step, as the model computed them; None = unknown
         self._statistics = Steps(step or Step(call, ()))
         self._versions = _versions(call)
         self._rows = Growing(call.q, empty)
         self._keys = Growing(call.k, empty)
         self._vals = Growing(call.v, empty) if values else None
-        self._mask = MaskRows()  # empty until there is a second step: most calls are not of a generation
+        self._mask = MaskRows()  # empty until there is a second step: most calls do not belong to a generation
         self._biases = [call.bias]
         self._beams: Tensor | None = None  # [B, steps]; None = every example continues itself
 
@@ -77,7 +77,7 @@ class Sequence:
         return batch, heads, self._rows.length, self._keys.length
 
     def has_keys(self, k: Tensor) -> bool:
-        """Whether these are all its keys."""
+        """Whether these are all keys of the sequence."""
         return torch.equal(self._keys.tensor, k)
 
     def extend(
@@ -89,7 +89,7 @@ class Sequence:
         rejects: bool = False,
         keys: Keys | None = None,
     ) -> Followed | None:
-        """Add the rows of a step; returns how they follow; None if they do not.
+        """Add the rows of a step; returns how they follow; None if they do not follow.
 
         Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With it the keys are
         those of another sequence and do not change, and `among` is what the model's self-attention returned for this
@@ -99,7 +99,7 @@ class Sequence:
         grows = among is None
         if _kind(call) != self._kind:
             return None
-        if call.slopes is not None and not grows:  # the distances of each step are its own
+        if call.slopes is not None and not grows:  # each step has other distances
             return None
         new = call.q.shape[2] if grows else 0
         old = call.k.shape[2] - new
@@ -132,7 +132,7 @@ class Sequence:
         self._mask.append(call.mask, *call.shape[2:], self._keys.length, self._beams)
         self._biases.append(call.bias)
         if self.last is not None and self.last is not keys:
-            self.last.older = None  # or each step would keep all that came before
+            self.last.older = None  # otherwise each step would keep all earlier steps alive
         self.last = keys
         if step is not None:
             self._statistics.append(step, self._keys.length, grew=grows)
@@ -145,7 +145,7 @@ class Sequence:
     def cut(self, rows: int, keys: int) -> bool:
         """Remove the last rows and keys, all of the last step; False, and nothing is done, if others attend to them."""
         self._begin()
-        whole = self._rows.tensor.shape[-1] > 0  # of statistics alone each row's are those of its own step
+        whole = self._rows.tensor.shape[-1] > 0  # if only statistics are kept, those of each row are from its own step
         if not self._mask.cut(rows, keys, unseen=whole):
             return False
         self.last = None
@@ -176,7 +176,7 @@ class Sequence:
         return 0
 
     def call(self, beams: Tensor | None = None) -> AttentionCall:
-        """All steps as one call; with `beams` [N, steps] (the row of each step's batch), of these beams."""
+        """All steps as one call; with `beams` [N, steps] (the row of each step's batch), only these beams."""
         first = self._first
         if beams is not None:
             self._begin()
@@ -203,12 +203,12 @@ class Sequence:
 
     @property
     def nbytes(self) -> int:
-        """What is kept, in bytes."""
+        """The size of everything that is kept, in bytes."""
         parts = (self._rows, self._keys, self._vals, self._statistics)
         return sum([part.nbytes for part in parts if part is not None])
 
     def _is_known(self, keys: Keys | None, old: int, among: Followed | None) -> bool:
-        """Whether the older keys of a step are those of the step before, each example's its own, without a look."""
+        """Whether the older keys are known, without a look, to be those of the last step, each example's its own."""
         if keys is None or self.last is None:
             return False
         if among is None:
@@ -225,12 +225,12 @@ class Sequence:
 
     @functools.cached_property
     def _own(self) -> Tensor:
-        """[B, B]: each example continues itself."""
+        """The matrix [B, B] in which each example continues itself."""
         k = self._first.k
         return torch.eye(len(k), dtype=torch.bool, device=k.device)
 
     def _follow(self, candidates: Tensor) -> None:
-        """Let each beam continue the one that it may, best itself."""
+        """Let each beam continue a beam that it may continue, preferably itself."""
         stays = candidates is self._own or bool(candidates.diagonal().all())
         if self._beams is None and stays:
             return
@@ -253,6 +253,6 @@ def _versions(call: AttentionCall) -> list[int]:
 
 
 def _kind(call: AttentionCall) -> tuple[Hashable, ...]:
-    """What all steps have in common."""
+    """The properties that all steps have in common."""
     heads = (None if x is None else tuple(x.tolist()) for x in (call.slopes, call.sinks))
     return (call.scale, call.softcap, *heads, call.q.dtype, call.q.shape[:2], call.q.shape[3], call.k.shape[1])

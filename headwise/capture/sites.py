@@ -73,8 +73,8 @@ class Place:
             return True
         if said is False:
             return False
-        # A module with one sequence of vectors [B, N, M] attends to that one. A module that is given queries and keys
-        # does not know where they come from; the module around it may.
+        # A module with one sequence of vectors [B, N, M] attends to that sequence. A module that is given queries and
+        # keys does not know where they come from; the module around it may.
         sequences = [x for x in given if x.ndim == 3 and x.is_floating_point()]
         if len(sequences) == 1:
             return False
@@ -89,9 +89,9 @@ def _is_same(x: object, y: object) -> bool:
 
 
 def find_place(names: Mapping[int, str]) -> Place | None:
-    """The innermost running module of those in `names` (id -> path); None if none of them is running."""
+    """The innermost running module among those in `names` (id -> path); None if none is running."""
     found: list[tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []  # the innermost, and its caller
-    by_method = False  # whether a method of the innermost is all that was found of it so far
+    by_method = False  # whether only a method of the innermost module was found so far
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < 2:
         code = frame.f_code
@@ -116,7 +116,7 @@ def find_place(names: Mapping[int, str]) -> Place | None:
 
 
 def calls_of(module: nn.Module, frame: FrameType | None = None) -> int:
-    """How many calls of a module have not ended yet, of this thread, or of that whose innermost frame is given."""
+    """How many calls of a module are still running in this thread, or in the thread whose innermost frame is given."""
     return sum(each.f_code is _CALL and each.f_locals.get("self") is module for each in _frames(frame))
 
 
@@ -139,7 +139,7 @@ def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
-    """id -> path of every module, without the wrappers of torch.compile; of the model itself, its class."""
+    """id -> path of every module, without the wrappers of torch.compile; the model itself is named by its class."""
     return {id(module): clean(name) or type(module).__name__ for name, module in model.named_modules()}
 
 
@@ -149,7 +149,7 @@ def clean(name: str) -> str:
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost modules whose class is called attention. A guess: what a watch sees does not depend on it."""
+    """The innermost modules whose class name says "attention". A guess: the records of a watch do not depend on it."""
     for name, module in model.named_modules():
         if looks_like_attention(module) and sum(map(looks_like_attention, module.modules())) == 1:
             yield clean(name), module
@@ -165,15 +165,15 @@ def threads(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def looks_like_attention(module: nn.Module) -> bool:
-    """Whether a module's class is called attention."""
+    """Whether a module's class name says that it is attention."""
     return isinstance(module, nn.MultiheadAttention) or bool(_LOOKS_LIKE.search(type(module).__name__))
 
 
 def kind_of(place: Place, q_len: int, k_len: int, causal: bool) -> Literal["self", "cross"]:
     """Whether queries and keys come from one sequence or from two.
 
-    The module's arguments usually tell. Otherwise one sequence has more keys than queries only under a causal mask (a
-    cache).
+    The module's arguments usually tell. Otherwise there are two sequences, except that under a causal mask one sequence
+    may have more keys than queries (a cache).
     """
     said = place.reads_another_sequence
     if said is not None:

@@ -13,14 +13,14 @@ from headwise.records.statistics.computed import Computed
 
 
 class Step(NamedTuple):
-    """A call as the model made it, and its statistics."""
+    """A call as the model computed it, and its statistics."""
 
     call: Scores
     computed: Computed
 
 
 class Steps:
-    """The statistics of a call and of the steps that follow it, as those of one call."""
+    """The statistics of a call and of the steps that follow it, joined as if they were one call."""
 
     def __init__(self, first: Step) -> None:
         self.first = first.computed
@@ -28,13 +28,13 @@ class Steps:
 
     @property
     def nbytes(self) -> int:
-        """What is kept, in bytes."""
+        """The size of everything that is kept, in bytes."""
         return sum(part.nbytes for parts in self._parts.values() for part in parts)
 
     def append(self, step: Step, total: int, *, grew: bool) -> None:
-        """Add a step, after which there are `total` keys; `grew`: those of its own rows are among them."""
+        """Add a step, after which there are `total` keys; `grew`: the keys of its own rows are among them."""
         before = total - step.call.shape[3]
-        self.first = tuple((each, None) for each, _ in self.first)  # what is needed of them is in the parts
+        self.first = tuple((each, None) for each, _ in self.first)  # what is needed of the calls is in the parts
         for each, answer in step.computed:
             if not grew and each.column is not None and each.column.within_sequence:
                 self._parts[each.name] = []  # each step counts its rows from the last key
@@ -47,7 +47,7 @@ class Steps:
                     part.tensor[:, :, before:] += x.tensor.to(part.tensor.device)
 
     def cut(self, count: int) -> None:
-        """Remove the last `count` rows. What they added to the keys is not known any more."""
+        """Remove the last `count` rows. What these rows added to the statistics of keys is then unknown."""
         self.first = tuple((each, None) for each, _ in self.first)
         for each, _ in self.first:
             if each.of_steps == "rows":
@@ -64,7 +64,7 @@ class Steps:
         parts = self._parts[statistic.name]
         if not parts:
             return None
-        if statistic.of_steps == "keys":  # which beams the rows were of is not known any more
+        if statistic.of_steps == "keys":  # it is not known any more to which beams the rows belonged
             return parts[0].tensor[..., 0].clone() if rows is None else None
         found = [part.of_beams(rows) for part in parts]
         if rows is not None:

@@ -2,8 +2,8 @@
 
 Attention in blocks, windows and chunks pads, cuts, stacks and views its queries, keys and scores, so that shapes do not
 say which query and which key a score belongs to. The tape remembers the operations, not the numbers: a `Node` for each
-tensor, with the nodes that it was made of. Only when a question is asked are they run again, on the number of each
-element instead of the element (`Places`).
+tensor, with the nodes that it was made of. Only when a question is asked are the operations run again, on the number of
+each element instead of the element (`Places`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from headwise.capture import operation, products
 from headwise.capture.trail import Trail, Trails
 from headwise.errors import RecordError
 
-# Every number stays in its place. Of several operands the first of the result's shape counts: q * cos, scores + bias.
+# These operations keep every number in its place. Of several operands, the first with the shape of the result counts:
+# q * cos, scores + bias.
 _IN_PLACE = frozenset((
     *operation.ELEMENTWISE, *operation.KEEPS, *(name.strip("_") for name in operation.BARE), "tril", "triu",
     "layer_norm", "rms_norm", "normalize",
@@ -31,7 +32,7 @@ _MOVES = frozenset((
     "swapaxes", "rot90", "scatter", "index_put", "index_copy", "index_add", "slice_scatter", "select_scatter",
 ))  # fmt: skip
 
-# Numbers that come from nothing, as padding.
+# Operations whose numbers come from no other tensor, such as padding.
 _CONSTANT = frozenset(
     f"{new}{name}{like}"
     for name in ("zeros", "ones", "full", "empty")
@@ -42,14 +43,14 @@ _CONSTANT = frozenset(
 
 @dataclasses.dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """How a tensor was made. A node without `parts` is an origin: what it was made of is not followed."""
+    """How a tensor was made. A node without `parts` is an origin: it is not followed further back."""
 
     shape: torch.Size
     device: torch.device
     name: str = ""  # the operation
     parts: Sequence[Part] = ()
-    run: Callable[[list[Tensor]], Tensor] | None = None  # the places of its parts -> its own; None = they are the same
-    products: bool = False  # whether it comes from one
+    run: Callable[[list[Tensor]], Tensor] | None = None  # places of its parts -> its own; None = the same places
+    products: bool = False  # whether it comes from a product
 
     def __post_init__(self) -> None:
         self.products = any(node is not None and node.products for _, node in self.parts)
@@ -62,9 +63,9 @@ Part = tuple[torch.Size, Node | None]  # the shape of an operand, and its node i
 class Product(Node):
     """The node of q kᵀ."""
 
-    trail: Trail  # as it begins
+    trail: Trail  # the trail at its beginning
     factors: Sequence[Part]
-    queries: Node | None  # what its queries come from
+    queries: Node | None  # the node that its queries come from
     arrange: Callable[[list[Tensor]], Trail | None]  # the places of its factors -> a trail with those of q and k
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class Tape:
         self._known: dict[int, tuple[weakref.ref[Tensor], Node | None, int | None]] = {}
 
     def node(self, x: Any) -> Node | None:
-        """The node of a tensor; None for a parameter, a number, or what was changed through another tensor."""
+        """The node of a tensor; None for a parameter, a number, or a tensor that was changed through another tensor."""
         if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim or isinstance(x, nn.Parameter):
             return None
         found = self._known.get(id(x))
@@ -135,7 +136,7 @@ class Tape:
         self, out: Tensor, name: str, given: Sequence[Tensor], run: Callable[[list[Tensor]], Tensor] | None = None
     ) -> None:
         parts = [(x.shape, self._before(x) if x is out else self.node(x)) for x in given]
-        if run is None:  # the first, and the products; others would be kept for nothing, all along a residual stream
+        if run is None:  # the first part and the products; others, as of a residual stream, are not needed
             nodes = [part for part in parts if part[1] is not None]
             parts = [part for i, part in enumerate(nodes) if i == 0 or (part[1] is not None and part[1].products)]
         if any(node is not None for _, node in parts):
@@ -165,7 +166,7 @@ class Tape:
         return found[1] if version is None or found[2] is None or version - found[2] <= 1 else None
 
     def begin(self, x: Tensor, trail: Trail, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Product:
-        """`x` is a product q kᵀ."""
+        """Begin the node of `x`, a product q kᵀ."""
         given: list[Tensor] = []
         form = (_taken(args, given), {key: _taken(each, given) for key, each in kwargs.items()})
         like = torch.empty_like(x, device="meta")
@@ -190,7 +191,7 @@ class Tape:
 
 
 def origin(node: Node) -> Node:
-    """What the first numbers of a tensor come from."""
+    """The origin of the first numbers of a tensor."""
     while node.parts:
         found = next((part for _, part in node.parts if part is not None), None)
         if found is None:
@@ -200,7 +201,7 @@ def origin(node: Node) -> Node:
 
 
 class Origin(NamedTuple):
-    """What is not followed further, and the number before that of its first element."""
+    """A node that is not followed further back, and the number before the number of its first element."""
 
     node: Node
     before: int
@@ -219,20 +220,20 @@ class Origin(NamedTuple):
 class Places:
     """Numbers the elements of origins from 1 on, and says which of them the elements of other tensors are; 0 = none.
 
-    Args:
-        products: only products of queries and keys have numbers, and bias and masks beside them have none. Else
+    products: only products of queries and keys have numbers; bias and masks beside them have none. Otherwise all
+    origins have numbers.
             everything that nothing else is known of.
     """
 
     def __init__(self, *, products: bool) -> None:
         self._products = products
         self.origins: list[Origin] = []
-        self.count = 0  # how many elements have a number
+        self.count = 0  # the number of elements that have a number
         self._known: dict[int, Tensor | None] = {}
         self._alive: list[Node] = []  # so that no other node can have its id
 
     def of(self, node: Node | None) -> Tensor | None:
-        """int32, the shape of the node's tensor; None where all would be 0."""
+        """The numbers, int32, in the shape of the node's tensor; None where all would be 0."""
         if node is None:
             return None
         if id(node) not in self._known:
@@ -258,20 +259,20 @@ class Places:
         return known[0].expand(node.shape) if node.run is None else node.run(self.of_all(node.parts, node.device))
 
     def of_all(self, parts: Sequence[Part], device: torch.device) -> list[Tensor]:
-        """Those of some operands; 0 where nothing is known."""
+        """The numbers of some operands; 0 where nothing is known."""
         found = ((shape, self.of(part)) for shape, part in parts)
         return [torch.zeros(shape, dtype=torch.int32, device=device) if x is None else x for shape, x in found]
 
 
 def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
-    """The nodes that a node is made of, each after its own parts, without those that are known."""
+    """The nodes that a node is made of, each after its own parts, without the nodes in `known`."""
     open_, entered, done = [node], set[int](), set[int]()
     while open_:
         each = open_[-1]
         below = [part for _, part in each.parts if part is not None and id(part) not in known and id(part) not in done]
         if below and id(each) not in entered:
             entered.add(id(each))
-            open_ += reversed(below)  # the first is numbered first
+            open_ += reversed(below)  # the first node is numbered first
             continue
         open_.pop()
         if id(each) not in known and id(each) not in done:
@@ -304,7 +305,7 @@ def _given(x: Any, places: list[Tensor]) -> Any:
 
 
 def products_of(node: Node | None) -> Iterator[Product]:
-    """The products that a tensor comes from."""
+    """The products from which a tensor comes."""
     for each in () if node is None else _in_order(node, {}):
         if isinstance(each, Product):
             yield each
@@ -318,7 +319,7 @@ def _share(x: Tensor, y: Tensor) -> bool:
 
 
 def _memory(x: Tensor) -> tuple[int, torch.Size, tuple[int, ...], int]:
-    """How many elements a tensor's memory has, and how it reads them."""
+    """How many elements a tensor's memory has, and the sizes, strides and offset by which it reads them."""
     return x.untyped_storage().nbytes() // x.element_size(), x.shape, x.stride(), int(x.storage_offset())
 
 

@@ -5,7 +5,7 @@ Hand-written attention is recognised by what it computes, whatever the module is
     s = q @ k.mT · scale;  s = cap · tanh(s / cap);  s = s + bias;  s = s.masked_fill(m, -inf);  softmax(s) @ v
 
 A `Trail` describes one such tensor. It begins and ends at a product (products.py); operations.py says how each
-operation in between changes it. Operations that these terms cannot describe, but that keep each score in its place,
+operation in between changes it. Operations that these terms cannot describe, but which keep each score in its place,
 make it `loose`: the scores themselves are then kept as a bias. Any other operation sets `problem`: the computation is
 then refused with that reason, and no wrong record is made. A softmax of anything else begins a trail without q and k.
 """
@@ -45,20 +45,20 @@ class Trail:
     sinks_first: bool = False
     sinks_cut: bool = False  # that column was removed after the softmax
     loose: bool = False  # the scores are not as described above: they have to be kept themselves
-    scores: Tensor | None = None  # they, [*lead, Q, K], where the trail is loose
+    scores: Tensor | None = None  # the scores, [*lead, Q, K], where the trail is loose
     logs: bool = False  # the tensor is the logarithm of the weights
     exps: bool = False  # the tensor is exp(scores)
     of: Softmax | None = None  # the softmax that the tensor is of, or comes from
     softmax: Tensor | None = None  # the weights right after the softmax; None = the tensor itself
-    used: str = ""  # the operation that changed the weights after the softmax: those that were used are the tensor
-    intact: Trail | None = None  # the trail of the weights before that, or before they were lost
-    also: tuple[Trail, ...] = ()  # those of other softmaxes that are part of the weights that were used
+    used: str = ""  # the operation that changed the weights after the softmax: the tensor is the weights that were used
+    intact: Trail | None = None  # the trail of the weights before that change, or before they were lost
+    also: tuple[Trail, ...] = ()  # the trails of other softmaxes that are part of the weights that were used
     values: Tensor | None = None  # the tensor is the weights times these, element by element
     dropout: float = 0.0
-    heads: int | None = None  # how many there are, as shapes showed where batch and heads are now one dimension
+    heads: int | None = None  # the number of heads, if shapes showed it before batch and heads became one dimension
     problem: str = ""
     product: object = dataclasses.field(default_factory=object)  # shared by all trails that come from one q kᵀ
-    born: Any = None  # the node of that product on the tape; None = its queries and keys are not those of the trail
+    born: Any = None  # the node of that product on the tape; None = its queries and keys are not the trail's
 
     def but(self, **changes: Any) -> Trail:
         """A copy with changes; as `dataclasses.replace`, in a tenth of the time."""
@@ -72,7 +72,7 @@ class Trail:
 
     @property
     def is_bare_exp(self) -> bool:
-        """Whether the tensor is exp of what comes from no product, which nothing has normalised yet."""
+        """Whether the tensor is an exp, not normalised yet, whose input comes from no product."""
         return self.exps and self.q is None
 
     @property
@@ -94,7 +94,7 @@ class Trail:
         return sizes if self.order is None else tuple(sizes[at] for at in self.order)
 
     def canonical(self, x: Tensor) -> Tensor:
-        """What broadcasts to the tensor, as what broadcasts to [*lead, Q, K]."""
+        """Arrange `x`, which broadcasts to the tensor, so that it broadcasts to [*lead, Q, K]."""
         if self.order is None:
             return x
         x = x[(None,) * (len(self.order) - x.ndim)]
@@ -113,7 +113,7 @@ def is_learned(trail: Trail) -> bool:
     return any(x is not None and is_parameter(x) for x in (trail.q, trail.k))
 
 
-# Operations that may copy their first argument, without a change to its numbers.
+# Operations that may copy their first argument without changing its numbers.
 COPIES = frozenset(("reshape", "contiguous", "clone", "flatten", "to", "float", "half", "bfloat16", "type"))
 _COPY = "_headwise_copy_of_a_parameter"
 
@@ -124,7 +124,7 @@ def is_parameter(x: Tensor) -> bool:
 
 
 def copied(name: str, args: Sequence[Any], out: Any) -> None:
-    """Mark what an operation made of a parameter, if it has the same numbers: W [H, M, D] as [H · D, M]."""
+    """Mark the result of an operation on a parameter, if it has the same numbers: W [H, M, D] as [H · D, M]."""
     if name not in COPIES or not args or not isinstance(args[0], Tensor) or not isinstance(out, Tensor):
         return
     if is_parameter(args[0]) and not is_parameter(out):
@@ -143,7 +143,7 @@ class Trails:
         return bool(self.known)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
-        """The trail of `x`, with a problem after an unseen change in place. `changed`: the last operation wrote it."""
+        """The trail of `x`, with a problem after a change in place that was not seen (`changed`: one that was)."""
         found = self.known.get(id(x))
         if found is None:
             return None

@@ -62,26 +62,26 @@ class Monitor:
     (Guo et al. 2024, arXiv:2410.13835; Sandoval-Segura et al. 2025, arXiv:2504.03889), or *uniform*, with a normalised
     entropy of `uniform` or more: it averages all values, and the gradients of its queries and keys vanish (Noci et al.
     2022, arXiv:2206.03126). Heads with small random weights start as uniform. A low entropy alone does not make a head
-    dead: one that finds the previous token has it too.
+    dead: a head that finds the previous token has a low entropy too.
 
-    Forward passes in eval mode or without gradients are not counted, so the model may be validated in between. The
-    weights are those before dropout. The norm is that of the gradients at `step()`: with a gradient scaler call
+    Forward passes in eval mode or without gradients do not count, so the model may be validated in between. The
+    weights are the ones before dropout. The norm is that of the gradients at `step()`: with a gradient scaler call
     `scaler.unscale_(optimizer)` before it, and clip after it. Where parameters are distributed tensors (FSDP2) the norm
-    is that of all of them, and every process must call `step()`.
+    is the norm of all of them, and every process must call `step()`.
 
     Args:
         model: any module that `headwise.watch` can see. Compiled code runs eagerly in the steps that are logged.
         log: a TensorBoard `SummaryWriter` (which also gets histograms of each layer's heads), an object with
             `log_metrics(metrics, step)` such as a Lightning logger, or a function of (metrics, step). None = the
             numbers are only returned by `step()`.
-        every: log step 0, n, 2n, ….
+        every: log the steps 0, n, 2n, ….
         only: which layers, as in `headwise.watch`. None = all.
         first_step: the number of the first step, for a resumed training.
-        prefix: what the names begin with.
+        prefix: the beginning of the names.
         uniform, dormant: a head with this value or more is dead.
 
     Raises:
-        ArgumentError, DtypeError: an argument that is out of range or of the wrong kind, named.
+        ArgumentError, DtypeError: an argument that is out of range or of the wrong kind; the message names it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Monitor:
         self._model, self._only, self._every, self._prefix = model, only, every, prefix
         self._uniform, self._dormant = uniform, dormant
         self._log = make_logger(log)
-        self.logs = log is not None  #: whether it has a `log` of its own
+        self.logs = log is not None  #: whether the monitor has a `log` of its own
         self._sums: dict[str, Sums] = {}
         self._calls: Counter[tuple[str, Status, str]] = Counter()  # (name, status, how) of a call site -> calls
         self._notes, self._nothing, self._coverage = dict[str, None](), "", Coverage()
@@ -118,7 +118,7 @@ class Monitor:
         self._opened: Opened[Monitor] | None = None
         self._warned = set[str]()
 
-    # The loop.
+    # The training loop.
 
     def __enter__(self) -> Monitor:
         self.start()
@@ -128,7 +128,7 @@ class Monitor:
         self.stop()
 
     def start(self) -> None:
-        """Start, for what runs here from now on: see `watch`. ArgumentError if it is already running."""
+        """Start to watch the code that runs here from now on: see `watch`. ArgumentError if it is already running."""
         if self._opened is not None:
             raise ArgumentError("monitor: it is already running. Make another with headwise.capture.monitor(model)")
         self._opened = _MONITORS.open(self)
@@ -163,14 +163,14 @@ class Monitor:
         return metrics
 
     def coverage(self) -> Coverage:
-        """What was seen in the last step that was logged, what was not, and why; as for `headwise.watch`."""
+        """What was seen in the last logged step, what was not, and why; as for `headwise.watch`."""
         return self._coverage
 
     def lightning(self) -> Any:
         """A callback for Lightning: `Trainer(callbacks=[headwise.capture.monitor(module, every=100).lightning()])`.
 
         Without a `log` of its own the monitor logs to the trainer's loggers. Steps are the optimizer's steps, and the
-        gradients those that Lightning has unscaled. ArgumentError if Lightning is not installed.
+        gradients are the ones that Lightning has unscaled. ArgumentError if Lightning is not installed.
         """
         return _lightning_callback(self)
 
@@ -188,7 +188,7 @@ class Monitor:
 
     def _disarm(self) -> None:
         forward, self._forward = self._forward, None
-        if forward is not None:  # it was interrupted
+        if forward is not None:  # the last pass was interrupted
             forward.watched.close()
         self._hooks.close()
 
@@ -231,13 +231,13 @@ class Monitor:
             name = record.site.name
             try:
                 found = Sums.of(record)
-            except HeadwiseError as error:  # changed in place since
+            except HeadwiseError as error:  # a tensor was changed in place since
                 self._calls[name, "refused", str(error)] += 1
                 continue
             self._sums[name] = self._sums[name] + found if name in self._sums else found
         if coverage.sites:
             self._notes.update(dict.fromkeys(coverage.notes))
-        else:  # a part of the model that was called by itself
+        else:  # only a part of the model was called
             self._nothing = ". ".join(coverage.notes)
 
     # The numbers.
@@ -275,7 +275,7 @@ class Monitor:
         return found
 
     def _warn(self, message: str) -> None:
-        """Warn once per monitor: a long training should neither fail nor fill its log because of it."""
+        """Warn once per monitor: a long training should neither fail nor fill its log because of a warning."""
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(f"headwise.capture.monitor, step {self.step_number}: {message}", stacklevel=4)
@@ -337,8 +337,8 @@ class _Hook:
 class _Forward:
     """A forward pass under a watch that has not ended."""
 
-    module: nn.Module  # the outermost one that was called
+    module: nn.Module  # the outermost module that was called
     watched: contextlib.ExitStack
     seen: Any
-    error: BaseException | None  # the exception that was being handled when it began
+    error: BaseException | None  # the exception that was being handled when the pass began
     depth: int = 1

@@ -23,8 +23,8 @@ def wrong_weights(
 ) -> str | None:
     """Why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
 
-    `model` are these weights, or what gives those of some rows. The model may round its scores to half precision, a
-    record does not: so much they may differ.
+    `model` is these weights, or a function that gives the weights of some rows. The model may round its scores to half
+    precision and a record does not: differences of this size are allowed.
     """
     rows = _rows(call.shape[2])
     index = EVERY if len(rows) == call.shape[2] else torch.tensor(rows, device=call.q.device)
@@ -35,7 +35,7 @@ def wrong_weights(
     relative, absolute = 1e-4, 4 * torch.finfo(weights.dtype).eps + 1e-6
     if torch.allclose(actual, expected, rtol=relative, atol=absolute):  # rounding allows for more
         return None
-    # Beside finfo.min all scores are equal; only the other parts of the scores are rounded.
+    # With finfo.min added all scores are equal; only the other parts of the scores are rounded.
     largest = s.masked_fill(s <= FORBIDS, 0.0).abs().amax(-1, keepdim=True)
     # Three roundings of a score of that size; twice that, because the row's sum has the same error.
     rounding = torch.expm1((8 * torch.finfo(scores_dtype).eps * largest).clamp(max=2.0))
@@ -76,7 +76,7 @@ def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
 
 
 def _rows(q_len: int) -> list[int]:
-    """All rows of a short call; of a long one `ROWS`, the first and the last included, so that the check is cheap."""
+    """All rows of a short call; `ROWS` rows of a long one, with the first and the last, so that the check is cheap."""
     if q_len <= ROWS:
         return list(range(q_len))
     # Multiples of the golden ratio are spread evenly and do not repeat.

@@ -1,4 +1,4 @@
-"""How many token ids a model knows."""
+"""The number of token ids that a model knows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from torch import nn
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """The rows of the table that token ids are read from; None without an nn.Embedding.
+    """The number of rows in the table of token embeddings; None without an nn.Embedding.
 
-    A model of transformers names the table (`get_input_embeddings`). In others it is the first one: a table of
+    A model of transformers names the table (`get_input_embeddings`). In other models it is the first table: a table of
     positions may have more rows.
     """
     tables = [part for part in model.modules() if isinstance(part, nn.Embedding)]

@@ -1,4 +1,4 @@
-"""Names, keeps and counts the attention computations that a watch is told of."""
+"""Names, keeps and counts the attention computations that are reported to a watch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,20 +14,21 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
-from headwise.capture.assembly import Assembly
-from headwise.capture.follower import Event, Follower, Refusal
+from headwise.capture.assembly import Assembly, Recorder
+from headwise.capture.entry import Entry, Reserved, State
+from headwise.capture.follower import Event, Refusal
 from headwise.capture.generating import OTHER_KEYS, Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import out_of_buffer, share_heads
 from headwise.capture.ledger import Ledger
-from headwise.capture.modules import ELSEWHERE, Parts
+from headwise.capture.modules import ELSEWHERE
+from headwise.capture.parts import Parts
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
 from headwise.capture.sites import Place, in_backward, kind_of
 from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
-from headwise.records.computed import ComputedRecord
 from headwise.records.names import check_choice, select, stack_of
 from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
@@ -37,62 +37,13 @@ from headwise.records.statistics.computed import named
 from headwise.records.statistics.statistic import mapped, tensors_of
 
 
-@dataclasses.dataclass(eq=False)
-class Entry:
-    """A record that may still grow: of a call, or of the steps of a generation."""
-
-    site: Site
-    kept: Generation
-    values: bool
-    whole: bool  # kept with its queries and keys, not its statistics alone
-    names: dict[str, Sequence[str] | None]  # of the rows and the columns, if the module has them
-    run: int | None = None  # which call of `generate` made its last step
-    recomputed: bool = False  # it took the place of the pass before, whose rows it computed again
-    extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
-    built: AttentionRecord | None = None
-
-    def record(self) -> AttentionRecord:
-        """The record so far."""
-        if self.built is None:
-            call, computed = self.kept.call(), self.kept.computed()
-            if self.whole:
-                self.built = AttentionRecord(call, values=self.values, site=self.site, computed=computed)
-            else:
-                self.built = ComputedRecord(call.shape, computed, site=self.site, share=call.share)
-            for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
-                if len(self.names.get(side) or ()) == count:  # not if there are rows of several steps
-                    setattr(self.built, side, self.names[side])
-            for name, x in self.extras.items():
-                setattr(self.built.extras, name, x)
-        return self.built
-
-    def keep(self, name: str, x: Tensor) -> None:
-        """Add an extra that is known later: the gradient, the output projection."""
-        self.extras[name] = x
-        setattr(self.record().extras, name, x)
-
-
-@dataclasses.dataclass(eq=False)
-class _State:
-    """What is known of one call site."""
-
-    name: str
-    layer: int
-    how: str = ""
-    generation: Entry | None = None  # what the next step may continue
-    waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
-
-
-Reserved = tuple[_State, int]  # the place of a record, and which run of its module it is of
-
-
-class Watcher(Follower):
+class Watcher(Recorder):
     """Follows a model for a watch: its records and its coverage.
 
     Args:
-        name: of the model, for messages.
-        parts: of the model.
-        keeping: what is kept of each computation.
+        name: the name of the model, for messages.
+        parts: the parts of the model.
+        keeping: how each computation is kept.
     """
 
     def __init__(self, name: str, parts: Parts, keeping: Keeping) -> None:
@@ -106,11 +57,11 @@ class Watcher(Follower):
         self._only = check_choice("*" if keeping.only is None else keeping.only)
         self._keep, self._statistics = keeping.keep, named(keeping.statistics)
         self._keeper = Keeper(keeping)
-        self._seen_names: list[str] = []  # the names of the layers seen so far, those that `only` leaves out too
-        self._kept: list[str] = []  # those of them that `only` means, or may mean when more are seen
-        self._states: dict[tuple[str, int], _State] = {}
+        self._seen_names: list[str] = []  # the names of the layers seen so far, including layers that `only` leaves out
+        self._kept: list[str] = []  # the layers that `only` means, or may mean when more are seen
+        self._states: dict[tuple[str, int], State] = {}
         self._stacks: Counter[str] = Counter()
-        self._followed: Followed | None = None  # how the last self-attention continued; None = it started a sequence
+        self._followed: Followed | None = None  # how the last self-attention went on; None = it started a sequence
         self._appended = Appended()
         self._assembly = Assembly(self)
         self._lock = threading.RLock()  # jobs of several threads may be followed
@@ -123,7 +74,7 @@ class Watcher(Follower):
         self.ledger.enter(CallSite(name, "missed", 0, ELSEWHERE))
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Keys may have been appended to those of a cache."""
+        """Note that keys may have been appended to those of a cache."""
         self._appended.join(out, *args, **kwargs)
 
     def attention(self, place: Place, event: Event) -> None:
@@ -152,7 +103,7 @@ class Watcher(Follower):
                         self._assembly.recorded(place, softmax, part, entry)
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
-        """Note a computation that becomes no record, once for a softmax."""
+        """Note a computation that does not become a record, once for each softmax."""
         if in_backward():
             return
         reason, status, where, softmax, queries, name = refusal
@@ -164,23 +115,20 @@ class Watcher(Follower):
             self._assembly.refuse(place, queries)
 
     def reserve(self, place: Place) -> Reserved:
-        """The name of the next record of a place; the next computation there has another one."""
         number, run = self.parts.number_of(place), self.parts.run_of(place)
         self.parts.computed(place)
         state = self._states.get((place.name, number))
         if state is None:
             shown = f"{place.name}#{number + 1}" if number else place.name
             stack = stack_of(shown)
-            state = self._states[place.name, number] = _State(shown, self._stacks[stack])
+            state = self._states[place.name, number] = State(shown, self._stacks[stack])
             self._stacks[stack] += 1
         return state, run
 
     def reserved(self, entry: Entry) -> Reserved:
-        """The name of a record that another one replaces."""
         return next(state for state in self._states.values() if state.name == entry.site.name), entry.site.call
 
     def withdraw(self, entry: Entry) -> None:
-        """Take back a record: it was of a part of something that is no attention."""
         if entry in self.entries:
             self.entries.remove(entry)
         for state in self._states.values():
@@ -188,7 +136,6 @@ class Watcher(Follower):
                 state.generation = None
 
     def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
-        """Keep a computation that was recognised. `reserved`: the name that it was given before."""
         call, used = event.call, event.used
         assert call is not None
         if in_backward():  # gradient checkpointing runs it again
@@ -199,7 +146,7 @@ class Watcher(Follower):
         if not self._wants(state.name) or self.generating.drafts:
             return None
         state.how = event.how
-        cached = self.generating.run is not None or place.has_cache  # else keys of 0 are the model's own
+        cached = self.generating.run is not None or place.has_cache  # otherwise keys of 0 belong to the model
         if cached and call.share is None:
             call, note = without_empty_buffer(call, copy=self.generating.run is not None)
             if note:
@@ -248,16 +195,16 @@ class Watcher(Follower):
             state.generation = entry
             if kind == "self":
                 self._followed = None
-        entry.record()  # now: it detects changes in place from here on
+        entry.record()  # made now: it detects changes in place from here on
         self.entries.append(entry)
         if self._gradients and event.out is not None:
             self._await_gradient(state, entry, call.q, event)
         return entry
 
     def _wants(self, layer: str) -> bool:
-        """Whether `only` means a layer that was seen now, or may mean it when more are seen: the last may be layer -2.
+        """Whether `only` means this layer, which was seen now, or may mean it later: the last layer may become -2.
 
-        Every new layer may end that for another one. What was kept of that is dropped.
+        A new layer may exclude an older one in this way. Records of an excluded layer are dropped.
         """
         if layer not in self._seen_names:
             self._seen_names.append(layer)
@@ -284,15 +231,15 @@ class Watcher(Follower):
         return select(self._seen_names, only)[0]
 
     def _computed(self, call: AttentionCall) -> Step:
-        """The call's statistics, from its own queries and keys."""
+        """The call with its statistics, computed from its own queries and keys."""
         answers = compute(call.detached(), self._statistics) if self._statistics else {}
         return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
 
     def _goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
-        """Whether a call is the usual step of the generation of its place, which is then added.
+        """Whether a call is a usual step of the generation of its place; if so, it is added.
 
-        It is one row, and its keys are known to be those of the last step and its own (appended.py). So what `found`
-        decides of a computation is what it decided of that step.
+        It is usual if it is one row, and its keys are known to be the keys of the last step and its own (appended.py).
+        Then everything that `found` decides about a computation is the same as for the last step.
         """
         state = self._states.get((place.name, self.parts.number_of(place)))
         entry = None if state is None else state.generation
@@ -310,7 +257,7 @@ class Watcher(Follower):
         return True
 
     def _continues(
-        self, state: _State, step: Step, call: AttentionCall, keys: Keys | None, causal: bool, cross: bool
+        self, state: State, step: Step, call: AttentionCall, keys: Keys | None, causal: bool, cross: bool
     ) -> bool:
         entry = state.generation
         if entry is None:
@@ -339,11 +286,11 @@ class Watcher(Follower):
             self._followed = followed if among is None else self._followed
         return followed
 
-    def _await_gradient(self, state: _State, entry: Entry, q: Tensor, event: Event) -> None:
+    def _await_gradient(self, state: State, entry: Entry, q: Tensor, event: Event) -> None:
         if not event.out.requires_grad:
             state.waiting = [*state.waiting[-7:], (entry, q.detach())]
             return
-        arrange = event.arrange  # a hook on the output must not hold it
+        arrange = event.arrange  # a hook on the output must not hold the event
 
         def keep(gradient: Tensor) -> None:
             with torch.no_grad():
@@ -352,7 +299,7 @@ class Watcher(Follower):
         event.out.register_hook(keep)
 
     def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
-        """The second run of gradient checkpointing: the first had no graph, so the gradient arrives at this one."""
+        """Handle the second run of gradient checkpointing: the first had no graph, so the gradient comes here."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
@@ -368,9 +315,9 @@ class Watcher(Follower):
             self._end_at(length)
 
     def _choose_beams(self, beams: Tensor, batch: int) -> None:
-        """Keep the beams [N, steps] that a beam search has returned; `batch`: how many it ran, of all examples."""
+        """Keep the beams [N, steps] that a beam search has returned; `batch`: how many beams it ran in all."""
         for state, entry in self._generated():
-            if entry.kept.shape[0] != batch:  # an encoder, which ran once for all beams of an example
+            if entry.kept.shape[0] != batch:  # an encoder runs once for all beams of an example
                 continue
             try:
                 if entry.recomputed:
@@ -386,10 +333,10 @@ class Watcher(Follower):
             entry.built, state.generation = None, None
 
     def _end_at(self, length: int) -> None:
-        """Remove what the last step read and rejected, of a generation whose cache now has this length."""
+        """Remove the tokens that the last step read and rejected, from a generation whose cache now has this length."""
         made = self._generated()
         found = [(state, entry) for state, entry in made if entry.kept.continued]
-        if not found:  # a single pass, of the decoder; that of an encoder is not causal
+        if not found:  # a single pass of the decoder; a pass of an encoder is not causal
             rows = {entry.kept.shape[2] for _, entry in made if entry.site.causal}
             found = [(s, e) for s, e in made if e.site.causal or (e.site.kind == "cross" and e.kept.shape[2] in rows)]
         keys = [entry.kept.shape[3] for _, entry in found if entry.site.kind == "self"]
@@ -401,20 +348,20 @@ class Watcher(Follower):
                 self.ledger.enter(CallSite(state.name, "refused", 0, reason))
                 self.entries.remove(entry)
 
-    def _generated(self) -> list[tuple[_State, Entry]]:
-        """The generations that the running call of `generate` has made."""
+    def _generated(self) -> list[tuple[State, Entry]]:
+        """The generations of the running call of `generate`."""
         found = [(state, state.generation) for state in self._states.values()]
         return [(state, entry) for state, entry in found if entry is not None and entry.run == self.generating.run]
 
     def records(self) -> list[AttentionRecord]:
-        """What was seen, as it stands."""
+        """The records so far."""
         with self._lock:
             self._assembly.close()
             chosen = self._chosen()
             return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
-        """What became of every softmax that met a product, and the parts that nothing can be seen in."""
+        """The outcome of every softmax that met a product, and the parts inside which nothing can be seen."""
         with self._lock:
             self._assembly.close()
             return self._coverage()
@@ -424,7 +371,7 @@ class Watcher(Follower):
         seen = Counter(entry.site.name for entry in self.entries if entry.site.name in chosen)
         lines = self.ledger.sites()
         lines += self.parts.closed({name for name, _ in self._states} | {site.name for site in lines})
-        if only and all(isinstance(each, str) for each in only):  # only what was seen has a number
+        if only and all(isinstance(each, str) for each in only):  # only layers that were seen have a number
             wanted, _ = select(list({site.name: None for site in lines}), only)
             lines = [site for site in lines if site.name in wanted]
         by_name: dict[str, list[CallSite]] = {
@@ -446,6 +393,6 @@ class Watcher(Follower):
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Whether no query attends to a key after its own position; queries of padding do not count."""
+    """Whether no query attends to a key after its own position; queries of padding are ignored."""
     blind = None if call.share is not None else rows_of_padding(call)
     return is_causal(*call.whole, None if blind is None else blind[:, :, :-1].cpu())

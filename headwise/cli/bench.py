@@ -135,7 +135,7 @@ def _table(title: str, what: str, found: Contest) -> Table:
 
 
 def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]:
-    """Measure or forget this machine; and what is kept."""
+    """Measure or forget this machine, and return what is stored."""
     from headwise.kernels import measure, speeds
 
     if calibrate or forget:
@@ -155,7 +155,8 @@ def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]
     if not content:
         click.echo(said("headwise: nothing was measured; plans reckon with nominal speeds"), err=True)
     tables = [_speed_table(key, each["measured"], speeds.speeds_of(each)) for key, each in content.items()]
-    return {"file": str(speeds.file()), "machines": content}, tables
+    kept = speeds.file()
+    return {"file": None if kept is None else str(kept), "machines": content}, tables
 
 
 def _speed_table(key: str, measured: str, found: Speeds) -> Table:

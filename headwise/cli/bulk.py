@@ -1,4 +1,4 @@
-"""What commands share that write a file of any size in parts: options, how they resume, and what they print."""
+"""Shared by commands that write a file of any size in parts: options, resuming, and messages."""
 
 from __future__ import annotations
 

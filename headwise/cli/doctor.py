@@ -214,7 +214,7 @@ def _examine(
         found = diagnose_isolated(Request(written, tuple(settings), tuple(stated), timeout, most, guess))
     else:
         found = examine(guessing(target) if guess else target, spec=spec, timeout=timeout, say=say)
-    # Of code that did not return nothing is known: it stands at its file.
+    # Nothing is known of code that did not return: its file is the location.
     return found if found.where or not target.file else dataclasses.replace(found, where=Where.at(str(target.file), 1))
 
 
@@ -253,7 +253,7 @@ def _examine_model(
 
 
 def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
-    """The model, and a function that calls it once."""
+    """Load the model, and make a function that calls it once."""
     file, colon, _ = name.rpartition(":")
     made = bool(colon) and file.endswith(".py")
     if not (made or name.endswith((".keras", ".h5"))):
@@ -264,7 +264,7 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
-    """A Keras model from its file, and a call of it with made-up inputs."""
+    """Load a Keras model from its file, and make a call of it with made-up inputs."""
     from headwise.doctor.targets.keras_backend import begin_backend_of_saved
 
     if not path.is_file():
@@ -280,7 +280,7 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
-    """What a function makes: a Keras model, or any model and its inputs; and a call of it."""
+    """The model that a function makes, which is a Keras model, or any model with its inputs; and a call of it."""
     from torch import nn
 
     from headwise.doctor.targets.keras_backend import begin_backend
@@ -308,7 +308,7 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callable[[], object]]:
-    """The model in float32, and a function that calls it once on these texts."""
+    """Load the model in float32, and make a function that calls it once on these texts."""
     import torch
 
     from headwise.capture.pretrained import load_pretrained
@@ -325,7 +325,7 @@ def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callab
 
 
 def _list(found: Sequence[Diagnosis]) -> None:
-    """The reports of those with a bug, and a line for each."""
+    """Print the reports of modules with a bug, and a line for each module."""
     from headwise.doctor.telling.line import line
 
     if not found:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _of_formats() -> Iterator[click.Option]:
-    """What follows from the formats that there are."""
+    """The options that depend on the installed formats."""
     forms = FORMATS.usable()
     yield click.Option(["--to", "kind"], type=click.Choice(list(FORMATS)), required=True, help="The format to write.")
     precisions = " ".join(f"{form.name}: {', '.join(form.precisions)}." for form in forms)
@@ -38,7 +38,7 @@ def _of_formats() -> Iterator[click.Option]:
     yield click.Option(["--weights"], is_flag=True, help=f"{names}: also return the attention weights.")
     own = [(form.name, option) for form in forms for option in form.options]
     for name in dict.fromkeys(option.name for _, option in own):
-        some = [(form, option) for form, option in own if option.name == name]  # of one or several formats
+        some = [(form, option) for form, option in own if option.name == name]  # an option of several formats
         choices = list(dict.fromkeys(choice for _, option in some for choice in option.choices))
         flag, kind = (f"--{name}", click.Choice(choices)) if choices else (f"--{name}/--no-{name}", None)
         says = " ".join(f"{form}: {option.says}" for form, option in some)
@@ -131,7 +131,7 @@ def _check_readable(path: Path) -> None:
 
 
 def _real(source: Source, path: Path | None) -> dict[str, Any]:
-    """The inputs in --examples, as keyword arguments of `export`: of a task, or of a module."""
+    """The inputs in --examples as keyword arguments of `export`, for a task or a module."""
     from headwise.export.source import read_examples
     from headwise.tasks.task import Task
 
@@ -145,7 +145,7 @@ def _real(source: Source, path: Path | None) -> dict[str, Any]:
 
 
 def _table(exported: Exported, title: str) -> Group:
-    """One row for each output of each graph."""
+    """A table with one row for each output of each graph."""
     from rich.text import Text
 
     table = plain_table()

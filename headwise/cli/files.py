@@ -117,8 +117,8 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
     """Check that `path` can be written before the work for it begins. Leaves no file behind.
 
     Raises:
-        FileError: it cannot be written. The message names `option`.
-        ArgumentError: it is one of the files that are `read`, which are `what`.
+        FileError: the file cannot be written. The message names `option`.
+        ArgumentError: the file is one of those that are `read`; `what` names these.
     """
     try:
         if path.exists() and not path.is_file():
@@ -139,7 +139,7 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
 
 @contextlib.contextmanager
 def replaced(path: Path, option: str) -> Iterator[TextIO]:
-    """A text file to write, which takes the place of an older one when it is complete. FileError names `option`."""
+    """A text file to write, which replaces an older file when it is complete. FileError names `option`."""
     try:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as out:
             yield out
@@ -153,7 +153,7 @@ def reason(error: OSError) -> str:
 
 
 def encoded(named: NamedText, encode: Callable[[str, int | None], Tokens], limit: int | None) -> Tokens:
-    """The tokens of a text; prints what was cut, and how many the model does not know."""
+    """The tokens of a text; prints which part was cut, and how many tokens the model does not know."""
     tokens = encode(named.text, limit)
     if tokens.cut:
         tell_cut(named, tokens)

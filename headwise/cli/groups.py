@@ -6,7 +6,7 @@ import click
 
 TRY = 'headwise view "The animal didn\'t cross because it was tired." --open'
 
-# Group -> its commands; a command that stands in none of them is listed last.
+# Group -> its commands; a command that is in no group is listed last.
 GROUPS = {
     "Look": ("view", "watch", "plot", "stats", "profile", "worksheet"),
     "Check": ("doctor", "compare", "gradcheck"),
@@ -14,7 +14,7 @@ GROUPS = {
     "Train": ("train", "evaluate", "predict", "embed"),
     "Ship": ("export", "serve"),
 }
-WIDEST = 100  # columns of a help text, if the terminal has them
+WIDEST = 100  # columns of a help text, if the terminal is as wide
 
 
 class Grouped(click.Group):
@@ -22,7 +22,7 @@ class Grouped(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = dict(self.commands)
-        longest = max(map(len, left))  # so that the columns of all groups are alike
+        longest = max(map(len, left))  # so that the columns of all groups have the same width
         groups = {title: [(name, left.pop(name)) for name in names] for title, names in GROUPS.items()}
         for title, commands in {**groups, "Others": list(left.items())}.items():
             if commands:

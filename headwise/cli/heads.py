@@ -1,4 +1,4 @@
-"""What the commands print about heads: what each does with one text, and which modules were not recorded."""
+"""Prints what each head does with one text, and which modules were not recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def print_table(console: Console, name: str, labels: Sequence[str], summaries: S
 
 
 def print_whole(console: Console, drawn: RenderableType) -> None:
-    """Print. If the console is not a terminal, rows are neither wrapped nor cut."""
+    """Print an object. If the console is not a terminal, rows are neither wrapped nor cut."""
     from rich.measure import Measurement
 
     if not console.is_terminal:

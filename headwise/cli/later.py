@@ -1,4 +1,4 @@
-"""Options that follow from what other packages add: found when a command is used, not at `headwise --help`."""
+"""Options that depend on other installed packages: found when a command is used, not at `headwise --help`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 Options = Callable[[], Iterable[click.Option]]
-_ATTRIBUTE = "__click_params__"  # where click's decorators put them, the last first
+_ATTRIBUTE = "__click_params__"  # where click's decorators put the options, the last first
 
 
 def later(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -39,7 +39,7 @@ def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
 
 
 def is_bert(model: str) -> bool:
-    """Whether a Hugging Face id or folder is a BERT encoder or one of its kind, which headwise reads itself."""
+    """Whether a Hugging Face id or folder is a BERT encoder or a similar one, which headwise can load itself."""
     from headwise.models.checkpoint import located, read_config
     from headwise.models.families import family_of
 
@@ -64,7 +64,7 @@ def predicts(model: str) -> bool:
 
 
 def title_of(model: str) -> str:
-    """What a page calls a model: its id, or the name of its folder."""
+    """The name of a model on a page: its id, or the name of its folder."""
     folder = Path(model).expanduser()
     return folder.resolve().name if folder.is_dir() else model
 

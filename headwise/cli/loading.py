@@ -1,4 +1,4 @@
-"""The model that a command reads texts with, of any family."""
+"""Loads the model with which a command reads texts, of any family."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_model(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
 
 
 def _load_bert(name: str, dtype: Any) -> Pretrained | None:
-    """headwise's own `Bert` with this checkpoint, for use without transformers; None if it is of no family."""
+    """headwise's own `Bert` with this checkpoint, for use without transformers; None if its family is unknown."""
     from headwise.capture.pretrained import Pretrained
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import read_config, resolve
@@ -48,7 +48,7 @@ def _load_bert(name: str, dtype: Any) -> Pretrained | None:
 
 
 def only_of(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
-    """What `watch(only=)` takes, of --layers and --only; None = everything."""
+    """The options --layers and --only as a value for `watch(only=)`; None = everything."""
     if ranges is None and not patterns:
         return None
     most = sum(1 for _ in model.modules())  # an upper bound: a layer is a module

@@ -1,4 +1,4 @@
-"""What `headwise view` shows of records, and of a run folder: the attention of the trained task on each input."""
+"""The content of `headwise view` for records, and for a run folder: the attention of the trained task on each input."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _is_folder(text: str) -> bool:
 
 
 def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[int], **given: Any) -> list[Input]:
-    """The inputs of a page of some records, each by its name if there is one for each. `given`: see `inputs_of`."""
+    """The inputs of a page of some records, each with its name if every input has one. `given`: see `inputs_of`."""
     from headwise.viewer import inputs_of
 
     found = inputs_of(seen[0] if len(seen) == 1 else list(seen), layers=layers, **given)
@@ -66,12 +66,12 @@ def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[
 def look(
     run: Path, inputs: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None
 ) -> tuple[list[Input], str]:
-    """What the page shows of each input, and the Python code that produces it."""
+    """The content of the page for each input, and the Python code that produces it."""
     from headwise import tasks
 
     task = tasks.load(run)
     seen = task.look(list(inputs))
-    pictures_of = getattr(task, "pictures", None)  # of match: the images behind the patches
+    pictures_of = getattr(task, "pictures", None)  # only `match` has it: the images behind the patches
     pictures = pictures_of(list(inputs)) if pictures_of is not None else None
     chosen = {layer for each in seen for layer in choose_layers(ranges, len(each.layers))}
     found = named_inputs(seen, names, chosen, images=pictures)

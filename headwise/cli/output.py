@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 
 Say = Callable[[str], None]
-_WIDTH = 110  # of a report that goes into a log
+_WIDTH = 110  # columns of a report that goes into a log
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -124,7 +124,7 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
 @contextlib.contextmanager
 def standard_output_kept() -> Iterator[None]:
-    """Send to standard error whatever is printed meanwhile: by sys.stdout, or by C libraries and child processes."""
+    """Inside, send everything that is printed to standard error: by sys.stdout, C libraries and child processes."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
             kept = os.dup(1)
@@ -141,7 +141,7 @@ def standard_output_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Say]:
-    """Show on a terminal what is being done. Yields a function that sets the text."""
+    """Show the current work on a terminal. Yields a function that sets the text."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -106,7 +106,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
 
 
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:
-    """Put the positions of the texts of tokens in their place."""
+    """Replace texts of tokens by their positions."""
     from headwise.plot.subject import find_axes
     from headwise.text.places import place_of
 

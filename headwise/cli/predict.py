@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_MOST = 6  # columns that are printed
-_LONGEST = 300  # characters of a cell that are printed
+_MOST = 6  # number of columns that are printed
+_LONGEST = 300  # number of characters of a cell that are printed
 _MUCH = 1_000_000_000  # bytes; a larger file that is read whole gets a note
 _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
 
@@ -212,7 +212,7 @@ def _text_of(context: str) -> str:
 
 
 def _of_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
-    """The predictions for each file, such as the future of its series."""
+    """Predict for each file, such as the future of its series."""
     found: list[Row] = []
     for path in paths:
         which = {"file": path} if len(paths) > 1 else {}
@@ -221,7 +221,7 @@ def _of_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
 
 
 def _of_file(task: Task[Any], path: Path) -> list[Row]:
-    """The rows of a file, read whole, with the predictions. Rows that the task cannot use have none."""
+    """The rows of a file, read whole, with the predictions. Rows that the task cannot use have no prediction."""
     from headwise.tasks.bulk.answered import answer, sum_up
     from headwise.tasks.rows.sources import open_table, suffix_of
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headwise.profiles.profile import Head
     from headwise.tasks.bulk.running import Engine
 
-SHOWN = 16  # heads of the table
+SHOWN = 16  # number of heads in the table
 
 
 @click.command(short_help="Read a corpus, and write what each head does over all of it.")
@@ -73,7 +73,7 @@ def profile(
             path.stat()
     corpus = _corpus(path, dataset, column, lines)
     check_writable(out, "--out", [path] if path else [])
-    next(iter(corpus), None)  # a wrong name is told before the model is loaded
+    next(iter(corpus), None)  # a wrong name is reported before the model is loaded
 
     from headwise.profiles import profile as collect
     from headwise.profiles.profile import DEFAULT_MODEL
@@ -81,7 +81,7 @@ def profile(
 
     pretrained = load_model(model, generates=False, dtype="auto")
     tell_missing(pretrained)
-    if model is None:  # its folder means nothing on another machine
+    if model is None:  # a folder has no meaning on another machine
         pretrained = dataclasses.replace(pretrained, name=DEFAULT_MODEL)
     elif Path(model).expanduser().is_dir():  # Ray workers run in other folders
         model = str(Path(model).expanduser().absolute())
@@ -126,7 +126,7 @@ def _corpus(path: Path | None, dataset: str | None, column: str, lines: bool) ->
 
 
 class _Meter:
-    """One line on a terminal that says how far the run is; in a log, a line each minute."""
+    """Shows the progress of the run: one line on a terminal; in a log, a line each minute."""
 
     def __init__(self, checkpoint: Path | None) -> None:
         self.checkpoint = checkpoint
@@ -137,7 +137,7 @@ class _Meter:
         """Called after each batch."""
         now = time.monotonic()
         if self.first < 0:
-            if self.checkpoint is not None:  # it was accepted
+            if self.checkpoint is not None:  # the checkpoint was accepted
                 click.echo(said(f"headwise: going on from {self.checkpoint}"), err=True)
             self.first, self.begun = found.tokens, now
         if now - self.told < (0.5 if self.live else 60):
@@ -149,13 +149,13 @@ class _Meter:
         self.told = now
 
     def end(self) -> None:
-        """Leave no half line behind."""
+        """Erase the unfinished line."""
         if self.live:
             click.echo("\r\033[K", err=True, nl=False)
 
 
 def _print(found: Profile) -> None:
-    """The heads that do one thing the most, at most `SHOWN` of them and two of a kind."""
+    """Print the heads with the highest scores, at most `SHOWN` heads and two of a kind."""
     from rich.console import Console
 
     from headwise.cli.heads import print_whole

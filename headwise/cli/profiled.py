@@ -1,4 +1,4 @@
-"""What `headwise view` shows of a profile: every head as a card, and a page for each."""
+"""The content of `headwise view` for a profile: every head as a card, and a page for each."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def view_profile(
 
 
 def _model(given: str | None, name: str) -> Pretrained:
-    """The model of --model, or that of the profile."""
+    """The model of --model, or the model of the profile."""
     from headwise.cli.loading import load_model
     from headwise.profiles.profile import DEFAULT_MODEL
 

@@ -161,7 +161,7 @@ def named(models: Sequence[str]) -> dict[str, Path]:
         name, is_named, path = given.partition("=")
         folder = Path(path if is_named and not Path(given).exists() else given)
         if folder == Path(given):
-            name = Path(os.path.abspath(folder)).name  # of a link the link's own name: its target may change
+            name = Path(os.path.abspath(folder)).name  # for a link the name of the link: its target may change
         if str(folder) == _MINILM and not folder.exists():
             from headwise.models.checkpoint import default_model
 

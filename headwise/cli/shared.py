@@ -12,20 +12,20 @@ from headwise.cli.speaking import OPTION
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# What an option takes: the path of a file, and how many of something.
+# Keyword arguments of options: for the path of a file, and for a number.
 PATH: Any = {"type": click.Path(path_type=Path), "metavar": "PATH"}
 COUNT: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 
-# `main` reads both before click does, wherever they stand: here they are for the help.
+# `main` reads both options before click does, at any place: here they are for the help.
 _LANGUAGE = "Speak en or zh; by default what the system speaks."
 _DEBUG = "Show a traceback when something fails."
 
 
 def language(f: F) -> F:
-    """--lang"""
+    """Add the option --lang."""
     return click.option(OPTION, expose_value=False, metavar="LANGUAGE", help=_LANGUAGE)(f)
 
 
 def shared(f: F) -> F:
-    """--lang and --debug."""
+    """Add the options --lang and --debug."""
     return language(click.option("--debug", expose_value=False, is_flag=True, help=_DEBUG)(f))

@@ -1,4 +1,4 @@
-"""The language of a run of the command: `--lang`, before or after the subcommand, or else that of the system.
+"""The language of a run of the command: `--lang`, before or after the subcommand, or else the system's language.
 
 Help is translated where click writes it: a `HelpFormatter` that looks up each paragraph and each option.
 """
@@ -35,7 +35,7 @@ OPTION = "--lang"
 
 
 def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """The arguments without --lang, wherever it stands before a --, and the language that it names.
+    """The arguments without --lang, at any place before a --, and the language that it names.
 
     Raises click.UsageError for a language that headwise does not speak.
     """
@@ -55,7 +55,7 @@ def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 @contextlib.contextmanager
 def speaking(asked: str | None) -> Iterator[None]:
-    """Within the context the command speaks this language, or that of the system; help, too."""
+    """Inside, the command and its help speak this language, or the system's language."""
     usual = click.Context.formatter_class
     language.speak(asked or language.of_the_system(os.environ), asked=asked is not None)
     given = os.environ.get(language.VARIABLE, "")
@@ -72,11 +72,11 @@ def speaking(asked: str | None) -> Iterator[None]:
 
 
 def hint(error: Exception) -> str:
-    """What to do about an error, in the language that is spoken; "" in English, where the message says it."""
+    """Advice for an error, in the language in use; "" in English, where the message contains it."""
     return "" if language.language() == "en" else next(said(text) for kind, text in _HINTS if isinstance(error, kind))
 
 
-# The first whose class fits. The message itself stays English, so that people find it on the web.
+# The first entry whose class fits. The message itself stays English, so that people find it on the web.
 _HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (click.UsageError, "The command line was not understood: `--help` lists the options."),
     ((ShapeError, MaskError), "The shapes do not fit: compare the lengths, the heads and the widths that it names."),
@@ -95,7 +95,7 @@ _HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = 
 
 
 class _Help(click.HelpFormatter):
-    """Writes help in the language that is spoken, wrapped by what a terminal shows: Chinese letters are wide."""
+    """Writes help in the language in use, wrapped by its width on a terminal: Chinese letters are wide."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         super().write_usage(prog, args, said("Usage: ") if prefix is None else prefix)
@@ -129,7 +129,7 @@ class _Help(click.HelpFormatter):
 
 
 def _translated(text: str) -> str:
-    """A paragraph of help, and what click adds to the help of an option: "[default: 8; x>=1]"."""
+    """Translate a paragraph of help, and the part that click adds to the help of an option: "[default: 8; x>=1]"."""
     sentence, *added = re.split(r"  (?=\[)", " ".join(text.split(" ")))
     return "  ".join([said(" ".join(sentence.split())), *map(_added, added)])
 

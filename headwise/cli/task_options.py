@@ -34,7 +34,7 @@ def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]],
 
 
 def click_options(options: type[TrainOptions]) -> list[click.Option]:
-    """One click option per field. The default is None, or () if the option can be repeated: not given."""
+    """One click option per field. The default, for "not given", is None, or () if the option can be repeated."""
     kinds = get_type_hints(options)
     return [_click_option(field, kinds[field.name]) for part in in_order(options) for field in part]
 
@@ -129,7 +129,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def as_yaml(word: str, options: type[TrainOptions], given: Mapping[str, Any]) -> str:
-    """Every option with its help text and value. `read_config` of it returns the same values."""
+    """Every option with its help text and value. `read_config` of this text returns the same values."""
     parts = [f"# headwise train {word} DATA --config FILE. Options on the command line override those in this file.\n"]
     own, common = in_order(options)
     for title, some in ((f"Options of {word}", own), ("Options of every task", common)):
@@ -156,6 +156,6 @@ def _choices(options: type[TrainOptions], name: str) -> str:
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """The end of a sentence on a name that is not known: which may be meant."""
+    """The end of an error message on an unknown name: the known names that may be meant."""
     found = difflib.get_close_matches(name, known, n=1)
     return f", did you mean {found[0]!r}?" if found else "."

@@ -90,7 +90,7 @@ class _TrainTask(click.Command):
 
 
 def _described(flag: str, options: Iterable[click.Option]) -> str | None:
-    """The option whose help has the words of this one: --lr for --learning-rate. Of several that says least else."""
+    """The option whose help has the words of this flag: --lr for --learning-rate. Of several, the shortest help."""
     words = re.findall(r"\w+", flag.lower())
     found = [
         each
@@ -150,7 +150,7 @@ def _train(
         said = f"DATA is missing: expected, for example, {options.data_example}."
         raise click.UsageError(said, click.get_current_context())
     if not resume:
-        if not _LAUNCHED & os.environ.keys():  # of several processes only the first may look, in `fit`
+        if not _LAUNCHED & os.environ.keys():  # with several processes only the first may look, in `fit`
             check_new(folder)
         _check(options, given, config, set(from_line))
     task = _fit(word, data or _data_of(folder), folder, resume, given)
@@ -193,7 +193,7 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
 
 
 def _say(sentence: str) -> None:
-    """Print to standard error, as the training does."""
+    """Print a sentence to standard error, as the training does."""
     if _is_first():
         click.echo(sentence, err=True)
 

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from headwise.viewer import Input
     from headwise.viewer.live import Live
 
-RECORDS = ".hw"  # what a file of records ends in
+RECORDS = ".hw"  # the suffix of a file of records
 PAGE = Path("attention.html")
 
 
 @dataclasses.dataclass
 class _Found:
-    """What the page shows."""
+    """The content of the page."""
 
     inputs: list[Input]
     title: str
     made: str | None  # the Python code that produces it
     print_tables: Callable[[Console], None] = lambda _: None
-    live: Live | None = None  # the model, for a page on which prompts are typed
+    live: Live | None = None  # the model, for a page on which the user types prompts
 
 
 @click.command(short_help="Show all heads of a model on a text, in an interactive page.")
@@ -224,7 +224,7 @@ def _read(
 def _read_by_bert(
     named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say, *, live: bool
 ) -> _Found:
-    """The attention of headwise's own BERT on each text. `live`: with the model, if there is one text that fits."""
+    """The attention of headwise's own BERT on each text. `live`: also the model, if a single text fits."""
     from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve

@@ -228,7 +228,7 @@ def _check(seen: Seen) -> None:
 
 
 def _steps(tell: Callable[[int, int, str], None], what: str, total: int) -> Callable[[], None]:
-    """Begin something with `total` parts. Returns a function that says that one more is done."""
+    """Begin a progress bar of `total` parts. Returns a function that counts one more part as done."""
     tell(0, total, what)
     done = itertools.count(1)
     return lambda: tell(next(done), total, what)

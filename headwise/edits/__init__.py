@@ -9,8 +9,8 @@
     patch           weights, output, q, k or v of another run
     call, weights, output          any function of the call, its weights or its output
 
-Each says first where, as `watch(only=)` does, and `heads`, `examples` and `steps`. An edit of your own is a
-subclass of `Edit`.
+Each edit takes `where` first, as `watch(only=)` does, and `heads`, `examples` and `steps`. To write another edit,
+subclass `Edit`.
 """
 
 from headwise.edits.ablate import ablate, head_mask

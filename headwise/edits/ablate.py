@@ -1,4 +1,4 @@
-"""Switch heads off, or replace their output by a mean or by that of another example."""
+"""Switch heads off, or replace their output by a mean or by the output for another example."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ How = Literal["zero", "mean", "resample"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ablate(Edit):
-    """What `ablate` makes."""
+    """The edit that `ablate` makes."""
 
     how: How = dataclasses.field(default="zero", kw_only=True)
     means: Mapping[str, Tensor] | None = dataclasses.field(default=None, kw_only=True)  # [H, E] by layer
@@ -56,7 +56,7 @@ class Ablate(Edit):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadMask(Edit):
-    """What `head_mask` makes."""
+    """The edit that `head_mask` makes."""
 
     factors: Tensor = dataclasses.field(kw_only=True)
 
@@ -82,9 +82,9 @@ def ablate(
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
         how: "zero", as TransformerLens' zero ablation; "mean" of the outputs of the head up to the query, of its own
-            example, padding left out (a decoder may not know later ones); "resample" = those of the next example of
-            the batch, at the same position of the tensor (of another run: `patch(where, source, "output")`).
-        means: for how="mean", the means of a data set in their place: what `mean_outputs` gives, or the records of
+            example, padding left out (a decoder may not know later ones); "resample" = the outputs of the next example
+            of the batch, at the same position of the tensor (of another run: `patch(where, source, "output")`).
+        means: for how="mean", the means of a data set instead: the result of `mean_outputs`, or the records of
             another run that was watched with values=True (all their queries count, padding too).
 
     Raises ArgumentError for another `how`; inside the model for heads that a layer does not have.
@@ -100,8 +100,8 @@ def ablate(
 def head_mask(where: Choice, factors: Tensor | float, **chosen: Unpack[Chosen]) -> HeadMask:
     """Multiply the weights of each head by a number, as `head_mask` of transformers 4 did; gradients reach `factors`.
 
-    `factors` is a number, [H] or [B, H]. Michel et al. 2019 call the gradient by it, of a loss, the importance of a
-    head.
+    `factors` is a number, [H] or [B, H]. Michel et al. 2019 call the gradient of a loss by this number the importance
+    of a head.
     """
     found = factors if isinstance(factors, Tensor) else torch.tensor(factors, device="cpu")
     return HeadMask(where, **chosen, factors=found)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_ALL = window(None, None).owned()  # what a call without a mask may attend to
+_ALL = window(None, None).owned()  # the cells that a call without a mask may attend to
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block(OfPairs):
-    """What `block` and `only` make."""
+    """The edit that `block` and `only` make."""
 
-    others: bool = dataclasses.field(default=False, kw_only=True)  # the keys that are not chosen
+    others: bool = dataclasses.field(default=False, kw_only=True)  # True = block the keys that are not chosen
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class Block(OfPairs):
         if not bool(((queries.any(1) & keys.any(1))[:, None] & cells).any()):
             return call
         tables = smallest(queries, (0,)), smallest(keys, (0,)), smallest(cells, (0, 1))
-        # All layers with one mask share what is planned for the edited one.
+        # All layers with the same mask share the plan of the edited mask.
         key = ("blocked", *call.shape[2:], *map(contents_of, tables))
         mask = (_ALL if call.mask is None else call.mask).remember(
             key, lambda mask: knockout(*tables) if mask is _ALL else mask & knockout(*tables)
@@ -58,12 +58,12 @@ def block(
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
         queries, keys: a position, counted from the first real token of each example, negative ones from the end of the
-            prompt; a text, which means the tokens that it is made of wherever it stands as whole words; a slice or a
+            prompt; a text, which means its tokens wherever it occurs as whole words; a slice or a
             range; a function (label, position) -> bool; several of these in a list. None = all. Texts and functions
             need `tokens=`, and mean tokens of the prompt.
 
-    A query that may attend to no key any more gets an output of 0, and is counted (`changed.emptied`). A mask: the run
-    stays on the kernels that it would run on.
+    A query that may attend to no key any more gets an output of 0, and is counted (`changed.emptied`). This edit is a
+    mask: the run stays on the kernels that it would run on.
     """
     return Block(where, queries=queries, keys=keys, **chosen)
 
@@ -75,5 +75,5 @@ def only(
     keys: Positions = None,
     **chosen: Unpack[Chosen],
 ) -> Block:
-    """These queries may attend to these keys alone, as far as they could before. Otherwise as `block`."""
+    """These queries may attend only to these keys, and only where they could before. Otherwise as `block`."""
     return Block(where, queries=queries, keys=keys, **chosen, others=True)

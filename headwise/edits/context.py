@@ -34,24 +34,24 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
             model(**inputs)                    # or model.generate(...)
         print(changed.emptied)
 
-    An edit changes a call before its kernel runs, or its output: see `headwise.edits`. They are applied in their order;
-    masks and biases are combined. What is a mask, a bias or concerns whole heads stays on fused kernels. Attention that
-    is written by hand is known only when its weights meet the values: its output takes another value there, and weights
-    that the model returns are the edited ones. Gradients flow. The model itself is not changed; leaving the context
-    leaves nothing behind, also after an exception. Inside is what this thread, task or generator runs, and what the
-    threads and jobs run that it starts.
+    An edit changes a call before its kernel runs, or its output: see `headwise.edits`. Edits are applied in their
+    order; masks and biases are combined. Edits that are masks or biases, or that concern whole heads, stay on fused
+    kernels. Attention that is written by hand is recognised only when its weights meet the values: there its output is
+    replaced, and weights that the model returns are the edited ones. Gradients flow. The model itself is not changed,
+    and leaving the context leaves nothing behind, also after an exception. The edits apply to the computations of this
+    thread, task or generator, and of the threads and jobs that it starts.
 
     `headwise.watch` and `edit` may be inside one another in either order: records show the edited calls.
 
     Args:
         model: any module. Its modules' paths are the names of the layers, as for `watch`.
-        edits: one, or several in their order.
-        tokens: so that edits can name positions by text: a tokenizer of transformers, which reads the ids that the
+        edits: one edit, or several in their order.
+        tokens: needed to name positions by text: a tokenizer of transformers, which reads the ids that the
             model is given; what it returned; a list of names for each example; {"source": ..., "target": ...}.
 
     Raises:
-        DtypeError, ArgumentError: an argument that makes no sense, named. ArgumentError at the end of the context, if
-            an edit was at no place (not if there is another exception).
+        DtypeError, ArgumentError: an argument that makes no sense; the message names it. ArgumentError at the end of
+            the context, if an edit applied nowhere (not if there is another exception).
         EditRefused: inside the context, at an attention that an edit means and that cannot be edited.
     """
     found: list[Any] = list(edits) if isinstance(edits, (list, tuple)) else [edits]
@@ -69,7 +69,7 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
 
 
 class Editing:
-    """The context of `edit`, and what it gives."""
+    """The context of `edit`; `with` gives this object."""
 
     def __init__(self, model: nn.Module, edits: Sequence[Edit], tokens: Any) -> None:
         self._model, self._edits, self._naming = model, edits, Naming(tokens)
@@ -90,7 +90,7 @@ class Editing:
         return select(self._editor.sites, wanted)[0]
 
     def plan(self, *args: Any, **kwargs: Any) -> str:
-        """Which layers are edited, by what, on which kernel, and about how many times as long as unedited that takes.
+        """The edited layers, with the edit, the kernel, and about how many times as long the layer takes as unedited.
 
         The model runs once with these inputs, without gradients.
         """
@@ -131,7 +131,7 @@ class Editing:
 
 
 def _rewritten(module: nn.Module, args: Any, out: Any) -> Any:
-    """A forward hook: weights that a module returns are those after the edit."""
+    """A forward hook: it edits the weights that a module returns."""
     recogniser = recogniser_here()
     if recogniser is None or not recogniser.rewriting:
         return None
@@ -140,7 +140,7 @@ def _rewritten(module: nn.Module, args: Any, out: Any) -> Any:
 
 
 def _forget(*_: Any) -> None:
-    """A forward hook: the model has returned, nobody can ask for its weights any more."""
+    """A forward hook: it forgets the weights of a model that has returned."""
     recogniser = recogniser_here()
     if recogniser is not None:
         recogniser.rewriting.forget()

@@ -1,4 +1,4 @@
-"""What an edit is: a function from a call of attention to another call, on its weights, or on its output."""
+"""The base class of edits: functions that change a call of attention, its weights, or its output."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ class Chosen(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Edit:
-    """The base class. A subclass changes one of the three, or several; what it does not define stays as it is.
+    """The base class. A subclass defines one or several of `call`, `weights` and `output`; the others change nothing.
 
     Args:
-        where: which layers, as for `watch(only=)`: a path or part of it, a pattern, a number from 0, or several.
-        heads: which query heads; None = all.
-        key_heads: in place of `heads`: all query heads that read these key/value heads (grouped queries).
-        examples: which examples of the batch, which `generate` was given: all beams of one are one; None = all.
-        steps: "prompt" = the passes over the prompt, which are step 0; "decode" = those after it, from step 1; or a
-            range of steps; None = all. The prompt is what `generate` was given; without `generate`, all that a pass
-            with several tokens ends with.
+        where: the layers, as for `watch(only=)`: a path or part of it, a pattern, a number from 0, or several.
+        heads: the query heads; None = all.
+        key_heads: instead of `heads`: all query heads that read these key/value heads (grouped queries).
+        examples: the examples of the batch, as `generate` was given it: all beams of an example count as one; None =
+            all.
+        steps: "prompt" = the passes over the prompt, which are step 0; "decode" = the passes after it, from step 1; or
+            a range of steps; None = all. The prompt is what `generate` was given; without `generate` it is the sequence
+            up
+                to the last pass over several tokens.
     """
 
     where: Choice
@@ -67,50 +69,50 @@ class Edit:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the edit in messages."""
         return type(self).__name__.lower()
 
     @property
     def of_output(self) -> bool:
-        """Whether it changes outputs alone, so that the model's own kernel runs."""
+        """Whether the edit changes only outputs, so that the model's own kernel runs."""
         return type(self).call is Edit.call and not self.needs_weights
 
     @property
     def changes_output(self) -> bool:
-        """Whether it changes outputs, alone or beside something else."""
+        """Whether the edit changes outputs, and maybe something else too."""
         return type(self).output is not Edit.output
 
     @property
     def needs_weights(self) -> bool:
-        """Whether it changes weights, so that these have to be computed, some rows at a time."""
+        """Whether the edit changes weights, so that they have to be computed, some rows at a time."""
         return type(self).weights is not Edit.weights
 
     @property
     def sets(self) -> str:
-        """What it sets, so that no second edit may set it for the same head; empty = it is combined with others."""
+        """The thing that the edit sets, which no second edit may set for the same head; empty = edits are combined."""
         return ""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """Another call in the place of this one."""
+        """Return the call that replaces this one."""
         return call
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """Other weights [B, H, rows, K] in the place of these, which are those of whole rows."""
+        """Return the weights [B, H, rows, K] that replace these, which are whole rows."""
         return weights
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """Another output [B, H, Q, E] in the place of this one."""
+        """Return the output [B, H, Q, E] that replaces this one."""
         return out
 
     def applies(self, at: Where) -> bool:
-        """Whether this pass is among its steps. Raises ArgumentError for heads or examples that there are not."""
+        """Whether this pass is one of the edit's steps. ArgumentError for heads or examples that do not exist."""
         self.cells(at)
         if isinstance(self.steps, range):
             return at.step in self.steps
         return self.steps is None or (self.steps == "prompt") == (at.step == 0)
 
     def _chosen(self, name: Literal["heads", "key_heads", "examples"], count: int, at: Where) -> Tensor:
-        """Which of so many heads or examples it means, bool [count]."""
+        """Which of `count` heads or examples the edit means, bool [count]."""
         choice: Numbers = getattr(self, name)
         found = torch.zeros(count, dtype=torch.bool, device=at.device)
         if choice is None:
@@ -125,7 +127,7 @@ class Edit:
         return found
 
     def cells(self, at: Where) -> Tensor:
-        """The examples and heads that it means, bool [B, H]."""
+        """The examples and heads that the edit means, bool [B, H]."""
         if self.key_heads is None:
             heads = self._chosen("heads", at.heads, at)
         else:
@@ -134,12 +136,12 @@ class Edit:
         return examples[:, None] & heads
 
     def everywhere(self, at: Where) -> bool:
-        """Whether it means all examples and heads."""
+        """Whether the edit means all examples and heads."""
         return bool(self.cells(at).all())
 
 
 def check_factor(what: str, value: object, hint: str = "") -> None:
-    """ArgumentError unless it is a finite number above 0, or a tensor of one."""
+    """Raise ArgumentError unless `value` is a finite number above 0, or a tensor of one number."""
     number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not (number > 0 and math.isfinite(number)):
         raise ArgumentError(f"{what} must be a finite number above 0{hint}. Received: {brief(value)}")

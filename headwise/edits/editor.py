@@ -23,16 +23,16 @@ from headwise.errors import ArgumentError, EditRefused, brief
 from headwise.functional import attention, editors, running, tell, unasked
 from headwise.records.names import check_choice, select
 
-Planned = tuple[str, AttentionCall, AttentionCall, list[Edit]]  # a layer, its call before and after, by which edits
+Planned = tuple[str, AttentionCall, AttentionCall, list[Edit]]  # a layer, its call before and after, the edits
 
 
 class Editor(Follower):
     """Follows a model for its edits.
 
     Args:
-        parts: of the model.
-        edits: in their order.
-        naming, inputs: what positions are named by.
+        parts: the parts of the model.
+        edits: the edits in their order.
+        naming, inputs: the names of positions, and the ids of tokens.
     """
 
     parts: Modules
@@ -40,14 +40,14 @@ class Editor(Follower):
 
     def __init__(self, parts: Modules, edits: Sequence[Edit], naming: Naming, inputs: Inputs) -> None:
         self.parts, self.generating = parts, inputs.generating
-        self.sites: list[str] = []  # in the order in which they were seen first
+        self.sites: list[str] = []  # in the order in which the layers were first seen
         self.emptied = 0  # queries that were left without keys
         self.plans: list[Planned] | None = None  # while plan() runs
         self._edits = edits
         self._met = Met()  # the positions that edits mean
         self._progress = Progress(naming, inputs, self._met)
-        self._applied: set[int] = set()  # the ids of the edits that were made
-        self._elsewhere: EditRefused | None = None  # of a layer that ran where it could not be followed
+        self._applied: set[int] = set()  # the ids of the edits that were applied
+        self._elsewhere: EditRefused | None = None  # the error for a layer that ran where it could not be followed
         self._recomputed = 0  # passes inside of gradient checkpointing that the backward pass has still to run again
 
     def means(self, place: Place) -> bool:
@@ -56,18 +56,18 @@ class Editor(Follower):
         return self.may_edit(place.name)
 
     def may_edit(self, name: str) -> bool:
-        """Whether an edit means this path, or a number that it may have."""
+        """Whether an edit means this path, or a number that the layer may have."""
         parts = (part for each in self._edits for part in check_choice(each.where))
         return any(isinstance(part, int) or select([name], [part])[0] for part in parts)
 
     def attention(self, place: Place, event: Event) -> None:
-        """Change what is computed, if an edit means it."""
+        """Change a computation, if an edit means it."""
         assert event.call is not None
         with unasked((self,)), torch._C.DisableTorchFunction():
             self._apply(place, event, event.call)
 
     def __call__(self, call: AttentionCall) -> Tensor | None:
-        """headwise's own attention is about to run: its output, if an edit changes it."""
+        """Called before headwise's own attention runs. Returns its output, if an edit changes it."""
         place = None if running() else self.parts.place()
         recogniser = recogniser_here()
         if place is None or recogniser is None:
@@ -83,7 +83,7 @@ class Editor(Follower):
             return out if event.then is None else event.then(out)
 
     def _apply(self, place: Place, event: Event, call: AttentionCall) -> None:
-        """Set what edits make of a call."""
+        """Apply the edits to a call, and set the result in its event."""
         number = self.parts.number_of(place)
         self.parts.computed(place)
         name = f"{place.name}#{number + 1}" if number else place.name
@@ -131,7 +131,7 @@ class Editor(Follower):
             self.sites.append(name)
         return [each for each in self._edits if name in select(self.sites, check_choice(each.where))[0]]
 
-    # What cannot be edited is an error.
+    # Errors for attention that cannot be edited.
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
         """EditRefused, if an edit means this place."""
@@ -140,7 +140,7 @@ class Editor(Follower):
             raise EditRefused(f"{place.name} cannot be edited: {' '.join(refusal.reason.split())}{at}")
 
     def check_closed(self) -> None:
-        """At the beginning: EditRefused for a module that an edit means, and in which nothing can be seen."""
+        """At the beginning: EditRefused for a module that an edit means, and inside which nothing can be seen."""
         for line in self.parts.closed(set()):
             if self.may_edit(line.name) and self._edits_of(line.name):
                 raise EditRefused(f"{line.name} cannot be edited: {line.how}")
@@ -152,7 +152,7 @@ class Editor(Follower):
             raise self._elsewhere
 
     def check(self) -> None:
-        """At the end: EditRefused for what was not edited, ArgumentError for an edit that was at no place."""
+        """At the end: EditRefused for a module that was not edited, ArgumentError for an edit that applied nowhere."""
         if self._elsewhere is not None:
             raise self._elsewhere
         if self._recomputed > 0:
@@ -196,7 +196,7 @@ def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
 
 
 def _check_overlaps(edits: Sequence[Edit], at: Where) -> None:
-    """ArgumentError for two edits that set the same of one head."""
+    """ArgumentError for two edits that set the same thing of one head."""
     for i, one in enumerate(edits):
         for two in edits[:i]:
             if one.sets and one.sets == two.sets and bool((one.cells(at) & two.cells(at)).any()):

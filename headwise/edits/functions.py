@@ -1,4 +1,4 @@
-"""Any function of a call, of its weights or of its output, for what no other edit does."""
+"""Edits by any function of a call, of its weights or of its output, where no other edit fits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Function(Edit):
             raise ArgumentError(f"{self.name}: expected a function. Received: {type(self.f).__name__}")
 
     def _put(self, found: Tensor, before: Tensor, at: Where) -> Tensor:
-        """What the function has returned in the place of what was there, for the heads that the edit means."""
+        """The tensor `before`, with the result of the function for the heads that the edit means."""
         if not isinstance(found, Tensor) or found.shape != before.shape:
             received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(
@@ -46,7 +46,7 @@ class _Function(Edit):
 
 
 class Call(_Function):
-    """What `call` makes."""
+    """The edit that `call` makes."""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
         found = self.f(call, at)
@@ -58,37 +58,37 @@ class Call(_Function):
 
 
 class Weights(_Function):
-    """What `weights` makes."""
+    """The edit that `weights` makes."""
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        return self._put(self.f(weights.clone(), at, rows), weights, at)  # it may write to them
+        return self._put(self.f(weights.clone(), at, rows), weights, at)  # the function may write to the copy
 
 
 class Output(_Function):
-    """What `output` makes."""
+    """The edit that `output` makes."""
 
     def output(self, out: Tensor, at: Where) -> Tensor:
         return self._put(self.f(out.clone(), at), out, at)
 
 
 def call(where: Choice, f: OfCall, *, steps: Steps = None) -> Call:
-    """`f(call, where)` in the place of a call, such as `dataclasses.replace(call, scale=2 * call.scale)`.
+    """Replace a call by `f(call, where)`, such as `dataclasses.replace(call, scale=2 * call.scale)`.
 
     The call has q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E], after rotary positions; its mask is aligned to its
-    lengths. What `f` returns runs on the kernel that suits it.
+    lengths. The call that `f` returns runs on the kernel that suits it.
     """
     return Call(where, steps=steps, f=f)
 
 
 def weights(where: Choice, f: OfWeights, **chosen: Unpack[Chosen]) -> Weights:
-    """`f(weights, where, rows)` in the place of the weights [B, H, rows, K], whole rows of some queries at a time.
+    """Replace weights by `f(weights, where, rows)`: [B, H, rows, K], whole rows of some queries at a time.
 
-    They need not sum to 1 afterwards. They are computed tile by tile, in linear memory, which takes longer than a fused
+    New weights need not sum to 1. Weights are computed tile by tile, in linear memory, which takes longer than a fused
     kernel.
     """
     return Weights(where, **chosen, f=f)
 
 
 def output(where: Choice, f: OfOutput, **chosen: Unpack[Chosen]) -> Output:
-    """`f(output, where)` in the place of the output of the heads [B, H, Q, E], before their output projection."""
+    """Replace the output of the heads [B, H, Q, E], before the output projection, by `f(output, where)`."""
     return Output(where, **chosen, f=f)

@@ -1,4 +1,4 @@
-"""What a model and its parts are given while it is edited: ids, and which of them are padding."""
+"""Remembers the inputs of a model and its parts while it is edited: ids, and which of them are padding."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _IDS = ("input_ids", "inputs_ids", "ids", "inputs")
 
 
 class Inputs(threading.local):
-    """The ids and the mask of padding that each module was given last in a thread."""
+    """The last ids and padding mask that each module was given in a thread."""
 
     def __init__(self, model: nn.Module, generating: Generating) -> None:
         self._model, self.generating = model, generating
         self._ids: dict[str, Tensor] = {}  # by the path of the module; the model's own is ""
-        self._real: dict[str, Tensor] = {}  # [B, N], of the model: 1 = a real token
+        self._real: dict[str, Tensor] = {}  # [B, N], the mask of the model: 1 = a real token
         parts = {part for name, _ in model.named_modules() for part in name.split(".")}
         self._has_both = any("encoder" in part for part in parts) and any("decoder" in part for part in parts)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Inside this context it is remembered what modules are given."""
+        """Inside this context the inputs of modules are remembered."""
         with contextlib.ExitStack() as stack:
             for path, module in self._model.named_modules():
                 if not path or "input_ids" in inspect.signature(type(module).forward).parameters:
@@ -64,19 +64,19 @@ class Inputs(threading.local):
         return None
 
     def source_ids(self, site: str, length: int) -> Tensor | None:
-        """Those of the keys of cross-attention: the model's own only if no part of it was given ids of this length."""
+        """The ids of the keys of cross-attention: the model's own only if none of its parts got ids of this length."""
         paths = sorted(self._ids, key=lambda path: (not path, site.startswith(f"{path}.")))
         return next((self._ids[path] for path in paths if self._ids[path].shape[1] == length), None)
 
     def prompt(self, site: str, total: int, batch: int, *, has_cache: bool) -> Tensor | None:
-        """The ids [B, N] that `generate` was given, if a layer with so many tokens so far reads them."""
+        """The ids [B, N] that `generate` was given, if they are read by a layer that has seen `total` tokens so far."""
         ids = _ids_of(self.generating.inputs)
         if ids is None or self._has_both or batch % len(ids):
             return None
         return ids if has_cache or total == ids.shape[1] else None
 
     def real(self, site: str, length: int, batch: int) -> Tensor | None:
-        """Which of this many tokens are none of padding, bool [B, length]; None if the model was not told."""
+        """Which of `length` tokens are not padding, bool [B, length]; None if the model got no mask."""
         name = "decoder_attention_mask" if self.decodes(site) else "attention_mask"
         for found in (self.generating.inputs.get(name), self._real.get(name)):
             if (
@@ -90,7 +90,7 @@ class Inputs(threading.local):
         return None
 
     def repeats_of(self, batch: int) -> int:
-        """How many rows of this batch belong to one example of what `generate` was given."""
+        """How many rows of this batch belong to one example of the inputs of `generate`."""
         given = [x for x in self.generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
         return max(1, batch // len(given[0])) if given and len(given[0]) and batch % len(given[0]) == 0 else 1
 

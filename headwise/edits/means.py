@@ -1,4 +1,4 @@
-"""The mean output of heads over a data set, to put in the place of their output."""
+"""The mean output of heads over a data set, which can replace their output."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*
 
     Args:
         model: any module that `headwise.edit` can edit. It runs once for each batch, without gradients.
-        batches: what the model is given: dicts of its arguments, or a tensor or tuple of them.
-        where: which layers, as for every edit.
+        batches: the inputs of the model: dicts of its arguments, or a tensor or tuple of them.
+        where: the layers, as for every edit.
 
-    Queries of padding on the left do not count. Raises ArgumentError if there is no batch, or a layer saw no token.
+    Queries of padding on the left do not count. Raises ArgumentError if there is no batch, or a layer read no token.
     """
     sums = _Sums(where)
     count = 0
@@ -45,13 +45,13 @@ def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*
 
 
 def means_of(source: Means | Seen) -> dict[str, Tensor]:
-    """The means [H, E] that are given, or those of records that were watched with values=True."""
+    """The given means [H, E], or the means of records that were watched with values=True."""
     if not isinstance(source, Seen):
         return dict(source)
     found: dict[str, Tensor] = {}
     for record in source:
         if record.site is not None:
-            # The mean over the queries of A v is (what each key receives) v, divided by their number.
+            # The mean over the queries of A v is (what each key receives) v, divided by the number of queries.
             received = record.received()[:, :, None]
             out = by_key_head(received, attended_values(record).to(received.dtype))[:, :, 0] / record.shape[2]
             found[record.site.name] = out.mean(0)

@@ -13,17 +13,17 @@ UNKNOWN = -1  # the id of a token that was read before the edits began
 
 
 class Naming:
-    """Names from what `tokens=` was given: a tokenizer, which then reads the ids that modules are given, or names.
+    """Names of tokens, from the argument `tokens=`: names, or a tokenizer, which reads the ids that modules are given.
 
     Args:
-        tokens: an object with `convert_ids_to_tokens`; what `headwise.text.as_tokens` takes; {"source": ..., "target":
+        tokens: an object with `convert_ids_to_tokens`; a value for `headwise.text.as_tokens`; {"source": ..., "target":
             ...} for an encoder-decoder; or None.
     """
 
     def __init__(self, tokens: Any) -> None:
         self._tokenizer: Any = tokens if hasattr(tokens, "convert_ids_to_tokens") else None
         self._given: dict[str, list[Tokens]] = {}
-        self._last: tuple[list[list[int]], list[Tokens]] | None = None  # the layers of a model read the same
+        self._last: tuple[list[list[int]], list[Tokens]] | None = None  # the layers of a model read the same ids
         if tokens is None or self._tokenizer is not None:
             return
         if isinstance(tokens, dict) and tokens.keys() <= {"source", "target"}:
@@ -33,7 +33,7 @@ class Naming:
 
     @property
     def reads_ids(self) -> bool:
-        """Whether names are made of ids."""
+        """Whether names are made from ids."""
         return self._tokenizer is not None
 
     def names(self, rows: list[list[int]]) -> list[Tokens]:

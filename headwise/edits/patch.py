@@ -1,4 +1,4 @@
-"""Put what another run computed in the place of this one's: activation patching."""
+"""Replace numbers of this run by those of another run: activation patching."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHAT: tuple[What, ...] = ("weights", "output", "q", "k", "v")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Patch(Edit):
-    """What `patch` makes."""
+    """The edit that `patch` makes."""
 
     what: What = dataclasses.field(kw_only=True)
     source: AttentionRecord | Seen = dataclasses.field(kw_only=True)
@@ -51,9 +51,9 @@ class _Patch(Edit):
         return self.what in ("k", "v")
 
     def found(self, at: Where) -> tuple[AttentionRecord, Tensor]:
-        """The source of this layer, and for each query, or key, the one of the source; -1 = none.
+        """The source of this layer, and for each query, or key, its position in the source; -1 = none.
 
-        RecordError if there is no source, or one of another shape.
+        RecordError if there is no source, or it has another shape.
         """
         record = self.source
         if isinstance(record, Seen):
@@ -110,14 +110,14 @@ class _Patch(Edit):
         return record, origins
 
     def chosen_rows(self, at: Where, origins: Tensor) -> Tensor:
-        """Where to patch: bool [B, H, Q], or [B, H, K]."""
+        """The rows to patch: bool [B, H, Q], or [B, H, K]."""
         means = keys_of if self.of_keys else queries_of
         rows = means(self.positions, at, "patch") & (origins >= 0)
         return self.cells(at)[:, :, None] & rows[:, None]
 
 
 class PatchWeights(_Patch):
-    """What `patch(what="weights")` makes."""
+    """The edit that `patch(what="weights")` makes."""
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
         """The source's weights in the chosen rows."""
@@ -136,7 +136,7 @@ class PatchWeights(_Patch):
 
 
 class PatchOutput(_Patch):
-    """What `patch(what="output")` makes."""
+    """The edit that `patch(what="output")` makes."""
 
     def output(self, out: Tensor, at: Where) -> Tensor:
         """The source's output in the chosen rows."""
@@ -149,7 +149,7 @@ class PatchOutput(_Patch):
 
 
 class PatchVectors(_Patch):
-    """What `patch` makes for q, k and v."""
+    """The edit that `patch` makes for q, k and v."""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
         """The call with the source's vectors at the chosen positions."""
@@ -161,10 +161,10 @@ class PatchVectors(_Patch):
                 "v, the output or the weights"
             )
         theirs, ours = getattr(record, self.what), getattr(call, self.what)
-        if ours.shape[1] % theirs.shape[1] == 0:  # a record keeps what several heads share once
+        if ours.shape[1] % theirs.shape[1] == 0:  # a record keeps once what several heads share
             theirs = theirs.repeat_interleave(ours.shape[1] // theirs.shape[1], 1)
         chosen = self.chosen_rows(at, origins)
-        if ours.shape[1] < at.heads:  # a key head is read by several heads, of which some may be meant
+        if ours.shape[1] < at.heads:  # a key head is read by several heads, of which the edit may mean some
             times = at.heads // ours.shape[1]
             per_group = chosen.unflatten(1, (ours.shape[1], times))
             if torch.equal(per_group, per_group[:, :, :1].expand_as(per_group)):
@@ -196,13 +196,13 @@ def patch(
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        source: a record, or a `Seen` with a record of each run of each of these layers. Of the same heads, and of the
+        source: a record, or a `Seen` with a record of each run of each of these layers. It has the same heads, and the
             same batch or of one example.
         what: "weights"; "output", before the output projection; "q", "k" or "v", as they meet each other (after rotary
             positions). "output" and "v" need a source that was watched with values=True.
         positions: which queries (of q, weights and the output) or keys (of k and v), as for `block`. None = all.
-        align: for a source of another length: for each query of this run (of k and v: each key) that of the source, -1
-            for none. q and k cannot be moved, because they may be rotated to their positions.
+        align: for a source of another length: for each query of this run (of k and v: each key) the one of the source,
+            -1 for none. q and k cannot be moved, because they may be rotated to their positions.
 
     Raises ArgumentError for another `what`; inside the model RecordError and ShapeError for a source that does not fit.
     """

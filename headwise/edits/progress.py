@@ -1,4 +1,4 @@
-"""How far each sequence is: the positions of queries and keys in every step of a generation."""
+"""Follows each sequence: the positions of queries and keys in every step of a generation."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from headwise.text import Tokens
 
 @dataclasses.dataclass
 class _Sequence:
-    """One sequence that a layer reads, pass by pass."""
+    """A sequence that a layer reads, pass by pass."""
 
-    name: str  # of the layer
-    run: int | None  # which call of `generate` reads it
+    name: str  # the path of the layer
+    run: int | None  # the call of `generate` that reads it
     total: int  # tokens so far, padding included
-    padding: Tensor  # [B], how many of them stand before the first real token
+    padding: Tensor  # [B], the number of padding tokens before the first real token
     lengths: Tensor  # [B], real tokens of the prompt
-    ends: Tensor  # [B], where the padding behind the last real token begins
-    prompt: int | None = None  # how many columns `generate` was given
+    ends: Tensor  # [B], where the padding after the last real token begins
+    prompt: int | None = None  # the number of columns that `generate` was given
     step: int = 0
-    ids: list[list[int]] | None = None  # of the prompt, padding included
+    ids: list[list[int]] | None = None  # the ids of the prompt, padding included
     tokens: Sequence[Tokens] | None = None
 
     def go_on(self, total: int) -> None:
-        """The next pass ends at `total`."""
+        """The sequence after the next pass, which ends at `total`."""
         self.step = 0 if self.prompt is not None and total <= self.prompt else self.step + 1
         self.total, self.ends = total, torch.full_like(self.ends, total)
 
@@ -48,12 +48,12 @@ class Progress(threading.local):
     def __init__(self, naming: Naming, inputs: Inputs, met: Met) -> None:
         self._generating, self._naming, self._inputs, self.met = inputs.generating, naming, inputs, met
         self._sequences: dict[str, _Sequence] = {}
-        self._last: _Sequence | None = None  # of the last self-attention: the queries of cross-attention are its own
+        self._last: _Sequence | None = None  # of the last self-attention: cross-attention has the same queries
 
     def where(self, place: Place, name: str, call: AttentionCall, nth: int | None) -> Where:
-        """Where a call is made, which is the next pass of its layer.
+        """The place of a call, which is the next pass of its layer.
 
-        In one of the processes that share a sequence, positions and lengths are those of the whole.
+        In one of the processes that share a sequence, positions and lengths are those of the whole sequence.
         """
         (batch, heads, q_len, k_len), device, share = call.shape, call.q.device, call.share
         causal, step, shift, drafts = is_causal(*call.whole), 0, 0, False
@@ -77,7 +77,7 @@ class Progress(threading.local):
                 names = self._names_of_source(name, first, key_lengths, k_len)
             else:
                 of = self._last = self._sequence(place, name, call)
-                # A cache that slides has the last keys; one of a fixed size begins with the first.
+                # A cache that slides has the last keys; a cache of a fixed size begins with the first key.
                 begin = max(0, of.total - k_len)
                 keys, shift = _positions(cols + begin, of.padding, of.ends), of.total - q_len - begin
                 names, key_lengths = of.tokens, of.lengths
@@ -92,7 +92,7 @@ class Progress(threading.local):
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:
-        """The sequence of the queries of cross-attention: that of the self-attention before it, if this is edited."""
+        """The sequence of the queries of cross-attention: that of the self-attention before it, if it is edited."""
         known, run = _cache_length(place), self._generating.run
         total = known if known is not None and known >= q_len else q_len
         last = self._last
@@ -102,7 +102,7 @@ class Progress(threading.local):
             and len(last.padding) == batch
             and _stack(last.name) == _stack(name)
         ):
-            self._sequences[name] = dataclasses.replace(last, name=name)  # it may not be seen in every pass
+            self._sequences[name] = dataclasses.replace(last, name=name)  # self-attention may not be seen in every pass
             return last
         before = self._sequences.get(name)
         if before is not None and before.run == run and len(before.padding) == batch and total > before.total:
@@ -145,7 +145,7 @@ class Progress(threading.local):
     def _begin(
         self, name: str, batch: int, q_len: int, total: int, extent: tuple[Tensor, Tensor], prompt: Tensor | None
     ) -> _Sequence:
-        """The first pass over a sequence that is seen."""
+        """Begin a sequence at the first pass that is seen."""
         columns = total if prompt is None else prompt.shape[1]
         first, last = self._extent(name, batch, columns, extent)
         ends = last if columns == total else torch.full_like(last, total)
@@ -156,7 +156,7 @@ class Progress(threading.local):
         return made
 
     def _extent(self, name: str, batch: int, length: int, otherwise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The first real token of each example, and one more than the last: by the mask that the model was given."""
+        """The first real token of each example, and one more than the last, by the mask that the model was given."""
         real = self._inputs.real(name, length, batch)
         if real is None:
             return otherwise
@@ -193,7 +193,7 @@ class Progress(threading.local):
 
 
 def _stack(name: str) -> str:
-    """The path of a stack of layers: what comes before the first number."""
+    """The path of a stack of layers: the part before the first number."""
     return re.split(r"\.\d", name)[0]
 
 
@@ -214,13 +214,13 @@ def _ends(used: Tensor | None, batch: int, k_len: int, device: torch.device) -> 
 
 
 def _positions(places: Tensor, padding: Tensor, ends: Tensor) -> Tensor:
-    """[B, N]: places less the padding; -1 for padding, before and behind."""
+    """[B, N]: places minus the padding; -1 for padding, before and behind."""
     found = places[None] - padding[:, None]
     return found.masked_fill(places[None] >= ends[:, None], -1).clamp(min=-1)
 
 
 def _cache_length(place: Place) -> int | None:
-    """How many tokens a cache of transformers has, those that it dropped included; None without one."""
+    """How many tokens a cache of transformers has, dropped ones included; None without a cache."""
     around: Place | None = place
     while around is not None:
         for each in (*around.keywords.values(), *around.arguments):

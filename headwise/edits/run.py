@@ -1,4 +1,4 @@
-"""The output of a call that edits change."""
+"""Computes the output of a call that edits change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headwise.errors import ShapeError
 from headwise.functional import attention
 from headwise.kernels import exact
 
-# So many cells of the weights are computed at once.
+# The number of cells of the weights that are computed at once.
 CELLS = 2**22
 
 
 def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[AttentionCall, Tensor | None]:
     """(the call after all edits of calls, its output [B, H, Q, E]); the edits are applied in their order.
 
-    None in place of the output if all edits are of outputs alone: the model computes it.
+    None instead of the output if edits change only outputs: then the model computes it.
     """
     batch, heads, q_len, _ = call.shape
     whole = (batch, heads, q_len, call.v.shape[3])
@@ -43,7 +43,7 @@ def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[Attentio
 
 
 def output_of(edits: Sequence[Edit], at: Where, out: Tensor) -> Tensor:
-    """What edits of outputs make of an output [B, H, Q, E]."""
+    """An output [B, H, Q, E] after the edits of outputs."""
     for each in edits:
         out = each.output(out, at)
     return out
@@ -67,7 +67,8 @@ def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
     parts, finite = [], exact.is_finite(call.q, call.k, call.v)
     for start in range(0, q_len, step):
         rows = slice(start, min(q_len, start + step))
-        # Where something is not finite, only pairs that the mask allows may meet, and those that an edit gave a weight.
+        # Where something is not finite, only pairs that the mask allows may meet, and pairs to which an edit gave a
+        # weight.
         allowed = None if finite else call.allowed(rows)
         plain = call.weights(rows) if allowed is None else exact.weights_of(call, rows, allowed)
         weights = _edited(plain, edits, at, rows)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Temperature(Edit):
-    """What `temperature` makes."""
+    """The edit that `temperature` makes."""
 
     t: float = dataclasses.field(kw_only=True)
 
@@ -62,12 +62,12 @@ class Temperature(Edit):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopK(Edit):
-    """What `topk` makes."""
+    """The edit that `topk` makes."""
 
     k: int = dataclasses.field(kw_only=True)
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The largest weights of each row, with the sum that all had."""
+        """The largest weights of each row, scaled to the sum that all weights had."""
         if self.k >= weights.shape[-1]:
             return weights
         largest = weights.topk(self.k, -1)
@@ -78,7 +78,7 @@ class TopK(Edit):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window(Edit):
-    """What `window` makes."""
+    """The edit that `window` makes."""
 
     before: int = dataclasses.field(kw_only=True)
     after: int = dataclasses.field(kw_only=True)
@@ -124,9 +124,9 @@ def window(
     first: int = 0,
     **chosen: Unpack[Chosen],
 ) -> Window:
-    """Each query attends to `before` keys before its own and `after` after it, as far as it could; a mask.
+    """Each query attends to `before` keys before its own and `after` keys after it, where it could before. A mask.
 
-    `first`: also the first keys of each example, so many: the attention sinks of Xiao et al. 2024.
+    `first`: so many first keys of each example stay visible too: the attention sinks of Xiao et al. 2024.
     """
     for name, value in (("before", before), ("after", after), ("first", first)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

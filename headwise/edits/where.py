@@ -1,4 +1,4 @@
-"""Where a call of attention is made: in which layer, which step, and of which tokens."""
+"""The place of a call of attention: its layer, its step, and its tokens."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from headwise.text import Tokens
 
 
 class Met:
-    """Which of the positions that edits mean were in some call. The others are an error at the end."""
+    """Remembers which positions that edits mean were in a call. The others are an error at the end."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str], str] = {}  # what means them -> the message; "" = they were in a call
+        self._said: dict[tuple[str, str], str] = {}  # (argument, position) -> the message; "" = it was in a call
 
     def note(self, what: str, choice: str, met: bool, message: str) -> None:
-        """One call has, or has not, what an edit means."""
+        """Note whether a call has the positions that an edit means."""
         key = what, choice
         self._said[key] = "" if met or self._said.get(key) == "" else message
 
     def missing(self) -> list[str]:
-        """The messages for all that was in no call."""
+        """The messages for positions that were in no call."""
         return [message for message in self._said.values() if message]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Where:
-    """What an edit is told of a call beside the call itself.
+    """The place of a call, which an edit gets together with the call.
 
-    Positions are counted for each example from its first real token; padding before it is at -1. They stay the same in
-    every step of a generation, whatever the cache drops.
+    Positions are counted for each example from its first real token; padding before it is at -1. Positions stay the
+    same in every step of a generation, whatever the cache drops.
     """
 
     site: str  # the path of the module
     kind: Literal["self", "cross"]
     stack: Literal["encoder", "decoder"]  # "decoder" = no query sees later keys of its sequence, or cross-attention
-    step: int  # 0 for the passes over the prompt, then one more each
+    step: int  # 0 for the passes over the prompt, then one more for each pass
     batch: int
     repeats: int  # rows of the batch for each example: beams, or several sequences of one prompt
-    heads: int  # of the queries
+    heads: int  # the number of query heads
     queries: Tensor  # [B, Q], the position of each query
     keys: Tensor  # [B, K], the position of each key
     shift: int  # the place of the first query among the keys
-    lengths: Tensor  # [B], how many tokens the prompt has; of cross-attention that of the target
-    key_lengths: Tensor  # [B], the same of the keys' sequence
+    lengths: Tensor  # [B], how many tokens the prompt has; for cross-attention, of the target
+    key_lengths: Tensor  # [B], the same for the sequence of the keys
     nth: int | None  # how often this layer ran before in this pass of the model; None = not known
     original: AttentionCall = dataclasses.field(repr=False)  # the call as the model made it
-    share: Share | None = None  # of the call of a longer sequence, of which this process computes some rows
-    drafts: bool = False  # whether this pass reads tokens behind the prompt too, which may be rejected
-    tokens: Sequence[Tokens] | None = None  # of each example, from its first real token, where they are known
+    share: Share | None = None  # for a call of a longer sequence, of which this process computes some rows
+    drafts: bool = False  # whether this pass also reads tokens after the prompt, which may be rejected
+    tokens: Sequence[Tokens] | None = None  # for each example, from its first real token, if they are known
     key_tokens: Sequence[Tokens] | None = None
     met: Met = dataclasses.field(default_factory=Met)
     normal: Callable[[str], str] = str  # a text as the tokenizer reads it
 
     @property
     def name(self) -> str:
-        """The path of the layer; beside it which run of it, if it runs several times in one pass (ALBERT)."""
+        """The path of the layer, with the number of its run, if it runs several times in one pass (ALBERT)."""
         return self.site if not self.nth else f"{self.site} (run {self.nth + 1})"
 
     @functools.cached_property
     def key_heads(self) -> int:
-        """How many key/value heads there are, also where the model repeats each for the query heads that read it."""
+        """The number of key/value heads, also where the model repeats each for the query heads that read it."""
         return share_heads(self.original.k, self.original.v)[0].shape[1]
 
     @property
     def device(self) -> torch.device:
-        """Of the call's tensors."""
+        """The device of the call's tensors."""
         return self.queries.device

@@ -1,7 +1,7 @@
-"""What heads do, found out: experiments on whole models, by changing them with `headwise.edit`, or from their weights.
+"""Experiments that find out what heads do: by changing a model with `headwise.edit`, or from its weights.
 
 By changing:
-    patching             which heads, positions or edges carry what differs between two inputs
+    patching             which heads, positions or edges carry the difference between two inputs
     ablation             what the model loses without each head
     knockout             through which layers information flows from some tokens to others
 
@@ -14,7 +14,7 @@ By what they add and attend to:
 From their weights:
     projections          W_Q, W_K, W_V and W_O of each head, found by trial in any model
     circuits             eigenvalues of the QK and OV circuits: which heads copy
-    composition          which heads read what others write
+    composition          which heads read the outputs of others
 """
 
 from headwise.experiments.ablation import Ablation, ablation

@@ -58,7 +58,7 @@ def ablation(
 
     Args:
         model, inputs, metric, over, where, batch, progress: as for `patching`.
-        means: the mean outputs of a data set (`headwise.edits.mean_outputs`) in the place of 0, which may be far from
+        means: the mean outputs of a data set (`headwise.edits.mean_outputs`) instead of 0, which may be far from
             anything that the model has seen.
 
     Raises ArgumentError for a layer without a mean of its shape.

@@ -1,10 +1,11 @@
 """The QK and OV circuits of each head, from its weights alone (Elhage et al. 2021).
 
     W_OV = W_V W_O      what a token that is attended to adds to the stream
-    W_QK = W_Q W_Kᵀ     which tokens attend to which
+    W_QK = W_Q W_Kᵀ     which tokens attend to which tokens
     over tokens:        W_E W_OV W_U   [V, V],    W_E W_QK W_Eᵀ   [V, V]
 
-They have rank E and D: their eigenvalues are those of small matrices, since AB and BA have the same ones but for zeros.
+They have rank E and D: their eigenvalues are those of small matrices, since AB and BA have the same non-zero
+eigenvalues.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class Circuits(Printed):
 
     Attributes:
         layers: the paths of the layers.
-        ov: complex [L, H, E], of W_E W_OV W_U.
-        qk: complex [L, H, D], of W_E W_QK W_Eᵀ, before rotary positions; None if the model normalises q and k.
-        copying: [L, H], Σ Re λ / Σ |λ| of `ov`: 1 = what is attended to becomes likelier, -1 = less likely.
-        matching: [L, H], the same of `qk`: 1 = tokens attend to tokens of their own kind; None with `qk`.
+        ov: complex [L, H, E], the eigenvalues of W_E W_OV W_U.
+        qk: complex [L, H, D], the eigenvalues of W_E W_QK W_Eᵀ, before rotary positions; None if the model normalises q
+            and k.
+        copying: [L, H], Σ Re λ / Σ |λ| of `ov`: 1 = an attended token becomes likelier, -1 = less likely.
+        matching: [L, H], the same for `qk`: 1 = tokens attend to tokens of their own kind; None with `qk`.
     """
 
     layers: tuple[str, ...]
@@ -65,7 +67,7 @@ def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: b
         folded: with the gains of the norms before W_Q, W_K, W_V and W_U, as TransformerLens folds them.
 
     Copying is the score of Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", for which induction
-    heads are near 1. MLPs, other heads and positions do not count.
+    heads are near 1. MLPs, other heads and positions are ignored.
 
     Raises ProjectionError for weights that were not found.
     """
@@ -74,7 +76,7 @@ def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: b
     read = readout(observed)
     unembed = read.folded if folded else read.unembedding
     embed = embedding(observed, read.logits.shape[-1])
-    through = unembed @ embed  # [M, M]: what is the same for all heads is multiplied once
+    through = unembed @ embed  # [M, M]: the factors that all heads share are multiplied once
     ov = [p.weight("o") @ through @ p.weight("v", folded=folded) for p in found]
     qk = None
     if not any("q" in p.problems or "k" in p.problems for p in found):
@@ -84,7 +86,7 @@ def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: b
 
 
 def layers_of(observed: Observed) -> list[Projections]:
-    """The layers whose heads read and write one residual stream, in their order. ProjectionError for others."""
+    """The layers whose heads read and write one residual stream, in their order. ProjectionError for other layers."""
     found = [find(observed, computed) for computed in observed.calls.values()]
     widths = {p.weight("o").shape[2] for p in found} | {p.weight("v").shape[1] for p in found}
     if len(widths) > 1:
@@ -93,7 +95,7 @@ def layers_of(observed: Observed) -> list[Projections]:
 
 
 def _eigenvalues(matrices: list[Tensor]) -> Tensor:
-    """[L, H, E] of one [H, E, E] for each layer."""
+    """Eigenvalues [L, H, E] of matrices [H, E, E], one for each layer."""
     sizes = max(len(x) for x in matrices), max(x.shape[1] for x in matrices)
     found = torch.full((len(matrices), *sizes), torch.nan, dtype=torch.complex128)
     for layer, x in enumerate(matrices):

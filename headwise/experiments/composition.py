@@ -1,8 +1,8 @@
-"""How much each head reads what an earlier head writes: Q-, K- and V-composition (Elhage et al. 2021).
+"""How much each head reads the output of an earlier head: Q-, K- and V-composition (Elhage et al. 2021).
 
     Q: |W_OV¹ W_QK²| / (|W_OV¹| |W_QK²|),   K: |W_OV¹ W_QK²ᵀ| / (…),   V: |W_OV¹ W_OV²| / (|W_OV¹| |W_OV²|)
 
-with W_OV = W_V W_O and W_QK = W_Q W_Kᵀ of the earlier head 1 and the later head 2, and Frobenius' norm.
+with W_OV = W_V W_O and W_QK = W_Q W_Kᵀ of the earlier head 1 and the later head 2, and the Frobenius norm.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Composition(Printed):
 
     Attributes:
         layers: the paths of the layers.
-        scores: [L, H, L, H], of the earlier head (layer, head) and the later one. NaN where the second is not in a
+        scores: [L, H, L, H], for the earlier head (layer, head) and the later one. NaN where the second is not in a
             later layer than the first, there is no such head, or the second has its keys and values from another
             sequence (cross-attention, of K and V).
-        baseline: the mean score of random matrices of these shapes, with which a score is to be compared.
+        baseline: the mean score of random matrices of these shapes, to compare scores with.
     """
 
     layers: tuple[str, ...]
@@ -43,7 +43,7 @@ class Composition(Printed):
     kind: Kind
 
     def strongest(self, count: int = 10) -> list[tuple[float, tuple[str, int], tuple[str, int]]]:
-        """The pairs that compose most: (score, (layer, head) of the earlier, of the later)."""
+        """The pairs that compose most: (score, (layer, head) of the earlier head, (layer, head) of the later one)."""
         found = []
         for score, (one, head, two, other) in largest(self.scores, count):
             found.append((score, (self.layers[one], head), (self.layers[two], other)))
@@ -59,19 +59,19 @@ class Composition(Printed):
 def composition(
     model: nn.Module, inputs: Inputs, kind: Kind = "k", *, where: Choice = "*", folded: bool = True
 ) -> Composition:
-    """How much the queries, keys or values of each head depend on what each earlier head writes, by their weights.
+    """How much the queries, keys or values of each head depend on the output of each earlier head, by their weights.
 
     Args:
-        model, inputs, where: as for `projections`. The layers are those of one residual stream, in their order: of an
-            encoder-decoder choose one, where="decoder".
+        model, inputs, where: as for `projections`. The layers must belong to one residual stream: of an
+            encoder-decoder choose one side, where="decoder".
         kind: "q", "k" or "v". An induction head composes by its keys with a previous-token head.
         folded: with the gains of the norms before W_Q, W_K and W_V.
 
-    Positions (RoPE) do not count: the weights are those before them. What MLPs between the two do does not either.
+    Positions (RoPE) are ignored: the weights are those before the rotation. MLPs between the two heads are ignored too.
 
     Raises:
-        ArgumentError: another kind.
-        ProjectionError: weights that were not found, as of q and k that are normalised.
+        ArgumentError: an unknown kind.
+        ProjectionError: weights that were not found, as when q and k are normalised.
     """
     if kind not in ("q", "k", "v"):
         raise ArgumentError(f'composition: kind must be "q", "k" or "v". Received: kind={kind!r}')
@@ -89,16 +89,16 @@ def composition(
     return Composition(tuple(p.site for p in layers), scores, _baseline(layers[0], kind), kind)
 
 
-# Lengths stay where an orthogonal matrix is left out: of A B = Q R B on the left, of C D = C Rᵀ Qᵀ on the right.
+# Norms do not change when an orthogonal matrix is left out: Q of A B = Q R B, and Qᵀ of C D = C Rᵀ Qᵀ.
 
 
 def _writer(a: Tensor, b: Tensor) -> Tensor:
-    """What has the lengths of A B, of [H, M, E] and [H, E, M]: R B [H, E, M]."""
+    """A matrix with the norms of A B, for A [H, M, E] and B [H, E, M]: R B [H, E, M]."""
     return torch.linalg.qr(a, mode="r").R @ b
 
 
 def _reader(p: Projections, kind: Kind, folded: bool) -> Tensor:
-    """What has the lengths of the later head's circuit C D, where C is what it reads by: C Rᵀ [H, M, D]."""
+    """A matrix with the norms of the later head's circuit C D, where C reads the stream: C Rᵀ [H, M, D]."""
     read = p.weight(kind, folded=folded)
     other = p.weight("o") if kind == "v" else p.weight("k" if kind == "q" else "q", folded=folded).mT
     return _reading(read, other)

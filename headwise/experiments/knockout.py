@@ -50,12 +50,12 @@ def knockout(
     window: int = 1,
     tokens: object = None,
 ) -> Knockout:
-    """Block the attention of some queries to some keys, in a window of layers around each.
+    """Block the attention of some queries to some keys, in a window of layers around each layer.
 
     Args:
         model, inputs, metric: as for `patching`.
-        queries, keys: which, as for `headwise.edits.block`.
-        where: which layers.
+        queries, keys: the positions, as for `headwise.edits.block`.
+        where: the layers.
         window: how many layers are blocked together, an odd number; Geva et al. take 9 of GPT-2's 48.
         tokens: for positions by text, as for `headwise.edit`.
 

@@ -1,6 +1,6 @@
 """Finds by trial which weights of a model gave some vectors: columns of a product that equal those of the vectors.
 
-A column is found whatever holds its weights: a Linear or a Conv1D, weights of q, k and v in one matrix, in any order,
+A column is found in any parameter: a Linear or a Conv1D, weights of q, k and v in one matrix, in any order,
 one head beside another, a parameter [H, M, D].
 """
 
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from headwise.experiments.observing import Event
 
-CLOSE = 1e-4  # of the largest number: what may be rounded in float32
+CLOSE = 1e-4  # relative to the largest number: rounding errors of float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map:
-    """A matrix of a module, and what it may have been multiplied by."""
+    """A matrix of a module, and the input that it may have been multiplied by."""
 
     name: str
-    x: Tensor  # as the module got it
-    rows: Tensor  # [n, M], the same, one row for each token
+    x: Tensor  # the input as the module got it
+    rows: Tensor  # [n, M], the same input, one row for each token
     weight: Tensor  # [M, C]
-    biases: Sequence[Tensor]  # [C], those that it may have
+    biases: Sequence[Tensor]  # [C], the biases that the product may have
 
     @property
     def product(self) -> Tensor:
@@ -35,19 +35,20 @@ class Map:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """target = factor · (x W + b) for each head; rotated by positions afterwards, if `rotated`."""
+    """target = factor · (x W + b) for each head; then rotated to its positions, if `rotated`."""
 
     weight: Tensor  # [H, M, D], in the dtype of the parameter
     bias: Tensor  # [H, D], float64
     factor: float
-    rotated: int  # how many of the D numbers
+    rotated: int  # the number of rotated ones among the D numbers
     source: Map
 
 
 def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Iterator[Map]:
     """Each matrix of a module with each of its inputs that has `count` rows.
 
-    A module whose parameters another one uses has no inputs: then those of the modules around it (`called`).
+    A module whose parameters another module uses has no inputs of its own: then it gets the inputs of modules around
+    it.
     """
     parameters = event.parameters
     for name, p in parameters.items():
@@ -66,7 +67,7 @@ def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Itera
 
 
 def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
-    """[B, N, M] as [B · N, M] = [count, M], also where it is [N, B, M]."""
+    """A tensor [B, N, M], or [N, B, M], as rows [B · N, M] = [count, M]."""
     if x.shape[:-1].numel() != count:
         return
     if x.ndim == 3 and x.shape[1] == batch and x.shape[0] != batch:
@@ -78,7 +79,7 @@ def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
 
 
 def fit(target: Tensor, source: Map) -> Fit | None:
-    """The columns of a map that are those of `target` [n, H, D] up to one factor and a bias; None if one lacks."""
+    """The columns of a map that equal those of `target` [n, H, D] up to one factor and a bias; None if one misses."""
     y, z, dtype = source.product, target.double().flatten(1), coarsest(target, source.rows)
     columns = _columns(z, y, target.shape[2], dtype)
     if columns is None:
@@ -102,18 +103,18 @@ def coarsest(*tensors: Tensor) -> torch.dtype:
 
 
 def as_one(factor: float, dtype: torch.dtype) -> float:
-    """1 where a factor is 1 but for rounding."""
+    """The factor, or 1 if it differs from 1 only by rounding."""
     return 1.0 if abs(factor - 1) < max(1e-5, torch.finfo(dtype).eps) else factor
 
 
 def _bias(measured: Tensor, candidates: Sequence[Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
-    """The parameter that a measured bias is; 0 where it is nothing but rounding."""
+    """The parameter that equals a measured bias; 0 where the bias is only rounding."""
     fitting = [each for each in [*candidates, torch.zeros_like(measured)] if close(each, measured, like, dtype)]
     return min(fitting, key=lambda each: float((each - measured).abs().max()), default=measured)
 
 
 def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
-    """Whether two tensors are equal but for rounding to a dtype, measured by the largest number of `like`."""
+    """Whether two tensors are equal up to rounding to a dtype, measured by the largest number of `like`."""
     bound = max(CLOSE, 8 * torch.finfo(dtype).eps)
     if not one.numel():
         return True
@@ -121,7 +122,7 @@ def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
 
 
 def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """For each column of z the column of y that it is a multiple of, once both are centred: (index, whether it is)."""
+    """For each column of z, the column of y of which it is a multiple when both are centred: (index, whether found)."""
     zc, yc = z - z.mean(0), y - y.mean(0)
     norms = zc.norm(dim=0), yc.norm(dim=0)
     cosines = (zc.mT @ yc) / (norms[0][:, None] * norms[1]).clamp(min=1e-30)
@@ -135,19 +136,19 @@ def _constant(x: Tensor) -> Tensor:
 
 
 def _columns(z: Tensor, y: Tensor, width: int, dtype: torch.dtype) -> Tensor | None:
-    """For each column of z [n, H · D] the one of y; None where there is none."""
+    """For each column of z [n, H · D], the column of y; None if one has none."""
     index, sure = alike(z, y, dtype)
     still, silent = _constant(z), _constant(y)
     if not bool((sure | still).all()):
         return None
     if not bool(still.any()):
         return index
-    # A column that tells nothing stands where its neighbours say.
+    # The place of a constant column follows from its neighbours.
     known = sure.nonzero().flatten().tolist()
     for at in still.nonzero().flatten().tolist():
         near = min(known, key=lambda j: (j // width != at // width, abs(j - at)), default=None)
         guess = at if near is None else int(index[near]) + at - near
-        if near is not None and near // width != at // width:  # of another head: as far as these are from each other
+        if near is not None and near // width != at // width:  # of another head: by the distance of heads
             guess = _extrapolated(index, known, at, width, guess)
         if not 0 <= guess < y.shape[1] or not bool(silent[guess]):
             return None

@@ -6,7 +6,8 @@ The norm divides by σ of the whole stream. With σ of this run it is linear, so
 
     DLA(c) = (c - mean c) / σ · g · W_U[:, token]        (without the mean for RMSNorm)
 
-and of a constant, b W_U + b_U. What a part does to later layers, and to σ, does not count: for that ablate or patch it.
+and of a constant, b W_U + b_U. The effect of a part on later layers and on σ is not included: to measure it, ablate or
+patch the part.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class LogitAttribution(Printed):
     Attributes:
         layers: the paths of the layers whose heads add to the stream, in their order.
         heads: [B, L, H]; NaN for heads that a layer does not have.
-        others: the name of a module -> [B]: embeddings and MLPs; of a layer the bias b_O.
-        constant: [B], what does not depend on the input.
-        logit: [B], that of the model.
+        others: the name of a module -> [B]: embeddings and MLPs; for a layer, the bias b_O.
+        constant: [B], the part that does not depend on the input.
+        logit: [B], the logit of the model.
     """
 
     layers: tuple[str, ...]
@@ -67,20 +68,20 @@ class LogitAttribution(Printed):
 def direct_logit_attribution(
     model: nn.Module, inputs: Inputs, token: Tensor | int, against: Tensor | int | None = None, *, position: int = -1
 ) -> LogitAttribution:
-    """Split a logit into what each head, each MLP and the embeddings add to it directly.
+    """Split a logit into the parts that each head, each MLP and the embeddings add to it directly.
 
     Args:
-        model: a language model that `headwise.edit` can edit, in eval mode, which adds what its layers compute to one
+        model: a language model that `headwise.edit` can edit, in eval mode, which adds the outputs of its layers to one
             residual stream. LayerNorm, RMSNorm or none before W_U; W_U, W_O and the stream are found by trial.
-        inputs: what the model is given, as for `patching`.
+        inputs: the inputs of the model, as for `patching`.
         token: the id of the logit, for all examples or one for each [B].
-        against: of a second token whose logit is subtracted, as of the wrong name in the IOI task.
-        position: the place in the sequence whose logits these are; negative ones from its end.
+        against: the id of a second token, whose logit is subtracted, such as the wrong name in the IOI task.
+        position: the position whose logits are split; negative ones count from the end.
 
     Raises:
-        ProjectionError: how the model makes its logits was not found: they are capped, the stream is normalised after
-            each layer (BERT), or is no sum that was seen; a layer runs several times in one pass.
-        ArgumentError: a position or a token that there is not.
+        ProjectionError: it was not found how the model makes its logits: they are capped, the stream is normalised
+            after each layer (BERT), or is not a sum that was seen; or a layer runs several times in one pass.
+        ArgumentError: a position or a token that does not exist.
     """
     observed = observe(model, inputs)
     several = [site for site, computed in observed.calls.items() if computed.runs > 1]
@@ -138,7 +139,7 @@ def direct_logit_attribution(
 
 
 class _Adding:
-    """Which terms of the residual stream are what heads gave, as it is or through a norm of its own (Gemma 2)."""
+    """Finds the terms of the residual stream that are outputs of heads, directly or through a norm (Gemma 2)."""
 
     def __init__(self, observed: Observed, layers: Iterable[Projections]) -> None:
         self._observed = observed
@@ -153,7 +154,7 @@ class _Adding:
         return None if norm is None else self._sites.get(id(norm.x))
 
     def heads(self, term: Term, p: Projections) -> list[Tensor]:
-        """What each head adds to the stream, [B, N, M]."""
+        """The vectors that each head adds to the stream, [B, N, M]."""
         out = self._observed.calls[p.site].out.double()
         each = [term.factor * (out[:, h] @ weight) for h, weight in enumerate(p.weight("o"))]
         norm = None if term.x is p.added else self._norm(term.x)

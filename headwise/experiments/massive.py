@@ -1,6 +1,6 @@
 """Massive activations (Sun et al. 2024), and the attention sinks that they come with (Gu et al. 2025).
 
-    |x| > 100   and   |x| > 1000 · median |x| of the hidden state of its layer
+    |x| > 100   and   |x| > 1000 · median |x| over the hidden state of its layer
 
 Sun et al. find less than ten of them in LLMs, in few dimensions, at the first token and at delimiters, from an early
 layer on; attention then concentrates on those tokens.
@@ -33,7 +33,7 @@ class Activation:
     position: int
     dimension: int
     value: float
-    ratio: float  # to the median of the magnitudes
+    ratio: float  # size divided by the median of the magnitudes
 
     def __str__(self) -> str:
         place = f"example {self.example}, position {self.position}, dimension {self.dimension}"
@@ -42,12 +42,12 @@ class Activation:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Massive(Printed):
-    """The massive activations of a run, and its sinks.
+    """The massive activations of a run, and its attention sinks.
 
     Attributes:
         blocks: the paths of the blocks whose outputs are the hidden states.
-        found: the massive activations, those of one block after another, the largest first.
-        largest, median: [L], of the magnitudes of each hidden state, over all examples.
+        found: the massive activations, block by block, the largest first.
+        largest, median: [L], over the magnitudes of each hidden state, over all examples.
         layers: the paths of the attention layers.
         sinks: [L'], the share of heads whose mean weight on the first token is above 0.3, by `analyses.key_zero_rate`.
     """
@@ -73,12 +73,12 @@ class Massive(Printed):
 
 
 def massive_activations(model: nn.Module, inputs: Inputs, *, above: float = 100.0, times: float = 1000.0) -> Massive:
-    """Where hidden states are far larger than anywhere else, and how many heads attend to the first token.
+    """Find where hidden states are far larger than elsewhere, and how many heads attend to the first token.
 
     Args:
-        model: any module that `headwise.watch` sees. The hidden states are what its blocks return: the modules of an
+        model: any module that `headwise.watch` sees. The hidden states are the outputs of its blocks: the modules of an
             nn.ModuleList or nn.Sequential in which attention runs.
-        inputs: what the model is given, as for `patching`.
+        inputs: the inputs of the model, as for `patching`.
         above, times: the two thresholds of Sun et al. 2024.
 
     Raises ArgumentError if no block with attention was found.
@@ -114,7 +114,7 @@ def _activation(name: str, state: Tensor, middle: Tensor, place: Sequence[int]) 
 
 
 def _states(model: nn.Module, inputs: Inputs, lists: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """What each member of the lists returns first, [B, N, M]."""
+    """The first return value of each member of the lists, [B, N, M]."""
     states: dict[str, Tensor] = {}
     members = {id(child) for each in lists for child in each.children()}
 

@@ -1,9 +1,9 @@
-"""Reads by trial what a normalisation of a model did in a run: LayerNorm, RMSNorm, with their gains.
+"""Finds by trial the normalisations of a model in a run: LayerNorm, RMSNorm, with their gains.
 
     y = s (x - mean x) · g + b        LayerNorm (Ba et al. 2016), s = 1 / σ of each token
     y = s x · g                       RMSNorm (Zhang & Sennrich 2019)
 
-With s of the run a normalisation is linear, so that it can be folded into the weights that read it.
+With s fixed to this run a normalisation is linear, so that it can be folded into the weights that read it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from headwise.experiments.observing import Event, Observed
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norm:
-    """What one normalisation did in a run."""
+    """One normalisation, as it was in a run."""
 
     name: str
-    x: Tensor  # [B, N, M], what it read
+    x: Tensor  # [B, N, M], its input
     scale: Tensor  # [B, N, 1], s
     gain: Tensor  # [M], g
     bias: Tensor  # [M], b
-    centred: bool  # whether it subtracts the mean
+    centred: bool  # whether the normalisation subtracts the mean
 
     def folded(self, weight: Tensor) -> Tensor:
-        """A weight [..., M, C] that reads y, as one that reads s x."""
+        """Turn a weight [..., M, C] that reads y into one that reads s x."""
         weight = self.gain[:, None] * weight
         return weight - weight.mean(-2, keepdim=True) if self.centred else weight
 
     def apply(self, part: Tensor) -> Tensor:
-        """What a part [B, N, M] of x becomes in y, without the bias."""
+        """The part of y that comes from a part [B, N, M] of x, without the bias."""
         part = part - part.mean(-1, keepdim=True) if self.centred else part
         return self.scale * part * self.gain
 
 
 def norm_of(observed: Observed, y: Tensor) -> Norm | None:
-    """The normalisation, a module, that gave `y` [B, N, M] or what `y` is a multiple of; None if none did."""
+    """The normalisation, a module, that gave `y` [B, N, M] or a tensor of which `y` is a multiple; None without one."""
     for given, factor in observed.sums.multiples(y):
         for event in observed.makers(given):
             for x in event.inputs:
@@ -68,7 +68,7 @@ def _read(event: Event, x: Tensor, y: Tensor) -> Norm | None:
 
 
 def _parameters(event: Event, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The gains and biases that a module may have: its vectors, 1 + its vector (Gemma), or none."""
+    """The gains and biases that a module may have: its vectors, 1 + its vectors (Gemma), or none."""
     vectors = [p.double() for p in event.parameters.values() if p.shape == x.shape[-1:]]
     one, none = torch.ones(x.shape[-1]).to(x), torch.zeros(x.shape[-1]).to(x)
     for gain in [*vectors, *(1 + p for p in vectors), one]:

@@ -1,4 +1,4 @@
-"""One run of a model as the searches for weights need it: calls of attention, what modules got and gave, and sums."""
+"""Observes a run of a model for the searches for weights: calls of attention, modules' inputs and outputs, and sums."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event:
 
     @property
     def parameters(self) -> Mapping[str, Tensor]:
-        """Those of the module itself, detached."""
+        """The parameters of the module itself, detached."""
         return {name: p.detach() for name, p in self.module._parameters.items() if p is not None}
 
 
@@ -40,23 +40,23 @@ class Computed:
 
     site: str
     kind: Literal["self", "cross"]
-    runs: int  # how often it ran in this pass
-    call: AttentionCall  # of its first run
+    runs: int  # how often the layer ran in this pass
+    call: AttentionCall  # the call of its first run
     out: Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observed:
-    """What a run showed."""
+    """The observations of a run."""
 
     model: nn.Module
     result: Any
-    calls: Mapping[str, Computed]  # by the paths of the layers, in their order; of several calls the first
+    calls: Mapping[str, Computed]  # by the paths of the layers, in their order; the first call of each layer
     events: Sequence[Event]
     sums: Sums
 
     def around(self, site: str) -> Iterator[list[Event]]:
-        """The events inside of a module, then of those around it that no other attention is in, each once."""
+        """The events inside of a module, then those in the modules around it without other attention, each once."""
         done: set[int] = set()
         parts = site.split(".")
         for end in range(len(parts), -1, -1):
@@ -91,7 +91,7 @@ def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
             hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
         with torch.no_grad(), edit(model, keep), sums:
             result = run(model, inputs)
-    called = {event.name for event in events}  # the parameters of others are used by the modules around them
+    called = {event.name for event in events}  # the parameters of other modules are used by the modules around them
     events += [Event(name, m, (), ()) for name, m in model.named_modules() if name not in called and m._parameters]
     return Observed(model, result, keep.found(), events, sums)
 

@@ -1,4 +1,4 @@
-"""Activation patching: which heads carry what differs between two inputs (Vig et al. 2020, Meng et al. 2022).
+"""Activation patching: which heads carry the difference between two inputs (Vig et al. 2020, Meng et al. 2022).
 
 Each head's output of a corrupted run is replaced by that of a clean one. Its effect is the share of the metric's change
 that this brings back:
@@ -9,8 +9,9 @@ Attribution patching approximates all of them by one backward pass (Nanda 2023, 
 
     m(patched) - m(corrupted) ≈ (o(clean) - o(corrupted)) · ∂m/∂o(corrupted)
 
-Over heads o is the output of a head, over positions that of one query, over edges one attention weight. An effect over
-edges is that of *where* the head attends; what the head *moves* is the effect over heads or positions.
+Over heads, o is the output of a head; over positions, its output at one query; over edges, one attention weight. An
+effect over edges measures *where* the head attends; an effect over heads or positions also measures what the head
+*moves*.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Patching(Printed):
 
     Attributes:
         layers: the paths of the layers, in the order in which they ran.
-        effects: [L, H], [L, H, Q] over positions, or [L, H, Q, K] over edges. NaN for what a layer does not have.
-        attributed: the same by attribution patching; None if it was not asked for.
+        effects: [L, H], [L, H, Q] over positions, or [L, H, Q, K] over edges. NaN for heads that a layer does not have.
+        attributed: the same effects by attribution patching; None if they were not asked for.
         clean, corrupted: the metric of the two runs, averaged.
     """
 
@@ -53,7 +54,7 @@ class Patching(Printed):
         return float(torch.corrcoef(torch.stack([self.effects[known], self.attributed[known]]))[0, 1])
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int, int | tuple[int, int] | None]]:
-        """The largest effects: (effect, layer, head, the position; over edges (query, key))."""
+        """The largest effects: (effect, layer, head, position, which is (query, key) over edges)."""
         found: list[tuple[float, str, int, int | tuple[int, int] | None]] = []
         for effect, (layer, head, *at) in largest(self.effects, count):
             place = None if not at else at[0] if len(at) == 1 else (at[0], at[1])
@@ -83,25 +84,26 @@ def patching(
     batch: int = 32,
     progress: bool = False,
 ) -> Patching:
-    """Patch each head of the corrupted run with what it computed in the clean one.
+    """Patch each head of the corrupted run with its numbers from the clean run.
 
     Args:
         model: any module that `headwise.edit` can edit, in eval mode.
-        clean, corrupted: what the model is given: a dict of its arguments, a tensor or a tuple, of the same shapes.
+        clean, corrupted: the inputs of the model: a dict of its arguments, a tensor or a tuple, of the same shapes.
             The first dimension is the batch: pairs of examples, over which effects are averaged.
-        metric: of what the model returns, a number for each example, such as a difference of two logits. A pass has
-            several copies of the examples one after another: targets are `targets.repeat(len(logits) // len(targets))`.
+        metric: a function from the model's result to a number for each example, such as a difference of two logits. A
+            pass has several copies of the examples one after another: targets are `targets.repeat(len(logits) //
+                len(targets))`.
         over: "heads" = the output of each head; "positions" = each query of each head on its own; "edges" = each
-            attention weight on its own, from one query to one key in one head. Weights that are alike in both runs
+            attention weight on its own, from one query to one key in one head. Weights that are equal in both runs
             have no effect and take no pass; the others are many, so that only short inputs are patched over edges.
-        where: which layers, as for every edit.
+        where: the layers, as for every edit.
         attribution: approximate the effects by gradients too.
-        batch: so many examples are in one pass, each with a patch of its own.
+        batch: the number of examples in one pass, each with its own patch.
         progress: show a progress bar.
 
     Raises:
-        ArgumentError: another `over`; the metric is the same for both inputs, so that nothing can be brought back.
-        ShapeError: the two inputs have other lengths, or the metric is not [B].
+        ArgumentError: an unknown `over`; the metric is the same for both inputs, so that nothing can be brought back.
+        ShapeError: the two inputs differ in length, or the metric is not [B].
     """
     if over not in ("heads", "positions", "edges"):
         raise ArgumentError(f'over must be "heads", "positions" or "edges". Received: over={over!r}')

@@ -1,10 +1,11 @@
 """Finds the projections of each head, W_Q, W_K, W_V and W_O, in any model, by trial.
 
-    q = x W_Q + b_Q,   k = x' W_K + b_K,   v = x' W_V + b_V,   Σ_h out_h W_O[h] = what is added to the residual stream
+    q = x W_Q + b_Q,   k = x' W_K + b_K,   v = x' W_V + b_V,   Σ_h out_h W_O[h] = the vector that is added to the
+    residual stream
 
-The model runs once. Every matrix of the attention module, then of the modules around it, is multiplied by what its
-module was given; weights count as found where columns of the product equal the q, k and v of that run. No names are
-read, so that it does not matter whether weights are separate, fused, shared by heads (GQA) or parameters.
+The model runs once. Every matrix of the attention module, then of the modules around it, is multiplied by the input of
+its module; weights count as found where columns of the product equal the q, k and v of that run. No names are read, so
+it does not matter whether weights are separate, fused, shared by heads (GQA) or plain parameters.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ class Projections:
 
     Attributes:
         site: the path of the layer.
-        kind: whether its keys are of its own sequence ("self") or of another one ("cross").
+        kind: whether its keys come from its own sequence ("self") or from another one ("cross").
         heads: H.
         weights: "q" -> W_Q [H, M, D], "k" -> W_K [G, M, D], "v" -> W_V [G, M, E], "o" -> W_O [H, E, M], as far as they
-            were found; those of q and k before rotary positions.
-        biases: "q" -> [H, D], "k" -> [G, D], "v" -> [G, E], "o" -> [M]; 0 where there is none.
-        scale: of the scores q kᵀ of these weights.
+            were found; for q and k, before rotary positions.
+        biases: "q" -> [H, D], "k" -> [G, D], "v" -> [G, E], "o" -> [M]; 0 where there is no bias.
+        scale: the scale of the scores q kᵀ of these weights.
         rotated: how many of the D numbers of q and k are rotated to their positions (RoPE); 0 = none.
-        sources: "q", "k", "v", "o" -> the parameter, "c_attn.weight".
-        problems: "q", "k", "v", "o" -> why it was not found.
+        sources: "q", "k", "v", "o" -> the name of the parameter, such as "c_attn.weight".
+        problems: "q", "k", "v", "o" -> why the weight was not found.
         norms: "q", "k", "v" -> the normalisation that x went through, if it did.
-        added: what the module with W_O gave.
+        added: the output of the module with W_O.
     """
 
     site: str
@@ -63,8 +64,9 @@ class Projections:
     def weight(self, role: str, *, folded: bool = False) -> Tensor:
         """W_Q, W_K, W_V or W_O by "q", "k", "v" or "o"; each query head has its own: [H, M, D] or [H, E, M], float64.
 
-        `folded`: times the gain of the normalisation before it, less the mean if that subtracts it, as `fold_ln` of
-        TransformerLens. ProjectionError if it was not found.
+        `folded`: times the gain of the normalisation before it, minus the mean if the normalisation subtracts it, as
+            `fold_ln` of
+        TransformerLens. ProjectionError if the weight was not found.
         """
         if role not in self.weights:
             raise ProjectionError(f"{self.site}: W_{role.upper()} was not found: {self.problems[role]}")
@@ -93,11 +95,11 @@ def projections(model: nn.Module, inputs: Inputs, *, where: Choice = "*") -> dic
 
     Args:
         model: any module that `headwise.edit` can edit, in eval mode.
-        inputs: what the model is given, of at least 8 tokens, and better more: as for `patching`.
-        where: which layers, as for every edit.
+        inputs: the inputs of the model, of at least 8 tokens, better more, as for `patching`.
+        where: the layers, as for every edit.
 
-    What is not found has its reason in `problems`: q and k that are normalised after their projection, weights that are
-    no parameters (quantised, adapters), outputs that are gated before W_O.
+    Weights that are not found have a reason in `problems`: q and k are normalised after their projection, weights are
+    not parameters (quantised, adapters), outputs are gated before W_O.
 
     Raises ArgumentError for too few tokens.
     """
@@ -106,7 +108,7 @@ def projections(model: nn.Module, inputs: Inputs, *, where: Choice = "*") -> dic
 
 
 def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Projections:
-    """The projections of one layer of a run; those that are not among `roles` are not looked for."""
+    """The projections of one layer of a run; only those among `roles` are searched."""
     call = computed.call
     fits: dict[str, Fit] = {}
     problems: dict[str, str] = {}
@@ -120,7 +122,7 @@ def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Project
             problems[role] = f"no parameter times what its module was given is the {role} of this run{changed}"
         else:
             fits[role] = found
-    if "v" in fits:  # a factor of q or k is one of the scores; that of v is part of W_V
+    if "v" in fits:  # a factor of q or k becomes the scale of the scores; a factor of v becomes part of W_V
         v = fits["v"]
         fits["v"] = dataclasses.replace(v, weight=v.factor * v.weight, bias=v.factor * v.bias, factor=1.0)
     weights = {role: each.weight for role, each in fits.items()}
@@ -150,7 +152,7 @@ def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Project
 
 
 def _located(observed: Observed, site: str, target: Tensor, may_turn: bool) -> Fit | None:
-    """The weights of q, k or v [B, H, N, D]."""
+    """Find the weights of q, k or v [B, H, N, D]."""
     batch, count = target.shape[0], target.shape[0] * target.shape[2]
     if count < FEWEST:
         raise ArgumentError(f"projections: expected at least {FEWEST} tokens at {site}. Received: {count}")
@@ -158,7 +160,7 @@ def _located(observed: Observed, site: str, target: Tensor, may_turn: bool) -> F
     around: list[Event] = []
     for events in observed.around(site):
         around += events
-        scaled = None  # v of one matrix may be a multiple of another's q: what needs no factor comes first
+        scaled = None  # v of one matrix may be a multiple of another's q: a fit without a factor comes first
         for event in events:
             called = [e for e in around if e.inputs and (not e.name or event.name.startswith(f"{e.name}."))]
             for source in maps(event, called, count, batch):

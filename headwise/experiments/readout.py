@@ -1,6 +1,6 @@
 """Finds by trial how a language model reads its residual stream: the terms of the stream, the last norm, W_U, W_E.
 
-logits = (norm(Σ terms)) W_U + b_U,        terms: embeddings, what each attention and each MLP added
+logits = (norm(Σ terms)) W_U + b_U,        terms: embeddings, the outputs of each attention and each MLP
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from headwise.experiments.observing import Observed, tensors_in
 class Term:
     """One tensor that is added to the residual stream."""
 
-    name: str  # of the module that gave it, or of a parameter
-    x: Tensor  # as the module gave it
+    name: str  # the name of the module that gave it, or of a parameter
+    x: Tensor  # the tensor as the module gave it
     factor: float
-    value: Tensor  # [B, N, M], times the factor, float64
+    value: Tensor  # [B, N, M], the tensor times the factor, float64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Readout:
-    """From the residual stream to the logits of one run, in float64."""
+    """The step from the residual stream to the logits of one run, in float64."""
 
     logits: Tensor  # [B, N, V]
     unembedding: Tensor  # W_U [M, V], as the model has it
     bias: Tensor  # b_U [V]
     norm: Norm | None
     terms: Sequence[Term]
-    dtype: torch.dtype  # of the model's own logits
+    dtype: torch.dtype  # the dtype of the model's own logits
 
     @property
     def folded(self) -> Tensor:
-        """W_U [M, V] with the gain of the last norm, less its mean if it subtracts one."""
+        """W_U [M, V] with the gain of the last norm, minus its mean if the norm subtracts one."""
         return self.unembedding if self.norm is None else self.norm.folded(self.unembedding)
 
     def direct(self, part: Tensor) -> Tensor:
-        """What a part [B, N, M] of the residual stream is when W_U reads it: divided by the norm's σ of this run."""
+        """A part [B, N, M] of the residual stream as W_U reads it: divided by the norm's σ of this run."""
         return part if self.norm is None else self.norm.apply(part)
 
     @property
@@ -55,9 +55,9 @@ class Readout:
 
 
 def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: False) -> Readout:
-    """How the logits of a run were made; terms that are `whole` are not taken apart into what a module added up.
+    """Find how the logits of a run were made. Terms that are `whole` are not split into the terms that a module added.
 
-    ProjectionError, which says what was not found.
+    Raises ProjectionError, which says what was not found.
     """
     logits = logits_of(observed.result)
     (inner, scaling), *others = observed.sums.of(logits)  # some models multiply their logits by a number
@@ -101,7 +101,7 @@ def embedding(observed: Observed, size: int) -> Tensor:
 
 
 def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(what W_U was multiplied by, W_U [M, V], b_U [V])."""
+    """(the input of W_U, W_U [M, V], b_U [V])."""
     vocabulary = logits.shape[-1]
     rows = logits.double().flatten(0, 1)
     for p, x, biases in _candidates(observed, logits):
@@ -117,7 +117,7 @@ def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
-    """The bias with which x W is `rows`; None if there is none. A few columns tell first what it is not."""
+    """The bias with which x W is `rows`; None if there is none. A few columns rule out most biases first."""
     for some in (slice(64), slice(None)):
         z = x.double() @ weight[:, some].double()
         biases = [b for b in biases if close(rows[:, some], z + b[some], rows, dtype)]
@@ -127,10 +127,10 @@ def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dt
 
 
 def _candidates(observed: Observed, logits: Tensor) -> Iterator[tuple[Tensor, Tensor, Sequence[Tensor]]]:
-    """A parameter, what it may have been multiplied by, and biases.
+    """(a parameter, the input by which it may have been multiplied, biases), one candidate after another.
 
-    First those of the module that gave the logits; then, for a product that is written in a function of the model, any
-    parameter and what the last modules gave.
+    First the parameters of the module that gave the logits; then, for a product in a function of the model, any
+    parameter with the outputs of the last modules.
     """
     for event in reversed(observed.makers(logits)):
         own = [*event.parameters.values()]
@@ -145,9 +145,9 @@ def _candidates(observed: Observed, logits: Tensor) -> Iterator[tuple[Tensor, Te
 
 
 def _name(observed: Observed, x: Tensor) -> str:
-    """The module that made a tensor, or the outermost around it that gave it too: not a dropout after it.
+    """The name of the module that made a tensor, or of the outermost module around it that returned it: not a dropout.
 
-    Of a parameter, or a part of one, its own name.
+    For a parameter, or a part of one, the name of the parameter.
     """
     makers = [event.name for event in observed.makers(x)]
     around = [name for name in makers if makers[0] == name or makers[0].startswith(f"{name}.")]

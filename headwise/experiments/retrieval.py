@@ -1,8 +1,8 @@
-"""Retrieval heads: heads that attend to what the model copies from far back (Wu et al. 2024).
+"""Retrieval heads: heads that attend to the tokens that the model copies from far back (Wu et al. 2024).
 
     score of a head = |steps that copy a token of the needle while the head attends to it most| / |needle|
 
-A step copies if the token that it gives stands in the needle at the very place where the head's weight is largest.
+A step copies if the token that it gives is in the needle, at the very position where the head's weight is largest.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Retrieval(Printed):
     Attributes:
         layers: the paths of the layers.
         scores: [L, H], averaged over the examples; above 0.1 a head is a retrieval head in Wu et al. 2024.
-        answer: [B, A], the tokens that the model gave, or that it was to give.
-        copied: [B], the share of the needle that the answer has.
+        answer: [B, A], the tokens that the model gave, or was made to give.
+        copied: [B], the share of the needle that is in the answer.
     """
 
     layers: tuple[str, ...]
@@ -62,13 +62,13 @@ def retrieval_scores(
     Args:
         model: a causal language model that `headwise.watch` sees, in eval mode, called with ids [B, N] alone.
         ids: a long text with the needle in it, and the question after it, without padding: [B, N].
-        needle: the places of the needle's tokens, the same in all examples: range(40, 52).
-        answer: [B, A], what the model is to answer, given to it token by token whatever it would say (teacher forcing);
+        needle: the positions of the needle's tokens, the same in all examples: range(40, 52).
+        answer: [B, A], the answer, given to the model token by token whatever it would say (teacher forcing);
             None = its own greedy answer.
-        tokens: how many tokens of its own answer; None = as many as the needle has.
-        where: which layers.
+        tokens: the number of tokens of its own answer; None = as many as the needle has.
+        where: the layers.
 
-    Wu et al. average over texts of several lengths, and depths of the needle; one call is one of these.
+    Wu et al. average over texts of several lengths and over depths of the needle; one call measures one of these cases.
 
     Raises ArgumentError for a needle outside of the text, or both `answer` and `tokens`.
     """
@@ -89,7 +89,7 @@ def retrieval_scores(
         whole = torch.cat([ids, answer], 1)
         with watch(model, only=where) as seen:
             model(whole[:, :-1])  # the last token is given, and not read
-    rows = range(ids.shape[1] - 1, whole.shape[1] - 1)  # each gives the next token
+    rows = range(ids.shape[1] - 1, whole.shape[1] - 1)  # each row gives the next token
     scores = []
     for record in seen:
         at = record.weights(rows=list(rows)).argmax(-1).to(ids.device)  # [B, H, A]
@@ -105,7 +105,7 @@ def retrieval_scores(
 
 
 def _greedy(model: nn.Module, ids: Tensor, count: int) -> Tensor:
-    """The likeliest next tokens, [B, count]; without a cache, so that any model can be asked."""
+    """The likeliest next tokens, [B, count]; without a cache, so that it works for any model."""
     whole = ids
     for _ in range(count):
         whole = torch.cat([whole, logits_of(model(whole))[:, -1:].argmax(-1)], 1)

@@ -1,8 +1,8 @@
 """Finds the weights of queries and keys that were rotated to their positions (RoPE, Su et al. 2021) by trial.
 
-A rotation keeps the length of each pair of numbers, and turns that of every head at a token by the same angle:
+A rotation keeps the length of each pair of numbers, and turns this pair of every head at a token by the same angle:
 
-    (a + ib) = exp(iθ) · (x W_a + b_a + i (x W_b + b_b)),      θ of the token and the pair alone
+    (a + ib) = exp(iθ) · (x W_a + b_a + i (x W_b + b_b)),      θ depends only on the token and the pair
 
 Pairs are (i, i + r/2), as in GPT-NeoX and Llama of transformers, or (2i, 2i + 1), as in GPT-J; r of the D numbers turn.
 """
@@ -18,7 +18,7 @@ from headwise.experiments.linear import Fit, Map, alike, as_one, close, coarsest
 
 
 def fit_rotated(target: Tensor, source: Map) -> Fit | None:
-    """The weights of `target` [n, H, D] before it was rotated, among the columns of a map; None if one lacks."""
+    """The weights of `target` [n, H, D] before it was rotated, among the columns of a map; None if one is missing."""
     product = source.product
     for bias in [*source.biases, None]:
         y = product if bias is None else product + bias.double()
@@ -59,10 +59,10 @@ def _fit(target: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, float, 
 
 
 def _pairs(known: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-    """(the numbers that turn, the first ones of their pairs, the second ones, how far apart their weights are).
+    """(the number of rotated ones, the first ones of their pairs, the second ones, the distance of their weights).
 
-    Slow pairs hardly turn within a few tokens, so that they may pass as not rotated: also all of a head's first D / 4
-    and D / 2 numbers, its last D / 2, and all D are tried.
+    Slow pairs hardly turn within a few tokens, so that they may pass as not rotated. Therefore these are tried too: the
+    first D / 4 numbers of a head, its first and last D / 2, and all D.
     """
     width = len(known)
     every = torch.arange(width, device=known.device)

@@ -1,4 +1,4 @@
-"""Runs a model on what an experiment is given, several copies at a time."""
+"""Runs a model on the inputs of an experiment, several copies at a time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 
 Inputs = Mapping[str, Any] | Tensor | tuple[Any, ...]
-Metric = Callable[[Any], Tensor]  # of what the model returns: a number for each example, [B]
+Metric = Callable[[Any], Tensor]  # from the model's result to a number for each example, [B]
 
 
 def run(model: nn.Module, inputs: Inputs) -> Any:
-    """What the model returns. ArgumentError if it draws random numbers (dropout), so that two runs differ."""
+    """The result of the model. ArgumentError if it draws random numbers (dropout), so that two runs differ."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
             raise ArgumentError("experiments: the model drops out at random. Call model.eval() first")
@@ -49,7 +49,7 @@ def copies(inputs: Inputs, count: int) -> Inputs:
 
 
 def measured(metric: Metric, out: Any, batch: int) -> Tensor:
-    """The metric of each example, [B]. ShapeError if it is of another shape."""
+    """The metric of each example, [B]. ShapeError if it has another shape."""
     found = metric(out)
     if not isinstance(found, Tensor) or found.shape != (batch,):
         received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -60,7 +60,7 @@ def measured(metric: Metric, out: Any, batch: int) -> Tensor:
 
 
 def check_gradient(measures: Tensor) -> None:
-    """ArgumentError for a metric that no gradient goes through."""
+    """Raise ArgumentError for a metric through which no gradient goes."""
     if not measures.requires_grad:
         raise ArgumentError(
             "metric: attribution patching needs its gradient, and it has none. Leave out detach() and no_grad(), or "

@@ -55,17 +55,17 @@ def head_scores(
     seed: int = 0,
     where: Choice = "*",
 ) -> HeadScores:
-    """How much each head attends to the token before, to the same token before, and to the one that followed that.
+    """How much each head attends to the previous token, to an earlier copy of the token, and to the token after it.
 
-    The model reads random tokens twice, where no head can know more than what stood before: `analyses.repeated_block`.
-    On text, heads that attend to whatever is near score too.
+    The model reads a block of random tokens twice, so that only the first copy helps: `analyses.repeated_block`.
+    On ordinary text, heads that attend to anything near would score too.
 
     Args:
         model: a model of token ids that `headwise.watch` sees, in eval mode; its decoder is not needed.
-        vocab_size: ids are drawn below it; None = the rows of its table of tokens.
-        length: of the block; 25 in Olsson et al. 2022, who score induction as "prefix matching".
-        batch, bos, exclude, seed: as for `analyses.repeated_block`; `bos` as the model was trained.
-        where: which layers, of self-attention.
+        vocab_size: ids are drawn below it; None = the number of rows in the model's table of tokens.
+        length: the length of the block; 25 in Olsson et al. 2022, who score induction as "prefix matching".
+        batch, bos, exclude, seed: as for `analyses.repeated_block`; `bos` as in the model's training.
+        where: the layers of self-attention.
 
     Raises ArgumentError where the size of the vocabulary is not known.
     """

@@ -1,4 +1,4 @@
-"""Which tensors of a run are sums of which others: how a residual stream is made."""
+"""Remembers which tensors of a run are sums of others: how a residual stream is made."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-Terms = list[tuple[Tensor, float]]  # tensors and their factors, the sum of which another tensor is
+Terms = list[tuple[Tensor, float]]  # tensors and their factors, which sum to another tensor
 
-# What gives the numbers of its first argument, in another dtype or shape.
+# Functions that give the numbers of their first argument, in another dtype or shape.
 _SAME = {
     *("to", "float", "double", "half", "bfloat16", "type_as", "type", "contiguous", "clone", "dropout"),
     *("view", "reshape", "unsqueeze", "detach"),
@@ -20,15 +20,15 @@ _TIMES, _OVER = {"mul", "__mul__", "__rmul__"}, {"div", "__truediv__", "true_div
 
 
 class Sums(TorchFunctionMode):
-    """Inside of it, every sum of two tensors is written down, and what is a tensor times a number."""
+    """Inside, every sum of two tensors is remembered, and every product of a tensor and a number."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: dict[int, Terms] = {}
-        self._alive: list[Tensor] = []  # so that no id is used twice
+        self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is used twice
 
     def of(self, x: Tensor, whole: Callable[[Tensor], bool] = lambda x: False) -> Terms:
-        """The terms of a tensor; itself alone where it is no sum. What is `whole` is not taken apart."""
+        """The terms of a tensor; only itself if it is not a sum. A tensor that is `whole` is not split."""
         found: Terms = []
         stack: Terms = [(x, 1.0)]
         while stack:
@@ -41,7 +41,7 @@ class Sums(TorchFunctionMode):
         return found
 
     def multiples(self, x: Tensor) -> Terms:
-        """A tensor, what it is a multiple of, what that is a multiple of, and so on."""
+        """A tensor, the tensor of which it is a multiple, the tensor of which that is a multiple, and so on."""
         found = [(x, 1.0)]
         while len(parts := self._parts.get(id(found[-1][0]), [])) == 1:
             found.append((parts[0][0], parts[0][1] * found[-1][1]))
@@ -56,14 +56,14 @@ class Sums(TorchFunctionMode):
         out = func(*args, **kwargs)
         if parts is None or not isinstance(out, Tensor) or (name in _SAME and out is args[0]):
             return out
-        # A tensor that a module gives in another shape is not named after what it was made of.
+        # A tensor that a module gives in another shape is not named after its origin.
         if name not in _SAME or args[0].shape == out.shape or id(args[0]) in self._parts:
             self._parts[id(out)] = parts
             self._alive += [out, *(x for x, _ in parts)]
         return out
 
     def _read(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Terms | None:
-        """What an operation is about to add; None if it gives no sum."""
+        """The terms that an operation is about to add; None if its result is not a sum."""
         if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
             return None
         if name in _SAME or (name == "__getitem__" and _is_whole(args[0], args[1])):

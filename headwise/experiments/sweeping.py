@@ -1,8 +1,8 @@
-"""Runs a model with other numbers of one head at a time, many of them in one pass.
+"""Runs a model with the numbers of one head replaced at a time, many of them in one pass.
 
-The numbers of a layer are the outputs [B, H, Q, E] of its heads or, over edges, their weights [B, H, Q, K]. What is
-replaced at a time is a head, over positions a query of it, over edges one weight, from a query to a key. A weight is
-replaced alone: the rest of its row stays, so that it need not sum to 1, and the values stay.
+The numbers of a layer are the outputs [B, H, Q, E] of its heads or, over edges, their weights [B, H, Q, K]. Each time a
+head is replaced; over positions, one query of a head; over edges, one weight, from a query to a key. A weight is
+replaced alone: the rest of its row stays, so that the row need not sum to 1, and the values stay.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from headwise.records.names import Choice
 
 Over = Literal["heads", "positions", "edges"]
 Place = tuple[int, ...]  # (layer, head), (layer, head, query) or (layer, head, query, key)
-Numbers = Mapping[str, Tensor]  # of each layer
+Numbers = Mapping[str, Tensor]  # the numbers of each layer
 
-_DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # of the numbers, behind B, that name a place
+_DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # number of indices that name a place
 
 
 def numbers_of(
@@ -128,7 +128,7 @@ class _Replace(Edit):
     source: Numbers
     names: Sequence[str]
     patches: Sequence[Place]
-    each: int  # how many examples a copy has
+    each: int  # the number of examples in a copy
 
     def replaced(self, x: Tensor, at: Where, rows: slice) -> Tensor:
         """The numbers of these rows with the patches of this layer."""
@@ -155,7 +155,7 @@ class _ReplaceWeights(_Replace):
 def strongest(
     effects: Tensor, layers: Sequence[str], count: int, *, signed: bool = False
 ) -> list[tuple[float, str, int, int | None]]:
-    """The largest of [L, H] or [L, H, Q], if `signed` in either direction: (effect, layer, head, position)."""
+    """The largest effects of [L, H] or [L, H, Q], in either direction if `signed`: (effect, layer, head, position)."""
     found = []
     for _, (layer, head, *position) in largest(effects.abs() if signed else effects, count):
         effect = float(effects[(layer, head, *position)])

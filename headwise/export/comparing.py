@@ -96,8 +96,10 @@ def compare(output: str, expected: Sequence[Tensor], received: Sequence[Tensor])
 
 
 def check(graph: str, differences: Iterable[Difference], tolerance: float) -> None:
-    """Check that every output differs from the model's by at most the tolerance, in units of its spread, and on average
-    (root mean square) by at most an eighth of it: a few values may be far off, but not most.
+    """Check that every output differs from the model's by at most the tolerance, in units of its spread.
+
+    On average (root mean square) the difference may be an eighth of the tolerance: a few values may be far off, but not
+    most.
 
     Raises:
         ExportError: an output differs more; the message names the graph, output, difference and tolerance.

@@ -53,13 +53,13 @@ def export(
         rows: real inputs for the comparison, in the form that `task.predict` takes.
         mask, examples: for a module without a task, see `graphs_of`.
         speed: whether to measure the time of calls, for the card.
-        options: those of the format. onnx: attention="op", "plain" or "auto" (the default). torch: aoti=True or False,
-            whether to compile AOTInductor packages; the default is whether a C++ compiler is found.
+        options: the options of the format. onnx: attention="op", "plain" or "auto" (the default). torch: aoti=True or
+            False, whether to compile AOTInductor packages; the default is whether a C++ compiler is found.
 
     Raises:
-        ArgumentError: an option or a model that this kind does not support, or a folder that is not empty.
+        ArgumentError: an option or a model that this format does not support, or a folder that is not empty.
         CheckpointError, DoctorError: the source cannot be loaded.
-        ExportError: it cannot be traced, written or run, or its outputs differ. No file is left behind.
+        ExportError: the model cannot be traced, written or run, or its outputs differ. No file is left behind.
         FileError: a file cannot be written.
     """
     check_options(to, precision=precision, weights=weights, examples=tuple(examples), **options)
@@ -92,7 +92,7 @@ def _manifest(form: Format, order: Order, written: Written) -> Manifest:
 
 
 def _comparison(order: Order, written: Written) -> Iterator[str]:
-    """What was not compared with PyTorch, or only in part."""
+    """Notes on graphs that were not, or only in part, compared with PyTorch."""
     missing = [graph.file for graph in written.files if not graph.differences]
     if missing:
         yield f"Not compared with PyTorch: {', '.join(missing)}."
@@ -101,9 +101,7 @@ def _comparison(order: Order, written: Written) -> Iterator[str]:
 
 
 def check_options(to: str, *, precision: str | None, **options: Any) -> None:
-    """Raise ArgumentError for an unknown format, or a precision or option that it lacks; None, False and () mean not
-    given.
-    """
+    """Raise ArgumentError for an unknown format, precision or option; None, False and () mean: not given."""
     if to not in FORMATS:
         raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}. Received: to={to!r}")
     form = FORMATS[to]

@@ -15,7 +15,7 @@ def check_free(out: Path) -> None:
     """Check that an export may be written here: the path is unused, an empty folder, or an old export.
 
     Raises:
-        ArgumentError: it is a file, or a folder with other files.
+        ArgumentError: the path is a file, or a folder with other files.
     """
     if out.exists() and not out.is_dir():
         raise ArgumentError(f"{out} is a file. Expected a new folder for the export")
@@ -31,8 +31,7 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def replacing_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out`, to write to. On success it replaces `out`; on an error it is deleted, and `out`
-    stays as it was.
+    """A temporary folder beside `out`, to write to. On success it replaces `out`, else it is deleted and `out` stays.
 
     Raises:
         ArgumentError: see `check_free`.

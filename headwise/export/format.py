@@ -1,4 +1,4 @@
-"""`Format`: what `headwise export` knows of a format. Each is described in `format.py` of its folder."""
+"""`Format`: the description of an export format. Each format has it in `format.py` of its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Option:
     Args:
         name: what `Format.function` takes it by. None is never passed: it means not given.
         says: one sentence for --help.
-        choices: the strings that it can be; () = it is yes or no.
+        choices: the strings that it can be; () = it is True or False.
     """
 
     name: str
@@ -33,15 +33,15 @@ class Format:
 
     Args:
         name: as in `--to` and in export.json.
-        title: for people.
+        title: the name for people.
         function: "module:function" that writes an export: takes an `Order`, and by name the `options` that were given;
             returns a `Written`. See `headwise.export.writing`.
         precisions: the first is the default.
         options: its own options.
         weights, examples: whether it has the options of these names.
-        imports: the lines of the card's example code that import what runs the export.
-        array: what makes an array of numbers there: "np.array".
-        call: the lines there that call a graph: they take its inputs from the dict `values`, and add its outputs to it
+        imports: the lines of the card's example code that import the package which runs the export.
+        array: the function there that makes an array of numbers: "np.array".
+        call: the lines there that call a graph; they take its inputs from the dict `values`, and add its outputs to it
             as arrays with `argmax()`.
         more: further paragraphs about calling an export.
     """
@@ -59,7 +59,7 @@ class Format:
     more: Callable[[Manifest], list[str]] = lambda manifest: []
 
     def has(self, option: str) -> bool:
-        """Whether it has an option."""
+        """Whether the format has an option."""
         return getattr(self, option) if option in ("weights", "examples") else option in {o.name for o in self.options}
 
     def write(self, order: Order, **options: Any) -> Written:

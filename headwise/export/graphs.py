@@ -1,4 +1,4 @@
-"""`graphs_of`: the graphs of whatever is exported: a task, a model, or any module with examples."""
+"""`graphs_of`: the graphs of the exported object: a task, a model, or any module with examples."""
 
 from __future__ import annotations
 

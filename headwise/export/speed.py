@@ -49,7 +49,7 @@ def timings(graphs: Sequence[Graph], runs: Callable[[Graph], Runs]) -> tuple[Tim
 
     Args:
         graphs: the graphs that were exported.
-        runs: what runs the export of a graph.
+        runs: the functions that run the export of a graph.
     """
     found = []
     for graph in graphs:

@@ -59,9 +59,7 @@ DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # raised insid
 
 
 def first_line(error: BaseException) -> str:
-    """The class of an error and the first line of its message, because PyTorch's have dozens of lines. If that line
-    ends with a colon, the second follows.
-    """
+    """The class of an error and the first line of its message; two lines if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         lines[0] += f" {lines[1]}"

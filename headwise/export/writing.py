@@ -1,4 +1,4 @@
-"""What the function of a format gets, and what it returns."""
+"""The argument of the function of a format, `Order`, and its result, `Written`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headwise.tasks.task import Task
 
 @dataclass(frozen=True)
 class Order:
-    """What to write.
+    """The export to write.
 
     Args:
         subject: a task, a model or a module.
         folder: an empty folder for the files.
-        precision: one of the format's.
+        precision: one of the format's precisions.
         tolerance: largest allowed difference from PyTorch, in standard deviations of its values; None = the format's.
         speed: whether to measure the time of calls.
         weights, rows, mask, examples: see `headwise.export.exporting.export`.
@@ -57,13 +57,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written and compared.
+    """The files that were written, and their comparison.
 
     Args:
-        files: the graphs with their differences; a graph without any is said to be not compared.
+        files: the graphs with their differences; a graph without differences is reported as not compared.
         notes: sentences for people.
-        versions: of further packages that wrote it.
-        options: how it was written, by name.
+        versions: the versions of further packages that wrote the files.
+        options: the options with which it was written, by name.
         speed: times of calls; () = not measured.
     """
 

@@ -1,1 +1,1 @@
-"""What headwise computes on a GPU by kernels of its own, written in Triton: statistics of the weights."""
+"""Statistics of the weights on a GPU, by kernels in Triton."""

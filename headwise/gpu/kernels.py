@@ -11,9 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-SIZE = tl.constexpr(64)  # of a block, as in headwise.native.sight
+SIZE = tl.constexpr(64)  # the size of a block, as in headwise.native.sight
 EMPTY = tl.constexpr(float("-inf"))
-BLOCKS = tl.constexpr(2)  # the kind of a mask: blocks with bits; any other is a band
+BLOCKS = tl.constexpr(2)  # the kind of a mask: blocks with bits; any other number is a band
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def _scores(
 
 @triton.jit
 def _allowed(words, at, rows, keys, low, high, Q, K, KIND: tl.constexpr):
-    """bool [64, 64]: which pairs of a block are there and allowed. `at`: its first word, or -1 = all."""
+    """bool [64, 64]: which pairs of a block exist and are allowed. `at`: its first word, or -1 = all."""
     there = (rows[:, None] < Q) & (keys[None, :] < K)
     if KIND == BLOCKS:
         i = tl.arange(0, SIZE)
@@ -89,7 +89,7 @@ def of_rows(
         total = shrink * total + tl.sum(weights, 1)
         top = now
     base = tl.where(top == EMPTY, 0.0, top)
-    if SINKS:  # a key of this score
+    if SINKS:  # a sink counts as a key of this score
         sink = tl.load(sinks + h).to(tl.float32)
         most = tl.maximum(top, sink)
         base = tl.where(most == EMPTY, 0.0, most)
@@ -117,7 +117,7 @@ def of_keys(
 ):  # fmt: skip
     """The weight that 64 keys receive from all queries, float32 [B, H, K], from `highest` and `log_sum`.
 
-    The blocks are those of a tile of keys: the numbers in them are of tiles of queries.
+    The blocks belong to a tile of keys; their numbers are those of tiles of queries.
     """
     tile = tl.program_id(0)
     b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)

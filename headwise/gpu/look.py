@@ -1,4 +1,4 @@
-"""What the weights of a call tell, found on a GPU without making them: `headwise.native.attend.look` for CUDA.
+"""Statistics of the weights of a call, on a GPU, without the weights in memory: `headwise.native.attend.look` for CUDA.
 
 Two passes over the blocks in which the mask allows something, each with one product where attention has two.
 """
@@ -19,10 +19,10 @@ from headwise.native.attend import watcher
 from headwise.native.sight import BLOCKS, SIZE, sight_of
 
 ANSWERS = frozenset({"highest", "log_sum", "entropy", "distance", "received"})  # of headwise.native.attend.ANSWERS
-OPTIONS = frozenset({"slopes", "softcap", "sinks", "dropout"})  # weights are those before dropout
+OPTIONS = frozenset({"slopes", "softcap", "sinks", "dropout"})  # the statistics are of the weights before dropout
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DEVICES = ("cuda",)
-WIDEST = 128  # of a head: a block of its queries and one of its keys have to fit the shared memory
+WIDEST = 128  # dimension of a head: a block of queries and a block of keys must fit into shared memory
 LEAST = (8, 0)  # compute capability
 
 
@@ -58,7 +58,7 @@ class Blocks(NamedTuple):
 
 
 def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
-    """The named ones of `ANSWERS`: float32 [B, H, Q], received [B, H, K]. Of a call that `refuse` does not refuse."""
+    """The `names` among `ANSWERS`: float32 [B, H, Q], "received" [B, H, K]. For calls that `refuse` does not refuse."""
     from headwise.gpu import kernels
 
     batch, heads, q_len, k_len = call.shape
@@ -68,7 +68,7 @@ def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
         for name in ("highest", "log_sum", "entropy", "distance")
     }
     sinks, slopes = (x if x is None else x.float().contiguous() for x in (call.sinks, call.slopes))
-    nothing = rows["highest"]  # in the place of a tensor that is not read
+    nothing = rows["highest"]  # stands for a tensor that is not read
     width = max(16, 1 << (call.q.shape[3] - 1).bit_length())
     numbers = (float(call.scale), float(call.softcap or 1.0))
     sizes = (heads, call.heads_per_key_head, q_len, k_len, call.q.shape[3])

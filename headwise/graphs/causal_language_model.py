@@ -45,7 +45,7 @@ def graphs(
 
 
 def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., CausalSteps]:
-    """Let the graph compute what the model computes. Returns how it decodes, in place of the model's own steps."""
+    """Let the graph do the model's computation. Returns the function that replaces the model's own decoding steps."""
     decoder = sessions["decoder"]
 
     def make_steps(model: CausalLanguageModel, begun: Sequence[int]) -> CausalSteps:

@@ -72,7 +72,7 @@ def graphs(
 
 
 def run_on(model: EncoderDecoder, sessions: Sessions) -> Callable[..., EncoderDecoderSteps]:
-    """Let the graphs compute what the model computes. Returns how they decode, in place of the model's own steps."""
+    """Let the graphs do the model's computation. Returns the function that replaces the model's own decoding steps."""
     encoder, decoder = sessions["encoder"], sessions["decoder"]
 
     def make_steps(model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> EncoderDecoderSteps:

@@ -18,7 +18,7 @@ class Value:
 
     Args:
         name: the name in the exported file.
-        dtype: torch's.
+        dtype: the dtype in torch.
         axes: a number is a fixed size; a word ("batch", "length") is a dynamic size, the same wherever the word occurs
             in one graph.
     """
@@ -56,7 +56,7 @@ class Graph:
 
 
 class Computation(nn.Module, Generic[ModelT]):
-    """The module of a graph that is not all that a model does: `forward` is a function of tensors only."""
+    """The module of a graph that is only a part of a model: its `forward` is a function of tensors only."""
 
     def __init__(self, model: ModelT) -> None:
         super().__init__()

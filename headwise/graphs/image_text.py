@@ -48,7 +48,7 @@ def graphs(model: ImageText, pixels: list[Any] | None = None, texts: list[Any] |
 
 
 def run_on(model: ImageText, sessions: Sessions) -> None:
-    """Let the graphs compute what the model computes."""
+    """Let the graphs do the model's computation."""
     image = sessions["image"].giving("image_states", "image_vector")
     text = sessions["text"].giving("text_states", "text_vector")
     belongs = sessions["match"].giving("logit", "scale")

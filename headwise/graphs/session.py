@@ -1,4 +1,4 @@
-"""`Session`: a graph that some runtime runs, and how it takes the place of a model's computation."""
+"""`Session`: a graph that some runtime runs, and how it replaces the computation of a model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Session(Protocol):
 
     @property
     def inputs(self) -> Sequence[Value]:
-        """Its inputs."""
+        """The inputs of the graph."""
 
     @property
     def outputs(self) -> Sequence[Value]:
-        """Its outputs."""
+        """The outputs of the graph."""
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
         """The graph as a function of its inputs by position, cast to their dtypes; returns the outputs `names`."""

@@ -58,7 +58,7 @@ def graphs(model: Model, real: list[Any] | None = None, longest: int | None = No
 
 
 def run_on(model: MaskedLanguageModel, sessions: Sessions) -> None:
-    """Let the graph compute what a masked language model computes."""
+    """Let the graph do the computation of a masked language model."""
     run = sessions["model"].giving("logits")
 
     def forward(ids: Tensor, real: Tensor | None = None, at: Tensor | None = None) -> Tensor:

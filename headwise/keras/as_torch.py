@@ -65,7 +65,7 @@ def store(module: nn.Module) -> None:
 def is_built(layer: keras.layers.Layer) -> bool:
     """Whether a layer is built; a layer that can be built without input shapes is built now.
 
-    A layer within it that its calls never use has no weights: one that has some is enough.
+    A layer within it that is never called has no weights: it is built if any layer within it has some.
     """
     if not layer.built and type(layer).__module__.startswith("headwise.keras."):
         layer.build()
@@ -135,7 +135,7 @@ class Part(nn.Module):
         call = Plan(layer, (args, kwargs), flat, self.variables)
         if self._draws:
             _seed_backend()
-        seeds = [_drawn(v) for v in call.seeds]  # in eval mode too: what is random there must be seen
+        seeds = [_drawn(v) for v in call.seeds]  # in eval mode too: randomness there must be seen
         made = Made(self._held.compiled(call), seeds, call.dtypes, len(tensors))
         found = Call.apply(made, *tensors, *self.values())
         if self.training:
@@ -151,7 +151,7 @@ class Part(nn.Module):
 
 
 def _as_tensor(x: Any) -> Any:
-    """An array as a tensor of its own, for it may change before backward or the next call; anything else as it is."""
+    """An array as a tensor of its own, because arrays may change before backward; anything else unchanged."""
     return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
 
 
@@ -199,13 +199,13 @@ def named_as(of: Any, kind: Any) -> Any:
     begin.__signature__ = inspect.signature(of.__init__)  # type: ignore[attr-defined]
     given: dict[str, Any] = {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__}
     given |= {"__init__": begin, "forward": forward}
-    if "__firstlineno__" in vars(of):  # where inspect looks, from Python 3.13 on
+    if "__firstlineno__" in vars(of):  # inspect looks here, from Python 3.13 on
         given["__firstlineno__"] = vars(of)["__firstlineno__"]
     return type(of.__name__, (kind,), given)
 
 
 def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[int, ...] | None:
-    """The shape of the kernel that a projection would have if a call used it: that of a projection with its options.
+    """The shape of the kernel that a projection would have if a call used it, by a projection with its options.
 
     It then has a Parameter that changes nothing, as a torch module that forward never calls has.
     """
@@ -264,7 +264,7 @@ def _seed_backend() -> None:
 
 
 def _draws_globally(part: keras.layers.Layer) -> bool:
-    """Whether the code of a layer names what draws from that generator. (To seed it costs TensorFlow its caches.)"""
+    """Whether a layer's code names a function that draws from that generator. (Seeding clears TensorFlow's caches.)"""
     if type(part).__module__.startswith("keras."):
         return False
     try:

@@ -26,7 +26,7 @@ def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
 
 
 class Plan:
-    """A call of a layer without its tensors. What a mask holds is part of it, as it is now."""
+    """A call of a layer without its tensors. The contents of a mask are part of it, as they are now."""
 
     def __init__(self, layer: keras.layers.Layer, given: Any, flat: list[Any], variables: list[keras.Variable]) -> None:
         self._layer, self._variables = layer, variables
@@ -81,7 +81,7 @@ class Compiled:
 
         try:
             return compiled(*given)
-        except jax.errors.ConcretizationTypeError:  # its code looks at numbers
+        except jax.errors.ConcretizationTypeError:  # the layer's code looks at numbers
             return plain(*given)
 
     def _flat(self, *given: Any) -> Any:
@@ -114,7 +114,7 @@ class Made:
         self, computation: Plan | Compiled, seeds: list[Tensor], dtypes: list[str | None], inputs: int
     ) -> None:
         self._computation, self._seeds, self._dtypes, self._inputs = computation, seeds, dtypes, inputs
-        self.tracked = torch.is_grad_enabled()  # inside autograd's function nobody knows
+        self.tracked = torch.is_grad_enabled()  # it is not known inside autograd's function
         self.structure: Any = None  # of the output
         self.state: list[Tensor] = []
         self.pull: Callable[[list[torch.Tensor | None]], list[Tensor | None]] | None = None
@@ -148,7 +148,7 @@ def _is_float(x: Any) -> bool:
     return hasattr(x, "dtype") and "float" in keras.backend.standardize_dtype(x.dtype)
 
 
-Pull = Callable[[list[torch.Tensor | None]], Any]  # the gradients by the outputs -> those by the leaves
+Pull = Callable[[list[torch.Tensor | None]], Any]  # gradients of the outputs -> gradients of the leaves
 
 
 def _with_tape(flat: Callable[[], list[Any]], leaves: list[Tensor]) -> tuple[list[Any], Pull]:
@@ -175,7 +175,7 @@ def _with_tape(flat: Callable[[], list[Any]], leaves: list[Tensor]) -> tuple[lis
 
 
 def _with_vjp(computation: Compiled, given: Any, places: tuple[int, ...], found: list[Any]) -> Pull:
-    """Computed again when it is requested: most calls never need a gradient."""
+    """A backward pass that begins with a new forward pass: most calls never need a gradient."""
 
     def pull(gradients: list[torch.Tensor | None]) -> Any:
         outputs = [

@@ -25,7 +25,7 @@ from headwise.renamed import renamed
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Bert(Layer, twin=models.Bert):
-    """A BERT encoder. `Bert(config)` has random weights, `Bert.from_pretrained` those of a checkpoint.
+    """A BERT encoder. `Bert(config)` has random weights, `Bert.from_pretrained` the weights of a checkpoint.
 
     >>> bert = Bert.from_pretrained("minilm")
     >>> hidden = bert(input_ids, real=input_ids != 0)                  # [B, S] to [B, S, M]
@@ -80,7 +80,7 @@ class Bert(Layer, twin=models.Bert):
 
         Args:
             path_or_id: a local folder with config.json and safetensors, the name of a model on the Hugging Face hub, or
-                "minilm", the one that comes with `headwise[demo]`.
+                "minilm", the model that comes with `headwise[demo]`.
             dropout: replaces the dropout rates of the checkpoint, including that of attention.
             kwargs: `name`, `dtype` (None = keras.config.dtype_policy()), `trainable`, `seed`.
 
@@ -99,7 +99,7 @@ class Bert(Layer, twin=models.Bert):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Bert:
-        """The layer that `get_config` described."""
+        """The layer for the result of `get_config`."""
         return cls(**{**config, "config": BertConfig(**renamed(config["config"]))})
 
     def _parts(self) -> Parts:

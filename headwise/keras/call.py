@@ -3,8 +3,8 @@
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -∞ where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink))
 
-The same as `headwise.call` says of torch tensors. The scores become float32, or float64, before anything is added to
-them and before the softmax, whatever the dtype of the queries.
+This is the computation of `headwise.call` for torch tensors. The scores become float32, or float64, before anything is
+added to them and before the softmax, whatever the dtype of the queries.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Call:
         return self.q.shape[2], self.k.shape[2]
 
     def usable(self) -> Call:
-        """This call with 0 for the keys and values that nobody may attend to: NaN in them cannot spread."""
+        """This call with 0 for the keys and values that no query may attend to: NaN in them cannot spread."""
         if self.mask is None or masking.sees_all(self.mask, *self.lengths):
             return self
         used = masking.used_keys(self.mask, *self.lengths)
@@ -82,10 +82,11 @@ def attend(
     seed: Tensor | None = None,
     weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention of some rows of queries over some keys and values: output [B, H, …, r, E], and on request the
-    weights [B, H, …, r, c] before dropout.
+    """The attention of some rows of queries over some keys and values.
 
-    q [B, H, …, r, D], k [B, G, …, c, D] and v [B, G, …, c, E] are those of the positions rows […, r] and cols […, c],
+    Returns the output [B, H, …, r, E], and on request the weights [B, H, …, r, c] before dropout.
+
+    q [B, H, …, r, D], k [B, G, …, c, D] and v [B, G, …, c, E] are at the positions rows […, r] and cols […, c],
     where … is nothing or n blocks; None = all. `valid` […, c] says which columns exist.
     """
     whole = rows is None
@@ -104,7 +105,7 @@ def attend(
     elif call.bias is not None:
         bias = call.bias[(None,) * (4 - len(call.bias.shape))]
         bias = ops.cast(bias if whole else masking.picked(bias, rows, cols), call.float)
-        seen = bias > -float("inf")  # an additive mask: what it forbids is forbidden, and no NaN can come of it
+        seen = bias > -float("inf")  # forbidden by an additive mask: forbidden here too, without NaN
         allowed, empty_rows = (seen if allowed is None else ops.logical_and(allowed, seen)), True
         scores = scores + ops.where(seen, bias, 0.0)
     found = _softmax(scores, allowed, call.sinks)
@@ -112,7 +113,7 @@ def attend(
     if call.dropout:
         used = keras.random.dropout(used, call.dropout, seed=_Drawn(call.seed if seed is None else seed))
     out = products_with(used, v)
-    if empty_rows:  # their weights are all alike; there shall be none
+    if empty_rows:  # the softmax gives an empty row equal weights; here they become 0
         some = ops.any(allowed, axis=-1, keepdims=True)
         out = ops.where(some, out, ops.cast(0.0, out.dtype))
         found = ops.where(some, found, ops.cast(0.0, found.dtype)) if weights else found
@@ -157,7 +158,7 @@ def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Te
 class _Drawn(keras.random.SeedGenerator):
     """A fixed seed, so that a second computation gives the same numbers."""
 
-    _initial_seed = 0  # not None, or Keras drops by PyTorch's own seed
+    _initial_seed = 0  # not None, otherwise Keras uses PyTorch's own seed
 
     def __init__(self, seed: Tensor) -> None:
         self._seed = seed

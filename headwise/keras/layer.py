@@ -21,7 +21,7 @@ from headwise.keras import saving
 from headwise.keras.call import precision
 
 Tensor = Any  # a tensor of the backend
-Parts = Sequence[tuple[Any, int | None]]  # layers, each with the width that it reads; None = it is told none
+Parts = Sequence[tuple[Any, int | None]]  # layers, each with the width of its input; None = no width is given
 
 # () -> the package `headwise.keras.convert`, which imports every layer. `headwise/keras/__init__.py` sets it.
 conversions: Any = None
@@ -30,11 +30,12 @@ TWINS: dict[type[Layer], type[nn.Module]] = {}
 
 
 class Layer(keras.layers.Layer):
-    """A layer whose config is what its constructor was given.
+    """A layer whose config holds the arguments of its constructor.
 
     A class statement names the `twin`, the PyTorch module with the same options. The constructor takes these as `*args`
     and `**kwargs`, declares only its own, and calls `_begin`; help() and inspect.signature show all of them. Where the
-    docstring says "Args: as of" the twin, help() shows its lines there, with those of the layer's own in their place.
+    docstring says "Args: as of" the twin, help() shows its lines there, together with the lines of the layer's own
+    arguments.
     """
 
     _given: dict[str, Any]
@@ -95,7 +96,7 @@ class Layer(keras.layers.Layer):
         query = args[0] if args else kwargs.get("query")
         alone = "query_mask" in self.call_signature_parameters and all(x is None for x in args[1:])
         if alone and kwargs.get("query_mask") is None and not isinstance(query, keras.KerasTensor):
-            kwargs["query_mask"] = get_keras_mask(query)  # which Keras passes only where there is a second tensor
+            kwargs["query_mask"] = get_keras_mask(query)  # Keras passes it only if there is a second tensor
         return super().__call__(*args, **kwargs)
 
     def compute_mask(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -112,7 +113,7 @@ class Layer(keras.layers.Layer):
             module: an instance of this layer's twin, or nn.MultiheadAttention, nn.TransformerEncoderLayer or
                 nn.TransformerDecoderLayer.
             kernel: the kernel of every attention in it; None = the module's, if it exists here.
-            dtype: of the layer, or its policy; None = that of the module's parameters.
+            dtype: the dtype of the layer, or its policy; None = the dtype of the module's parameters.
             kwargs: `name`, `trainable`.
 
         Raises:
@@ -156,7 +157,7 @@ class Layer(keras.layers.Layer):
         return conversions().from_keras(layer, cls)
 
     def to_keras(self) -> keras.layers.Layer:
-        """This `MultiHeadAttention` as the one of Keras, or as its GroupQueryAttention if heads share keys.
+        """This `MultiHeadAttention` as Keras's MultiHeadAttention, or GroupQueryAttention if heads share keys.
 
         Raises:
             ArgumentError: another kind of layer, a layer that is not built, or an option that Keras does not have.
@@ -197,7 +198,7 @@ def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Ten
 
 
 def values_of(x: Tensor) -> np.ndarray | None:
-    """The values of a tensor; None while a function is traced, when it has none."""
+    """The values of a tensor; None while a function is traced and tensors have no values."""
     if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
         return None
     try:
@@ -218,7 +219,7 @@ def _options(twin: type[nn.Module]) -> dict[str, inspect.Parameter]:
 
 
 def _with_options(cls: type[Layer], twin: type[nn.Module]) -> inspect.Signature:
-    """The signature of a layer's constructor, with the options of its twin in the place of `*args`."""
+    """The signature of a layer's constructor, with the options of its twin instead of `*args`."""
     parameters = dict(inspect.signature(cls.__init__).parameters)
     del parameters["args"]
     theirs = [
@@ -228,7 +229,7 @@ def _with_options(cls: type[Layer], twin: type[nn.Module]) -> inspect.Signature:
 
 
 def _with_arguments(doc: str, of_twin: str) -> str:
-    """`doc` with the arguments of its twin, where it says that they are alike."""
+    """`doc` with the arguments of its twin inserted where it says "Args: as of"."""
     ours = re.search(r"^Args: as of .*\n(?: .+\n)*", doc, flags=re.MULTILINE)
     theirs = re.search(r"^Args:\n(?: .+\n)+", of_twin, flags=re.MULTILINE)
     if ours is None or theirs is None:

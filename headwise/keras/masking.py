@@ -141,8 +141,9 @@ def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
 
 
 def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
-    """Whether queries `rows` may attend to keys `cols`: bool [B|1, H|1, r, c], or for rows [n, r] and cols [n, c]
-    bool [B|1, H|1, n, r, c].
+    """Whether queries `rows` may attend to keys `cols`: bool [B|1, H|1, r, c].
+
+    For rows [n, r] and cols [n, c] it is bool [B|1, H|1, n, r, c].
 
     `whole` says that rows and cols are all rows and columns in order, so no lookup is needed.
     """
@@ -191,7 +192,7 @@ def with_tables(mask: Mask) -> Mask:
     """The mask with its tables as tensors of the backend."""
     if isinstance(mask, (Bits, Predicate)):
         lengths = mask.natural_lengths()
-        if isinstance(mask, Bits) and lengths is not None:  # unpacked: not every backend shifts bits
+        if isinstance(mask, Bits) and lengths is not None:  # the bits are unpacked: not every backend can shift bits
             return with_tables(Dense(mask.to_bool(*lengths)))
         return mask
     values = {field.name: getattr(mask, field.name) for field in dataclasses.fields(mask)}
@@ -201,8 +202,8 @@ def with_tables(mask: Mask) -> Mask:
 
 def _convert(table: torch.Tensor) -> Tensor:
     values = table.detach().cpu().numpy()
-    if values.dtype == np.int64:  # JAX has no int64, and a length needs none
-        if values.size and values.max() > np.iinfo(np.int32).max:  # ids of documents, of which only the order matters
+    if values.dtype == np.int64:  # JAX has no int64, and a length does not need it
+        if values.size and values.max() > np.iinfo(np.int32).max:  # ids of documents: only their order matters
             values = np.where(values < 0, -1, np.unique(values, return_inverse=True)[1].reshape(values.shape))
         values = values.clip(min=-1).astype(np.int32)
     return ops.convert_to_tensor(values)

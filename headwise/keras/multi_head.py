@@ -100,8 +100,8 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         Args:
             query: [B, Q, M].
             value: [B, K, vdim]; None = the query's own sequence. It comes before `key`, as in Keras.
-            key: [B, K, kdim], what is attended to; None = `value`.
-            query_mask, value_mask, key_mask: [B, Q] and [B, K], True = a real token. Keras passes those of
+            key: [B, K, kdim], the keys; None = `value`.
+            query_mask, value_mask, key_mask: [B, Q] and [B, K], True = a real token. Keras passes the masks of
                 `Embedding(mask_zero=True)` and `Masking` itself. No query attends to padding. Queries that are
                 padding are computed like the others.
             attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a

@@ -1,5 +1,4 @@
-"""Multi-head latent attention (MLA, DeepSeek) as a Keras layer: keys and values of all heads come from one short
-latent per token."""
+"""Multi-head latent attention (MLA, DeepSeek) as a Keras layer: keys and values from one short latent per token."""
 
 from __future__ import annotations
 
@@ -104,7 +103,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
 
         Args:
             query: [B, S, M].
-            query_mask: [B, S], True = a real token. Keras passes those of `Embedding(mask_zero=True)` and `Masking`
+            query_mask: [B, S], True = a real token. Keras passes the masks of `Embedding(mask_zero=True)` and `Masking`
                 itself. Padding is not attended to.
             attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a
                 tensor [Q, K], [B, Q, K] or [B, H, Q, K], of which B, H and Q may be 1.
@@ -176,7 +175,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         return ops.transpose(split, (0, 2, 1, 3))
 
     def _up_projections(self) -> tuple[Tensor, Tensor]:
-        """W_UK [R, H, nope_dim] and W_UV [R, H, E], of one weight."""
+        """W_UK [R, H, nope_dim] and W_UV [R, H, E], which are parts of one weight."""
         weight = ops.cast(self.kv_up.kernel, self.compute_dtype)
         return _split(ops.reshape(weight, (self.kv_rank, self.num_heads, -1)), self.nope_dim)
 
@@ -191,7 +190,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
                 f"lora_enabled={getattr(self.kv_up, 'lora_enabled', None)}, "
                 f'quantization_mode={getattr(self.kv_up, "quantization_mode", None)!r}. Use path="expand"'
             )
-        fewer = 2 * self.kv_rank < self.nope_dim + self.value_head_dim  # as many keys as queries
+        fewer = 2 * self.kv_rank < self.nope_dim + self.value_head_dim  # a call has as many keys as queries
         return path == "absorb" or (path == "auto" and fewer and self._can_absorb)
 
     @property
@@ -201,7 +200,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         return type(up) is keras.layers.Dense and not up.lora_enabled and up.quantization_mode is None
 
     def _linear(self, width: int, name: str, *, bias: bool) -> keras.layers.Dense:
-        """Of standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2)."""
+        """A linear map; initial standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2)."""
         drawn = keras.initializers.RandomNormal(stddev=0.006)
         return self.dense(width, name=name, bias=bias, kernel_initializer=drawn)
 

@@ -1,4 +1,4 @@
-"""A `.keras` file as a model, with classes of the user's own that are in files beside it."""
+"""A `.keras` file as a model, with the user's own classes from files beside it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headwise.errors import ArgumentError
 def load_saved(path: Path) -> keras.Model:
     """The model of a `.keras` or `.h5` file, without its optimizer.
 
-    Classes that are not of Keras are imported from the modules that the file names, if these are in the working
+    Classes that do not belong to Keras are imported from the modules that the file names, if these are in the working
     directory or beside the file.
 
     Raises:
-        ArgumentError: it cannot be loaded; the message has Keras's reason.
+        ArgumentError: the file cannot be loaded; the message has Keras's reason.
     """
     before = list(sys.path)
     sys.path[:0] = [str(Path.cwd()), str(path.resolve().parent)]

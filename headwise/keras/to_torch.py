@@ -32,19 +32,19 @@ class Symbolic(RecordError):  # noqa: N818 (an answer, not a failure)
 
 
 def to_torch(x: Any) -> torch.Tensor:
-    """A tensor of the backend, or a NumPy array, as a torch tensor: a copy, unless it is one. Raises Symbolic."""
+    """A tensor of the backend, a NumPy array or a torch tensor as a torch tensor, usually a copy. Raises Symbolic."""
     if isinstance(x, torch.Tensor):
         if x.is_meta or type(x).__name__ == "FakeTensor":
             raise Symbolic
         return x
     values = np.asarray(ops.convert_to_numpy(_concrete(x)))
-    if values.dtype.name == "bfloat16":  # which NumPy itself does not know
+    if values.dtype.name == "bfloat16":  # NumPy itself does not know bfloat16
         return torch.tensor(values.view(np.int16)).view(torch.bfloat16)
     return torch.tensor(values)
 
 
 def _concrete(x: Any) -> Any:
-    """The values of a tensor. Tensors traced by jax.grad have values, those of jax.jit do not."""
+    """The values of a tensor. Tensors traced by jax.grad have values, tensors traced by jax.jit do not."""
     if isinstance(x, keras.Variable):
         x = x.value
     backend = keras.backend.backend()

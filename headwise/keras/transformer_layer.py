@@ -1,4 +1,4 @@
-"""One layer of a transformer: attention and a feed-forward network, each added to what it read.
+"""One layer of a transformer: attention and a feed-forward network, each added to its input.
 
 `EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
 Each takes any attention layer of this package, or makes a `MultiHeadAttention`.
@@ -33,7 +33,7 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
     >>> y = layer(x, attention_mask=masks.causal())                  # x, y: [B, S, M]
 
     Args: as of `headwise.nn.EncoderLayer`, and
-        attention: any layer that is called as those of `headwise.keras` are.
+        attention: any layer with the call arguments of the attention layers of `headwise.keras`.
         seed: for dropout. A ready `attention` has its own.
 
     Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
@@ -67,8 +67,8 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
 
         Args:
             query: [B, S, M].
-            query_mask: [B, S], True = a real token; only these are attended to. Keras passes that of
-                `Embedding(mask_zero=True)` and `Masking` itself, and it is the output's too.
+            query_mask: [B, S], True = a real token; only these are attended to. Keras passes the mask of
+                `Embedding(mask_zero=True)` and `Masking` itself, and it is also the mask of the output.
             attention_mask: which position may attend to which, True or 1 = may: a mask of `headwise.masks`, or a tensor
                 [Q, K], [B, Q, K] or [B, H, Q, K].
             return_attention_scores: also return the weights.
@@ -109,7 +109,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
     >>> y = layer(x, memory, use_causal_mask=True)                   # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args: as of `headwise.nn.DecoderLayer`, and
-        self_attention, cross_attention: instead of those that are made with `num_heads`, ready layers; either or both.
+        self_attention, cross_attention: ready layers, instead of new ones with `num_heads`; either or both.
         seed: as for `EncoderLayer`.
 
     Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
@@ -153,7 +153,8 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         Args:
             query: [B, Q, M].
             value: [B, K, memory_dim], the memory.
-            query_mask: [B, Q], True = a real token of the sequence. Keras passes it, and it is the output's too.
+            query_mask: [B, Q], True = a real token of the sequence. Keras passes it, and it is also the mask of the
+                output.
             value_mask: [B, K], True = a real token of the memory. Keras passes it.
             attention_mask: which position of the sequence may attend to which, True or 1 = may: a mask of
                 `headwise.masks`, or a tensor [Q, Q], [B, Q, Q] or [B, H, Q, Q].
@@ -176,7 +177,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         given |= {"position_ids": None if only_other else position_ids, "use_causal_mask": use_causal_mask}
         attend = Attend(self.self_attention, return_attention_scores, **given)
         ids = None
-        if has_positions(self.cross_attention):  # it does not know which queries are padding
+        if has_positions(self.cross_attention):  # the scheme does not know which queries are padding
             ids = positions_of(query, query_mask, position_ids)
         given = {"attention_mask": memory_mask, "value_mask": value_mask, "position_ids": ids, "training": training}
         read = Attend(self.cross_attention, return_attention_scores, value=value, **given)

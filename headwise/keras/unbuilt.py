@@ -1,6 +1,6 @@
-"""A Keras layer that has no weights yet, as a torch module whose calls may fail: to find out how it is called.
+"""A Keras layer that has no weights yet, as a torch module whose calls may fail: to find out how to call it.
 
-module = unbuilt(layer, make)            # make() gives the layer again, without weights
+module = unbuilt(layer, make)            # make() returns a new layer without weights
 module(torch.randn(2, 5, 16))            # a new layer is built by this call
 module.layer                             # that layer, which has its weights now
 """
@@ -22,11 +22,11 @@ from headwise.keras.watching.paths import paths
 
 
 def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | None) -> Unbuilt | None:
-    """The module of a layer that is not built; None for one that is, or that makes its own first call (torch).
+    """The module of a layer that is not built; None for a built layer, or one that makes its own first call (torch).
 
     Args:
         layer: any Keras layer.
-        make: gives a new layer for each call, since the shapes of the first call stay. None: from the layer's config.
+        make: returns a new layer for each call, since the shapes of the first call stay. None: from the layer's config.
     """
     if not isinstance(layer, keras.layers.Layer) or is_built(layer):
         return None
@@ -42,10 +42,10 @@ class Unbuilt(Part):
 
     def __init__(self, layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer]) -> None:
         super().__init__(layer)
-        self.layer = layer  # the one that was called last
+        self.layer = layer  # the layer that was called last
         self._make = make
         self.weights_to_come = nn.UninitializedParameter()
-        for path, part in paths(layer).items():  # for the sizes that they state
+        for path, part in paths(layer).items():  # for their sizes
             if path:
                 self.add_module(path.replace(".", "_"), Part(part))
 

@@ -1,4 +1,4 @@
-"""The ways to run a call. Each kernel says why it refuses and what it costs; the plan takes the cheapest."""
+"""The kernels, which run calls. Each says why it refuses a call or what it costs; the plan takes the cheapest."""
 
 from headwise.kernels.plan import KERNELS, Plan, choose, make_plan, run_call
 from headwise.kernels.sdpa import run_at_once

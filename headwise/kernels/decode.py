@@ -1,7 +1,7 @@
-"""One query a head, as when a model decodes: the query heads that share a key head become the rows of one matrix.
+"""For one query per head, as in decoding: the query heads that share a key head become the rows of one matrix.
 
-Keys and values are then read once for all of them, where a kernel that goes head by head reads them H / G times; that
-reading is what a step of decoding costs. Shazeer 2019, arXiv:1911.02150, section 3.
+Keys and values are then read once for all these heads, where a kernel that goes head by head reads them H / G times.
+Reading them is the cost of a step of decoding. Shazeer 2019, arXiv:1911.02150, section 3.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headwise.softmax import merge_parts
 from headwise.tracing import is_traced
 
 OPTIONS = frozenset({"bias", "slopes", "dropout"})
-LEAST_KEYS = 512  # of a part: fewer are not worth another thread
+LEAST_KEYS = 512  # the fewest keys of a part: fewer are not worth another thread
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """More queries than one, key heads that are not shared, and what scaled_dot_product_attention has not."""
+    """Refuse more than one query, key heads that are not shared, and what scaled_dot_product_attention cannot do."""
     if call.shape[2] != 1:
         if is_traced():  # a length in a sentence would be a constant of the graph
             return "it is for one query a head"
@@ -34,10 +34,10 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """That of `sdpa`, but keys and values are read once for all heads that share them.
+    """The cost of `sdpa`, but keys and values are read once for all heads that share them.
 
-    On the CPU torch takes longer than the reading: 1.25 times as long in float32, twice in half precision. On CUDA
-    it takes 5 times as long as where it groups the heads itself: an H100, 65,536 keys of 4 heads.
+    On the CPU torch takes longer than this reading: 1.25 times as long in float32, twice in half precision. On CUDA it
+    takes 5 times as long as a call where torch groups the heads itself (measured on an H100: 65,536 keys of 4 heads).
     """
     held_up = 5.0 if sdpa.groups_heads(call) else 1.0
     if call.q.device.type == "cpu":
@@ -48,7 +48,7 @@ def cost(call: AttentionCall) -> Cost:
 def run(call: AttentionCall) -> Tensor:
     """The output, by scaled_dot_product_attention over G heads of H / G queries each."""
     if not call.trains and call.scale > 0.0 and _begins(call.k, call.v):
-        q, k, v, scale = call.q, call.k, call.k, call.scale  # no copy: what is no value is cut from the output
+        q, k, v, scale = call.q, call.k, call.k, call.scale  # no copy: columns that are no values are cut off
     else:
         q, k, v, scale = fused_inputs(call)
     groups = (k.shape[1], call.heads_per_key_head)
@@ -86,9 +86,9 @@ def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tenso
 
 
 def _parts(call: AttentionCall) -> int:
-    """Into how many parts to cut the keys: torch's CPU kernel has a thread for a key head, and others would idle.
+    """The number of parts of the keys: torch's CPU kernel has one thread per key head, so others would idle.
 
-    Two for each thread, so that one that is held up holds up less.
+    Two parts for each thread, so that a delayed thread delays the whole less.
     """
     if is_traced() or call.q.device.type != "cpu" or call.q.shape[0] > 1:
         return 1
@@ -99,7 +99,7 @@ def _parts(call: AttentionCall) -> int:
 
 
 def _begins(k: Tensor, v: Tensor) -> bool:
-    """Whether the values are the first columns of the keys, in the same memory: a compressed cache is both."""
+    """Whether the values are the first columns of the keys, in the same memory, as in a compressed cache."""
     if is_traced() or v.shape[-1] > k.shape[-1]:
         return False
     return k.data_ptr() == v.data_ptr() and k.stride() == v.stride()

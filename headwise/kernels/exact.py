@@ -1,4 +1,4 @@
-"""Rows that a fused kernel gets wrong, computed again by the definition. Healthy calls pay for a look at what it gave.
+"""Computes rows again by the definition where a fused kernel was wrong. Other calls only pay for a check of the output.
 
 - NaN and infinity in a key or value must not reach queries that may not see it. A fused kernel multiplies them by a
   weight of 0, which is NaN. `contained` finds that in the output.
@@ -27,14 +27,15 @@ from headwise.tracing import is_traced
 
 Run = Callable[[AttentionCall], Tensor]
 
-CELLS = 2**22  # of scores that are held at a time
+CELLS = 2**22  # scores that are held at a time
 LARGE = 2.0**20  # a score whose last bit is 1 / 8
 
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact.
 
-    Where the scores themselves may be so large, a fused backward gives NaN to every key: then all rows.
+    Where the scores themselves may be so large, a fused backward gives NaN to every key: then all rows are computed
+    again.
     """
     if is_traced() or largest(lse) < (limit := -FORBIDS if call.biases else LARGE):
         return out
@@ -51,14 +52,14 @@ def _may_be_large(call: AttentionCall) -> bool:
 
 
 def largest(x: Tensor) -> float:
-    """The largest absolute value; NaN if there is one."""
+    """The largest absolute value; NaN if there is a NaN."""
     return torch.linalg.vector_norm(x, math.inf).item()
 
 
 def usable(call: AttentionCall) -> AttentionCall:
-    """The call with 0 for keys and values that nobody may attend to: for calls whose output cannot be looked at.
+    """The call with 0 for keys and values that no query may attend to: for calls whose output cannot be checked.
 
-    On other devices than the CPU a look would wait, and torch.compile cannot look at all.
+    On other devices than the CPU a check would have to wait, and torch.compile cannot check at all.
     """
     used = call.used_keys
     if used is None:
@@ -68,9 +69,9 @@ def usable(call: AttentionCall) -> AttentionCall:
 
 
 def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | None) -> Tensor:
-    """The output [B, H, Q, E], with the rows computed again that NaN reached from a key that they may not see.
+    """The output [B, H, Q, E]; rows that NaN reached from a key that they may not see are computed again.
 
-    `run` and `drawn_from`: what gave the output, to be asked again which weights dropout kept.
+    `run` and `drawn_from`: the kernel and the generator state of the output, to find out which weights dropout kept.
     """
     if is_finite(out) and (not out.requires_grad or is_finite(call.k, call.v)):
         return out  # (a gradient can meet a key that the output did not)
@@ -93,7 +94,7 @@ def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | N
 
 
 def is_finite(*tensors: Tensor) -> bool:
-    """Whether all numbers are finite. Their sum tells, if it is finite itself."""
+    """Whether all numbers are finite. If their sum is finite, they are."""
     for x in tensors:
         x = x.detach() if x.requires_grad else x
         if not math.isfinite(x.sum().item()) and not bool(x.isfinite().all()):
@@ -103,14 +104,14 @@ def is_finite(*tensors: Tensor) -> bool:
 
 @torch.no_grad()
 def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Tensor:
-    """Which weights a kernel kept in a call with dropout, bits [B, H, Q, ⌈K/8⌉]: it drops by place, whatever they are.
+    """Which weights a kernel kept in a call with dropout, bits [B, H, Q, ⌈K/8⌉]: it drops by position, not by value.
 
-    It runs again, on equal weights and values that are a part of the identity.
+    The kernel runs again, with equal weights and with values that are a part of the identity.
 
     Args:
         call: any call of these sizes and dtype.
         run: runs the kernel.
-        drawn_from: the state of torch's generator when it ran; None = it does not draw.
+        drawn_from: the state of torch's generator when the kernel ran; None = it does not draw.
     """
     batch, heads, q_len, k_len = call.shape
     q, k = torch.zeros_like(call.q), torch.zeros_like(call.k)
@@ -127,10 +128,10 @@ def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Te
 def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
     """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows.
 
-    Of their weights dropout has `kept` some (`kept_weights`); None = nothing is dropped.
+    `kept`: the weights that dropout kept (`kept_weights`); None = nothing is dropped.
     """
     found, given = [], (call.q, call.k, call.v, *map(owned, call.option_tensors().values()))
-    if call.trains and call.mask is not None:  # computed again in backward, when what a function reads may have changed
+    if call.trains and call.mask is not None:  # backward evaluates the mask again
         call = dataclasses.replace(call, mask=fixed(call.mask, *call.shape[2:]))
     for rows in row_blocks(call.shape, CELLS):
         if again is not None and not bool(again[:, :, rows].any()):
@@ -145,7 +146,7 @@ def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: 
 
 
 def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tensor) -> Tensor:
-    """The output of some rows of a call whose tensors are `given`."""
+    """The output of some rows of a call with the tensors `given`."""
     tensors: dict[str, Any] = dict(zip(("q", "k", "v", *call.option_tensors()), given, strict=True))
     call = dataclasses.replace(call, **tensors)
     with as_written(call.q.device):
@@ -157,11 +158,11 @@ def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tens
 def gradients(
     call: AttentionCall, normaliser: Normaliser, out: Tensor, d_out: Tensor, kept: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Gradients of q, k and v by the definition, where the call has some of the keys of its rows.
+    """Gradients of q, k and v by the definition, for a call that has some of the keys of its rows.
 
     Args:
-        normaliser, out, d_out: of all keys of the rows: their normaliser, output and its gradient.
-        kept: of `kept_weights`; None = all.
+        normaliser, out, d_out: for all keys of the rows: normaliser, output and gradient of the output.
+        kept: the result of `kept_weights`; None = all.
     """
     leaves = [x.detach().to(call.dtype).requires_grad_() for x in (call.q, call.k, call.v)]
     call = dataclasses.replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
@@ -181,7 +182,7 @@ def gradients(
 
 
 def weights_of(call: AttentionCall, rows: slice, allowed: Tensor) -> Tensor:
-    """The weights [B, H, rows, K] of some rows, by the definition: only pairs that are allowed have a part in anything.
+    """The weights [B, H, rows, K] of some rows, by the definition: only allowed pairs contribute.
 
     `allowed`: bool [B|1, H|1, rows, K].
     """
@@ -202,14 +203,14 @@ def _dropped(call: AttentionCall, weights: Tensor, kept: Tensor | None) -> Tenso
 
 
 def weighed_values(call: AttentionCall, weights: Tensor, allowed: Tensor) -> Tensor:
-    """Weights [B, H, rows, K] times the values of a call: only pairs that are allowed have a part in anything."""
+    """Weights [B, H, rows, K] times the values of a call: only allowed pairs contribute."""
     v = call.v.to(weights.dtype).repeat_interleave(call.heads_per_key_head, 1)
     out: Tensor = _Weighed.apply(weights, v, allowed.expand(*call.shape[:2], -1, -1))
     return out
 
 
 class _Products(torch.autograd.Function):
-    """q kᵀ, whose gradient has a part only in the pairs that are allowed."""
+    """q kᵀ, to whose gradient only allowed pairs contribute."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
@@ -223,7 +224,7 @@ class _Products(torch.autograd.Function):
 
 
 class _Weighed(torch.autograd.Function):
-    """A v, in which only allowed pairs have a part, forward and backward."""
+    """A v, to which only allowed pairs contribute, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
@@ -237,7 +238,7 @@ class _Weighed(torch.autograd.Function):
 
 
 def weighed(a: Tensor, x: Tensor, allowed: Tensor) -> Tensor:
-    """a [.., r, c] times x [.., c, e], in which row j of x has a part only in the rows where allowed[.., r, j]."""
+    """a [.., r, c] times x [.., c, e]; row j of x contributes only to rows r with allowed[.., r, j]."""
     odd = ~x.isfinite().all(-1, keepdim=True)
     out = a.masked_fill(~allowed, 0.0) @ x.masked_fill(odd, 0.0)
     for j in odd[..., 0].flatten(0, -2).any(0).nonzero()[:, 0].tolist():

@@ -1,4 +1,4 @@
-"""Torch's fused CPU kernel and its backward. They are private operators: looked up by name, and here alone.
+"""Torch's fused CPU kernel and its backward. They are private operators, looked up by name only in this file.
 
 Where torch has no operators of these names, public functions compute the same. They hold the scores of a whole tile.
 """
@@ -17,13 +17,14 @@ from headwise.softmax import EMPTY, Normaliser, attention_weights
 Forward: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 Backward: TypeAlias = Callable[..., tuple[Tensor, Tensor, Tensor]]
 NAME = "_scaled_dot_product_flash_attention_for_cpu"
-SHARES = "2.9"  # in an older torch the operator does not know that query heads may share a key head
+SHARES = "2.9"  # in an older torch the operator does not support query heads that share a key head
 
 
 def find() -> tuple[Forward, Backward]:
-    """The operator and its backward, or what stands for them: the same arguments and results."""
+    """The operator and its backward, or replacements with the same arguments and results."""
     try:
-        # The function of this name costs 4 microseconds less a call than the operator. The backward has no function.
+        # The function of this name takes 4 microseconds less per call than the operator. The backward has no such
+        # function.
         found = getattr(torch, NAME), getattr(torch.ops.aten, f"{NAME}_backward")
     except AttributeError:
         found = _forward, _backward
@@ -84,7 +85,7 @@ def _backward(
 
 
 def _scores(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None, scale: float) -> Tensor:
-    """[B, H, Q, K], in float32 or better."""
+    """The scores [B, H, Q, K], in float32 or better."""
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = scale * (q.to(wide) @ k.to(wide).mT)
     if is_causal:

@@ -1,6 +1,6 @@
 """PyTorch's FlexAttention: any mask, bias, slopes, softcap and sinks in one kernel compiled for them. Meant for CUDA.
 
-On the CPU it runs only when it is asked for by name, uncompiled and forward only: there the other kernels are faster,
+On the CPU it runs only when it is requested by name, uncompiled and forward only: there the other kernels are faster,
 need no compiler, and train (FlexAttention on the CPU refuses gradients).
 """
 
@@ -29,7 +29,7 @@ CALLS = 10  # calling a compiled function takes as long as calling 10 operators:
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Gradients on the CPU, what follows torch's operators, and empty calls."""
+    """Refuse gradients on the CPU, calls that torch.func, a trace or a mode follows, and empty calls."""
     if call.q.device.type == "cpu" and call.trains:
         return "FlexAttention gives no gradients on the CPU"
     if (why := watcher(call)) is not None:
@@ -40,7 +40,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """On CUDA the blocks that are not empty; uncompiled on the CPU a little more than the reference."""
+    """On CUDA the cost of the blocks that are not empty; on the CPU, uncompiled, a little more than the reference."""
     if call.q.device.type == "cpu":
         dense = reference.cost(call)
         return Cost(dense.flops, dense.bytes, dense.peak, 1.5 * dense.time)
@@ -92,8 +92,8 @@ def run(call: AttentionCall) -> Tensor:
 def _compiled() -> Iterator[None]:
     """Keep FlexAttention compiled under watch() and edit(): uncompiled it stores every score.
 
-    Both make torch.compile run eagerly, so that they see the model, and torch.compile cannot trace their function
-    modes. This call is one that they have seen.
+    Both contexts make torch.compile run eagerly, so that they see the model, and torch.compile cannot trace their
+    function modes. This call they have seen already.
     """
     if torch.compiler.is_compiling() or not _get_current_function_mode_stack():
         yield
@@ -106,7 +106,7 @@ def _compiled() -> Iterator[None]:
 
 
 def _with_lse() -> dict[str, Any]:
-    """The argument that asks for the log-sum-exp too; torch 2.9 has named it anew."""
+    """The argument that requests the log-sum-exp too; torch 2.9 renamed it."""
     try:
         from torch.nn.attention.flex_attention import AuxRequest
     except ImportError:
@@ -147,7 +147,7 @@ def _flex_attention(device_type: str) -> Callable[..., Any]:
 
     def uncompiled(*args: Any, **kwargs: Any) -> Any:
         with warnings.catch_warnings():
-            # It warns that it is not compiled; on the CPU that is what we mean to run.
+            # It warns that it is not compiled; on the CPU that is intended.
             warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
             return flex_attention(*args, **kwargs)
 

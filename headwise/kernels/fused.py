@@ -33,7 +33,7 @@ _forward, _backward = flash.find()
 def attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, *, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of one call of torch's fused kernel. `mask`: bool or added."""
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of a call of torch's fused kernel. `mask`: bool, or added."""
     if mask is not None and mask.dtype == torch.bool:
         mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
     out, lse = _forward(*map(in_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=scale)
@@ -63,7 +63,7 @@ def run(call: AttentionCall, tiles: TileList, by_scores: list[bool]) -> tuple[Te
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """What is computed, apart from the tensors that gradients flow to."""
+    """The computation, apart from the tensors to which gradients flow."""
 
     call: AttentionCall
     tiles: TileList
@@ -130,7 +130,7 @@ def _weigh(part: _Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor
     """The output of one tile [B, H, rows, E], from its scores."""
     q, k, v = part.queries(q), part.keys(k), part.keys(v)
     keys = k.flatten(0, 1).mT
-    grouped = q.reshape(len(keys), -1, q.shape[3])  # the query heads of a key head below one another
+    grouped = q.reshape(len(keys), -1, q.shape[3])  # the query heads of a key head are stacked
     pattern, additive = part.pattern, None
     if 4 * part.tile.masked_keys >= part.tile.keys:  # added to all scores on the way, else to a few of them afterwards
         additive = pattern.additive
@@ -169,8 +169,8 @@ def _attend_backward(
 class _Pattern:
     """The mask and bias of a tile."""
 
-    shape: tuple[int, int]  # queries, keys
-    pieces: tuple[tuple[slice, Tensor], ...] = ()  # keys of the tile, and what is added to their scores
+    shape: tuple[int, int]  # number of queries and keys
+    pieces: tuple[tuple[slice, Tensor], ...] = ()  # keys of the tile, and the numbers that are added to their scores
     empty_rows: Tensor | None = None  # queries that may attend to nothing, [queries] or [B|1, H|1, queries], if any
 
     @functools.cached_property
@@ -188,7 +188,7 @@ class _Pattern:
 
 
 class _Part(NamedTuple):
-    """A tile with its mask: cuts its queries and keys out of the call's tensors."""
+    """A tile with its mask. It cuts the queries and keys of the tile out of the call's tensors."""
 
     tile: Tile
     pattern: _Pattern
@@ -206,7 +206,7 @@ class _Part(NamedTuple):
         return torch.cat([x[:, :, run.lo : run.hi] for run in tile.runs], dim=2)
 
     def add_to_keys(self, total: Tensor, x: Tensor) -> None:
-        """Add the tile's gradient x to the keys [B, G, K, ·] it belongs to."""
+        """Add the tile's gradient x to the keys [B, G, K, ·] to which it belongs."""
         total = self._matrices(total, self._key_head)
         at = 0
         for run in self.tile.runs:
@@ -245,7 +245,7 @@ def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
 
 
 def _bias_of(call: AttentionCall, tile: Tile) -> Tensor:
-    """Bias and slopes of a tile, a copy: [B|1, H|1, queries, keys]."""
+    """A copy of the bias and slopes of a tile: [B|1, H|1, queries, keys]."""
     cols = torch.cat([torch.arange(run.lo, run.hi, device=call.q.device) for run in tile.runs])
     matrix = {dim: slice(at, at + 1) for dim, at in (("B", tile.b), ("H", tile.h)) if at is not None}
     bias = call.added(Q=slice(tile.q_lo, tile.q_hi), K=cols, **matrix)

@@ -1,7 +1,7 @@
-"""What backward reads again must be what forward saw: else an error names the argument that was changed in between.
+"""Checks that backward reads the same numbers as forward; the error names the argument that was changed between.
 
-Kernels keep what they made of a mask. Tensors are saved by autograd, which counts their changes, but whose error says
-only the shape of one that has changed; and what torch.utils.checkpoint computes again, autograd does not see at all.
+Kernels keep what they made of a mask. Other tensors are saved by autograd, which counts their changes, but its error
+gives only the shape of a changed tensor. Recomputation by torch.utils.checkpoint is not seen by autograd at all.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from headwise.masks.memo import contents_of
 
 Option = TypeVar("Option", Tensor, Tensor | None)
 
-COPIED = 2**14  # numbers of an option that is copied: quicker than to have its change named
+COPIED = 2**14  # the most numbers of an option that is copied: quicker than detecting its change
 
 
 def savable(call: AttentionCall) -> AttentionCall:
-    """The call with copies of its inference tensors, which autograd cannot save; itself, if it has none."""
+    """The call with copies of its inference tensors, which autograd cannot save; the call itself, if it has none."""
     copies = inference_copies({"q": call.q, "k": call.k, "v": call.v, **call.option_tensors()})
     return dataclasses.replace(call, **copies) if copies else call
 
 
 def inference_copies(given: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Copies of those that were made in inference mode."""
+    """Copies of the given tensors that were made in inference mode."""
     return {name: x.clone() for name, x in given.items() if x.is_inference()}
 
 
 def owned(x: Option) -> Option:
-    """What to save of an option: a copy, if it is small."""
+    """The object to save for an option: a copy, if it is small."""
     return x.clone() if x is not None and _is_copied(x) else x
 
 
 def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
-    """Have the backward of `out`, which saved what is `owned` of these, name one of the others that has changed.
+    """Let the backward of `out` name an option that has changed, unless a copy of the option was saved (`owned`).
 
-    It then raises ChangedError. Where hooks pack what is saved, such as those of torch.utils.checkpoint, they may keep
+    It then raises ChangedError. Hooks that pack saved tensors, such as those of torch.utils.checkpoint, may keep
     a copy: see `compared`.
     """
     then = [(name, weakref.ref(x), x._version) for name, x in options.items() if not _is_copied(x)]
@@ -59,9 +59,9 @@ def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
 
 
 def compared(call: AttentionCall, out: Tensor) -> Tensor:
-    """`out`; if backward computes this call again, as by torch.utils.checkpoint, and it is another one, ChangedError.
+    """`out`. If backward computes this call again (torch.utils.checkpoint) and the call has changed, ChangedError.
 
-    Found are other numbers in the tensors of a mask on the CPU, and changes that PyTorch counts of options.
+    It detects other numbers in the tensors of a mask on the CPU, and changes of options that PyTorch counts.
     """
     if not _packs() or torch._C._are_functorch_transforms_active():
         return out
@@ -73,7 +73,7 @@ def compared(call: AttentionCall, out: Tensor) -> Tensor:
 
 
 class _Same(torch.autograd.Function):
-    """Its first input. What is computed again saves `state` again."""
+    """Returns its first input. A recomputation saves `state` again."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, state: Tensor, names: list[str]) -> Tensor:
@@ -95,7 +95,7 @@ def _is_copied(x: Tensor) -> bool:
 
 
 def _packs() -> bool:
-    """Whether hooks decide what is kept of a tensor that autograd saves: torch.autograd.graph.saved_tensors_hooks."""
+    """Whether torch.autograd.graph.saved_tensors_hooks decide what is kept of a tensor that autograd saves."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 

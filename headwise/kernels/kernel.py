@@ -1,4 +1,4 @@
-"""What a kernel is: three functions, `refuse`, `cost` and `run`, in a module of their own, and the options it knows."""
+"""The interface of a kernel: a module with three functions, `refuse`, `cost` and `run`, and the options it supports."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headwise.kernels.speeds import CUDA, CUDA_HALF, Machine, of_cpu
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What running a call would take, forward pass. Of nominal times only the ratios mean anything."""
+    """The cost of the forward pass of a call. Of nominal times, only the ratios are meaningful."""
 
     flops: int  # of the two matrix products: 2 · cells · (D + E)
     bytes: int  # read and written, intermediate results included
     peak: int  # bytes of memory beyond the inputs at the worst moment, the output included
-    time: float  # seconds, measured or nominal (`speeds.py`): what the plan compares
+    time: float  # seconds, measured or nominal (`speeds.py`): the plan compares this
     blocks: Blocks | None = None  # None where the kernel knows no blocks
-    cutter: str | None = None  # what cut the mask into tiles, if anything did
+    cutter: str | None = None  # the cutter of the mask into tiles, if there is one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,28 +30,28 @@ class Blocks:
 
     height: int
     width: int
-    full: int  # computed without looking at the mask
-    partial: int  # computed and masked
-    skipped: int  # not computed
+    full: int  # number of blocks computed without the mask
+    partial: int  # number of blocks computed and masked
+    skipped: int  # number of blocks not computed
 
 
 class Kernel(Protocol):
-    """One way to run a call."""
+    """A way to run a call."""
 
-    OPTIONS: frozenset[str]  # the options of a call that it supports beside `scale`; calls with others it never gets
+    OPTIONS: frozenset[str]  # the options, beside `scale`, that it supports; it gets no others
 
     def refuse(self, call: AttentionCall) -> str | None:
         """Why this kernel cannot run this call, whose options it supports; None if it can."""
 
     def cost(self, call: AttentionCall) -> Cost:
-        """What it would take. Only asked of a kernel that does not refuse."""
+        """The cost of the call. Only asked of a kernel that does not refuse."""
 
     def run(self, call: AttentionCall) -> Tensor:
         """The output [B, H, Q, E], in the dtype of the query."""
 
 
 def machine(call: AttentionCall) -> Machine:
-    """The speeds of the machine that a call runs on, as measured or nominal."""
+    """The speeds of the machine on which a call runs, as measured or nominal."""
     if call.q.device.type == "cpu":
         return of_cpu(call.q.dtype, call.trains)
     return CUDA_HALF if call.q.dtype.itemsize == 2 else CUDA
@@ -70,10 +70,10 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
 
 
 def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
-    """q, k, v and the scale as fused kernels want them: D == E, by zeros that change no score, and a scale above 0.
+    """q, k, v and the scale as fused kernels require them: D == E, by zeros that change no score, and a scale above 0.
 
     (Causal fused kernels multiply -inf by the scale.) The output is as wide as the wider of k and v: `cut_to_values`
-    takes the zeros off.
+    removes the zeros.
     """
     q, k, v, scale = call.q, call.k, call.v, call.scale
     if scale <= 0.0:
@@ -87,13 +87,13 @@ def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:
-    """An output of `fused_inputs` as wide as the call's values; a needless slice would cost its backward a copy."""
+    """An output of `fused_inputs` cut to the width of the call's values; a needless slice costs a copy in backward."""
     width = call.v.shape[-1]
     return out if out.shape[-1] == width else out[..., :width]
 
 
 def matrix_flops(call: AttentionCall, cells: int) -> int:
-    """FLOPs of q kᵀ and A v over this many cells of the [B, H, Q, K] matrix: 2 · (D + E) a cell."""
+    """FLOPs of q kᵀ and A v over this many cells of the [B, H, Q, K] matrix: 2 · (D + E) per cell."""
     return 2 * cells * (call.q.shape[-1] + call.v.shape[-1])
 
 

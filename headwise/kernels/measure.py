@@ -1,4 +1,4 @@
-"""Kernels measured on this machine: they take turns, so that what else the machine does meets all of them."""
+"""Kernels measured on this machine: they take turns, so that other work on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headwise.kernels.plan import KERNELS, Verdict, choose, name_of, verdicts
 from headwise.kernels.speeds import Machine, Speeds
 from headwise.masks.bits import row_blocks
 
-# What is not run: what should take so many times as long as the quickest, or so much memory.
+# Kernels that should take so many times as long as the quickest, or so much memory, are not run.
 MOST_TIME, MOST_BYTES = 10, 2**31
 PRODUCT = 2048  # rows of the matrices that are multiplied
 BACKWARD = 3.5  # a training step has seven matrix products where the output has two
 
-# What is calibrated, and by which calls: 8 heads, of these lengths and widths, each with these masks.
+# The kernels to calibrate, and the calls for it: 8 heads, these lengths and widths, each with these masks.
 CALIBRATED = ("native", "sdpa", "tiled", "reference")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SIZES = ((512, 64), (1024, 128), (1024, 32))
@@ -35,16 +35,16 @@ MASKS: tuple[Callable[[int], masks.Mask | None], ...] = (
     lambda length: None,
     lambda length: masks.documents(torch.arange(length, device="cpu") // 256),
 )
-SECONDS = 35.0  # for all of them
+SECONDS = 35.0  # the time limit for all of them
 
 
 def take_turns(
     contestants: Mapping[str, Callable[[], object]], rounds: int, *, seconds: float = math.inf, turn: float = 1e-3
 ) -> dict[str, list[float]]:
-    """The seconds of each contestant in each round: A B C, A B C, … One turn of each, the first, does not count.
+    """The seconds of each contestant in each round: A B C, A B C, … The first turn of each does not count.
 
-    What takes less than a `turn`, in seconds, runs several times in its turn, and the mean counts: what the contestant
-    before it left in the caches would weigh too much. After so many `seconds` no other round begins.
+    A contestant that takes less than a `turn`, in seconds, runs several times, and the mean counts: the data that the
+    contestant before it left in the caches would matter too much. After so many `seconds` no other round begins.
     """
     repeats = {}
     for name, run in contestants.items():
@@ -62,12 +62,12 @@ def take_turns(
             for _ in range(repeats[name]):
                 result = run()
             times[name].append((time.perf_counter() - start) / repeats[name])
-            del result  # outside of what is timed
+            del result  # outside of the timed part
     return times
 
 
 def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
-    """Runs the call on a kernel; forward and backward if it trains."""
+    """A function that runs the call on a kernel; forward and backward if the call trains."""
     d_out = torch.randn(*call.q.shape[:3], call.v.shape[3], device=call.q.device).to(call.q.dtype)
 
     def run() -> object:
@@ -78,7 +78,7 @@ def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
 
 
 def product(dtype: torch.dtype, rows: int | None = None) -> Callable[[], object]:
-    """A matrix product of 2 · rows³ FLOPs."""
+    """A function that computes a matrix product of 2 · rows³ FLOPs."""
     square = torch.randn(rows or PRODUCT, rows or PRODUCT, device="cpu").to(dtype)
     return lambda: square @ square
 
@@ -88,24 +88,24 @@ class Contest:
     """One call on every kernel that can run it, and beside them a matrix product of its dtype."""
 
     chosen: str  # the plan's choice
-    seconds: dict[str, list[float]]  # of each kernel in each round
+    seconds: dict[str, list[float]]  # the seconds of each kernel in each round
     product: list[float]  # FLOP/s of the matrix product in each round
-    flops: float  # of the call: of the cells that its mask allows
+    flops: float  # the FLOPs of the call, over the cells that its mask allows
     reasons: dict[str, str]  # why other kernels were not run
 
     def times_chosen(self, kernel: str) -> tuple[float, float, float]:
-        """How many times as long as the plan's choice a kernel takes: the median of the rounds, the least, the most."""
+        """How many times as long as the plan's choice a kernel takes: (median over the rounds, minimum, maximum)."""
         ratios = [a / b for a, b in zip(self.seconds[kernel], self.seconds[self.chosen], strict=True)]
         return statistics.median(ratios), min(ratios), max(ratios)
 
     def share(self, kernel: str) -> float:
-        """The share of the matrix product's speed that a kernel reaches: the median of the rounds."""
+        """The share of the matrix product's speed that a kernel reaches: the median over the rounds."""
         pairs = zip(self.seconds[kernel], self.product, strict=True)
         return statistics.median(self.flops / seconds / product for seconds, product in pairs)
 
 
 def contest(call: AttentionCall, rounds: int) -> Contest:
-    """Measure the kernels that can run the call, but those that should take far too long or too much memory."""
+    """Measure the kernels that can run the call, except kernels that should take far too long or too much memory."""
     chosen, found = name_of(choose(call)), verdicts(call)
     least = min(each.cost.time for each in found if each.cost is not None)
     reasons = {each.kernel: reason for each in found if (reason := _left_out(each, least)) and each.kernel != chosen}
@@ -140,9 +140,9 @@ def flops_of(call: AttentionCall) -> float:
 
 
 def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: None) -> Speeds:
-    """The speeds of this machine, in less than a minute. `tell` hears how many calls of how many are done, and which.
+    """The speeds of this machine, in less than a minute. `tell` gets (calls done, all calls, the current call).
 
-    Of each time the least counts: whatever else the machine does can only add to it.
+    The least of several times counts: other work on the machine can only add to a time.
     """
     found: dict[str, Machine] = {}
     bandwidth, overhead = _bandwidth(), _overhead()
@@ -158,7 +158,7 @@ def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: 
                 for call in _calls(dtype, trains):
                     tell(done, total, name)
                     left, done = end - time.perf_counter(), done + 1
-                    if left > 0 or not shares:  # on a slow machine one call has to do, the first, which has a mask
+                    if left > 0 or not shares:  # on a slow machine only the first call is measured, which has a mask
                         for kernel, share in _shares(call, machine, left / (total - done + 1)):
                             shares[kernel].append(share)
             medians = {kernel: statistics.median(each) for kernel, each in shares.items()}
@@ -174,7 +174,7 @@ def _calls(dtype: torch.dtype, trains: bool) -> Iterator[AttentionCall]:
 
 
 def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[tuple[str, float]]:
-    """Of the speed of the matrix product, what each kernel reaches: what makes its cost, at a share of 1, its time."""
+    """The share of the speed of the matrix product that each kernel reaches, so that its cost becomes its time."""
     costs = {each.kernel: each.cost for each in verdicts(call, CALIBRATED) if each.cost is not None}
     times = take_turns({name: runs(call, KERNELS[name]) for name in costs}, rounds=7, seconds=seconds)
     for name, cost in costs.items():
@@ -184,7 +184,7 @@ def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[t
 
 
 def _rows(dtype: torch.dtype) -> int:
-    """PRODUCT, or fewer where torch multiplies this dtype slowly."""
+    """The rows of the product: PRODUCT, or fewer where torch multiplies this dtype slowly."""
     rows = min(256, PRODUCT)
     while rows < PRODUCT and min(take_turns({"product": product(dtype, rows)}, 3)["product"]) < 0.02:
         rows *= 2

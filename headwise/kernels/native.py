@@ -1,4 +1,4 @@
-"""headwise's own CPU kernels (`headwise.native`): only what the mask allows, forward and backward, in one C++ pass.
+"""headwise's own CPU kernels (`headwise.native`): they compute only allowed blocks, forward and backward, in C++.
 
 FlashAttention-2 (Dao 2023) over blocks of 64 × 64. Half precision has float32 sums; float16 is computed in float32.
 """
@@ -28,34 +28,34 @@ FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512vnni": 1.15, "av
 HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.4, "amx": 1.4}
 FEW_QUERIES = 0.5  # the share of few queries on many keys, in any dtype
 
-ROWS = 16  # that are multiplied together, at least
+ROWS = 16  # the fewest rows that are multiplied together
 PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """What the native kernels cannot do."""
+    """The reason why the native kernels cannot run a call; None if they can."""
     return attend.refuse(call)
 
 
 def cost(call: AttentionCall) -> Cost:
-    """That of the cells of the blocks, in rows of tiles; and of packing keys and values for each piece of work.
+    """The cost of the cells of the blocks, in rows of tiles, and of packing keys and values for each piece of work.
 
-    Few queries: that of reading keys and values once.
+    For few queries it is the cost of reading keys and values once.
     """
     batch, heads, q_len, k_len = call.shape
     if attend.is_few(call):
         flops = matrix_flops(call, batch * heads * sight_of(call.mask, q_len, k_len).cells)
         moved = input_output_bytes(call)
         here = machine(call)
-        share = FEW_QUERIES * CPU.flops / here.flops  # not measured: as fast as nominally
+        share = FEW_QUERIES * CPU.flops / here.flops  # not measured: use the nominal speed
         return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share, calls=2))
     rows = -(-q_len // ROWS) * ROWS / q_len
     cells = sight_of(call.mask, q_len, k_len).cells
     flops = int(matrix_flops(call, batch * heads * cells) * rows)
     keys = (call.k.numel() + call.v.numel()) * call.q.element_size()
-    seen = min(1.0, cells / min(q_len, SIZE) / k_len)  # of the keys, about
+    seen = min(1.0, cells / min(q_len, SIZE) / k_len)  # the share of the keys that is read, about
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
-    moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 0.5 * pieces * seen))  # (what is packed stays near)
+    moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 0.5 * pieces * seen))  # packed numbers stay in caches
     share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
     here = machine(call)
     share = here.shares.get("native", share)
@@ -63,7 +63,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def is_quicker_than_tiles(call: AttentionCall) -> bool:
-    """Whether this kernel is quicker than `tiled` at all that both can; nominally, if compiled for the machine."""
+    """Whether this kernel is quicker than `tiled` wherever both can run; nominally, if compiled for the machine."""
     shares = machine(call).shares
     if "native" in shares and "tiled" in shares:
         return shares["native"] >= shares["tiled"]
@@ -71,9 +71,9 @@ def is_quicker_than_tiles(call: AttentionCall) -> bool:
 
 
 def is_worth_compiling(call: AttentionCall) -> bool:
-    """Whether a graph of torch.compile should keep this kernel; by what does not depend on sizes.
+    """Whether a graph of torch.compile should keep this kernel; decided by properties that do not depend on sizes.
 
-    An exported program runs where there is no headwise: it has this kernel only where it is asked for by name.
+    An exported program runs without headwise: it has this kernel only if it is requested by name.
     """
     if torch.compiler.is_exporting() or instruction_set() == "portable":
         return False
@@ -97,7 +97,7 @@ def run_and_look(call: AttentionCall) -> tuple[Tensor, bool]:
     if call.trains:
         out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.slopes, call.sinks, call, seed)
         name_changed(out, call.option_tensors())
-        return out, False  # (a gradient can meet a key that the output did not)
+        return out, False  # (a gradient can reach a key that the output did not)
     out = _empty(call)
     return out, attend.forward(call, out, seed=seed)
 
@@ -114,7 +114,7 @@ class _Native(torch.autograd.Function):
         q, k, v, bias, slopes, sinks, call, seed = given
         out = _empty(call)
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
-        sight = sight_of(call.mask, *call.shape[2:])  # integers of its own: the mask may change before backward
+        sight = sight_of(call.mask, *call.shape[2:])  # its own integers: the mask may change before backward
         attend.forward(call, out, sight=sight, seed=seed, highest=highest, log_sum=log_sum)
         ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, highest, log_sum)
         ctx.rest = {"scale": call.scale, "softcap": call.softcap, "dropout": call.dropout}

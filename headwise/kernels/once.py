@@ -1,4 +1,4 @@
-"""Backward passes that have first derivatives alone, and say so."""
+"""Backward passes that have only first derivatives, and raise an error for others."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ Gradients = tuple[Tensor | None, ...]
 
 
 def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """For the backward of an autograd.Function: asking for derivatives of its gradients raises KernelRefused.
+    """Decorator for the backward of an autograd.Function: asking for derivatives of its gradients raises KernelRefused.
 
-    It gets the saved tensors behind `ctx`: torch.utils.checkpoint lets them be asked for once.
+    The backward gets the saved tensors after `ctx`: torch.utils.checkpoint allows only one request for them.
 
-    torch's decorator of this name lets them be 0 where the gradient that arrives is a constant, as that of a sum.
+    torch's decorator of this name lets them be 0 where the incoming gradient is a constant, such as the gradient of a
+    sum.
     """
 
     @functools.wraps(backward)
     def run(ctx: Any, *given: Tensor) -> Gradients:
         saved = ctx.saved_tensors
-        if not torch.is_grad_enabled():  # no derivative of these is asked for (create_graph=False)
+        if not torch.is_grad_enabled():  # no derivative of these gradients is requested (create_graph=False)
             return backward(ctx, saved, *given)
         with torch.no_grad():
             found = backward(ctx, saved, *given)
-        # They hang on all that they follow from: else a caller that allows unused inputs would take it for unused.
+        # They depend on all their inputs: otherwise a caller that allows unused inputs would take these for unused.
         follows = [x for x in (*given, *saved) if x is not None and x.requires_grad]
         return tuple(None if x is None else _Last.apply(x.requires_grad_(), *follows) for x in found)
 
@@ -37,7 +38,7 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
 
 
 class _Last(torch.autograd.Function):
-    """The first of its inputs. None of them has a derivative."""
+    """Returns its first input. None of its inputs has a derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *follows: Tensor) -> Tensor:

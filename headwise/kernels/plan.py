@@ -19,7 +19,7 @@ from headwise.language import said
 from headwise.tables import Printed, padded
 from headwise.tracing import is_traced, surroundings
 
-# Of two that cost the same, the first is taken.
+# Of two kernels with the same cost, the first is taken.
 KERNELS: dict[str, Kernel] = {
     "decode": decode,
     "native": native,
@@ -29,18 +29,18 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 
-# These refuse for the kind of a call (`AttentionCall.kind`) and for its `surroundings` alone.
+# These kernels refuse only by the kind of a call (`AttentionCall.kind`) and by its `surroundings`.
 OWN = dict(KERNELS)
 
-# What torch.compile and others can follow (`tracing.is_traced`), for they do not look at what a tensor holds; the first
-# that can is taken.
+# Kernels that torch.compile and others can trace (`tracing.is_traced`), because they do not look at the numbers of a
+# tensor; the first that can run a call is taken.
 TRACEABLE = ("decode", "native", "sdpa", "reference")
 
 
 def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
-    """The kernel asked for by name, or the cheapest that does not refuse.
+    """The kernel requested by name, or the cheapest that does not refuse.
 
-    Raises ArgumentError for a name that does not exist, KernelRefused if the kernel that was asked for refuses.
+    Raises ArgumentError for a name that does not exist, KernelRefused if the requested kernel refuses.
     """
     if kernel != "auto":
         if kernel not in KERNELS:
@@ -62,16 +62,17 @@ def _planned(call: AttentionCall) -> Kernel:
         return native
     if max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING and refusal(sdpa, call) is None:
         return _dense(call)
-    if call.mask is None or call.q.shape[2] == 1:  # a step's lengths do not come again: nothing to remember
+    if call.mask is None or call.q.shape[2] == 1:  # the lengths of a decoding step do not come again
         return _cheapest(call)
-    # All that headwise's own kernels refuse for is in the key; where there are others, all are asked each time.
+    # The key has everything by which headwise's own kernels refuse; if there are other kernels, all are asked each
+    # time.
     ready = None if KERNELS == OWN else tuple([name for name, each in KERNELS.items() if refusal(each, call) is None])
     key = ("kernel", ready, *surroundings(), *call.kind)
     return KERNELS[call.mask.remember(key, lambda _: name_of(_cheapest(call)))]
 
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
-    """The output [B, H, Q, E] by the kernel that `choose` takes; NaN and infinity reach only rows that may see them."""
+    """The output [B, H, Q, E] by the kernel from `choose`; NaN and infinity reach only rows that may see them."""
     call = readable(call, kernel)
     if is_traced():
         call = exact.usable(call)
@@ -127,7 +128,7 @@ def _cheapest(call: AttentionCall) -> Kernel:
         return _cheaper(call if call.mask is None else dataclasses.replace(call, mask=None), dense, native)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
     if native in ready and native.is_quicker_than_tiles(call) and tiled in ready:
-        ready.remove(tiled)  # nor is the mask cut into tiles
+        ready.remove(tiled)  # then the mask is not cut into tiles
     return _cheaper(call, *ready)
 
 
@@ -141,14 +142,14 @@ def _dense(call: AttentionCall) -> Kernel:
 
 
 def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
-    """What `choose` would choose, with every refusal and every cost. Nothing is run."""
+    """The choice of `choose`, with every refusal and every cost. Nothing is run."""
     call = readable(call, kernel)
     found = verdicts(call)
     return Plan(call, name_of(choose(call, kernel)), found, machine(call))
 
 
 def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[Verdict, ...]:
-    """What the kernels of these names say to a call; None = all."""
+    """The verdicts of the kernels with these names on a call; None = all."""
     asked = {name: KERNELS[name] for name in (KERNELS if names is None else names)}
     refusals = {name: _refusal(name, call) for name in asked}
     return tuple(
@@ -163,7 +164,7 @@ def name_of(kernel: Kernel) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What one kernel says to a call: a reason to refuse, or a cost."""
+    """The answer of one kernel to a call: a reason to refuse, or a cost."""
 
     kernel: str
     refusal: str | None
@@ -188,12 +189,12 @@ class Plan(Printed):
 
     @property
     def share(self) -> float:
-        """Which share of the speed of a large matrix product the forward pass should reach, its `flops` counted."""
+        """The share of the speed of a large matrix product that the forward pass should reach, by its `flops`."""
         return self.cost.flops / self.cost.time / self.machine.product if self.cost.time else 0.0
 
     @property
     def cutter(self) -> str | None:
-        """What cuts the mask into tiles, a name of `headwise.tiles.CUTTERS`; None for a kernel without tiles."""
+        """The cutter of the mask into tiles, a name of `headwise.tiles.CUTTERS`; None for a kernel without tiles."""
         return self.cost.cutter
 
     @property

@@ -1,4 +1,4 @@
-"""The definition: every option, any dtype, written to be read. Every other kernel is tested against it."""
+"""The definition of attention: every option, any dtype, written to be read. Every other kernel is tested against it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TRAINS_SOFTCAP = True
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Never: whatever the call says, this is what it means."""
+    """None: this kernel defines what a call means, and refuses nothing."""
     return None
 
 
 def cost(call: AttentionCall) -> Cost:
-    """Several passes over the whole matrix of scores in memory."""
+    """The cost of several passes over the whole matrix of scores in memory."""
     cells = call.q.shape[:3].numel() * call.k.shape[2]
     flops = matrix_flops(call, cells)
     matrix = cells * max(4, call.q.element_size())

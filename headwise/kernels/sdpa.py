@@ -1,4 +1,4 @@
-"""PyTorch's own scaled_dot_product_attention, dense: every cell is computed, on the fastest fused kernel it has."""
+"""PyTorch's own scaled_dot_product_attention, dense: every cell is computed, on its fastest fused kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HALF_BACKWARD = 0.12
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Sinks where torch gives no log-sum-exp to add them to, forward-mode derivatives, and empty calls."""
+    """Refuse sinks where torch gives no log-sum-exp to add them to, forward-mode derivatives, and empty calls."""
     if 0 in call.shape:
         return "there are no queries or no keys"
     if is_forward_mode():
@@ -54,7 +54,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """That of `dense_cost`; with few queries, each head reads its keys and values for itself."""
+    """The cost by `dense_cost`; with few queries, each head reads its keys and values separately."""
     apart = call.shape[2] <= 16 and not groups_heads(call)
     return dense_cost(call, readings=call.heads_per_key_head if apart else 1.0)
 
@@ -68,7 +68,7 @@ def groups_heads(call: AttentionCall) -> bool:
 
 
 def dense_cost(call: AttentionCall, readings: float) -> Cost:
-    """All cells, or half of them where it is plainly causal; and a mask of Q × K where only that says it."""
+    """The cost of all cells, or of half if the mask is plainly causal; and of a mask [Q, K] where one is needed."""
     batch, heads, q_len, k_len = call.shape
     cells = batch * heads * q_len * k_len
     halved = call.sinks is None and _is_causal(call)
@@ -95,13 +95,13 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """The output, by is_causal, a mask over keys, or a dense mask: the least that says what the mask says."""
+    """The output, with the smallest form of the mask: is_causal, a mask over keys, or a dense mask."""
     if call.sinks is not None:
         return tiled.run_tiles(call, _one_tile_each(call))
     is_causal = _is_causal(call)
     q, k, v, scale = fused_inputs(call)
     mask = None if is_causal else dense_mask(call)
-    if call.trains and is_fused(call):  # backward needs a log-sum-exp that is exact
+    if call.trains and is_fused(call):  # backward needs an exact log-sum-exp
         is_bias = call.bias is not None and mask is not None and mask.data_ptr() == call.bias.data_ptr()
         out, lse = fused.attend(q, k, v, scale, owned(mask) if is_bias else mask, causal=is_causal)
         name_changed(out, {"bias": call.bias} if is_bias and call.bias is not None else {})
@@ -112,9 +112,9 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor | None:
-    """The output of a call without options that is so small that planning it would take longer than it does.
+    """The output of a call without options that is so small that planning would take longer than the call.
 
-    None if it is not small, or needs more than torch's function alone. The tensors are checked already.
+    None if the call is not small, or needs more than torch's function. The tensors are checked already.
     """
     (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
     small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
@@ -140,14 +140,14 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 
 def is_fused(call: AttentionCall) -> bool:
-    """Whether torch runs this call on its fused CPU kernel, rather than hold the weights, and may be asked for it."""
+    """Whether torch runs this call on its fused CPU kernel, which holds no weights, and we may call that directly."""
     if not call.q.is_cpu or call.dropout or any(x.requires_grad for x in call.biases):
         return False
     return not is_traced() and watching(call.q, call.k, call.v) is None
 
 
 def sees_all(call: AttentionCall) -> bool:
-    """Whether the mask, if there is one, allows every pair: a step of decoding sees all that is before it."""
+    """Whether the mask, if there is one, allows every pair: a decoding step sees everything before it."""
     mask, (q_len, k_len) = call.mask, call.shape[2:]
     if mask is None:
         return True
@@ -155,14 +155,14 @@ def sees_all(call: AttentionCall) -> bool:
     if band is not None:
         return band[0] <= 1 - q_len and band[1] >= k_len - 1
     if is_traced():
-        return False  # that would be to look at what a tensor holds
+        return False  # that would look at the numbers of a tensor
     if mask.cellwise:
         return False
     return mask.remember(("sees all", q_len, k_len), lambda mask: mask.extent(0, q_len, 0, k_len) is Extent.ALL)
 
 
 def dense_mask(call: AttentionCall) -> Tensor | None:
-    """Mask, bias and slopes as torch takes them, of rank 4: bool, or float to be added; None for neither."""
+    """Mask, bias and slopes in torch's form, of rank 4: bool, or float that is added; None if there are none."""
     allowed = None
     if call.mask is not None and not sees_all(call):
         device = call.q.device
@@ -177,7 +177,7 @@ def dense_mask(call: AttentionCall) -> Tensor | None:
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Whether is_causal=True says it all: PyTorch aligns it with the first key."""
+    """Whether is_causal=True expresses the mask: PyTorch aligns it with the first key."""
     if call.biases or call.mask is None:
         return False
     if call.mask.band() == (-math.inf, 0):  # noqa: SIM103 (with sizes left open this is no bool, and torch wants one)
@@ -191,7 +191,7 @@ def _causal_cells(q_len: int, k_len: int) -> int:
 
 
 def needs_dense_mask(call: AttentionCall) -> bool:
-    """Whether only a matrix of Q × K says what the mask or the slopes say."""
+    """Whether only a matrix [Q, K] can express the mask or the slopes."""
     if call.slopes is not None:
         return True
     return not (call.mask is None or call.mask.key_only or _is_causal(call) or sees_all(call))

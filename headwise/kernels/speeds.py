@@ -1,4 +1,4 @@
-"""What the machine reaches: as measured by `headwise bench --calibrate` and kept in a file, or nominal.
+"""The speeds of the machine: measured by `headwise bench --calibrate` and kept in a file, or nominal.
 
 The plan compares kernels by these figures. The file is read once in a process, when the first call is planned.
 """
@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -25,19 +26,19 @@ from headwise.errors import ArgumentError
 from headwise.files import parsed, writing
 from headwise.native.library import instruction_set
 
-VARIABLE = "HEADWISE_SPEEDS"  # another file, or "off"
-BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a file of any content can raise
+VARIABLE = "HEADWISE_SPEEDS"  # names another file, or "off"
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # the errors of reading a file of any content
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Speeds, for `Cost.time`: what kernels are compared by."""
+    """The speeds of a machine, from which `Cost.time` is computed."""
 
-    flops: float  # a second, of a kernel whose share is 1
-    bytes: float  # a second, from and to memory
+    flops: float  # per second, of a kernel whose share is 1
+    bytes: float  # per second, from and to memory
     call: float  # seconds that one call into torch takes
     product: float  # FLOP/s of a large matrix product in the dtype of the call
-    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of `flops`, of the kernels measured
+    shares: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shares of `flops`, of measured kernels
     is_measured: bool = False
 
     def time(self, flops: int, bytes_: int, *, share: float = 1.0, calls: int = 1) -> float:
@@ -46,7 +47,7 @@ class Machine:
 
     @classmethod
     def measured(cls, product: float, bytes: float, call: float, shares: Mapping[str, float]) -> Machine:
-        """Raises ValueError or TypeError for anything but positive numbers."""
+        """A machine from measured numbers. Raises ValueError or TypeError for anything but positive numbers."""
         if not all(0.0 < x < math.inf for x in (product, bytes, call, *shares.values())):
             raise ValueError("a speed is not a positive number")
         return cls(product, bytes, call, product, shares, is_measured=True)
@@ -54,7 +55,7 @@ class Machine:
 
 Speeds = Mapping[str, Machine]  # by the `kind` of a call
 
-# Two cores with AVX-512; in half precision with AMX or AVX-512-BF16.
+# Nominal speeds: two cores with AVX-512; in half precision with AMX or AVX-512-BF16.
 CPU = Machine(flops=1.6e11, bytes=1.5e10, call=15e-6, product=2.3e11)
 CPU_HALF = dataclasses.replace(CPU, flops=3e11, product=4.5e11)
 CUDA = Machine(flops=1e14, bytes=1e12, call=10e-6, product=1.4e14)
@@ -65,7 +66,7 @@ _given: ContextVar[Speeds | None] = ContextVar("headwise_speeds", default=None)
 
 @functools.cache  # each call asks several times
 def kind(dtype: torch.dtype, trains: bool) -> str:
-    """What calls are told apart by: "float32", "float32, training", …"""
+    """The kind of a call for its speeds: "float32", "float32, training", …"""
     return str(dtype).removeprefix("torch.") + (", training" if trains else "")
 
 
@@ -82,7 +83,7 @@ def here() -> Speeds:
 
 @contextlib.contextmanager
 def using(speeds: Speeds) -> Iterator[None]:
-    """Inside this context these speeds count, whatever the file says."""
+    """Inside this context these speeds are used instead of those in the file."""
     token = _given.set(speeds)
     try:
         yield
@@ -91,7 +92,7 @@ def using(speeds: Speeds) -> Iterator[None]:
 
 
 def key() -> str:
-    """What the speeds depend on: processor, number of threads, instruction set, version of torch."""
+    """The properties on which the speeds depend: processor, number of threads, instruction set, version of torch."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     about = f"{processor()}, CPUs: {cores}, threads: {threads}, native kernels: {instruction_set() or 'none'}"
     return f"{about}, torch {torch.__version__}"
@@ -106,17 +107,24 @@ def processor() -> str:
 
 
 def file() -> Path | None:
-    """Where speeds are kept, speeds.json in the user's folder for settings; None if HEADWISE_SPEEDS is off."""
-    import click
-
+    """The file with the speeds, speeds.json in the user's folder for settings; None if HEADWISE_SPEEDS is off."""
     asked = os.environ.get(VARIABLE, "")
     if asked == "off":
         return None
-    return Path(asked) if asked else Path(click.get_app_dir("headwise")) / "speeds.json"
+    return Path(asked) if asked else _settings() / "headwise" / "speeds.json"
+
+
+def _settings() -> Path:
+    """The user's folder for settings, the one of `click.get_app_dir`: an installation of the core may lack click."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA", Path.home()))
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support"
+    return Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"))
 
 
 def stored() -> dict[str, Any]:
-    """What the file holds, by key; {} without one. Raises one of BROKEN for a file that holds something else."""
+    """The content of the file, by key; {} without a file. Raises one of BROKEN for a file with other content."""
     path = file()
     if path is None or not path.exists():
         return {}
@@ -132,7 +140,7 @@ def speeds_of(entry: Mapping[str, Any]) -> Speeds:
 
 
 def store(speeds: Speeds | None) -> Path:
-    """Keep the speeds of this machine, in place of older ones; None = forget them. Returns the file.
+    """Store the speeds of this machine instead of older ones; None = remove them. Returns the file.
 
     Raises ArgumentError if HEADWISE_SPEEDS is off, FileError if the file cannot be written.
     """
@@ -147,7 +155,7 @@ def store(speeds: Speeds | None) -> Path:
         fields = ("product", "bytes", "call", "shares")
         machines = {name: {field: getattr(each, field) for field in fields} for name, each in speeds.items()}
         content[key()] = {"measured": str(datetime.date.today()), "speeds": machines}
-    with contextlib.suppress(OSError):  # writing says what is wrong
+    with contextlib.suppress(OSError):  # writing reports what is wrong
         path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

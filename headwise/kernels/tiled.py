@@ -1,7 +1,7 @@
-"""Only what the mask allows, on the CPU: the mask is cut into tiles, and the torch engine computes these.
+"""Computes only allowed tiles, on the CPU: the mask is cut into tiles, and the torch engine computes these.
 
 How the mask is cut (`headwise.tiles`) decides what is skipped; the plan names the cutter. The height of the tiles is
-chosen by what they should cost.
+chosen by their estimated cost.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ MANY_KEYS = 2048
 CACHED_SCORES = 2**23
 CACHED_GAIN = 1.15
 
-# Heights that make more tiles than this are not tried: to list them takes longer than the better of them saves.
+# Heights that make more tiles than this are not tried: listing the tiles takes longer than the best height saves.
 MOST_TILES = 2**13
 
-# Calls into torch that a tile takes, and those that its mask takes; and seconds for each cell of the mask.
+# Calls into torch for a tile, and for its mask; and seconds for each cell of the mask.
 CALLS, CALLS_FOR_MASK = 2, 6
 SECONDS_PER_MASK_CELL = 3e-9
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Calls without a mask, and what the torch engine cannot do."""
+    """Refuse calls without a mask, and calls that the torch engine cannot run."""
     return "the call has no mask" if call.mask is None else refuse_tiles(call)
 
 
 def refuse_tiles(call: AttentionCall) -> str | None:
-    """What the torch engine cannot do with any tiles."""
+    """The reason why the torch engine cannot run a call with any tiles; None if it can."""
     if not call.q.is_cpu:
         return f"it runs on the CPU (the call is on {call.q.device})"
     if torch.is_grad_enabled() and any(x.requires_grad for x in call.biases):
@@ -61,7 +61,7 @@ def refuse_tiles(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """That of the cells of the tiles, the keys that they read, and their masks."""
+    """The cost of the cells of the tiles, of reading their keys, and of their masks."""
     plan = _schedule(call)
     tiles, size = plan.tiles, call.q.element_size()
     keys = tiles.keys * (call.k.shape[-1] + call.v.shape[-1]) * size * call.k.shape[1]
@@ -89,7 +89,7 @@ def run_tiles(call: AttentionCall, tiles: TileList) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Schedule:
-    """The tiles of a call, and what they should cost."""
+    """The tiles of a call, and their estimated cost."""
 
     cutter: str
     tiles: TileList
@@ -109,7 +109,7 @@ def _schedule(call: AttentionCall) -> _Schedule:
         return mask.remember(key, lambda mask: CUTTERS[cutter].cut(mask, *lengths, height))
 
     def choose(_: object) -> _Schedule:
-        # Of the heights that all queries fit into, one: they cut alike.
+        # Heights into which all queries fit cut alike: only one of them is tried.
         q_len = call.shape[2]
         heights = {min(height or q_len, q_len): height for height in CUTTERS[cutter].HEIGHTS}
         heights = {
@@ -132,7 +132,7 @@ def _time(call: AttentionCall, tiles: TileList, by_scores: Bools) -> float:
     rows, many = tiles.rows, tiles.keys > MANY_KEYS
     share = np.select([rows >= height for height in SHARES], [np.where(many, *pair[::-1]) for pair in SHARES.values()])
     share = np.where(by_scores, share * CACHED_GAIN, share)
-    # Of a causal square the fused kernel leaves out only whole blocks of 512 keys.
+    # In a causal square the fused kernel skips only whole blocks of 512 keys.
     cells = np.where(tiles.causal, rows * np.minimum(rows, (rows + 512) // 2), rows * tiles.keys)
     work = (cells * _matrices(call, tiles) / share).sum()
     looked_at = (tiles.masked_keys > 0) & (not tiles.alike)
@@ -144,7 +144,7 @@ def _time(call: AttentionCall, tiles: TileList, by_scores: Bools) -> float:
 
 
 def _by_scores(call: AttentionCall, tiles: TileList) -> Bools:
-    """Which tiles are computed from their scores: these are few, and nobody needs the log-sum-exp."""
+    """Which tiles are computed from their scores: the small ones, if the log-sum-exp is not needed."""
     size = call.q.element_size()
     if size < 4 or call.sinks is not None or call.trains:
         return np.zeros(len(tiles), bool)
@@ -153,7 +153,7 @@ def _by_scores(call: AttentionCall, tiles: TileList) -> Bools:
 
 
 def _matrices(call: AttentionCall, tiles: TileList) -> Ints:
-    """How many of the [B, H] matrices each tile is cut from."""
+    """The number of [B, H] matrices from which each tile is cut."""
     batch, heads = call.q.shape[:2]
     return np.where(tiles.b < 0, batch, 1) * np.where(tiles.h < 0, heads, 1)
 

@@ -1,4 +1,4 @@
-"""Masks that are added to the scores: which numbers forbid, and what mask a bias is or holds.
+"""Masks that are added to the scores: which numbers forbid, and which mask a bias equals or contains.
 
 The one rule: a cell is forbidden if its bias is at least 9984 below the highest of its row. See `FORBIDS`.
 """
@@ -16,12 +16,12 @@ from headwise.masks.tables import of_rank_4
 # A number this low forbids: beside a score of 0 its weight is exp(-9984) = 0, in float64 too. It is what bfloat16 makes
 # of the customary -10000.
 FORBIDS = -9984.0
-# A number so low that scores round to it: a row that holds it throughout attends to all keys alike.
+# A number so low that scores round to it: a row that is this number everywhere attends to all keys alike.
 UNIFORM = -1e30
 
 
 def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """What a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], added to the scores, is: (mask, what is left to add).
+    """The mask in a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] that is added to the scores: (mask, rest).
 
     - (mask, None) if each row holds only 0 and "forbidden": -inf, or -9984 and less (-10000, -1e9, finfo.min of any
       dtype; -9984 is -10000 in bfloat16). Mask is None if there is nothing but 0.
@@ -29,9 +29,9 @@ def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
       attends: to its highest cells. The mask allows these, and forbids those that are 9984 or more below them; `rows`
       holds their value, 0 for other rows, in the dtype of `bias`. It must be added, because it rounds the scores:
       scores + finfo.min are all equal, so that all keys get the same weight.
-    - (None, bias), the very tensor, if it is anything else: ALiBi, T5's relative positions, NaN.
+    - (None, bias), the same tensor, if it is anything else: ALiBi, T5's relative positions, NaN.
 
-    What is exact: -inf is. A key forbidden by a finite value c, in a row whose other keys have 0, has the weight
+    -inf is exact. A key forbidden by a finite value c, in a row whose other keys have 0, has the weight
     exp(s + c - lse). That is 0 in float32 unless its score is more than 9880 (float64: 9239) above the row's highest
     allowed one. So the weights of (mask, rows) are those of `bias` unless scores spread that far.
 
@@ -61,7 +61,7 @@ def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
 
 
 def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
-    """A bias that also forbids, as a mask and the bias of the cells that are left: (mask, rest); (None, bias) if none.
+    """Split a bias that also forbids into a mask and the bias of other cells: (mask, rest); (None, bias) if no mask.
 
     T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or more below the
     highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that is `UNIFORM` or lower throughout forbids
@@ -88,7 +88,7 @@ def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
 
 
 def _top(values: Tensor) -> Tensor | None:
-    """The value of the allowed cells of each row, [B, H, Q, 1]: the highest. None if the values are no mask."""
+    """The value of the allowed cells of each row, [B, H, Q, 1]: the highest. None if the values are not a mask."""
     tops = []
     for rows in row_blocks(values.shape):
         block = values[:, :, rows]

@@ -1,4 +1,4 @@
-"""Masks that depend on the distance between key and query alone: causal and sliding windows."""
+"""Masks that depend only on the distance between key and query: causal and sliding windows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from torch import Tensor
 
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import FAR, integer
 
 
 def causal(offset: int | None = None) -> Mask:
     """Each query sees the keys up to its own position, itself included: k <= q + offset.
 
-    `offset` None means K - Q: the last query stands at the last key, so a decoding step sees the whole cache.
-    `offset=0` aligns the first query with the first key instead (what `is_causal=True` does in PyTorch).
+    `offset` None means K - Q: the last query is at the position of the last key, so a decoding step sees the whole
+    cache. `offset=0` aligns the first query with the first key instead (what `is_causal=True` does in PyTorch).
 
     >>> print(causal().draw(4))
     ■ · · ·
@@ -86,9 +87,9 @@ class Band(Mask, kind="band", function="window"):
     def band(self) -> tuple[float, float]:
         low = -math.inf if self.left is None else self.shift - self.left
         high = math.inf if self.right is None else self.shift + self.right
-        if torch.compiler.is_compiling():  # a comparison of open sizes would become a guard
+        if torch.compiler.is_compiling():  # a comparison of open sizes would become a guard of the compiled code
             return low, high
-        # No two positions are that far apart: a limit out of reach is none.
+        # No two positions are that far apart: a limit out of reach is no limit.
         return (-math.inf if low <= -FAR else min(low, FAR)), (math.inf if high >= FAR else max(high, -FAR))
 
     def __repr__(self) -> str:

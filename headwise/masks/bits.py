@@ -1,4 +1,4 @@
-"""A dense mask at one bit a cell: an eighth of the memory of a bool tensor."""
+"""A dense mask at one bit per cell: an eighth of the memory of a bool tensor."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from torch.nn.functional import pad
 from headwise.errors import MaskError
 from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import WRITTEN_OUT, Table, number, table
-from headwise.masks.mask import Allowed, Index, Mask, as_owned
+from headwise.masks.mask import Mask, as_owned
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import look_up, of_rank_4
 
-# Cells looked at at a time: they fit into a cache, and are little beside the mask.
+# Cells that are read at a time: they fit into a cache, and are few compared with the mask.
 BLOCK = 2**21
 
 
 def bits(allowed: Tensor) -> Mask:
-    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], kept at one bit a cell.
+    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], kept at one bit per cell.
 
-    The tensor is copied, so it may change afterwards. `from_tensor` keeps the tensor itself: eight times as large, and
-    quicker to read; `recognise` finds a form that is smaller still where there is one.
+    The tensor is copied, so it may change afterwards. `from_tensor` keeps the tensor itself: eight times as large, but
+    quicker to read. `recognise` finds a still smaller form where there is one.
 
     >>> print(bits(torch.tensor([[True, False, True], [True, True, False]])).draw(2, 3))
     ■ · ■
@@ -36,7 +37,7 @@ def bits(allowed: Tensor) -> Mask:
 
 
 def bits_of_rows(blocks: Iterable[Tensor], k_len: int) -> Mask:
-    """What `bits` makes, from the consecutive blocks of rows of a mask, bool [B|1, H|1, rows, K], at least one."""
+    """The mask that `bits` makes, from consecutive blocks of rows of a mask, bool [B|1, H|1, rows, K], at least one."""
     return as_owned(Bits(torch.cat([packed_bits(block) for block in blocks], dim=2), k_len))
 
 
@@ -103,7 +104,7 @@ class Bits(Mask, kind="bits"):
 
 
 def _byte(x: Index) -> Index:
-    """Of an array or a tensor, so that the cells of a mask need not be made as large as its index."""
+    """An array or tensor as bytes, so that the cells of a mask need not be made as large as its index."""
     return x if isinstance(x, int) else x.to(torch.uint8) if isinstance(x, Tensor) else x.astype(np.uint8)
 
 
@@ -120,7 +121,7 @@ def _pack_by_shifts(cells: Tensor) -> Tensor:
 
 
 def unpacked_bits(packed: Tensor) -> Tensor:
-    """What `packed_bits` packed, with up to seven cells too many at the end."""
+    """The cells that `packed_bits` packed, with up to seven extra cells at the end."""
     if packed.device.type != "cpu":
         return _unpack_by_shifts(packed)
     return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, bitorder="little")).view(torch.bool)

@@ -1,14 +1,14 @@
 """The blocks in which a mask allows something, as runs of neighbours: found from coarse to fine, without the grid.
 
 Of a million positions the grid of blocks of 64 × 64 has 268 million codes. Most of them follow from the answer for a
-larger block: so large blocks are asked first, and only those that are partly allowed are cut into smaller ones. What it
-takes follows the edges of the mask, not its area.
+larger block. So large blocks are asked first, and only those that are partly allowed are cut into smaller ones. The
+work grows with the edges of the mask, not with its area.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,55 +16,53 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.masks.extent import Extent, Rectangles
-
-if TYPE_CHECKING:
-    from headwise.masks.mask import Mask
+from headwise.masks.relation import Relation
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Runs = tuple[Ints, Ints, Ints, Ints]  # row, lo, hi, code
 
-FINER = 4  # a block that is partly allowed is cut into so many rows and columns
-COARSE = 2**16  # at most so many blocks are asked first
-TOGETHER = 2**20  # blocks that are asked in one question, about: their temporaries are some tens of bytes each
+FINER = 4  # number of rows and columns into which a partly allowed block is cut
+COARSE = 2**16  # the most blocks that are asked first
+TOGETHER = 2**20  # about the number of blocks in one question: each takes some tens of bytes
 
 
 class BlockRuns(NamedTuple):
     """Runs [lo, hi) of neighbouring blocks of keys, numbered from 0, with one extent code: ALL or SOME.
 
-    Those of a row of blocks stand one behind the other, ascending; the rows of a matrix too, and then the next matrix.
+    Runs are in order: the runs of a row of blocks ascend, then come the next rows of the matrix, then the next matrix.
     """
 
     matrices: tuple[int, int]  # (B|1, H|1)
-    rows: int  # rows of blocks, of each matrix
+    rows: int  # rows of blocks in each matrix
     cols: int
-    row: Ints  # of each run, its row: matrix · rows + row of blocks
+    row: Ints  # the row of each run: matrix · rows + row of blocks
     lo: Ints
     hi: Ints
-    some: Bools  # SOME, else ALL
+    some: Bools  # True = SOME, False = ALL
 
     @property
     def first(self) -> Ints:
-        """Where the runs of each row of blocks begin, and where the last end: [B|1 · H|1 · rows + 1]."""
+        """The index at which the runs of each row of blocks begin, and the end of the last: [B|1 · H|1 · rows + 1]."""
         count = self.matrices[0] * self.matrices[1] * self.rows
         return np.concatenate([[0], np.bincount(self.row, minlength=count).cumsum()])
 
     def counts(self) -> tuple[int, int, int]:
-        """How many blocks of all matrices are (allowed throughout, partly, not at all)."""
+        """The number of blocks in all matrices that are (fully allowed, partly allowed, not allowed)."""
         blocks = self.hi - self.lo
         some = int(blocks[self.some].sum())
         every = int(blocks.sum()) - some
         return every, some, self.matrices[0] * self.matrices[1] * self.rows * self.cols - every - some
 
 
-def block_runs(mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
-    """The runs of an aligned mask. What a large block answers holds for its parts, whose own answer may be SOME.
+def block_runs(mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
+    """The runs of an aligned mask. The answer for a large block holds for its parts, even if a part alone gives SOME.
 
-    Single cells are evaluated for the smallest blocks alone.
+    Single cells are evaluated only for the smallest blocks.
     """
     found = _Finder(mask, q_len, k_len, block_q, block_k)
     row, lo, hi, code = _all(joined(*_all(found.of(*rows))) for rows in found.groups())
-    order = np.argsort(row, kind="stable")  # a group of rows is of all matrices
+    order = np.argsort(row, kind="stable")  # a group of rows has rows of all matrices
     return BlockRuns(
         found.matrices, found.rows, found.cols, row[order], lo[order], hi[order], code[order] == Extent.SOME
     )
@@ -73,24 +71,24 @@ def block_runs(mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -
 class _Finder:
     """Asks a mask about blocks of several sizes. Rows and columns count the smallest blocks."""
 
-    def __init__(self, mask: Mask, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
+    def __init__(self, mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
         self.mask, self.lengths, self.block = mask, (q_len, k_len), (block_q, block_k)
         self.rows, self.cols = -(-q_len // block_q), -(-k_len // block_k)
         self.matrices = mask.batch or 1, mask.heads or 1
         self.count = self.matrices[0] * self.matrices[1]
-        self.size = 1  # of the blocks that are asked first
+        self.size = 1  # the size of the blocks that are asked first
         while -(-self.rows // self.size) * -(-self.cols // self.size) > max(1, COARSE // min(self.count, 16)):
             self.size *= FINER
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Rows of the largest blocks that are cut together: few where they are many."""
+        """Rows of the largest blocks that are cut together: few rows if a row has many blocks."""
         high = -(-self.rows // self.size)
-        # Of a row of large blocks few are cut, or the answer would be as large as the grid.
+        # Few blocks of a row of large blocks are cut; otherwise the answer would be as large as the grid.
         step = max(1, high // 8 if self.size > 1 else 4 * TOGETHER // max(1, self.cols * self.count))
         yield from ((i, min(high, i + step)) for i in range(0, high if self.cols else 0, step))
 
     def of(self, first: int, past: int) -> Iterator[Runs]:
-        """The runs (row, lo, hi, code) of these rows of the largest blocks: those of each size, in no order."""
+        """The runs (row, lo, hi, code) of these rows of the largest blocks: unordered, one block size after another."""
         wide = -(-self.cols // self.size)
         q = (torch.arange(first, past, dtype=torch.int32, device="cpu") * self.size)[:, None].expand(-1, wide)
         k = (torch.arange(wide, dtype=torch.int32, device="cpu") * self.size)[None, :].expand(past - first, -1)
@@ -100,7 +98,7 @@ class _Finder:
         """The runs in blocks of one size, which begin at q and k; `above`: their parents' codes [matrices, blocks]."""
         codes = self._codes(q, k, size)
         if above is not None and self.count > 1:
-            codes = torch.where(above == Extent.SOME, codes, above)  # one matrix may be settled where another is not
+            codes = torch.where(above == Extent.SOME, codes, above)  # settled in one matrix, but not in another
         is_open = (codes == Extent.SOME).any(0)
         settled = ~is_open if size > 1 else torch.ones_like(is_open)
         yield self._runs(q[settled], k[settled], codes[:, settled], size)
@@ -143,7 +141,7 @@ def _all(parts: Iterator[Runs]) -> Runs:
 
 
 def joined(row: Ints, lo: Ints, hi: Ints, code: Ints) -> Runs:
-    """The runs in order, neighbours with one code as one."""
+    """The runs in order, with neighbours of the same code joined."""
     order = np.lexsort((lo, row))
     row, lo, hi, code = row[order], lo[order], hi[order], code[order]
     begins = np.ones(len(row), np.bool_)

@@ -10,7 +10,8 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number, table
-from headwise.masks.mask import Allowed, Index, Mask, as_owned
+from headwise.masks.mask import Mask, as_owned
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 
 
@@ -111,7 +112,7 @@ class BlockSparse(Mask, kind="block_sparse"):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BigBird(BlockSparse, function="big_bird"):
-    """The layout of `big_bird`, and what it was made from. Its Q and K are `length`."""
+    """The layout of `big_bird`, and the arguments that it was made from. Its Q and K are `length`."""
 
     length: int = 1
     window_blocks: int = 3

@@ -13,19 +13,20 @@ from headwise.errors import DtypeError
 from headwise.masks.bits import Bits, bits_of_rows, packed_bits, row_blocks
 from headwise.masks.cells import as_slice, extents_of_strips, of_one
 from headwise.masks.fields import table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import LARGE, as_once
 from headwise.masks.padding import PaddingKeys
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import look_up, of_rank_4
 
 
 def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
     """The pairs for which `fn(b, h, q, k)` is True: integer tensors that broadcast in, a bool tensor out.
 
-    The signature is FlexAttention's `mask_mod`, with q counted from the first query of the call. Say `batch=` or
-    `heads=` (their sizes) if the answer depends on b or h. Rectangles are answered by evaluating their cells, only when
-    asked and only where the masks it is combined with leave the answer open. The answers are remembered: what the
-    function reads must not change.
+    The signature is FlexAttention's `mask_mod`, with q counted from the first query of the call. Give `batch=` or
+    `heads=` (their sizes) if the answer depends on b or h. Rectangles are answered by evaluating their cells, but only
+    when asked, and only where the masks with which it is combined leave the answer open. The answers are remembered, so
+    the data that the function reads must not change.
 
     >>> print(from_predicate(lambda b, h, q, k: (q - k) * (q - k) <= 1).draw(4))
     ■ ■ · ·
@@ -39,11 +40,11 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 
 
 def from_tensor(allowed: Tensor) -> Mask:
-    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; Q and K may be 1, for all alike.
+    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; a Q or K of 1 stands for all.
 
-    The tensor is kept, and a call sees it as it then is. It keeps a copy, of a large tensor at one bit a cell; the next
-    call compares the tensor with that, which takes 15 µs for [512, 512] and 1 ms for [4096, 4096] on a CPU. `bits`
-    copies at once, and nothing is compared.
+    The tensor is kept, and a call sees its contents at that time. The call keeps a copy (of a large tensor, at one bit
+    per cell), and the next call compares the tensor with it, which takes 15 µs for [512, 512] and 1 ms for [4096, 4096]
+    on a CPU. `bits` copies at once, and nothing is compared.
 
     >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
     ■ ·
@@ -55,7 +56,7 @@ def from_tensor(allowed: Tensor) -> Mask:
 
 
 def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """The mask as it is now, whatever is written to its tensors later, or to those that a function of it reads."""
+    """The mask as it is now: later changes of its tensors, or of tensors that its function reads, have no effect."""
     if not _has_function(mask):
         return mask.owned()
     keys = torch.arange(k_len, device="cpu")
@@ -104,7 +105,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
     """allowed[b, h, q, k]. Its rectangles are exact."""
 
     unfit = "A mask over keys alone, [B, K], is masks.padding(mask)"
-    allowed: Tensor = table("BHqk", torch.bool)  # a size of 1 in the last two is the same for all, until it is aligned
+    allowed: Tensor = table("BHqk", torch.bool)  # a last size of 1 stands for all, until it is aligned
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.allowed, b, h, q, k)
@@ -117,7 +118,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
             return OfTensor(packed_bits(once).expand(*self.allowed.shape[:3], -1), self.allowed.shape[3])
 
     def to_bool(self, *lengths: Any, **options: Any) -> Tensor:
-        return super().to_bool(*lengths, **options).clone()  # else to write into it would be to write into the mask
+        return super().to_bool(*lengths, **options).clone()  # otherwise writing into the result would change the mask
 
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
         return of_one(self.allowed, b, h).to(q.device)[:, :, as_slice(q)][..., as_slice(k)]
@@ -131,7 +132,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
 
     @property
     def fixed_lengths(self) -> tuple[int | None, int | None]:
-        # What is given once is for all queries or keys, as in scaled_dot_product_attention.
+        # A size of 1 stands for all queries or keys, as in scaled_dot_product_attention.
         rows, cols = self.allowed.shape[2:]
         return None if rows == 1 else rows, None if cols == 1 else cols
 
@@ -149,7 +150,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
 
 
 class OfTensor(Bits, function="from_tensor"):
-    """What a call keeps of a large tensor."""
+    """The copy of a large tensor that a call keeps."""
 
     unfit = Dense.unfit
 

@@ -4,8 +4,8 @@
                               {"kind": "padding_lengths", "lengths": "masks.0.lengths"}]}
 
 A tree is data and never code. A kind is a class of `KINDS`, and its fields are those that the class declares. A mask
-without a kind (`from_predicate`, or a class of somebody else's) is therefore described by its answers: one bit a pair
-of query and key, evaluated some rows at a time.
+without a kind (`from_predicate`, or a class outside of headwise) is described by its answers instead: one bit per
+pair of query and key, evaluated some rows at a time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from headwise.masks.bits import bits_of_rows, row_blocks
 from headwise.masks.fields import Source, received
 from headwise.masks.mask import KINDS, Combined, Mask
 
-Keep = Callable[[str, Tensor], str]  # (what it is, the tensor) -> the name under which it is kept
+Keep = Callable[[str, Tensor], str]  # (description, tensor) -> the name under which the tensor is kept
 Find = Callable[[str], Tensor]  # the reverse; raises a HeadwiseError for an unknown name
 
-MAX_DEPTH = 32  # of & in | in & …: what is nested deeper is described by its answers
+MAX_DEPTH = 32  # of & in | in & …: a mask that is nested deeper is described by its answers
 
 
 def describe(mask: Mask, q_len: int, k_len: int, keep: Keep) -> dict[str, Any]:
-    """The tree of a mask that is aligned to these lengths. `keep` is given every tensor of it."""
+    """The tree of a mask that is aligned to these lengths. `keep` gets every tensor of the tree."""
 
     def tree(mask: Mask, depth: int) -> dict[str, Any]:
         if mask.kind is None or (isinstance(mask, Combined) and not depth):
@@ -48,13 +48,13 @@ def describe(mask: Mask, q_len: int, k_len: int, keep: Keep) -> dict[str, Any]:
 def rebuild(tree: object, q_len: int, k_len: int, find: Find) -> Mask:
     """The mask that a tree describes, aligned to these lengths.
 
-    Neither the tree nor the tensors are trusted: MaskError says what is wrong with them.
+    Neither the tree nor the tensors are trusted: a MaskError says what is wrong.
     """
     return _mask(tree, find, MAX_DEPTH).aligned(q_len, k_len)
 
 
 def _answers(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """What the mask says of every pair, a bit each."""
+    """The answers of the mask for all pairs, one bit each."""
     shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
     q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
     return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape)), k_len)

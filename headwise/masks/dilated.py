@@ -9,7 +9,8 @@ from torch import Tensor
 from headwise.masks.band import causal, window
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import number
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import FAR, integer
 
 

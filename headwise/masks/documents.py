@@ -11,16 +11,17 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, number, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import converted, source_of
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import counts, integer, integer_table, look_up
 
 
 def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
     """Each query sees the keys of its own document: ids [K] or [B, K], one integer per position; negative = padding.
 
-    Padding sees nothing and is seen by nobody: its output is 0. Combine with `causal()` for packed language modelling.
-    `offset` is the position of the first query, from 0 to K - Q; None means K - Q.
+    Padding sees nothing and is seen by no query: its output is 0. Combine with `causal()` for packed language
+    modelling. `offset` is the position of the first query, from 0 to K - Q; None means K - Q.
 
     >>> print(documents([0, 0, 1, 1, -1]).draw(5))
     ■ ■ · · ·
@@ -53,13 +54,13 @@ class Documents(Mask, kind="documents"):
         ids, places, changes, ordered = self.remember(("tables",), Documents._tables)
         q_lo, q_hi = r.q_lo + self.shift, r.q_hi + self.shift
         of_q, of_k = ids[:, q_lo], ids[:, r.k_lo]
-        # One document throughout where no id changes between the first and the last position.
+        # A rectangle is in one document if no id changes between its first and its last position.
         one_q = changes[:, q_hi] == changes[:, q_lo + 1]
         one_k = changes[:, r.k_hi] == changes[:, r.k_lo + 1]
         padding = (one_q & (of_q < 0)) | (one_k & (of_k < 0))
         all_allowed = one_q & one_k & (of_q == of_k) & ~padding
         apart = padding | (one_q & one_k & (of_q != of_k))
-        # In order, the documents of queries and keys meet only if their ranges do; padding is all before or all after.
+        # In order, the documents of queries and keys meet only if their ranges do; all padding is before or after them.
         apart_in_order = (places[:, q_hi - 1] < places[:, r.k_lo]) | (places[:, r.k_hi - 1] < places[:, q_lo])
         in_order = ordered.view(-1, *[1] * (apart.ndim - 1))
         return extent_of(~(apart | (in_order & apart_in_order)), all_allowed)[:, None]
@@ -82,7 +83,7 @@ class Documents(Mask, kind="documents"):
 
 
 def check_queries_among_keys(name: str, offset: int | None, q_len: int, k_len: int) -> None:
-    """Raise MaskError unless each query stands at one of the keys."""
+    """Raise MaskError unless each query has the position of one of the keys."""
     if q_len > k_len:
         raise MaskError(f"{name}: expected no more queries than keys. Received: Q={q_len}, K={k_len}")
     if offset is not None and not 0 <= offset <= k_len - q_len:

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
 
-from headwise.errors import MaskError
+from torch import Tensor
+
 from headwise.masks.extent import Extent
 
-if TYPE_CHECKING:
-    from headwise.masks.mask import Mask
-
 SIDE = 160  # pixels of the longer side
-MOST = 64  # cells of a side; of a larger mask each cell is a block
-UNSIZED = 8, 8  # queries and keys of a mask that is of no size of its own
+MOST = 64  # the most cells of a side; in a larger mask each cell is a block
 
 
-def lengths_of(mask: Mask) -> tuple[int, int]:
-    """The (Q, K) of a mask's picture; (0, 0) where it has none: no lengths suit all of its parts."""
-    lengths = mask.natural_lengths() or UNSIZED
-    try:
-        mask.aligned(*lengths)
-    except MaskError:
-        return 0, 0
-    return lengths
+def draw_svg(written: str, codes: Tensor, size: int, about: str) -> str:
+    """HTML: a mask as it is written, above its picture.
 
-
-def drawn(mask: Mask) -> str:
-    """HTML: the mask as it is written, above its picture; of the first example and head, if they differ."""
-    q_len, k_len = lengths_of(mask)
-    written = f"<code>{html.escape(repr(mask))}</code>"
-    if not (q_len and k_len):
-        return written
-    size = -(-max(q_len, k_len) // MOST)
-    codes = mask.blocks(q_len, k_len, size)[0, 0]
+    Args:
+        codes: extent codes [rows, columns] of the blocks of one example and head.
+        size: queries and keys of a block.
+        about: the caption.
+    """
     height, width = codes.shape
     cell = SIDE / max(height, width)
     dim = {Extent.ALL: 0.75, Extent.SOME: 0.35}
@@ -47,13 +33,8 @@ def drawn(mask: Mask) -> str:
     frame = f'<rect width="{width * cell:.2f}" height="{height * cell:.2f}" fill="none" stroke="currentColor" '
     frame += 'stroke-opacity="0.35"/>'
     box = f'width="{width * cell:.0f}" height="{height * cell:.0f}"'
-    about = f"{q_len} queries (down) × {k_len} keys (across)"
-    if (mask.batch or 1) > 1 or (mask.heads or 1) > 1:
-        about += ", of the first example and head"
-    if mask.natural_lengths() is None:
-        about += ", for example"
     if size > 1:
         about += f"; a square stands for {size} × {size}, paler where only some are allowed"
     picture = f'<svg {box} role="img" aria-label="{about}" fill="currentColor">{cells}{frame}</svg>'
     below = f'<div style="font-size: 11px; opacity: 0.75">{about}</div>'
-    return f'{written}<div style="margin-top: 6px">{picture}</div>{below}'
+    return f'<code>{html.escape(written)}</code><div style="margin-top: 6px">{picture}</div>{below}'

@@ -1,4 +1,4 @@
-"""Rectangles of the attention matrix, and the answer to one: all of its pairs are allowed, some, or none."""
+"""Rectangles of the attention matrix, and the answer for a rectangle: all of its pairs are allowed, some, or none."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Rectangles:
     q_hi: Tensor
     k_lo: Tensor
     k_hi: Tensor
-    wanted: Tensor | None = None  # bool; where it is False any answer will do
-    coarse: bool = False  # no cells are evaluated: what only they tell is SOME
+    wanted: Tensor | None = None  # bool; where it is False, the answer does not matter
+    coarse: bool = False  # no cells are evaluated: an answer that would need them is SOME
 
     @property
     def shape(self) -> torch.Size:

@@ -24,7 +24,7 @@ _DECLARED = "headwise"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a field's value is read from: the tensors that a file names, and the masks that trees describe."""
+    """The source of a field's value: the tensors that a file names, and the masks that trees describe."""
 
     tensor: Callable[[str], Tensor]  # raises a HeadwiseError for an unknown name
     mask: Callable[[object], Any]
@@ -32,14 +32,14 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """An int from `least` to `most`; None too, if it is `optional`."""
+    """An int from `least` to `most`; or None, if it is `optional`."""
 
     least: int = -FARTHEST
     most: int = FARTHEST
     optional: bool = False
 
     def read(self, value: object, what: str, source: Source) -> int | None:
-        """The value if it is such a number; raises MaskError otherwise."""
+        """Return the value if it is such a number; raise MaskError otherwise."""
         if value is None and self.optional:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
@@ -51,7 +51,7 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A tensor of one of these dtypes with one dimension a letter; those in capitals are not empty.
+    """A tensor of one of `dtypes`, with one dimension per letter; dimensions in capitals are not empty.
 
     B and H are the examples and heads of the mask: a size of 1 means all of them. Q and K are the lengths of a call.
     """
@@ -60,7 +60,7 @@ class Table:
     dtypes: tuple[torch.dtype, ...]
 
     def read(self, value: object, what: str, source: Source) -> Tensor:
-        """The tensor of that name if it is such a table; raises MaskError otherwise."""
+        """Return the tensor of that name if it is such a table; raise MaskError otherwise."""
         if not isinstance(value, str):
             raise MaskError(f"{what}: expected the name of a tensor. Received: {received(value)}")
         found = source.tensor(value)
@@ -90,7 +90,7 @@ class Parts:
     several: bool
 
     def read(self, value: object, what: str, source: Source) -> Any:
-        """The masks that the trees describe; raises MaskError otherwise."""
+        """Return the masks that the trees describe; raise MaskError otherwise."""
         if not self.several:
             return source.mask(value)
         if not isinstance(value, list) or not value:
@@ -106,7 +106,7 @@ def number(least: int = -FARTHEST, most: int = FARTHEST, *, optional: bool = Fal
 
 
 def table(dims: str, *dtypes: torch.dtype) -> Any:
-    """A dataclass field that holds a tensor; see `Table`."""
+    """A dataclass field that holds a tensor: see `Table`."""
     return dataclasses.field(metadata={_DECLARED: Table(dims, dtypes)})
 
 
@@ -122,5 +122,5 @@ def declared_in(body: Mapping[str, Any]) -> dict[str, Number | Table | Parts]:
 
 
 def received(value: object) -> str:
-    """A value from a file, which may be anything of any size, in a few characters."""
+    """A value from a file, which may have any type and size, in a few characters."""
     return brief(value) if value is None or isinstance(value, (str, int, float)) else type(value).__name__

@@ -14,7 +14,8 @@ from headwise.errors import MaskError, brief
 from headwise.masks.documents import check_queries_among_keys
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, number, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import any_of, counts, integer, integer_table, look_up
 
 

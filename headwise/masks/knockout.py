@@ -11,15 +11,16 @@ from torch import Tensor
 from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import converted
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import any_of, as_tensor, counts, look_up
 
 
 def knockout(
     queries: Sequence[bool] | Tensor, keys: Sequence[bool] | Tensor, heads: Sequence[bool] | Tensor | None = None
 ) -> Mask:
-    """All pairs but those of a chosen query with a chosen key, in the chosen heads: True or 1 = blocked.
+    """All pairs except those of a chosen query and a chosen key in a chosen head. True or 1 = chosen, blocked.
 
     queries: bool [Q] or [B, Q]; keys: bool [K] or [B, K]; heads: bool [H] or [B, H], None = all.
 
@@ -60,7 +61,7 @@ class Knockout(Mask, kind="knockout"):
 
     @property
     def batch(self) -> int | None:
-        """B, or None where all examples share the answer."""
+        """B, or None if all examples share the answer."""
         size = max(map(len, (self.queries, self.keys, self.chosen)))
         return size if size > 1 else None
 

@@ -1,17 +1,18 @@
-"""What a mask is: one predicate, `allows(b, h, q, k)`, that can also answer for whole rectangles, `extent(...)`.
+"""The base class of masks: a predicate, `allows(b, h, q, k)`, that can also answer for whole rectangles, `extent(...)`.
 
 True = may attend, always. From these two answers come the dense mask, the additive mask, the blocks a kernel may skip,
 FlexAttention's BlockMask and the drawing. `&`, `|` and `~` combine both answers; nothing of size Q × K is built unless
 it is asked for.
 
-Positions. The last query stands at the last key (bottom-right alignment), so that a step with a cache is right by
-default: query q has position q + K - Q on the key axis. `aligned(q_len, k_len)` fixes that offset; a mask that was not
-aligned answers as if Q == K.
+Positions. The last query is at the position of the last key (bottom-right alignment), so that a step with a cache is
+right by default: query q has position q + K - Q on the key axis. `aligned(q_len, k_len)` fixes that offset; a mask that
+was not aligned answers as if Q == K.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import html
 import operator
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
@@ -21,48 +22,47 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError, brief
-from headwise.masks import cells, fields
+from headwise.masks import drawing, fields
 from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
 from headwise.masks.memo import MISSING, Memo, contents_of, copy_of, source_of
+from headwise.masks.relation import Allowed, Index, Relation
 from headwise.tracing import is_plain
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-# What `allows` takes and gives: ints and bools, or NumPy, torch or Keras arrays of them that broadcast.
-Index = Any
-Allowed = Any
-
 T = TypeVar("T")
-_ITSELF = object()  # stands in a memo for the mask whose memo it is, which would else never be freed at once
-_KEPT = {"_memo", "_owned", "_tensors"}  # attributes of a mask that are not what it says
+_ITSELF = object()  # stands in a memo for the memo's own mask: a cycle would delay freeing it
+_KEPT = {"_memo", "_owned", "_tensors"}  # attributes of a mask that do not define its answers
+
+UNSIZED = 8, 8  # queries and keys in the picture of a mask without fixed lengths
 
 # The masks that can be written as data: kind -> class.
 KINDS: dict[str, type[Mask]] = {}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Mask:
+class Mask(Relation):
     """Which queries may attend to which keys. Immutable; combine with `&`, `|`, `~`.
 
-    Its tables may be tensors of the caller, who may write to them: every question is answered for what they hold when
+    Its tables may be tensors of the caller, who may write to them: every question is answered for their contents when
     it is asked. A call, and a record of it, works with `owned()`, whose tables nobody else has.
 
-    A subclass is a frozen dataclass that defines `allows` and, where it knows better than evaluating every cell,
-    `extents`. Nothing else is needed: kernels, records and files (which hold its answers) take it as it is. What it
-    further declares:
+    A subclass is a frozen dataclass that defines `allows` and, where it can do better than evaluating every cell,
+    `extents`. Nothing else is needed: kernels, records and files (which store its answers) accept it. It may also
+    declare:
 
-    - A `kind=` in the class statement, and its fields by `fields.number` and `fields.table`: it is written to files by
-      its fields, can be written out by `repr` as a call of `function=` (else of its kind), and knows its sizes.
-    - A last field `offset`: `aligned` sets it to K - Q where it is None.
-    - `check`, where not every pair of lengths will do.
+    - A `kind=` in the class statement, and fields by `fields.number` and `fields.table`: then files store its fields,
+      `repr` can write it as a call of `function=` (else of its kind), and it knows its sizes.
+    - A last field `offset`: `aligned` sets it to K - Q if it is None.
+    - `check`, if not every pair of lengths is valid.
     """
 
     kind: ClassVar[str | None] = None
     function: ClassVar[str]
     declared: ClassVar[dict[str, fields.Number | fields.Table | fields.Parts]] = {}
-    unfit: ClassVar[str] = "Make one for these lengths"  # what to do about a mask of other lengths
+    unfit: ClassVar[str] = "Make one for these lengths"  # advice in the error for other lengths
 
     def __init_subclass__(cls, *, kind: str | None = None, function: str | None = None) -> None:
         cls.declared = {**cls.declared, **fields.declared_in(vars(cls))}
@@ -87,11 +87,11 @@ class Mask:
 
     @property
     def conjuncts(self) -> tuple[Mask, ...]:
-        """The masks that must all allow a pair: a and b of `a & b`; of any other mask itself."""
+        """The masks that must all allow a pair: a and b for `a & b`; for any other mask, itself."""
         return (self,)
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        """The (Q, K) to draw the mask at, if it is made for any."""
+        """The (Q, K) with which to draw the mask, if it is made for certain lengths."""
         q_len, k_len = self.fixed_lengths
         return None if k_len is None else (k_len if q_len is None else q_len, k_len)
 
@@ -104,53 +104,25 @@ class Mask:
 
     @property
     def shift(self) -> int:
-        """The position of the first query on the key axis: the offset, once it is known."""
+        """The position of the first query on the key axis: the offset, when it is known."""
         return getattr(self, "offset", None) or 0
-
-    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
-        """Whether query `q` may attend to key `k` in example `b`, head `h`: ints, or integer arrays that broadcast."""
-        raise NotImplementedError
-
-    def extents(self, r: Rectangles) -> Tensor:
-        """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
-
-        Where `r.wanted` is False the answer does not matter and need not be worked out. This default evaluates every
-        cell.
-        """
-        return cells.evaluate_rectangles(self, r)
 
     @property
     def cellwise(self) -> bool:
         """Whether rectangles are answered by evaluating their cells, which costs as much as the dense mask."""
         return type(self).extents is Mask.extents
 
-    def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """What `blocks` does, for an aligned mask, of at least one query and key, and without the memo."""
-        q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
-        k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
-        q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
-        # In strips, so that the temporaries stay small beside the grid itself.
-        strip = max(1, 2**22 // max(1, k_lo.numel() * (self.batch or 1) * (self.heads or 1)))
-        strips = range(0, len(q_lo), strip)
-        return torch.cat(
-            [self.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi) for i in strips], dim=-2
-        )
-
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        """Integers [B|1, H|1, *r.shape] by which the cells of rectangles are known, where they are partly allowed.
+        """Integers [B|1, H|1, *r.shape] that identify the cells of partly allowed rectangles.
 
         Two rectangles of one size, in one example and head, have the same cells if all of these are equal. This default
-        knows each rectangle by its place.
+        identifies each rectangle by its place.
         """
         places = (r.k_lo,) if self.key_only else (r.q_lo, r.k_lo)
         return [x.expand(r.shape)[None, None] for x in places]
 
-    def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """What `used_keys` finds for an aligned mask, of at least one query and key, without the memo: on the CPU."""
-        return cells.seen_keys(self, q_len, k_len)
-
     def check(self, q_len: int, k_len: int) -> None:
-        """Raise MaskError if the mask cannot meet these lengths, or if its fields do not belong together."""
+        """Raise MaskError if the mask does not fit these lengths, or if its fields do not belong together."""
         q_fixed, k_fixed = self.fixed_lengths
         if q_fixed not in (q_len, None) or k_fixed not in (k_len, None):
             made_for = " and ".join(f"{x} = {n}" for x, n in (("Q", q_fixed), ("K", k_fixed)) if n is not None)
@@ -160,17 +132,17 @@ class Mask:
             )
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        """What `aligned` does, for an owned mask and without the memo."""
+        """`aligned` for an owned mask, without the memo."""
         self.check(q_len, k_len)
         return dataclasses.replace(self, offset=k_len - q_len) if getattr(self, "offset", 0) is None else self  # type: ignore[call-arg]
 
     @property
     def key_only(self) -> bool:
-        """Whether the answer depends on the key alone, so that [B, 1, 1, K] says it all."""
+        """Whether the answer depends only on the key, so that [B, 1, 1, K] is enough."""
         return False
 
     def band(self) -> tuple[float, float] | None:
-        """(lowest, highest) k - q that is allowed, where the mask is exactly such a band; else None."""
+        """(lowest, highest) k - q that is allowed, if the mask is exactly such a band; else None."""
         return None
 
     # Everything below follows from the above.
@@ -180,10 +152,10 @@ class Mask:
         return self.remember(("aligned", q_len, k_len), lambda mask: mask.align(q_len, k_len))
 
     def owned(self) -> Mask:
-        """This mask as it is now, on tables of its own: what a call works with, and what its record keeps.
+        """This mask as it is now, with its own tables: a call works with it, and the record of the call keeps it.
 
-        The same object as before, with all that it remembers, as long as every table holds the same. How that is told,
-        and what it costs: `memo.contents_of`. A mask without tables is its own.
+        Returns the same object as before, with its memo, as long as the contents of every table are the same.
+        `memo.contents_of` says how this is found out, and its cost. A mask without tables is its own.
         """
         mine = self.__dict__
         if "_memo" in mine or not is_plain():
@@ -196,50 +168,15 @@ class Mask:
         if known is not None and known[0] == contents:
             return known[1]
         copy = as_owned(self.copied())
-        if contents == [contents_of(source_of(x)) for x in tables]:  # else somebody wrote to them meanwhile
+        if contents == [contents_of(source_of(x)) for x in tables]:  # otherwise somebody wrote to them meanwhile
             mine["_owned"] = contents, copy
         return copy
 
     def copied(self) -> Mask:
-        """What `owned` does, without looking for what was copied before."""
+        """`owned` without a look for an earlier copy."""
         copy = object.__new__(type(self))
         copy.__dict__.update((name, _copied(value)) for name, value in self.__getstate__().items())
         return copy
-
-    def rectangles(
-        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
-    ) -> Tensor:
-        """Extent codes of the rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: int8 [B|1, H|1, *shape].
-
-        The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
-        `shape`) is False the answer does not matter.
-        """
-        rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
-        bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
-        r = Rectangles(bounds[0], bounds[1], bounds[2], bounds[3], wanted)
-        shape = r.shape
-        codes = self.extents(r) if shape.numel() else self._nothing(*shape)
-        return codes.expand(*codes.shape[:2], *shape)
-
-    def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
-        """How many pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
-
-        With ints: an `Extent`, over all examples and heads. With integer tensors that broadcast to some shape: int8
-        codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
-        """
-        bounds = [torch.as_tensor(x, device="cpu") for x in (q_lo, q_hi, k_lo, k_hi)]
-        codes = self.rectangles(*torch.atleast_1d(*bounds))
-        if any(x.ndim for x in bounds):
-            return codes
-        lowest, highest = int(codes.min()), int(codes.max())
-        return Extent(lowest) if lowest == highest else Extent.SOME
-
-    def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
-        """The cells of queries `q` [Q'] and keys `k` [K']: bool [B|1, H|1, Q', K'], of one example or head if given."""
-        b_index = cells.axis(self.batch, b, q.device)
-        h_index = cells.axis(self.heads, h, q.device)
-        allowed = self.allows(b_index[:, None, None, None], h_index[:, None, None], q[:, None], k[None, :])
-        return torch.broadcast_to(allowed, (b_index.shape[0], h_index.shape[0], q.shape[0], k.shape[0]))
 
     def to_bool(self, q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
         """The dense mask, bool [B|1, H|1, Q, K], True = may attend. `k_len` defaults to `q_len`.
@@ -258,7 +195,7 @@ class Mask:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """The mask to add to the scores, [B|1, H|1, Q, K]: 0 where attention is allowed, -inf elsewhere.
+        """The mask as numbers to add to the scores, [B|1, H|1, Q, K]: 0 where attention is allowed, -inf elsewhere.
 
         `device` as for `to_bool`.
         """
@@ -268,13 +205,13 @@ class Mask:
     def to_block_mask(
         self, q_len: int, k_len: int | None = None, *, block_size: int = 128, device: torch.device | str = "cpu"
     ) -> BlockMask:
-        """FlexAttention's BlockMask, made from the rectangle answers without evaluating the dense mask."""
+        """FlexAttention's BlockMask, made from the answers for rectangles, without the dense mask."""
         from torch.nn.attention.flex_attention import BlockMask
 
         k_len = q_len if k_len is None else k_len
         mask = self.aligned(q_len, k_len).to(device)
         codes = mask.blocks(q_len, k_len, block_size).to(device)
-        # A block that sticks out over the edge must be masked: FlexAttention does not cut full blocks at the end.
+        # A block that extends beyond the edge must be masked: FlexAttention does not cut full blocks at the end.
         if k_len % block_size:
             codes[..., -1].clamp_(max=Extent.SOME)
         if q_len % block_size:
@@ -284,7 +221,7 @@ class Mask:
             *_count_and_order(partial),
             *_count_and_order(full),
             BLOCK_SIZE=block_size,
-            mask_mod=lambda b, h, q, k: mask.allows(b, h, q, k),  # torch tells mask_mods by their four parameters
+            mask_mod=lambda b, h, q, k: mask.allows(b, h, q, k),  # torch recognises mask_mods by their four parameters
             seq_lengths=(q_len, k_len),
         )
 
@@ -293,11 +230,11 @@ class Mask:
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
         if not (q_len and k_len):
-            return mask._nothing(-(-q_len // block_q), -(-k_len // block_k))
+            return mask.nothing(-(-q_len // block_q), -(-k_len // block_k))
         return mask.remember(("blocks", *sizes), lambda mask: mask.grid(*sizes)).clone()
 
     def runs_of_blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> BlockRuns:
-        """What `blocks` finds, as runs of neighbouring blocks: without a number for each of them."""
+        """The result of `blocks` as runs of neighbouring blocks: without a number for each block."""
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
         return mask.remember(("block runs", *sizes), lambda mask: block_runs(mask, *sizes))
@@ -305,31 +242,27 @@ class Mask:
     def used_keys(self, q_len: int, k_len: int) -> Tensor | None:
         """The keys that at least one query may attend to, bool [B|1, H|1, K]; None if that is all of them. Exact.
 
-        A key that nobody may attend to may hold NaN or inf, and must not reach the output.
+        A key that no query may attend to may be NaN or inf, and must not reach the output.
         """
 
         def find(mask: Mask) -> Tensor | None:
-            used = mask.seen_keys(q_len, k_len) if q_len and k_len else mask._nothing(k_len) > 0
+            used = mask.seen_keys(q_len, k_len) if q_len and k_len else mask.nothing(k_len) > 0
             return None if bool(used.all()) else used
 
         return self.aligned(q_len, k_len).remember(("used", q_len, k_len), find)
 
     def causal_rows(self, q_len: int, k_len: int) -> Tensor:
-        """Which queries, all but the last, may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
+        """Which queries, except the last, may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
 
         def look(mask: Mask) -> Tensor:
             if not k_len:
-                return mask._nothing(max(0, q_len - 1)) == Extent.NONE
-            # The last query has no later key: it stands at the last one.
+                return mask.nothing(max(0, q_len - 1)) == Extent.NONE
+            # The last query has no later key: it is at the position of the last key.
             q = torch.arange(max(0, q_len - 1), device="cpu")
             later = (q + k_len - q_len + 1).clamp(min=0)
             return mask.rectangles(q, q + 1, later, torch.full_like(q, k_len)) == Extent.NONE
 
         return self.aligned(q_len, k_len).remember(("causal", q_len, k_len), look)
-
-    def _nothing(self, *shape: int) -> Tensor:
-        """Codes [B|1, H|1, *shape] of what has no cells."""
-        return torch.zeros((self.batch or 1, self.heads or 1, *shape), dtype=torch.int8, device="cpu")
 
     def to(self, device: torch.device | str) -> Mask:
         """This mask with its tensors on `device`."""
@@ -354,20 +287,20 @@ class Mask:
 
     @property
     def device(self) -> torch.device | None:
-        """Where the mask's tensors are; None if it has none."""
+        """The device of the mask's tensors; None if it has no tensors."""
         tensors = self.tensors
         return tensors[0].device if tensors else None
 
     def draw(self, q_len: int, k_len: int | None = None, *, b: int = 0, h: int = 0) -> str:
-        """The matrix as text, one line a query: ■ may attend, · may not."""
+        """The matrix as text, one line per query: ■ may attend, · may not."""
         allowed = self.to_bool(q_len, k_len, device="cpu")
         rows = allowed[b if self.batch else 0, h if self.heads else 0].tolist()
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in rows)
 
     def remember(self, key: tuple[Hashable, ...], make: Callable[[Any], T]) -> T:
-        """What `make` makes of the owned mask, kept for the next call with this key while its tables hold the same.
+        """The result of `make` for the owned mask, kept for the next call with this key while the tables do not change.
 
-        `key[0]` is the purpose. Of each purpose the answers last used are kept: see `memo.KEPT`. A mask that is made
+        `key[0]` is the purpose. For each purpose the last used answers are kept: see `memo.KEPT`. A mask that is made
         is owned too.
         """
         if not is_plain():
@@ -385,7 +318,7 @@ class Mask:
         return mask if found is _ITSELF else found
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was remembered is not pickled or copied: it can be large, and can be made again. (A thread may add some.)
+        # The memo is not pickled or copied: it can be large, and can be made again. (A thread may add some.)
         return {name: value for name, value in dict(self.__dict__).items() if name not in _KEPT}
 
     def __and__(self, other: Mask) -> Mask:
@@ -394,7 +327,7 @@ class Mask:
     def __or__(self, other: Mask) -> Mask:
         return Or((self, _beside("|", other)))
 
-    __rand__, __ror__ = __and__, __or__  # what is no mask itself: refused
+    __rand__, __ror__ = __and__, __or__  # an operand that is not a mask is refused
 
     def __invert__(self) -> Mask:
         return self.part if isinstance(self, Not) else Not(self)
@@ -415,7 +348,7 @@ class Mask:
         return hash((type(self), *(tuple(v.shape) if isinstance(v, Tensor) else v for v in values)))
 
     def __repr__(self) -> str:
-        """The call that makes this mask, `eval(repr(mask)) == mask`, unless a table is too large: it then has a `<`."""
+        """The Python call that makes this mask: `eval(repr(mask)) == mask`. A table that is too large is a `<…>`."""
         written = []
         for name, declared in self.declared.items():
             value = getattr(self, name)
@@ -427,18 +360,32 @@ class Mask:
                 written.append(f"offset={value}")
         return f"{self.function}({', '.join(written)})"
 
-    def _repr_html_(self) -> str:
-        from headwise.masks.drawing import drawn
+    def _drawn_lengths(self) -> tuple[int, int]:
+        """The (Q, K) of the mask's picture; (0, 0) if it has no picture, because no lengths suit all of its parts."""
+        lengths = self.natural_lengths() or UNSIZED
+        try:
+            self.aligned(*lengths)
+        except MaskError:
+            return 0, 0
+        return lengths
 
-        return drawn(self)
+    def _repr_html_(self) -> str:
+        q_len, k_len = self._drawn_lengths()
+        if not (q_len and k_len):
+            return f"<code>{html.escape(repr(self))}</code>"
+        about = f"{q_len} queries (down) × {k_len} keys (across)"
+        if (self.batch or 1) > 1 or (self.heads or 1) > 1:
+            about += ", of the first example and head"
+        if self.natural_lengths() is None:
+            about += ", for example"
+        size = -(-max(q_len, k_len) // drawing.MOST)
+        return drawing.draw_svg(repr(self), self.blocks(q_len, k_len, size)[0, 0], size, about)
 
     def __rich__(self) -> Any:
         from rich.panel import Panel
         from rich.text import Text
 
-        from headwise.masks.drawing import lengths_of
-
-        q_len, k_len = lengths_of(self)
+        q_len, k_len = self._drawn_lengths()
         if not (q_len and k_len) or max(q_len, k_len) > 32:
             return Text(repr(self))
         return Panel(Text(self.draw(q_len, k_len)), title=repr(self), expand=False)
@@ -457,13 +404,13 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
 
 
 def as_owned(mask: T) -> T:
-    """A mask of whose tables nobody else knows: it is its own `owned()`, and need not be compared."""
+    """Mark a mask whose tables nobody else has: it is its own `owned()`, and need not be compared."""
     mask.__dict__.setdefault("_memo", Memo())
     return mask
 
 
 def _copied(value: Any) -> Any:
-    """What a copy of a mask has where the mask has this."""
+    """The value in a copy of a mask for this value in the mask."""
     if isinstance(value, Tensor):
         return copy_of(value)
     if isinstance(value, Mask):
@@ -472,7 +419,7 @@ def _copied(value: Any) -> Any:
 
 
 class Combined(Mask):
-    """A mask made of masks."""
+    """A mask that is made from other masks."""
 
     parts: tuple[Mask, ...]
 
@@ -493,7 +440,7 @@ class Combined(Mask):
         return any(part.cellwise for part in self.parts)
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        """Those of the parts that are not settled, and how the others are."""
+        """The patterns of the parts where they are not settled, and the codes of all parts."""
         coarse, found = dataclasses.replace(r, coarse=True), []
         for part in self.parts:
             codes = part.extents(coarse)
@@ -517,14 +464,14 @@ class Combined(Mask):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _Joined(Combined):
-    """Several masks joined by one operator. Parts that are joined by it themselves are taken apart."""
+    """Several masks joined by one operator. Parts that are joined by the same operator are flattened."""
 
     parts: tuple[Mask, ...] = fields.parts(several=True)
 
     sign: ClassVar[str]
     operator: ClassVar[Callable[[Any, Any], Any]]
     join: ClassVar[Callable[[Tensor, Tensor], Tensor]]  # of extent codes
-    settled: ClassVar[Extent]  # what no further part can change
+    settled: ClassVar[Extent]  # the code that no further part can change
 
     def __post_init__(self) -> None:
         flat: list[Mask] = []
@@ -545,7 +492,7 @@ class _Joined(Combined):
         return allowed
 
     def extents(self, r: Rectangles) -> Tensor:
-        # A mask that must evaluate cells is asked last, and only where nothing is settled yet.
+        # A mask that must evaluate cells is asked last, and only where the answer is not settled yet.
         cheap_first = sorted(self.parts, key=lambda part: part.cellwise)
         codes = cheap_first[0].extents(r)
         for part in cheap_first[1:]:
@@ -604,7 +551,7 @@ class Not(Combined, kind="not"):
 
 
 def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Per row of blocks: how many are set, and the columns with the set ones first, as FlexAttention wants them."""
+    """For each row of blocks: the number of set blocks, and the columns, set ones first, as FlexAttention needs."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)
 

@@ -1,4 +1,4 @@
-"""What a mask has worked out, for layers and steps that share it; and how it is seen that one of its tables changed."""
+"""Remembers the answers of a mask for layers and steps that share it, and detects changes of its tables."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headwise.tracing import is_plain
 
 MISSING = object()
 
-# Answers kept for each purpose, the last used ones. Training, evaluation, and the last batch of each, at some lengths.
+# The number of last used answers that are kept for each purpose: training, evaluation, and their last batches.
 KEPT = 32
 
-LARGE = 2**16  # cells of a bool tensor from which on it is kept, and compared, at one bit a cell
+LARGE = 2**16  # from so many cells on, a bool tensor is kept, and compared, at one bit per cell
 
 
 class Memo:
-    """The answers last used, by purpose: `key[0]` is the purpose, so that one does not push out the others."""
+    """The last used answers, by purpose (`key[0]`), so that one purpose does not push out the answers of another."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, dict[Hashable, Any]] = {}
@@ -39,7 +39,7 @@ class Memo:
             return value
 
     def keep(self, key: tuple[Hashable, ...], value: Any) -> None:
-        """Keep an answer; the one not used for longest makes room for it."""
+        """Keep an answer; it replaces the one that was not used for longest."""
         with self._lock:
             answers = self._answers.setdefault(key[0], {})
             answers[key] = value
@@ -48,12 +48,12 @@ class Memo:
 
 
 def contents_of(x: Tensor) -> Hashable:
-    """What is no longer equal once a tensor holds something else, however that was written into it.
+    """A value that changes if the contents of a tensor change, in whatever way they are written.
 
-    On the CPU that is all that it holds: NumPy, `.data` and inference tensors count no changes. It takes 1 µs for a few
-    KB, and 1 ms for the 16 MB of a bool matrix [4096, 4096], of which one bit a cell is kept. To look at a tensor of
-    another device would wait for that device, so there it is torch's count of changes, which `.data` and kernels of
-    one's own go round. An inference tensor there, without a count, is read if it is small; a large one never equals.
+    On the CPU it is made from all contents, because NumPy, `.data` and inference tensors count no changes. It takes 1
+    µs for a few KB, and 1 ms for the 16 MB of a bool matrix [4096, 4096], of which one bit per cell is kept. Reading a
+    tensor of another device would wait for that device, so there it is torch's count of changes, which `.data` and own
+    kernels bypass. An inference tensor there, without a count, is read if it is small; a large one is never equal.
     """
     if type(x) not in (Tensor, Parameter):
         return object() if x.is_inference() else x._version
@@ -69,14 +69,14 @@ def contents_of(x: Tensor) -> Hashable:
 
 
 def as_once(x: Tensor) -> Tensor:
-    """A tensor without the repetitions that `expand` made of it."""
+    """A tensor without the repetitions that `expand` made."""
     if 0 not in x.stride():
         return x
     return x[tuple([slice(0, 1) if step == 0 else slice(None) for step in x.stride()])]
 
 
 def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor in the dtype of a table. An owned mask has what `x` holds when it is made, as if it were `x` itself."""
+    """A tensor in the dtype of a table. An owned mask gets the contents of `x` at the time when it is made."""
     found = x.to(dtype)
     if found is not x and is_plain():
         found._headwise_source = x  # type: ignore[attr-defined]
@@ -84,12 +84,12 @@ def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def source_of(table: Tensor) -> Tensor:
-    """What a table was `converted` from, or itself."""
+    """The tensor from which a table was `converted`, or the table itself."""
     return getattr(table, "_headwise_source", table)
 
 
 def copy_of(x: Tensor) -> Tensor:
-    """A copy of a tensor that later calls may use too, whatever inference mode this one is made in."""
+    """A copy of a tensor that later calls may use too, in inference mode or not."""
     x = source_of(x).to(x.dtype)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         once = as_once(x)

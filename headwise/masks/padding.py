@@ -1,4 +1,4 @@
-"""Padding: keys that stand for no token."""
+"""Padding: keys that belong to no token."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from torch import Tensor
 from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
 from headwise.masks.memo import converted
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import any_of, as_tensor, check_at_most, counts, integer_table, look_up
 
 
 def padding(real: Sequence[Any] | Tensor) -> Mask:
     """Every query sees the real keys of its example: `real` [B, K], or [K] for all examples, True or 1 = a real token.
 
-    Bool, or the integers 0 and 1 that Hugging Face calls attention_mask. It hides keys, not queries: the rows of padded
-    queries are computed and may be ignored. `lengths` says the same where the real keys come first.
+    Bool, or the integers 0 and 1 that Hugging Face calls attention_mask. The mask hides keys, not queries: the rows of
+    padded queries are computed and may be ignored. `lengths` is a shorter form if the real keys come first.
 
     Raises DtypeError for other dtypes, MaskError for other numbers or ranks.
 
@@ -49,7 +50,7 @@ def padding(real: Sequence[Any] | Tensor) -> Mask:
 def lengths(n: int | Sequence[int] | Tensor) -> Mask:
     """Every query sees the first `n` keys: an int for all examples, or integers [B], one per example.
 
-    It hides keys, not queries. `padding` says where the real keys are if they do not come first.
+    The mask hides keys, not queries. Use `padding` if the real keys do not come first.
 
     >>> print(lengths([2, 3]).draw(3, b=0))
     ■ ■ ·

@@ -1,4 +1,4 @@
-"""Some queries and some keys of a longer sequence, in their order: what one of several processes sees of a mask."""
+"""The part of a mask for some queries and keys of a longer sequence, such as those of one process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles
 from headwise.masks.fields import INTEGERS, parts, table
-from headwise.masks.mask import Allowed, Combined, Index, Mask
+from headwise.masks.mask import Combined, Mask
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import integer_table, look_up
 
 
 def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
-    """Query q of a call is query rows[q] of `mask`, and key k is key cols[k]: rows [Q] and cols [K] rise.
+    """Query q of a call is query rows[q] of `mask`, and key k is key cols[k]: rows [Q] and cols [K] are ascending.
 
-    `mask` must know where its queries stand: `mask.aligned(q_len, k_len)`.
+    `mask` must know the positions of its queries: `mask.aligned(q_len, k_len)`.
 
     >>> print(picked(causal(offset=0), torch.tensor([0, 1, 6, 7]), torch.arange(8)).draw(4, 8))
     ■ · · · · · · ·
@@ -34,7 +35,7 @@ def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Picked(Combined, kind="picked"):
-    """allows(rows[q], cols[k]) of its part. A rectangle is SOME where the one around its rows and columns is."""
+    """allows(rows[q], cols[k]) of its part. A rectangle is SOME if the rectangle around its rows and columns is."""
 
     part: Mask = parts(several=False)
     rows: Tensor = table("q", *INTEGERS)
@@ -54,7 +55,7 @@ class Picked(Combined, kind="picked"):
         return self.part.extents(Rectangles(*of_rows, *of_cols, r.wanted, r.coarse))
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        return Mask.patterns(self, r)  # its positions are not those of its part
+        return Mask.patterns(self, r)  # its positions differ from those of its part
 
     @property
     def fixed_lengths(self) -> tuple[int, int]:
@@ -77,7 +78,7 @@ class Picked(Combined, kind="picked"):
 
 
 def _follow(places: Tensor) -> bool:
-    """Whether there is no gap."""
+    """Whether the positions have no gap."""
     return len(places) > 0 and int(places[-1] - places[0]) == len(places) - 1
 
 

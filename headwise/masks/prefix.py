@@ -1,4 +1,4 @@
-"""Prefix language model: the prompt is read both ways, what follows is causal."""
+"""Prefix language model: the prompt is read in both directions, the rest is causal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor
 from headwise.masks.band import Band
 from headwise.masks.extent import Rectangles
 from headwise.masks.fields import INTEGERS, number, table
-from headwise.masks.mask import Allowed, Index, Mask, Or
+from headwise.masks.mask import Mask, Or
 from headwise.masks.padding import PaddingLengths
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import check_at_most, integer, integer_table
 
 

@@ -1,8 +1,8 @@
-"""What a dense mask really is: causal, a window, padding, documents or a product of them, in linear size.
+"""Recognises a dense mask as causal, a window, padding, documents or a product of them, in linear size.
 
-One pass over the cells finds each row's number of allowed keys, its first and its last. Where the allowed keys of every
-row have no gap (but for keys that nobody sees) these three numbers say everything, so every comparison after that is of
-numbers, not of cells, and still exact. What is not of that kind is compared cell by cell, or packed into bits.
+One pass over the cells finds each row's number of allowed keys, the first and the last. If the allowed keys of every
+row have no gap (apart from keys that no query sees), these three numbers are enough, so that every further comparison
+is of numbers, not of cells, and still exact. Other masks are compared cell by cell, or packed into bits.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ def recognise(allowed: Tensor) -> Mask | None:
     """The smallest mask that equals a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], True = may attend.
 
     None if everything is allowed. Every cell of the mask equals the tensor's; nothing is approximated. Offsets are
-    spelt out, since a dense mask need not align the last query with the last key. In this order:
+    written out, since a dense mask need not align the last query with the last key. In this order:
 
     - `causal` or `window`, no memory at all;
     - `padding`: lengths where the real keys come first, else bool [B, K];
     - `window` & `padding`;
-    - `prefix` & `padding`; `documents` & a window & padding (chunked attention is documents & causal; where queries of
-      padding see nothing, they are a document of id -1);
-    - `runs`, where each query sees consecutive keys, but for padding: two numbers a query;
-    - `window` & `padding` | `runs`, or `runs` & `padding` | `runs`, where queries of padding see everything (as some
+    - `prefix` & `padding`; `documents` & a window & padding (chunked attention is documents & causal; queries of
+    padding
+      that see nothing are a document of id -1);
+    - `runs`, where each query sees consecutive keys, apart from padding: two numbers per query;
+    - `window` & `padding` | `runs`, or `runs` & `padding` | `runs`, if queries of padding see everything (as some
       libraries fill them);
-    - `bits`, one bit a cell.
+    - `bits`, one bit per cell.
 
-    Examples or heads that are all alike are kept once. The mask's tensors are on the tensor's device, and share no
-    memory with it. Beside the tensor it takes memory for a block of rows, and for some numbers a row and a key.
+    Examples or heads that are all equal are stored once. The mask's tensors are on the tensor's device, and share no
+    memory with it. The function needs memory for a block of rows, and for a few numbers per row and key.
 
     Raises DtypeError for anything but a bool tensor, MaskError for other ranks.
 
@@ -59,10 +60,10 @@ def recognise(allowed: Tensor) -> Mask | None:
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """The cells of a mask by rows, from a bool tensor or from an additive one."""
+    """The cells of a mask by rows, from a bool tensor or an additive tensor."""
 
     values: Tensor  # [B|1, H|1, Q, K], bool, or float with `top`
-    top: Tensor | None = None  # [B|1, H|1, Q, 1]: the value of the allowed cells of each row; NaN if there are none
+    top: Tensor | None = None  # [B|1, H|1, Q, 1]: the value of the allowed cells of each row; NaN if no cell is allowed
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -88,21 +89,21 @@ def recognise_cells(cells: Cells) -> Mask | None:
 
 
 def simple_parts(cells: Cells) -> list[Mask] | None:
-    """The masks of linear size whose product the cells are; [] if everything is allowed, None if there are none."""
+    """The masks of linear size whose product has these cells; [] if everything is allowed, None without such masks."""
     _, heads, q_len, _ = cells.shape
     one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
     return _parts_of_one_row(cells) if one_row else _parts(cells)
 
 
 def _parts_of_one_row(cells: Cells) -> list[Mask]:
-    """As `_parts`, where all queries see the same: at every step of a decoding loop, so with as few calls as can be."""
+    """`_parts` if all queries see the same keys: runs in every decoding step, so with as few calls as possible."""
     real = cells.rows(slice(0, 1))[:, 0, 0].cpu().numpy()
     if real.all():
         return []
     if len(real) == 1 and cells.shape[2] == 1 and real.any():
         first, last = int(real[0].argmax()), real.shape[1] - 1 - int(real[0, ::-1].argmax())
         if real[0, first : last + 1].all():
-            return [Band(last - first if first else None, 0, last)]  # the query stands at the last key that it sees
+            return [Band(last - first if first else None, 0, last)]  # the query is at the last key that it sees
     return [key_padding(real)]
 
 
@@ -125,7 +126,7 @@ def _parts(cells: Cells) -> list[Mask] | None:
 
 
 def _with_open_rows(cells: Cells, rows: RowRuns) -> list[Mask] | None:
-    """What the cells are but for rows that see everything, if that is simple."""
+    """The masks of the cells apart from rows that see everything, if they are simple."""
     open_ = rows.count == cells.shape[3]
     if not open_.any():
         return None
@@ -141,7 +142,7 @@ def _with_open_rows(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
-    """Documents whose positions are not all neighbours & a band & padding, compared cell by cell."""
+    """Documents with positions apart & a band & padding, compared cell by cell."""
     _, heads, q_len, k_len = cells.shape
     if heads > 1 or q_len > k_len:
         return None
@@ -152,7 +153,7 @@ def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
-    """For the first `n` keys, which are no query's own: the first key that their first query sees, [B, n]."""
+    """For the first `n` keys, without a query at their position: the first key that their first query sees, [B, n]."""
     pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
     unknown = np.ones_like(pointer, np.bool_)
     if not n:
@@ -180,18 +181,18 @@ def _equal(cells: Cells, mask: Mask) -> bool:
 
 
 def _count_first_last(cells: Cells) -> tuple[Ints, Ints, Ints]:
-    """Of each row: how many cells are allowed, the first and the last; 0, 0, -1 where none is. [B, H, Q] each."""
+    """For each row: the number of allowed cells, the first and the last; 0, 0, -1 without any. [B, H, Q] each."""
     blocks = [torch.stack(_of_rows(cells.rows(rows).view(torch.uint8))) for rows in row_blocks(cells.shape)]
     count, first, last = torch.cat(blocks, dim=-1).cpu().numpy()
     return count, np.where(count > 0, first, 0), np.where(count > 0, last, -1)
 
 
-# Cells that are summed as one: each byte of a word can count up to 255.
+# Cells that are summed at once: each byte of a word can count up to 255.
 _GROUP = 128
 
 
 def _of_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, first and last 1 of each row of a uint8 tensor [..., K]; first and last mean nothing where count is 0."""
+    """Count, first and last 1 of each row of a uint8 tensor [..., K]; first and last are undefined where count is 0."""
     k_len = rows.shape[-1]
     if k_len <= 2 * _GROUP:
         return rows.sum(-1), rows.argmax(-1), k_len - 1 - rows.flip(-1).argmax(-1)
@@ -224,7 +225,7 @@ def _seen(cells: Cells, without: Tensor | None) -> Bools:
 
 
 def at_its_smallest(dense: Tensor) -> Tensor:
-    """A tensor [B, H, Q, K] with examples and heads once if they are alike."""
+    """A tensor [B, H, Q, K] with a single example or head if all are equal."""
     for dim in (0, 1):
         others = dense.shape[dim] - 1
         if others < 1:

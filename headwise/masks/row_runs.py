@@ -1,7 +1,7 @@
-"""What the rows of a mask tell by three numbers each: how many keys a query sees, the first of them and the last.
+"""Recognises masks by three numbers per row: how many keys a query sees, the first key and the last.
 
-Among the keys that count (all, or those that somebody sees) a row without gaps is given by these numbers alone. So
-whether a mask is a band, documents or the like is a question about Q numbers, not Q × K cells. NumPy, because these
+Among the keys that count (all keys, or those that some query sees) a row without gaps is given by these numbers alone.
+So whether a mask is a band, documents or the like is a question about Q numbers, not Q × K cells. NumPy, because these
 tables are small and often tiny, where each call of torch would cost more than its work.
 """
 
@@ -29,18 +29,18 @@ Limits = tuple[int | None, int | None]  # lowest and highest k - q; None = no li
 
 
 class RowRuns:
-    """The rows of a mask among the keys that count. Methods give the parts of a product, or None if it is none such."""
+    """The rows of a mask among the keys that count. Methods give the parts of a product of masks, or None."""
 
     def __init__(self, count: Ints, first: Ints, last: Ints, seen: Bools, care: Bools | None = None):
         """`count`, `first`, `last` [B, H, Q] (0, 0, -1 for an empty row); `seen` [B|1, K]: the keys that count.
 
-        Rows where `care` [B, H, Q] is False may turn out as they like; their count must be 0.
+        Rows where `care` [B, H, Q] is False may have any cells; their count must be 0.
         """
         self.count, self.first, self.last, self.care = count, first, last, care
         self.seen = np.broadcast_to(seen, (len(count), seen.shape[1]))
         self.q_len, self.k_len = count.shape[2], seen.shape[1]
         self.filled = count > 0
-        # rank[k] of the keys that count stand before key k: in ranks, a row without gaps is a run.
+        # rank[k] is the number of counted keys before key k: by rank, a row without gaps is a run.
         self.rank = np.zeros((len(count), self.k_len + 1), np.int64)
         np.cumsum(self.seen, axis=1, out=self.rank[:, 1:])
         self.start = self._at(self.rank, first)
@@ -48,11 +48,11 @@ class RowRuns:
 
     @functools.cached_property
     def unbroken(self) -> bool:
-        """Whether no row has a gap: these numbers then say all there is to say."""
+        """Whether no row has a gap: then these numbers are enough."""
         return bool((self.stop - self.start == self.count).all())
 
     def union(self) -> Bools:
-        """The keys that some query sees, [B, K], where no row has a gap among all keys."""
+        """The keys that some query sees, [B, K], if no row has a gap among all keys."""
         keys = []
         for first, last in zip(self.first, self.last, strict=True):
             begun = np.bincount(first.ravel(), minlength=self.k_len + 1)
@@ -61,11 +61,11 @@ class RowRuns:
         return np.stack(keys)
 
     def padding(self) -> list[Mask]:
-        """What hides the keys that do not count."""
+        """The masks that hide the keys that do not count."""
         return [] if self.seen.all() else [key_padding(self.seen)]
 
     def band(self) -> list[Mask] | None:
-        """A band & padding; nothing at all where every row sees every key that counts."""
+        """A band & padding; [] if every row sees every key that counts."""
         limits = self._limits(np.int64(0), self.rank[:, -1, None, None])
         return None if limits is None else [*self._band(limits), *self.padding()]
 
@@ -85,7 +85,7 @@ class RowRuns:
         return [Prefix(_once(n), offset), *self.padding()]
 
     def documents(self) -> list[Mask] | None:
-        """Documents one after the other & a band & padding; None where few queries make their runs the smaller form."""
+        """Consecutive documents & a band & padding; None if runs are smaller, because there are few queries."""
         offset = self.k_len - self.q_len
         if self.count.shape[1] > 1 or not 0 <= offset <= self.q_len:
             return None
@@ -94,7 +94,7 @@ class RowRuns:
         for b, (seen, at) in enumerate(zip(self.seen, ids, strict=True)):
             filled, n = self.filled[b, 0], self.rank[b, -1]
             start, stop = self.start[b, 0, filled], self.stop[b, 0, filled]
-            # Neighbours that some query sees both of belong together.
+            # Two neighbours that one query sees belong together.
             change = np.bincount(start + 1, minlength=n + 1) - np.bincount(stop, minlength=n + 1)
             opens = np.cumsum(change)[:n] <= 0
             document = np.cumsum(opens) - 1
@@ -104,7 +104,7 @@ class RowRuns:
             begin[b, 0, filled], end[b, 0, filled] = starts[own[filled]], starts[own[filled] + 1]
             at[seen] = document
             at, seen = at[offset:], seen[offset:]
-            # A query belongs to the document of the key at its own position, unless nobody sees that key.
+            # A query belongs to the document of the key at its own position, unless no query sees that key.
             if (at[seen] != own[seen]).any():
                 return None
             at[~seen] = own[~seen]
@@ -115,25 +115,25 @@ class RowRuns:
         return [Documents(_once(ids), offset), *self._band(limits), *hidden]
 
     def runs(self) -> list[Mask]:
-        """What always holds where no row has a gap: a run for each query & padding."""
+        """A run for each query & padding, which is always possible if no row has a gap."""
         start, stop = (np.where(self.filled, x, 0).astype(np.int32) for x in (self.first, self.last + 1))
         return [Runs(torch.from_numpy(start), torch.from_numpy(stop)), *self.padding()]
 
     def documents_in_pieces(self, early: Ints) -> Iterator[list[Mask]]:
-        """Products of documents, a band and padding that may be these rows: they have as many keys, no more is known.
+        """Products of documents, a band and padding that may have these rows: only their numbers of keys are compared.
 
-        `early` [B, K - Q] is, for each key that is no query's own, the first key that the first query to see it sees.
+        `early` [B, K - Q]: for each key without a query at its position, the first key of the first query that sees it.
         """
         offset = self.k_len - self.q_len
         own = np.arange(offset, self.k_len)
-        # Each position points at the first key that its query sees, which is of the same document, or at itself. To
-        # follow these pointers to their end finds one key that stands for the document.
+        # Each position points to the first key that its query sees, which is in the same document, or to itself. To
+        # follow these pointers to their end finds one key that represents the document.
         first = np.where(self.filled[:, 0], self.first[:, 0], own)
         pointer = np.concatenate([early, np.minimum(first, own)], axis=1)
         for _ in range(self.k_len.bit_length()):
             pointer = np.take_along_axis(pointer, pointer, 1)
         ids = np.where(self.seen, pointer, -1)
-        # A query whose own key nobody sees is of the document that it looks at.
+        # A query at whose position no key is seen belongs to the document that it sees.
         looked_at = np.where(self.filled[:, 0], np.take_along_axis(pointer, first, 1), -1)
         ids[:, offset:] = np.where(self.seen[:, offset:], ids[:, offset:], looked_at)
         hidden = self.padding() if ((ids >= 0) & ~self.seen).any() else []
@@ -143,7 +143,7 @@ class RowRuns:
         yield from ([documents, *self._band(x), *hidden] for x in limits if self._has_counts(ids, x))
 
     def _has_counts(self, ids: Ints, limits: Limits) -> bool:
-        """Whether in these documents each query sees as many keys in the band as it should."""
+        """Whether each query sees as many keys of its document in the band as it should."""
         size = self.k_len + 1
         begin = 0 if limits[0] is None else self._keys(limits[0])
         end = self.k_len if limits[1] is None else self._keys(limits[1] + 1)
@@ -159,7 +159,8 @@ class RowRuns:
     def _limits(self, begin: Ints | np.int64, end: Ints) -> Limits | None:
         """The band that cuts every row out of the ranks [begin, end), if there is one."""
         reach_low, reach_high = self._reach()
-        # Only a band keeps a row from going on. Where it keeps none, there may still be rows that only a band empties.
+        # Only a band limits a row within a document. If it limits none, there may still be rows that only a band
+        # empties.
         lows = [reach_low] if (self.filled & (self.start > begin)).any() else [None, reach_low]
         highs = [reach_high] if (self.filled & (self.stop < end)).any() else [None, reach_high]
         candidates = itertools.product(lows, highs)
@@ -183,12 +184,12 @@ class RowRuns:
         return [Band(offset - low, None if high is None else high - offset, offset)]
 
     def _reach(self) -> tuple[int, int]:
-        """The lowest and the highest k - q of any cell."""
+        """The lowest and the highest k - q of any allowed cell."""
         q = np.arange(self.q_len)
         return int((self.first - q)[self.filled].min()), int((self.last - q)[self.filled].max())
 
     def _keys(self, shift: int) -> Ints:
-        """q + shift for every query, kept between 0 and K."""
+        """q + shift for every query, limited to 0 … K."""
         return np.clip(np.arange(self.q_len) + shift, 0, self.k_len)
 
     @staticmethod
@@ -198,7 +199,7 @@ class RowRuns:
 
 
 def key_padding(real: Bools) -> Mask:
-    """Padding from the real keys [B, K]: lengths where they come first, once where all examples are alike."""
+    """Padding from the real keys [B, K]: `lengths` if they come first, a single row if all examples are equal."""
     lengths = real.sum(1)
     if (real == (np.arange(real.shape[1]) < lengths[:, None])).all():
         return PaddingLengths(_once(lengths))
@@ -206,5 +207,5 @@ def key_padding(real: Bools) -> Mask:
 
 
 def _once(table: Ints | Bools) -> Tensor:
-    """[B, ...] as [1, ...] if all examples are alike, copied."""
+    """[B, ...] as [1, ...] if all examples are equal; a copy."""
     return torch.from_numpy(table[:1].copy() if (table == table[:1]).all() else table.copy())

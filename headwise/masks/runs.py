@@ -1,4 +1,4 @@
-"""Masks in which each query sees one run of consecutive keys, whatever it begins and ends with: two numbers a query."""
+"""Masks in which each query sees one run of consecutive keys: two numbers per query."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from torch import Tensor
 from headwise.errors import MaskError
 from headwise.masks.extent import Rectangles, extent_of
 from headwise.masks.fields import INTEGERS, table
-from headwise.masks.mask import Allowed, Index, Mask
+from headwise.masks.mask import Mask
+from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import any_of, integer_table, look_up
 
 
 def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
-    """Query q sees the keys from `start[q]` up to, but not including, `stop[q]`; none where they are equal.
+    """Query q sees the keys from `start[q]` up to, but not including, `stop[q]`; no key if they are equal.
 
-    `start` and `stop` are integers [Q], or [B|1, H|1, Q], and broadcast together. This holds in linear size what no
-    other mask says: images inside a causal text, chunks of their own length in each example, rows that padding opened.
+    `start` and `stop` are integers [Q], or [B|1, H|1, Q], and broadcast together. In linear size it expresses masks
+    that no other does: images inside a causal text, chunks of different lengths in each example, rows of padding that
+    see all.
 
     >>> print(runs([0, 0, 2, 1], [1, 2, 4, 1]).draw(4))
     ■ · · ·
@@ -58,7 +60,8 @@ class Runs(Mask, kind="runs"):
         first, last, inner_first, inner_last = self._ends(q_lo, q_hi)
         every = (inner_first <= k_lo) & (k_hi <= inner_last)
         some = (first < k_hi) & (last > k_lo)
-        # A rectangle between these ends may still fall into a gap between the runs. Often its top or bottom row tells.
+        # A rectangle between these ends may still fall into a gap between the runs. Often its top or bottom row
+        # decides.
         sure = every
         for row in (q_lo, q_hi - 1):
             sure = sure | _meet(start[:, :, row], stop[:, :, row], k_lo, k_hi)
@@ -68,7 +71,7 @@ class Runs(Mask, kind="runs"):
     def _ends(self, q_lo: Tensor, q_hi: Tensor) -> list[Tensor]:
         """Over the rows [q_lo, q_hi): the first and last of the keys that some row sees, and of those that all see.
 
-        Few ranges of rows meet many ranges of keys, so the keys are left out here.
+        Few ranges of rows meet many ranges of keys, so this does not depend on the keys.
         """
         start, stop = self.start.cpu(), self.stop.cpu()
         steps = torch.arange(int((q_hi - q_lo).max()) if q_lo.numel() else 0, device="cpu")
@@ -82,7 +85,7 @@ class Runs(Mask, kind="runs"):
         return list(torch.cat(found, dim=-1).unflatten(-1, q_lo.shape))
 
     def _settled(self, some: Tensor, unsure: Tensor, *bounds: Tensor) -> Tensor:
-        """`some`, with the `unsure` rectangles asked row by row."""
+        """`some`, with the `unsure` rectangles decided row by row."""
         b, h, *rest = unsure.nonzero(as_tuple=True)
         if not len(b):
             return some
@@ -97,7 +100,7 @@ class Runs(Mask, kind="runs"):
         return some.index_put((b, h, *rest), torch.cat(answers))
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        # A key is seen where more runs have begun than have ended.
+        # A key is seen if more runs have begun before it than have ended.
         start, stop = self.start.cpu().long(), self.stop.cpu().long()
         change = torch.zeros((*start.shape[:2], k_len + 1), dtype=torch.int32, device="cpu")
         one = torch.ones_like(start, dtype=torch.int32)
@@ -121,9 +124,9 @@ class Runs(Mask, kind="runs"):
         return q_len, max(q_len, int(self.stop.max()) if q_len else 0)
 
 
-BLOCK = 2**22  # rows looked at at a time
+BLOCK = 2**22  # rows that are compared at a time
 
 
 def _meet(start: Tensor, stop: Tensor, k_lo: Tensor, k_hi: Tensor) -> Tensor:
-    """Whether a run holds any of the keys [k_lo, k_hi)."""
+    """Whether a run contains any of the keys [k_lo, k_hi)."""
     return (start < stop) & (start < k_hi) & (stop > k_lo)

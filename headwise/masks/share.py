@@ -1,4 +1,4 @@
-"""A mask of some examples and some heads: what one of several processes has that share a batch or its heads."""
+"""The part of a mask for some examples and heads, such as one of several processes has that share a batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _share(mask: Mask, index: dict[str, slice]) -> Mask:
     sizes = {"B": mask.batch, "H": mask.heads}
     if all(size is None or index[dim] == slice(0, size) for dim, size in sizes.items()):
         return mask
-    if not mask.declared:  # a mask of somebody's own: known by its answers alone
+    if not mask.declared:  # a class outside of headwise: known only by its answers
         firsts = [index[dim].start if size is not None else 0 for dim, size in sizes.items()]
         counts = [index[dim].stop - index[dim].start if size is not None else None for dim, size in sizes.items()]
 

@@ -1,4 +1,4 @@
-"""Tables that masks look up by index, and the checks of the numbers that masks are made with."""
+"""Tables that masks look up by index, and checks of the arguments of masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks.memo import converted
 from headwise.tracing import is_traced
 
-# Lengths stay below this, so that positions and their distances fit into int32; what is farther away is out of reach.
+# Lengths stay below this, so that positions and their distances fit into int32; anything farther away is out of reach.
 FAR = 2**30
 
 Number = TypeVar("Number", int, "int | None")
@@ -22,12 +22,12 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def look_up(table: Tensor, *index: Any) -> Any:
-    """`table[index]`; where a size of the table is 1, whatever the index is. A table serves every kind of index:
+    """`table[index]`; a size of 1 in the table serves every index. A table accepts every kind of index:
 
     a Python scalar for ints, an array for NumPy arrays, a tensor for tensors, on their device.
     """
     index = tuple(i * 0 if size == 1 else i for i, size in zip(index, table.shape, strict=True))
-    if not isinstance(table, Tensor):  # another framework's, which knows its own indexing
+    if not isinstance(table, Tensor):  # another framework's table, with its own indexing
         return table[index]
     if all(isinstance(i, int) for i in index):
         return table[index].item()
@@ -38,20 +38,20 @@ def look_up(table: Tensor, *index: Any) -> Any:
 
 
 def counts(flags: Tensor) -> Tensor:
-    """Running counts along the last axis, with a leading 0: [lo, hi) holds counts[hi] - counts[lo] times True."""
+    """Running counts along the last axis, with a leading 0: [lo, hi) contains counts[hi] - counts[lo] times True."""
     return torch.nn.functional.pad(flags.cumsum(-1, dtype=torch.int32), (1, 0)).cpu()
 
 
 def any_of(condition: Tensor) -> bool:
-    """Whether a condition holds somewhere; False where values cannot be looked at."""
+    """Whether a condition holds somewhere; False if values cannot be read."""
     return not is_traced() and bool(condition.any())
 
 
 def as_tensor(name: str, values: object) -> Tensor:
     """Numbers, sequences, arrays and tensors as a tensor, or an error that names the argument.
 
-    A tensor stays where it is, anything else comes to torch's default device, as by torch.tensor. An empty sequence is
-    one of integers.
+    A tensor stays where it is, anything else gets torch's default device, as by torch.tensor. An empty sequence becomes
+    an integer tensor.
     """
     if isinstance(values, Tensor):
         return values

@@ -1,4 +1,4 @@
-"""Bool tensors that are given as masks: what they are (causal, padding, ...) is found once and remembered."""
+"""Bool tensors that are given as masks: each is recognised once (causal, padding, …) and remembered."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from headwise.masks.memo import LARGE
 from headwise.masks.recognise import Cells, at_its_smallest, simple_parts
 from headwise.tracing import is_plain
 
-# Tensors that are remembered, the last used ones. A model has few at a time: full and windowed, of some lengths.
+# The number of last used tensors that are remembered. A model has few at a time: full and windowed, of some lengths.
 KEPT = 32
 
 
-# Of a tensor: its storage (without a hold on the memory; as long as this is kept, no other storage can have its
-# address), what it held when it was last used, and the owned mask of that. The last used at the end.
+# For each tensor: its storage (which does not keep the memory alive; while this is kept, no other storage can have its
+# address), its contents at the last use, and the owned mask of these. The last used is at the end.
 _known: dict[Hashable, tuple[StorageWeakRef, Any]] = {}
 _lock = threading.Lock()
 
 
 def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
-    """The owned mask of a tensor, for Q queries and K keys: what it was recognised as, else its bits.
+    """The owned mask of a tensor, for Q queries and K keys: as recognised, else its bits.
 
-    A tensor is the same if it is the same part of the same storage and holds the same (`memo.contents_of`); the object
-    may be another one. A large tensor is recognised when it is first seen, which is quick beside its call; a small one
-    only when it comes again, for many do not: every step of decoding has its own.
+    A tensor is the same if it is the same part of the same storage with the same contents (`memo.contents_of`); the
+    object may be another one. A large tensor is recognised when it is first seen, which is quick compared with its
+    call; a small one only when it comes again, because many do not: every decoding step has its own.
     """
     given = dense.allowed
     sizes = (q_len if given.shape[2] == 1 else given.shape[2], k_len if given.shape[3] == 1 else given.shape[3])
     if sizes != (q_len, k_len) or 0 in sizes or type(given) is not Tensor or not is_plain():
         return dense
-    if given.is_inference() and not given.is_cpu:  # that it came again is not known
+    if given.is_inference() and not given.is_cpu:  # it is not known whether it came again
         return dense
     storage = given.untyped_storage()
     key = (storage._cdata, given.data_ptr(), given.shape, given.stride())
@@ -63,7 +63,7 @@ def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
 
 
 def _simple(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """What a mask is recognised as, if it is more than single cells."""
+    """The recognised form of a mask, if it is more than single cells."""
     cells = at_its_smallest(mask.aligned(q_len, k_len).to_bool(q_len, k_len))
     parts = simple_parts(Cells(cells))
     if parts is None:

@@ -27,10 +27,10 @@ class Bert(BertEncoder):
 
     @cached_property
     def sentences(self) -> SentenceEncoder:
-        """What makes vectors of texts: the tokenizer and the settings of the checkpoint.
+        """The object that makes vectors of texts, with the tokenizer and the settings of the checkpoint.
 
         Raises:
-            CheckpointError: as of `encode`.
+            CheckpointError: as for `encode`.
         """
         return SentenceEncoder.of(self)
 
@@ -44,10 +44,10 @@ class Bert(BertEncoder):
         dtype: str | None = None,
         progress: bool = False,
     ) -> Tensor:
-        """One vector for each text, as sentence-transformers makes it of this checkpoint, on the CPU.
+        """One vector for each text, the same as sentence-transformers makes with this checkpoint, on the CPU.
 
-        The checkpoint's modules.json says how: pooling, further layers, length 1. Without that file the vector is the
-        mean over all tokens, and a warning says so. A text that is longer than the checkpoint's limit is cut; a
+        The checkpoint's modules.json defines how: pooling, further layers, length 1. Without that file the vector is
+        the mean over all tokens, and a warning says so. A text that is longer than the checkpoint's limit is cut; a
         warning says how many were.
 
         >>> Bert.from_pretrained(default_model()).encode(["a film", "a movie"]).shape
@@ -55,20 +55,22 @@ class Bert(BertEncoder):
 
         Args:
             texts: N texts, which may be empty; or one, for one vector.
-            prompt_name: of the checkpoint's prompts, the one to put before each text; default: its default prompt.
-            prompt: what to put before each text, such as "query: ".
+            prompt_name: the name of a prompt of the checkpoint to put before each text; default: its default prompt.
+            prompt: a text to put before each text, such as "query: ".
             batch_tokens: at most so many tokens in one pass, or one text that is longer. Default: 8192.
-            dtype: what the encoder computes in: "float32", "bfloat16" or "int8". Default: as its weights.
+            dtype: the dtype of the encoder's computation: "float32", "bfloat16" or "int8". Default: that of its
+                weights.
             progress: whether to show a bar on a terminal, and at the end the speed, on standard error.
 
         Returns:
             float32 [N, M], in the order of the texts; [M] for one. M is `sentences.dim`.
 
         Raises:
-            DtypeError: something that is no text, such as None or NaN; a Bert that is not on the CPU.
-            ArgumentError: half a surrogate pair in a text, no such prompt, or an option with an invalid value.
-            CheckpointError: this Bert came from no checkpoint; or it has no tokenizer, or settings that headwise does
-                not know.
+            DtypeError: something that is not a text, such as None or NaN; a Bert that is not on the CPU.
+            ArgumentError: half a surrogate pair in a text, a prompt that does not exist, or an option with an invalid
+                value.
+            CheckpointError: this Bert does not come from a checkpoint; or it has no tokenizer, or settings that
+                headwise does not know.
         """
         return self.sentences.encode(
             texts, prompt_name=prompt_name, prompt=prompt, batch_tokens=batch_tokens, dtype=dtype, progress=progress
@@ -76,5 +78,5 @@ class Bert(BertEncoder):
 
 
 def known_types(encoder: nn.Module, types: Types) -> Types | None:
-    """The token types for an encoder that may have none: DistilBERT's tokenizer tells them, but the model has none."""
+    """The token types for an encoder that may have none: DistilBERT's tokenizer gives types, the model has none."""
     return None if isinstance(encoder, Bert) and not encoder.reads_types else types

@@ -16,12 +16,12 @@ from headwise.models.families.tensors import named
 
 
 def save_checkpoint(bert: Bert, folder: Path, *, head: Mapping[str, Tensor] | None = None, pad: int = 0) -> None:
-    """Write config.json and model.safetensors into a folder, which is made if need be. OSError passes through.
+    """Write config.json and model.safetensors into a folder, which is created if it is missing. OSError passes through.
 
     Args:
-        head: what stands on top, under its names in such a checkpoint ("cls.predictions.bias"). With it the checkpoint
-            is that of a model that fills masked tokens.
-        pad: the id of padding.
+        head: the parameters of a head, under their names in such a checkpoint ("cls.predictions.bias"). With it the
+            checkpoint is one of a model that fills masked tokens.
+        pad: the id of the padding token.
     """
     folder.mkdir(parents=True, exist_ok=True)
     prefix = "" if head is None else "bert."

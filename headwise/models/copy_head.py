@@ -1,4 +1,4 @@
-"""`CopyHead`: the next token is one that the vocabulary offers, or a copy of one that the source has.
+"""`CopyHead`: the next token is a token of the vocabulary, or a copy of a token of the source.
 
 Pointer-generator networks, See et al. 2017, arXiv:1704.04368, equations 8 and 9.
 Dimension letters: B batch, K source length, Q target length, M model, V vocabulary, N places of the target.
@@ -15,17 +15,17 @@ from headwise.nn.real import as_real
 
 
 class CopyHead(nn.Module):
-    """One more attention to the source, whose weights are probabilities of copying.
+    """An attention to the source whose weights are probabilities of copying.
 
         a = softmax(memory · W hidden / √M)
         g = σ(u · [hidden, Σ a memory] + b)
-        p(token) = g softmax(logits)[token] + (1 − g) Σ a[k] over the k of which source[k] = token
+        p(token) = g softmax(logits)[token] + (1 − g) Σ a[k] over the k with source[k] = token
 
-    See et al. point with the attention that the decoder reads by. This one has a query of its own: what is worth
-    reading and what is worth repeating may then be different tokens.
+    See et al. copy by the attention with which the decoder reads. This head has its own query, because the tokens that
+    are worth reading and those that are worth copying may differ.
     """
 
-    is_cross_attention = True  # a watch cannot tell from one row of weights
+    is_cross_attention = True  # a watch could not tell this from one row of weights
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class CopyHead(nn.Module):
         self.gate = nn.Linear(2 * dim, 1)
 
     def forward(self, hidden: Tensor, memory: Tensor, source_real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Where to copy from and whether to.
+        """The probabilities of copying each source token, and of copying at all.
 
         Args:
-            hidden: [B, Q, M], of the decoder.
+            hidden: [B, Q, M], the states of the decoder.
             memory: [B, K, M].
             source_real: bool or integers [B, K], True or 1 = a real token, at least one in each row; None = all.
 
@@ -53,14 +53,14 @@ class CopyHead(nn.Module):
 
 
 def mixed(logits: Tensor, weights: Tensor, gate: Tensor, source_ids: Tensor) -> Tensor:
-    """log p of every token [..., V], float32 or better. Its softmax is p: it serves wherever logits do.
+    """log p of every token [..., V], float32 or better. Its softmax is p, so it can be used as logits.
 
     Args:
-        logits: [..., V], of what the vocabulary offers.
+        logits: [..., V], of the tokens of the vocabulary.
         weights, gate: a [..., K] and the logits of g [...], of `CopyHead`.
         source_ids: integers [..., K].
     """
     dtype = weights.dtype
     made, copied = gate.to(dtype)[..., None].sigmoid(), (-gate).to(dtype)[..., None].sigmoid()
     p = (made * logits.to(dtype).softmax(-1)).scatter_add(-1, source_ids.long(), copied * weights)
-    return p.clamp_min(torch.finfo(dtype).tiny).log()  # not -inf, whose gradient is none
+    return p.clamp_min(torch.finfo(dtype).tiny).log()  # not -inf, which has no gradient

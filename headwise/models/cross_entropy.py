@@ -17,7 +17,7 @@ from headwise.functional import no_attention
 from headwise.kernels.once import once_differentiable
 from headwise.native.attend import watching
 
-ROWS = 256  # of logits at a time
+ROWS = 256  # rows of logits at a time
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -25,7 +25,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: flo
 
     Args:
         logits: [N, V].
-        labels, label_smoothing: as of `linear_cross_entropy`.
+        labels, label_smoothing: as for `linear_cross_entropy`.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="sum")
@@ -43,7 +43,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, labe
         label_smoothing: the probability that is spread evenly over all tokens.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype
-    # float16 wants a scaled loss before its gradients become float16.
+    # With float16, the loss must be scaled before its gradients become float16.
     in_pieces = hidden.device.type == "cpu" and dtype != torch.float16 and not torch.compiler.is_compiling()
     if not in_pieces or watching(hidden, weight):
         return summed_cross_entropy(linear(hidden, weight), labels, label_smoothing=label_smoothing)
@@ -54,7 +54,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, labe
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The gradients of a piece are made while its logits are there."""
+    """Computes the gradients of a piece of rows while its logits are in memory."""
 
     @staticmethod
     def forward(
@@ -74,7 +74,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     total -= smoothing * logits.mean(1).sum()
                 if d_h is None or d_w is None:
                     continue
-                d_logits = logits.sub_(log_sum).exp_()  # softmax less the distribution that is learned
+                d_logits = logits.sub_(log_sum).exp_()  # softmax minus the target distribution
                 if smoothing:
                     d_logits -= smoothing / len(w)
                 d_logits.scatter_add_(1, label, d_logits.new_full(label.shape, smoothing - 1))

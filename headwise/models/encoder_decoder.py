@@ -32,24 +32,24 @@ class EncoderDecoderConfig:
     """The shape of an `EncoderDecoder`.
 
     Args:
-        vocab_size: tokens of the target, and of the source where `source_vocab_size` is None: one table of embeddings
-            then serves source, target and output (Press & Wolf 2017, three-way tying). None = those of `bert`, whose
-            table then serves all three.
-        source_vocab_size: tokens of a source with a table of its own.
+        vocab_size: number of tokens of the target, and of the source if `source_vocab_size` is None: one table of
+            embeddings then serves source, target and output (Press & Wolf 2017, three-way tying). None = the tokens of
+            `bert`, whose table then serves all three.
+        source_vocab_size: number of tokens of a source with its own table.
         dim: M.
-        num_heads: H, of every attention.
-        encoder_layers, decoder_layers: how many.
+        num_heads: H of every attention.
+        encoder_layers, decoder_layers: the numbers of layers.
         ffn_dim: the hidden dimension of the feed-forward networks; None = 4 M.
-        activation: of those.
-        dropout: of the embeddings and of what each branch adds.
+        activation: of these networks.
+        dropout: of the embeddings and of the output of each branch.
         attention_dropout, ffn_dropout: of attention weights; inside the feed-forward networks.
         positions: "rope" in every self-attention, or added to the embeddings: "sinusoidal", "learned".
-        max_positions: rows of a learned table. The others have no last position.
+        max_positions: rows of a learned table. Other positions have no limit.
         copies: whether a token of the source may be copied (`CopyHead`). The vocabulary must be shared.
-        bert: the shape of a BERT that is the encoder (BERT2RND, Rothe et al. 2020). It brings the source's embeddings.
+        bert: the shape of a BERT that is the encoder (BERT2RND, Rothe et al. 2020), with the embeddings of the source.
 
     Raises:
-        ArgumentError: a value that no such model can have.
+        ArgumentError: a value that is impossible for such a model.
     """
 
     vocab_size: int | None
@@ -108,12 +108,12 @@ class EncoderDecoder(Packable):
         memory = Encoder(E_source[source] √M)
         p(next token) = softmax(E_target · Decoder(E_target[target] √M, memory))
 
-    Norms stand before the branches (Xiong et al. 2020); the output is tied to the target's embeddings.
+    Norms are before the branches (Xiong et al. 2020); the output is tied to the target's embeddings.
 
     >>> model = EncoderDecoder(EncoderDecoderConfig(vocab_size=8000))
     >>> logits_BQV = model(source_ids, target_ids, source_real)
 
-    Decoding on a cache: the memory is made, and projected, once; each step costs one token.
+    Decoding on a cache: the memory is computed, and projected, once; each step costs one token.
 
     >>> memory, cache = model.encode(source_ids, source_real), Cache()
     >>> logits_B1V = model.logits(
@@ -132,7 +132,7 @@ class EncoderDecoder(Packable):
             positions = Rope(dim // heads) if is_rotary else None
             return MultiHeadAttention(dim, heads, dropout=config.attention_dropout, positions=positions)
 
-        # None = another table serves: a module that stood under two names would be saved twice.
+        # None = another table is used: a module under two names would be saved twice.
         self.embedding = None if config.vocab_size is None else _embedding(config.vocab_size, dim)
         self.source_embedding = None if config.source_vocab_size is None else _embedding(config.source_vocab_size, dim)
         self.encoder: Encoder | Bert
@@ -177,24 +177,24 @@ class EncoderDecoder(Packable):
         labels: Tensor | None = None,
         label_smoothing: float = 0.0,
     ) -> Tensor:
-        """The logits of the token after each of the target's, given the source and the target up to there.
+        """The logits of the token after each target token, given the source and the target up to that token.
 
         Args:
             source_ids: [B, K].
-            target_ids: [B, Q], from the sign that begins a text on. Padding stands on the right and needs no mask: what
-                comes after a token does not change what is made of it.
+            target_ids: [B, Q], beginning with the token that starts a text. Padding is on the right and needs no mask:
+                later tokens do not change the output at a token.
             source_real: bool or integers [B, K], True or 1 = a real token, False or 0 = padding; None = all are real.
-            at: int64 [N], places in the flattened [B · Q]: only those are worked out, as training needs no others.
-            labels: int64 [N] with `at`, the tokens after these places: asks for the loss instead of the logits, which
+            at: int64 [N], places in the flattened [B · Q]: only their logits are computed; training needs no others.
+            labels: int64 [N] with `at`, the tokens after these places: returns the loss instead of the logits, which
                 then are never all in memory.
-            label_smoothing: of the loss, the probability spread over all tokens.
+            label_smoothing: the probability that the loss spreads over all tokens.
 
         Returns:
             [B, Q, V], or [N, V] with `at`; with `labels` the sum of their cross-entropies, a scalar.
 
         Raises:
             ShapeError, DtypeError: an argument that does not fit.
-            ArgumentError: an id that the vocabulary does not have; more tokens than there are learned positions.
+            ArgumentError: an id that is not in the vocabulary; more tokens than there are learned positions.
         """
         memory_BKM = self.encode(source_ids, source_real)
         hidden_BQM = self.decode(target_ids, memory_BKM, source_real)
@@ -217,7 +217,7 @@ class EncoderDecoder(Packable):
         return memory
 
     def embed_source(self, source_ids: Tensor) -> Tensor:
-        """What an encoder that is no BERT reads, [B, K, M]. Arguments as in `forward`."""
+        """The input of an encoder that is not a BERT, [B, K, M]. Arguments as in `forward`."""
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
         return self._embed("source_ids", source_ids, table, self.source_positions)
 
@@ -226,8 +226,8 @@ class EncoderDecoder(Packable):
     ) -> Tensor:
         """The decoder's last hidden state [B, Q, M] at tokens [B, Q] of the target.
 
-        With a cache they come after those that it holds. Give the same memory at every step; a cache that was reordered
-        wants the memory and its padding reordered alike.
+        With a cache, the tokens follow those in the cache. Pass the same memory at every step; if a cache was
+        reordered, reorder the memory and its padding in the same way.
         """
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
@@ -245,9 +245,9 @@ class EncoderDecoder(Packable):
         *,
         at: Tensor | None = None,
     ) -> Tensor:
-        """What `decode` gave, [B, Q, M], to logits [B, Q, V] or, with `at`, [N, V].
+        """The logits [B, Q, V] or, with `at`, [N, V] of the output of `decode`, [B, Q, M].
 
-        By the target's embeddings; a model that copies takes the source into account, and gives log-probabilities.
+        They come from the target's embeddings; a model that copies also uses the source, and gives log-probabilities.
         """
         chosen = hidden if at is None else hidden.flatten(0, 1)[at]
         logits = linear(chosen, self.target_embedding.weight)
@@ -283,7 +283,7 @@ class EncoderDecoder(Packable):
 
 
 def _embedding(size: int, dim: int) -> nn.Embedding:
-    """Of variance 1 / M: times √M they are as large as what the layers add, and as they are they suit the output."""
+    """A table of variance 1 / M: times √M its rows are as large as layers' outputs; unscaled they suit the output."""
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5)
     return table

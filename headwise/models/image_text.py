@@ -1,9 +1,9 @@
 """Images and texts in one space, and texts that read images.
 
-A patch encoder (Dosovitskiy et al. 2021, ViT) and a BERT each make one vector of what they read, the mean of its
-states, compared by their angle (Radford et al. 2021, CLIP). On top of them a fusion stack, in which the words attend to
-the patches, says whether a text belongs to an image (Li et al. 2021, ALBEF). Dimension letters: B batch, K patches,
-S tokens, M model; an image is [B, channels, height, width].
+A patch encoder (Dosovitskiy et al. 2021, ViT) and a BERT each make one vector of their input, the mean of its states;
+vectors are compared by their angle (Radford et al. 2021, CLIP). On top of both is a fusion stack, in which the words
+attend to the patches; it says whether a text belongs to an image (Li et al. 2021, ALBEF). Dimension letters: B batch,
+K patches, S tokens, M model; an image is [B, channels, height, width].
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from headwise.models.bert import Bert, BertConfig
 from headwise.models.pooling import mean_of_real
 from headwise.nn import Decoder, Encoder, positions
 
-LARGEST_SCALE = 100.0  # of cosines, as in CLIP: beyond it training becomes unstable
+LARGEST_SCALE = 100.0  # the largest factor on cosines, as in CLIP: beyond it training becomes unstable
 
 
 @dataclass(frozen=True)
 class ImageTextConfig:
-    """The shape of the two encoders and of what joins them.
+    """The shape of the two encoders and of the parts that join them.
 
     Args:
-        text: of the text encoder.
-        image_size: of a side, in pixels; images are squares.
-        patch_size: of a side of a patch; it divides `image_size`.
+        text: the shape of the text encoder.
+        image_size: side of an image, in pixels; images are squares.
+        patch_size: side of a patch; it divides `image_size`.
         channels: 1 grey, 3 colour.
         dim: M of the image encoder.
-        mean, std: of the training images' pixels (0 to 1), one for each channel: these are taken off and divided by.
-        shared_dim: of the vectors that are compared.
+        mean, std: of the training images' pixels (0 to 1), one for each channel: subtracted, and divided by.
+        shared_dim: width of the vectors that are compared.
 
     Raises:
         ArgumentError: sizes that do not fit.
@@ -74,7 +74,7 @@ class ImageTextConfig:
 
     @property
     def grid(self) -> int:
-        """Patches in a row, and in a column."""
+        """The number of patches in a row, and in a column."""
         return self.image_size // self.patch_size
 
 
@@ -87,13 +87,13 @@ class Encoded:
 
 
 class ImageText(nn.Module):
-    """Two encoders with one space, and a fusion stack in which text reads image.
+    """Two encoders with a common space, and a fusion stack in which the text reads the image.
 
     >>> image, text = model.encode_image(pixels), model.encode_text(input_ids)
-    >>> model.scale * image.vector @ text.vector.T     # [B, B], what softmax makes a choice of
+    >>> model.scale * image.vector @ text.vector.T     # [B, B], logits of the choice by softmax
     >>> model.match(image.states, text.states)         # [B] logits: does each text belong to its image?
 
-    Its parts are `image`, `text`, a vector's projection for each, `fusion` and `matched`.
+    Its parts are `image`, `text`, a projection of the vector of each, `fusion` and `matched`.
     """
 
     def __init__(self, config: ImageTextConfig, text: Bert | None = None) -> None:
@@ -103,7 +103,7 @@ class ImageText(nn.Module):
         self.text = Bert(config.text) if text is None else text
         self.image_projection = nn.Linear(config.dim, config.shared_dim, bias=False)
         self.text_projection = nn.Linear(config.text.dim, config.shared_dim, bias=False)
-        self.log_scale = nn.Parameter(torch.tensor([math.log(1 / 0.07)]))  # [1]: fsdp takes no scalars
+        self.log_scale = nn.Parameter(torch.tensor([math.log(1 / 0.07)]))  # [1]: FSDP does not accept scalars
         self.fusion = Decoder(
             config.text.dim,
             num_layers=config.fusion_layers,
@@ -119,8 +119,9 @@ class ImageText(nn.Module):
         return self.log_scale.exp().clamp(max=LARGEST_SCALE)
 
     def encode_image(self, pixels: Tensor) -> Encoded:
-        """Images [B, channels, height, width], uint8 or floats from 0 to 1: states [B, K, M] of their patches, row by
-        row, and a vector of each.
+        """Images [B, channels, height, width], uint8 or floats from 0 to 1: states [B, K, M], and a vector of each.
+
+        The states are those of the patches, row by row.
 
         Raises:
             ShapeError: images of another size.
@@ -138,18 +139,18 @@ class ImageText(nn.Module):
         return self.matched(mean_of_real(self.fusion(text_states, image_states, real=real), real)).squeeze(-1)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles the parts that are called by themselves, as training calls them."""
+        """Compile the parts that training calls directly."""
         for part in (self.image, self.text, self.fusion):
             part.compile(*args, **kwargs)
 
     def forward(self, pixels: Tensor, input_ids: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Of each pair of image and text the cosine, and the logit that they belong together: [B] and [B]."""
+        """For each pair of image and text: the cosine, and the logit that they belong together, [B] and [B]."""
         image, text = self.encode_image(pixels), self.encode_text(input_ids, real)
         return (image.vector * text.vector).sum(-1), self.match(image.states, text.states, real)
 
 
 class PatchEncoder(nn.Module):
-    """A transformer over the patches of an image, each with a learned vector of its row and one of its column.
+    """A transformer over the patches of an image, each with a learned vector for its row and one for its column.
 
     ViT (Dosovitskiy et al. 2021) with factorised positions (Dehghani et al. 2023, section 3.2) and without [CLS].
     """

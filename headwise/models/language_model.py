@@ -1,4 +1,4 @@
-"""Language models: one that fills masked tokens (BERT's head on `Bert`), one that writes from left to right.
+"""Language models: a model that fills masked tokens (BERT's head on `Bert`), and one that writes from left to right.
 
 Devlin et al. 2018, arXiv:1810.04805, section 3.1; Radford et al. 2018. In both the output is tied to the embeddings
 (Press & Wolf 2017). Dimension letters: B batch, S sequence, M model, V vocabulary.
@@ -24,11 +24,11 @@ from headwise.nn import Cache, Encoder, MultiHeadAttention, options
 from headwise.nn.dropout import Dropout
 from headwise.nn.positions import Rope
 
-HEAD = "cls.predictions."  # what stands before the names of the head's tensors in a checkpoint
+HEAD = "cls.predictions."  # prefix of the names of the head's tensors in a checkpoint
 
 
 class MaskedLanguageModel(nn.Module):
-    """A BERT, and what a masked token may have been.
+    """A BERT with a head that predicts masked tokens.
 
         logits = E · Norm(gelu(W h + b)) + c,   E the embeddings of the words
 
@@ -50,12 +50,12 @@ class MaskedLanguageModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None) -> MaskedLanguageModel:
-        """A checkpoint's encoder, and its head where it has one; a head that it lacks begins anew. In eval mode.
+        """A checkpoint's encoder, and its head; a missing head is initialised anew. In eval mode.
 
-        `dropout` takes the place of what the checkpoint was trained with.
+        `dropout` replaces the dropout rates of the checkpoint.
 
         Raises:
-            CheckpointError: no such checkpoint, a damaged one, or one that is not a BERT encoder.
+            CheckpointError: the checkpoint is missing, damaged, or not a BERT encoder.
         """
         folder = checkpoint.resolve(path_or_id)
         bert = Bert.from_pretrained(folder, dropout=dropout)
@@ -80,22 +80,22 @@ class MaskedLanguageModel(nn.Module):
         return model.eval()
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, at: Tensor | None = None) -> Tensor:
-        """The logits of every token, or of those `at` certain places.
+        """The logits of every token, or only of tokens `at` certain places.
 
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
-            at: bool [B, S], True = wanted. With few of them most of the work of a large vocabulary is spared.
+            at: bool [B, S], True = wanted. If few are wanted, most of the work for a large vocabulary is saved.
 
         Returns:
-            [B, S, V]; with `at` [N, V], in the order in which they stand.
+            [B, S, V]; with `at` [N, V], in the order of the tokens.
         """
         x = self.bert(input_ids, real)
         x = self.norm(gelu(self.transform(x if at is None else x[at])))
         return linear(x, self.bert.embeddings.word.weight, self.bias)
 
     def head_names(self) -> dict[str, str]:
-        """Our name of each of the head's parameters: the name in a Hugging Face checkpoint."""
+        """For each parameter of the head: our name -> the name in a Hugging Face checkpoint."""
         names = {"transform": "transform.dense", "norm": "transform.LayerNorm"}
         pairs = {f"{ours}.{x}": f"{HEAD}{theirs}.{x}" for ours, theirs in names.items() for x in ("weight", "bias")}
         return pairs | {"bias": f"{HEAD}bias"}
@@ -106,7 +106,7 @@ class CausalConfig:
     """The shape of a `CausalLanguageModel`: V, M, layers, H, and dropout.
 
     Raises:
-        ArgumentError: dimensions that do not divide.
+        ArgumentError: dimensions that are not divisible.
     """
 
     vocab_size: int
@@ -127,7 +127,7 @@ class CausalLanguageModel(Packable):
 
     >>> model = CausalLanguageModel(CausalConfig(vocab_size=8000))
     >>> logits_BSV = model(input_ids)
-    >>> cache = Cache()                                # one token a step
+    >>> cache = Cache()                                # one token per step
     >>> logits_B1V = model(input_ids[:, :1], cache=cache)
 
     Its parts are `embedding` and `decoder`.
@@ -162,23 +162,23 @@ class CausalLanguageModel(Packable):
         at: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
-        """The logits of the token after each.
+        """The logits of the token after each token.
 
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding; with a cache on the left
                 of each row only.
-            cache: the tokens before, to which these are added.
+            cache: the earlier tokens, to which these are added.
             at: bool [B, S], True = wanted. Default: all.
-            labels: int64 [N] with `at`, the tokens after these: asks for the loss instead of the logits, which then are
+            labels: int64 [N] with `at`, the tokens after these: returns the loss instead of the logits, which then are
                 never all in memory.
 
         Returns:
-            [B, S, V]; with `at` [N, V], in the order in which they stand; with `labels` the sum of their
+            [B, S, V]; with `at` [N, V], in the order of the tokens; with `labels` the sum of their
             cross-entropies, a scalar.
 
         Raises:
-            ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.
         """
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x = self.dropout(self.embedding(input_ids))

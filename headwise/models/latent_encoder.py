@@ -1,4 +1,4 @@
-"""A few latents that read a text of any length: what a long text is classified by, at a cost linear in its length.
+"""A few latents that read a text of any length: an encoder for long texts, with a cost linear in the length.
 
 Perceiver IO's encoder (Jaegle et al. 2022, arXiv:2107.14795) on the embeddings of tokens.
 Dimension letters: B batch, S sequence, N latents, M model.
@@ -22,7 +22,7 @@ class LatentEncoderConfig:
     """The shape of a `LatentEncoder`.
 
     Raises:
-        ArgumentError: a value that no such encoder can have.
+        ArgumentError: a value that is impossible for such an encoder.
     """
 
     vocab_size: int
@@ -39,7 +39,7 @@ class LatentEncoderConfig:
 
 
 class LatentEncoder(nn.Module):
-    """Reads tokens, at any number of them, into N vectors.
+    """Reads any number of tokens into N vectors.
 
     >>> encoder = LatentEncoder(LatentEncoderConfig(vocab_size=8000))
     >>> latents_BNM = encoder(input_ids, real)
@@ -50,7 +50,7 @@ class LatentEncoder(nn.Module):
         self.config = config
         self.word = nn.Embedding(config.vocab_size, config.dim)
         self.token_type = nn.Embedding(2, config.dim)
-        self.position = positions.Sinusoidal(config.dim)  # no last position
+        self.position = positions.Sinusoidal(config.dim)  # no limit of positions
         self.dropout = Dropout(config.dropout)
         self.latents = LatentAttention(
             config.num_latents,
@@ -60,10 +60,10 @@ class LatentEncoder(nn.Module):
             dropout=config.dropout,
         )
         for table in (self.word, self.token_type):
-            nn.init.normal_(table.weight, std=1.0)  # as loud as the positions, whose waves reach from -1 to 1
+            nn.init.normal_(table.weight, std=1.0)  # as large as the positions, whose waves reach from -1 to 1
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """The latents after they have read the text.
+        """The latents after reading the text.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
@@ -74,7 +74,7 @@ class LatentEncoder(nn.Module):
             [B, N, M]
 
         Raises:
-            ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.
         """
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x_BSM = self.word(input_ids)

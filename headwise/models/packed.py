@@ -1,6 +1,6 @@
-"""What of a model is packed for the native kernels: once, and again after its parameters have changed.
+"""Packs parts of a model for the native kernels: once, and again after parameters have changed.
 
-For inference on the CPU, where nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
+For inference on the CPU, if nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 
 class _Packed(NamedTuple):
-    parameters: list[Tensor]  # held, so that no other tensor takes their place in memory
+    parameters: list[Tensor]  # kept alive, so that no other tensor gets their place in memory
     versions: list[tuple[int, int]]
     made: Any  # None: there are no such kernels for these layers
 
@@ -39,15 +39,15 @@ _remembered: weakref.WeakKeyDictionary[nn.Module, dict[str, _Packed]] = weakref.
 
 
 def packed(model: nn.Module, make: Callable[[Dtype], Made | None], dtype: Dtype | None = None) -> Made | None:
-    """What `make` makes of a model, kept with it; None where the modules themselves must run, or are as fast.
+    """The result of `make` for a model, kept with it; None if the modules themselves must run, or are as fast.
 
-    It is made at the first call, and again after parameters were changed in place or replaced. Writes that change no
-    version counter are not seen: through `.data`, through NumPy, and by fused optimizers, after which `forget` helps.
+    It is made in the first call, and again after parameters were changed in place or replaced. Writes that change no
+    version counter are not noticed: through `.data`, NumPy, and by fused optimizers; call `forget` after these.
 
     Args:
-        model: all of whose parameters are packed; of one model always the same is made.
-        make: None where the kernels do not have its layers.
-        dtype: of the products; None = that of the parameters.
+        model: all its parameters are packed; `make` must always be the same for one model.
+        make: returns None if the kernels do not support the layers.
+        dtype: the dtype of the products; None = that of the parameters.
     """
     if torch.is_grad_enabled() or model.training or not _is_alone() or instruction_set() in (None, "portable"):
         return None
@@ -73,10 +73,10 @@ def forget(model: nn.Module) -> None:
 
 
 class Packable(nn.Module):
-    """A model whose weights may be packed. Those that were packed before a training are not used after it."""
+    """A model whose weights may be packed. Weights that were packed before a training are not used after it."""
 
     def train(self, mode: bool = True) -> Self:
-        """As of every module."""
+        """Switch to training or evaluation, as for every module; training forgets the packed weights."""
         if mode:
             forget(self)
         return super().train(mode)
@@ -93,7 +93,7 @@ def layer_norm_of(norm: Any) -> Norm:
 
 
 def turns_of(positions: Any) -> tuple[float, int] | None:
-    """What makes a RoPE that the kernels have: base and dimensions. None for any other scheme."""
+    """The base and the dimensions of a RoPE that the kernels support. None for any other scheme."""
     if type(positions) is not Rope or positions.interleaved or positions.scaling is not None:
         return None
     return positions.base, positions.rotary_dim
@@ -105,7 +105,7 @@ def projections_of(attention: Any) -> list[Any]:
 
 
 def is_plain(attention: Any, dim: int) -> bool:
-    """Whether an attention module is one that the kernels know, whatever its scale and positions."""
+    """Whether an attention module is supported by the kernels, apart from its scale and positions."""
     return (
         type(attention) is MultiHeadAttention
         and attention.projection == "per_head"
@@ -118,7 +118,7 @@ def is_plain(attention: Any, dim: int) -> bool:
 
 
 def is_known(layer: Any, attention: Any) -> bool:
-    """Whether the feed-forward network of a layer and its self-attention are ones that the kernels know."""
+    """Whether the feed-forward network of a layer and its self-attention are supported by the kernels."""
     mlp = layer.mlp
     return (
         type(mlp) is FeedForward
@@ -136,7 +136,7 @@ def scale_of(attention: Any) -> float:
 
 
 def _is_alone() -> bool:
-    """Whether nothing follows torch's operators or headwise's attention, or changes what they do."""
+    """Whether nothing follows or changes torch's operators or headwise's attention."""
     return not (
         is_traced()
         or is_followed()
@@ -151,7 +151,7 @@ def _is_alone() -> bool:
 
 
 def _collect(module: nn.Module, parameters: list[Tensor]) -> bool:
-    """Collect the parameters of a module. False if a part has hooks, is in training or has a forward of its own."""
+    """Collect the parameters of a module. False if a part has hooks, is in training mode or has its own forward."""
     state = module.__dict__
     if state["_forward_hooks"] or state["_forward_pre_hooks"] or state["training"] or "forward" in state:
         return False

@@ -1,4 +1,4 @@
-"""The steps of a decoder by the native kernels: weights packed once, all layers and the logits in one call."""
+"""Runs the steps of a decoder by the native kernels: weights packed once, all layers and the logits in one call."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Writer(NamedTuple):
     """A model that writes from left to right.
 
     Args:
-        decoder: its steps.
+        decoder: runs its steps.
         memory: the keys and values of a source for all layers, [L, 2, M] outputs; None without cross-attention.
-        encoder: what reads a source; None: the kernels do not have its layers, or there is none.
+        encoder: reads a source; None: there is no encoder, or the kernels do not support its layers.
     """
 
     decoder: Decoder
@@ -43,7 +43,7 @@ class Writer(NamedTuple):
 
 
 def writer_of(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
-    """A model for the native kernels; None where the modules of its decoder must run: see `packed.packed`."""
+    """A model for the native kernels; None if the modules of its decoder must run: see `packed.packed`."""
     encoder: nn.Module | None = None
     if isinstance(model, EncoderDecoder):
         table, encoder = model.target_embedding.weight, model.encoder
@@ -66,7 +66,7 @@ def _memory(layers: Any, dtype: Dtype) -> Weights | None:
     weights, biases = [], []
     for layer in layers:
         cross = layer.cross_attention
-        # Behind those of the queries, which may be of another width.
+        # After the rows for the queries, which may have another width.
         parts = projections_of(cross) if cross.is_fused else projections_of(cross)[1:]
         skipped = cross.dim if cross.is_fused else 0
         weights.append(torch.cat([x.weight for x in parts])[skipped:])
@@ -81,7 +81,7 @@ def _bias(linear: Any) -> Tensor:
 
 def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
     layers = list(stack.layers)
-    if dtype != "float32" or not all(_is_known(layer) for layer in layers):  # what is read is kept as float32
+    if dtype != "float32" or not all(_is_known(layer) for layer in layers):  # keys and values are kept as float32
         return None
     kinds = [type(stack.norm), *(type(norm) for layer in layers for norm in _norms(layer))]
     options = {_options(layer) for layer in layers}
@@ -113,14 +113,14 @@ def _norms(layer: Any) -> tuple[nn.Module, ...]:
 
 
 def _options(layer: Any) -> tuple[object, ...]:
-    """What all layers must have alike."""
+    """The options that must be equal in all layers."""
     own, mlp = _own(layer), layer.mlp
     cross = scale_of(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
     return (type(layer), own.num_heads, scale_of(own), cross, mlp.activation, mlp.hidden_dim, turns_of(own.positions))
 
 
 def _is_known(layer: Any) -> bool:
-    """Whether a layer is one whose parts the kernels have, and nothing else."""
+    """Whether the kernels support all parts of a layer."""
     if type(layer) not in (EncoderLayer, DecoderLayer) or not layer.norm_first or not is_known(layer, _own(layer)):
         return False
     if not isinstance(layer, DecoderLayer):
@@ -148,7 +148,7 @@ def _layer(layer: Any, dtype: Dtype) -> Layer:
 
 
 def _queries(cross: Any, dtype: Dtype) -> Any:
-    """The projection of the queries, which may stand before those of keys and values."""
+    """The projection of the queries, which may be packed before those of keys and values."""
     first = projections_of(cross)[0]
     return pack(first.weight[: cross.dim], _bias(first)[: cross.dim], dtype)
 

@@ -1,6 +1,6 @@
-"""The layers of a Bert by the native kernels: weights packed once, everything between products done in the cache.
+"""Runs the layers of a Bert by the native kernels: weights packed once, work between products done in the cache.
 
-For inference on the CPU, where nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
+For inference on the CPU, if nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
 Dimension letters: T tokens of all texts, M model.
 """
 
@@ -22,12 +22,13 @@ from headwise.nn.norm import LayerNorm
 
 
 def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = None) -> Encoder | None:
-    """The encoder of a Bert; None where the modules themselves must run, or are as fast.
+    """The encoder of a Bert; None if the modules themselves must run, or are as fast.
 
     Args:
         bert: a module with `embeddings` and `layers`.
-        tables: the class of embeddings that are sums of BERT's three tables, and their norm; others run as they are.
-        dtype: of the products; None = that of the parameters.
+        tables: the class of embeddings that are a sum of BERT's three tables and a norm; other embeddings run as
+            modules.
+        dtype: the dtype of the products; None = that of the parameters.
     """
 
     def make(name: Dtype) -> Encoder | None:
@@ -38,7 +39,7 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
 
 
 def stack_of(stack: Any, dtype: Dtype) -> Encoder | None:
-    """A stack of `headwise.nn` whose norms stand before the branches; None if the kernels do not have its layers."""
+    """A stack of `headwise.nn` with norms before the branches; None if the kernels do not support its layers."""
     if dtype != "float32" or type(stack.norm) is not LayerNorm:
         return None
     return _packed(list(stack.layers), dtype, last=layer_norm_of(stack.norm))
@@ -51,14 +52,14 @@ def hidden_states(
     types_T: Tensor | None,
     lengths: Tensor,
 ) -> Tensor:
-    """The hidden states [T, M] of texts behind one another, in the dtype of the parameters.
+    """The hidden states [T, M] of concatenated texts, in the dtype of the parameters.
 
     Args:
-        bert: the module that `encoder` is of.
-        encoder: of `encoder_of`.
+        bert: the module to which `encoder` belongs.
+        encoder: the result of `encoder_of`.
         ids_T: int64 [T], in the vocabulary.
         types_T: int64 [T]; None = all 0.
-        lengths: [texts], int64, of sum T.
+        lengths: [texts], int64, with the sum T.
     """
     ends = lengths.cumsum(0)
     places_T = torch.arange(len(ids_T)) - (ends - lengths).repeat_interleave(lengths)
@@ -79,7 +80,7 @@ def hidden_states(
 
 
 def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall]:
-    """The attention of each layer: of all texts, each a document, as the modules call it."""
+    """The attention call of each layer, over all texts, each a document, as the modules call it."""
     mask = None
     if len(lengths) > 1:
         mask = masks.documents(torch.arange(len(lengths)).repeat_interleave(lengths))
@@ -91,7 +92,7 @@ def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall
 def _packed(
     layers: list[Any], dtype: Dtype, embeddings: Embeddings | None = None, last: Norm | None = None
 ) -> Encoder | None:
-    """The layers, with their norms before the branches if one comes `last`."""
+    """The layers; if there is a norm `last`, their norms are before the branches."""
     if not all(_is_known(layer, norm_first=last is not None) for layer in layers):
         return None
     if len({_options(layer) for layer in layers}) != 1:
@@ -102,13 +103,13 @@ def _packed(
 
 
 def _options(layer: Any) -> tuple[object, ...]:
-    """What all layers must have alike."""
+    """The options that must be equal in all layers."""
     own, mlp = layer.attention, layer.mlp
     return own.num_heads, own.scale, mlp.activation, mlp.hidden_dim, turns_of(own.positions)
 
 
 def _is_known(layer: Any, *, norm_first: bool) -> bool:
-    """Whether a layer is one of BERT's, or such a one with its norms before the branches, where it may be rotary."""
+    """Whether a layer is like BERT's; with norms before the branches it may also have rotary positions."""
     return (
         type(layer) is EncoderLayer
         and layer.norm_first is norm_first
@@ -127,7 +128,7 @@ def _layer(layer: EncoderLayer, dtype: Dtype) -> Layer:
 
 
 def _embeddings(embeddings: Any) -> Embeddings | None:
-    """The tables, if they are those of BERT."""
+    """The packed tables, if they are those of BERT."""
     if type(embeddings.norm) is not LayerNorm:
         return None
     if embeddings.first_position or embeddings.project is not None:

@@ -1,8 +1,9 @@
-"""Forecasting by attention over patches of a series: an encoder that writes the whole future at once (PatchTST), and a
-decoder that writes it patch by patch (as GPT writes tokens).
+"""Forecasting by attention over patches of a series, by an encoder (PatchTST) or a decoder (as GPT writes tokens).
 
-Dimension letters: N series (every channel by itself), S context, F future, P patch length, K patches, M model,
-O outputs a step: the point forecast, then the quantiles.
+The encoder writes the whole future at once; the decoder writes it patch by patch.
+
+Dimension letters: N series (each channel separately), S context, F future, P patch length, K patches, M model,
+O outputs per step: the point forecast, then the quantiles.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headwise.nn.dropout import Dropout
 from headwise.records import Seen
 
 Centre = Literal["mean", "last"]
-MIN_VARIANCE = 1e-5  # of a context; one that is constant is divided by the root of this
+MIN_VARIANCE = 1e-5  # the least variance of a context; a constant context is divided by the root of this
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,17 @@ class PatchForecasterConfig:
     """The shape of a forecaster.
 
     Args:
-        context: S, how many steps of the past are read.
-        horizon: F, how many steps of the future are written.
+        context: S, the number of steps of the past that are read.
+        horizon: F, the number of steps of the future that are written.
         patch_length: P, steps in a patch, which is a token.
-        stride: from the start of a patch to that of the next one. Below P patches overlap.
+        stride: steps from the start of a patch to the start of the next one. Below P, patches overlap.
         dim, num_layers, num_heads, ffn_dim, dropout: of the encoder.
-        num_quantiles: how many there are beside the point forecast.
+        num_quantiles: the number of quantiles beside the point forecast.
         centre: what is subtracted from a context, and added to its forecast: its mean, or its last value.
-        linear: of a `PatchForecaster`, whether a linear map alone forecasts too; the point forecast is a mean of both.
+        linear: for a `PatchForecaster`, whether a linear map also forecasts; the point forecast is a mean of both.
 
     Raises:
-        ArgumentError: a size below 1, a context shorter than a patch, a dim that is no multiple of num_heads.
+        ArgumentError: a size below 1, a context shorter than a patch, a dim that is not a multiple of num_heads.
     """
 
     context: int
@@ -65,12 +66,12 @@ class PatchForecasterConfig:
 
     @property
     def num_patches(self) -> int:
-        """K: as many as fit, the last of them at the end of the context."""
+        """K: as many patches as fit, the last one at the end of the context."""
         return (self.context - self.patch_length) // self.stride + 1
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Of each patch the first step of the context in it, and the one behind its last."""
+        """For each patch: its first step in the context, and the step after its last."""
         first = self.context - self.patch_length - (self.num_patches - 1) * self.stride
         starts = range(first, self.context, self.stride)
         return [(start, start + self.patch_length) for start in starts[: self.num_patches]]
@@ -79,17 +80,17 @@ class PatchForecasterConfig:
 class PatchForecaster(nn.Module):
     """Patches of the past attend to one another, and a linear map of all of them writes the whole future.
 
-    Nie et al. 2023 (PatchTST, arXiv:2211.14730), section 3.1: every channel of a series is read by itself, by the same
-    weights; a context is normalised, and its forecast is given back what was taken (Kim et al. 2022, equations 1, 2).
-    A linear map of the context itself is added (Das et al. 2023, TiDE, arXiv:2304.08424, section 4): what a straight
-    weighing of the past can tell, attention need not learn. With `config.linear` a second such map forecasts alone
-    (Zeng et al. 2023, DLinear, arXiv:2205.13504). The point forecast is then the mean of both, in which the linear one
-    has the weight `share`; the quantiles are those of the patches.
+    Nie et al. 2023 (PatchTST, arXiv:2211.14730), section 3.1: each channel of a series is read separately, by the same
+    weights; a context is normalised, and its forecast is scaled back (Kim et al. 2022, equations 1, 2).
+    A linear map of the context itself is added (Das et al. 2023, TiDE, arXiv:2304.08424, section 4): attention need not
+    learn what a weighted sum of the past can express. With `config.linear` a second such map forecasts separately
+    (Zeng et al. 2023, DLinear, arXiv:2205.13504). The point forecast is then the mean of both, in which the linear
+    forecast has the weight `share`; the quantiles are those of the patches.
 
     >>> model = PatchForecaster(PatchForecasterConfig(context=336, horizon=96))
     >>> forecast_NFO = model(torch.randn(7, 336))
 
-    Its parts are `embed`, `position`, `encoder`, `head`, `direct` and, if asked for, `linear`.
+    Its parts are `embed`, `position`, `encoder`, `head`, `direct` and, if requested, `linear`.
     """
 
     def __init__(self, config: PatchForecasterConfig) -> None:
@@ -103,13 +104,13 @@ class PatchForecaster(nn.Module):
             num_heads=config.num_heads,
             ffn_dim=config.ffn_dim,
             dropout=config.dropout,
-            attention_dropout=0.0,  # with it the weights have to be written out, which takes longer than all the rest
+            attention_dropout=0.0,  # with it weights go to memory, which takes longer than all the rest
         )
         self.dropout = Dropout(config.dropout)
         outputs = config.horizon * (1 + config.num_quantiles)
         self.head = nn.Linear(config.num_patches * config.dim, outputs)
         self.direct = nn.Linear(config.context, outputs, bias=False)
-        nn.init.zeros_(self.head.weight)  # it begins with the mean of the context, as DLinear does
+        nn.init.zeros_(self.head.weight)  # the first forecast is the mean of the context, as for DLinear
         nn.init.constant_(self.direct.weight, 1 / config.context)
         self.linear = nn.Linear(config.context, config.horizon) if config.linear else None
         if self.linear is not None:
@@ -125,8 +126,8 @@ class PatchForecaster(nn.Module):
 
         Args:
             context_NS: [N, S], N channels of any series, without NaN.
-            future_NF: not read. It stands here so that both forecasters are called alike.
-            record: also return what the patches attended to.
+            future_NF: not read. It exists so that both forecasters have the same call.
+            record: also return the attention of the patches.
 
         Returns:
             [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (that, Seen).
@@ -141,8 +142,9 @@ class PatchForecaster(nn.Module):
         return y_NFO if seen is None else (y_NFO, seen)
 
     def members(self, context_NS: Tensor, *, record: bool = False) -> tuple[list[Tensor], Seen | None]:
-        """The forecasts that `forward` takes the mean of: that of the patches, [N, F, O], and with `config.linear` that
-        of the linear map, [N, F, 1]. Train each with its own loss: one loss of the mean would make them one model.
+        """The forecasts whose mean `forward` returns: [N, F, O] by patches; with `config.linear` [N, F, 1] by a map.
+
+        Train each with its own loss: one loss of the mean would make them one model.
         """
         _check("context", context_NS, self.config.context)
         scale = Scale.of(context_NS, self.config.centre)
@@ -157,11 +159,11 @@ class PatchForecaster(nn.Module):
 
 
 class CausalPatchForecaster(nn.Module):
-    """A decoder that reads patches and writes the next one, and reads that, until the horizon is reached.
+    """A decoder that reads patches, writes the next patch and reads it, until the horizon is reached.
 
-    As GPT writes tokens; of series, Das et al. 2024 (TimesFM, arXiv:2310.10688), section 4. It learns on the true
-    patches of the future; when it forecasts it reads its own point forecasts, so its quantiles are those of the next
-    patch, given that the ones before went as forecast.
+    It works as GPT does; for series, Das et al. 2024 (TimesFM, arXiv:2310.10688), section 4. It learns on the true
+    patches of the future; when it forecasts, it reads its own point forecasts, so its quantiles are those of the next
+    patch, given that the patches before were as forecast.
 
     >>> model = CausalPatchForecaster(PatchForecasterConfig(context=336, horizon=96, patch_length=24, stride=24))
     >>> forecast_NFO = model(torch.randn(7, 336))
@@ -199,11 +201,11 @@ class CausalPatchForecaster(nn.Module):
 
         Args:
             context_NS: [N, S], N channels of any series, without NaN.
-            future_NF: [N, F], what is read after the context, a patch behind what is written: the truth, to learn from.
-                None = what is written itself.
-            record: also return what the patches attended to; their rows are all patches that were read.
-            cached: whether the keys and values of the patches before are kept from step to step. The forecast is the
-                same without; it takes longer.
+            future_NF: [N, F], the true future, which is read after the context, one patch behind the output, for
+                training. None = the forecaster's own output is read.
+            record: also return the attention of the patches; its rows are all patches that were read.
+            cached: whether the keys and values of earlier patches are kept from step to step. The forecast is the
+                same without them, but takes longer.
 
         Returns:
             [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (that, Seen).
@@ -224,7 +226,7 @@ class CausalPatchForecaster(nn.Module):
         else:
             _check("future", future_NF, config.horizon)
             known_NF = scale.normalise(future_NF)
-        # All patches that are read, in one pass: so one record has all rows.
+        # All patches that are read, in one pass: so that one record has all rows.
         known_NKP = known_NF[:, : (count - 1) * config.patch_length].unflatten(1, (-1, config.patch_length))
         found = self._decode(torch.cat([read_NKP, known_NKP], dim=1), record=record)
         x_NKM, seen = found if record else (found, None)
@@ -232,7 +234,7 @@ class CausalPatchForecaster(nn.Module):
         return y_NFO if seen is None else (y_NFO, seen)
 
     def _generate(self, read_NKP: Tensor, count: int, cached: bool) -> Tensor:
-        """[N, count · P, O], normalised: each patch from the context and the point forecasts of the patches before."""
+        """[N, count · P, O], normalised: each patch from the context and the point forecasts of earlier patches."""
         cache = Cache() if cached else None
         written: list[Tensor] = []
         while True:
@@ -246,7 +248,7 @@ class CausalPatchForecaster(nn.Module):
         return self.decoder(self.dropout(self.embed(patches_NKP)), mask=masks.causal(), cache=cache, record=record)
 
     def _outputs(self, x_NKM: Tensor) -> Tensor:
-        """[N, K · P, O] of the patch after each."""
+        """The outputs [N, K · P, O] for the patch after each patch."""
         return self.head(self.dropout(x_NKM)).unflatten(2, (self.config.patch_length, -1)).flatten(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""Texts to vectors, one each, as the checkpoint's own settings say: those of sentence-transformers.
+"""Turns texts into vectors, one each, by the settings of a checkpoint of sentence-transformers.
 
 Texts are sorted by length and read in passes of some thousand tokens without padding. A thread tokenizes the next
 texts while the encoder reads these.
@@ -28,9 +28,9 @@ from headwise.models.sentence_settings import SentenceSettings, read_settings
 from headwise.text.tokenizer import Tokenizer, check_text
 
 DTYPES = ("float32", "bfloat16", "int8")
-_AHEAD = 512  # texts that are tokenized at a time
+_AHEAD = 512  # number of texts that are tokenized at a time
 
-Tell = Callable[[int, int], None]  # texts that have a vector, and all
+Tell = Callable[[int, int], None]  # (number of texts that have a vector, number of all texts)
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
@@ -42,7 +42,7 @@ class Embedded:
     Args:
         vectors: [N, M], float32, on the CPU, in the order of the texts.
         tokens: number of tokens that were read.
-        cut: places of texts that are longer than the limit, and were read in part.
+        cut: indices of texts that are longer than the limit, and were read only in part.
     """
 
     vectors: Tensor
@@ -57,12 +57,12 @@ class SentenceEncoder:
     384
 
     Args:
-        bert: on the CPU.
-        tokenizer: its own; nothing else may use it, because it is set to cut.
-        settings: of its checkpoint.
+        bert: a Bert on the CPU.
+        tokenizer: its own tokenizer; nothing else may use it, because it is set to cut texts.
+        settings: the settings of its checkpoint.
 
     Raises:
-        CheckpointError: the modules behind the pooling do not fit the encoder.
+        CheckpointError: the modules after the pooling do not fit the encoder.
     """
 
     def __init__(self, bert: BertEncoder, tokenizer: Tokenizer, settings: SentenceSettings) -> None:
@@ -87,7 +87,8 @@ class SentenceEncoder:
         """That of a BERT which came from a checkpoint, with what lies beside its weights.
 
         Raises:
-            CheckpointError: it came from none, or this has no tokenizer, or settings that headwise does not know.
+            CheckpointError: it comes from no checkpoint, or the checkpoint has no tokenizer or settings that headwise
+                does not know.
         """
         if bert.folder is None:
             raise CheckpointError(
@@ -132,10 +133,10 @@ class SentenceEncoder:
         dtype: str | None = None,
         tell: Tell = lambda done, total: None,
     ) -> Embedded:
-        """The vectors of texts, with what was read for them. The arguments are those of `encode`.
+        """The vectors of texts, with the number of tokens that were read. The arguments are those of `encode`.
 
         Args:
-            prompt: what is put before each text.
+            prompt: the text that is put before each text.
             tell: called after each pass.
         """
         texts = list(texts)
@@ -169,7 +170,7 @@ class SentenceEncoder:
         return Embedded(vectors, tokens, sorted(cut))
 
     def prompt(self, name: str | None = None, text: str | None = None) -> str:
-        """What is put before each text: `text`, else the prompt of this name, else the checkpoint's default.
+        """The prompt before each text: `text`, else the prompt of this name, else the checkpoint's default.
 
         Raises:
             ArgumentError: both are given, or there is no prompt of this name.
@@ -189,18 +190,18 @@ class SentenceEncoder:
         return self.prompts[name]
 
     def tokenized(self, text: str, prompt: str = "") -> tuple[list[int], int]:
-        """The ids that are read of one text, and the number of its tokens, with those that are cut."""
+        """The ids of one text that are read, and the number of all its tokens, including those that are cut."""
         found = self._backend.encode(prompt + text)
         rest = sum(len(each.ids) - sum(each.special_tokens_mask) for each in found.overflowing)
         return found.ids, len(found.ids) + rest
 
     def vectors(self, states: Sequence[Tensor], prompts: Sequence[str]) -> Tensor:
-        """[N, M], the vectors of N texts of which each had a prompt before it, from the states [S, M] of each."""
+        """The vectors [N, M] of N texts, each after its prompt, from the states [S, M] of each."""
         pairs = zip(states, prompts, strict=True)
         return self._finish(torch.stack([pooled(x_SM, self.settings.pooling, self._skipped(p)) for x_SM, p in pairs]))
 
     def _reading(self, batch_tokens: int | None, dtype: str | None) -> Callable[[list[list[int]]], list[Tensor]]:
-        """What gives the states of texts of one pass."""
+        """A function that gives the states of the texts of one pass."""
         if batch_tokens is not None and (type(batch_tokens) is not int or batch_tokens < 1):
             raise ArgumentError(f"batch_tokens: expected a whole number above 0. Received: batch_tokens={batch_tokens}")
         if dtype is not None and dtype not in DTYPES:
@@ -226,11 +227,11 @@ class SentenceEncoder:
         return ids, cut
 
     def _skipped(self, prompt: str) -> int:
-        """How many tokens at the beginning of each text do not count for the pooling."""
+        """The number of tokens at the beginning of each text that the pooling ignores."""
         if self.settings.include_prompt or not prompt:
             return 0
         encoding = self._backend.encode(prompt)
-        count = len(encoding.ids) - encoding.special_tokens_mask[-1]  # without the [SEP] behind it
+        count = len(encoding.ids) - encoding.special_tokens_mask[-1]  # without the [SEP] after it
         if count >= self.max_tokens - 1:
             raise ArgumentError(f"prompt: expected fewer than {self.max_tokens - 1} tokens. Received: {count} tokens")
         return count
@@ -254,7 +255,7 @@ def _lowercase(backend: Any) -> None:
 
 
 def _ahead(work: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """The result of each item, in order. That of the next one is made in a thread meanwhile."""
+    """The result of each item, in order. The result of the next item is made in a thread meanwhile."""
     if len(items) == 1:  # one short call starts no thread
         yield work(items[0])
         return

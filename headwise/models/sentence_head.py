@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headwise.errors import CheckpointError
 from headwise.models.checkpoint import load_tensors, read_json
 
-# Name -> the vector [M] of states [S, M], of which the first `skipped` do not count.
+# Name -> the vector [M] of states [S, M], without the first `skipped`.
 POOLING: dict[str, Callable[[Tensor, int], Tensor]] = {
     "cls": lambda x_SM, skipped: x_SM[skipped],
     "max": lambda x_SM, skipped: x_SM[skipped:].amax(0),
@@ -29,18 +29,18 @@ POOLING: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 def _weighted_mean(x_SM: Tensor, skipped: int) -> Tensor:
-    """Later tokens weigh more: 1, 2, 3 … (SGPT, Muennighoff 2022, arXiv:2202.08904)."""
+    """The mean in which later tokens weigh more: 1, 2, 3 … (SGPT, Muennighoff 2022, arXiv:2202.08904)."""
     weights_S1 = torch.arange(skipped + 1, len(x_SM) + 1, dtype=x_SM.dtype)[:, None]
     return (x_SM[skipped:] * weights_S1).sum(0) / weights_S1.sum()
 
 
 def pooled(x_SM: Tensor, names: Sequence[str], skipped: int = 0) -> Tensor:
-    """The vector [M · number of names] of a text, in float32: that of each pooling, joined.
+    """The vector [M · number of names] of a text, in float32: the vectors of all poolings, concatenated.
 
     Args:
         x_SM: the states of its real tokens.
         names: keys of `POOLING`.
-        skipped: number of first tokens that do not count, as those of a prompt.
+        skipped: number of first tokens that are ignored, such as those of a prompt.
     """
     x_SM = x_SM.float()
     found = [POOLING[name](x_SM, skipped) for name in names]
@@ -48,14 +48,14 @@ def pooled(x_SM: Tensor, names: Sequence[str], skipped: int = 0) -> Tensor:
 
 
 def later_module(kind: str, folder: Path) -> nn.Module:
-    """A module behind the pooling, from vectors [N, M] to vectors.
+    """A module after the pooling, from vectors [N, M] to vectors.
 
     Args:
         kind: a key of `LATER`.
-        folder: with its config.json and its weights.
+        folder: the folder with its config.json and weights.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or says something that headwise does not compute.
+        CheckpointError: a file is missing or damaged, or has a setting that headwise does not support.
     """
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else {}
@@ -69,14 +69,14 @@ def later_module(kind: str, folder: Path) -> nn.Module:
 
 
 class Normalize(nn.Module):
-    """Vectors of length 1."""
+    """Scales vectors to length 1."""
 
     def forward(self, x_NM: Tensor) -> Tensor:
         return nn.functional.normalize(x_NM, dim=-1)
 
 
 class Dense(nn.Module):
-    """A linear layer and an activation, and what it read added if `use_residual`."""
+    """A linear layer and an activation, plus its input if `use_residual`."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class LayerNorm(nn.Module):
 
 
 def _activation(path: str) -> nn.Module:
-    """The activation of this path: a class of torch, and nobody's code."""
+    """The activation of this path, which must be a class of torch: no other code is run."""
     found = getattr(nn, path.rpartition(".")[2], None) if path.startswith("torch.nn.") else None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise CheckpointError(f"activation_function: expected a module of torch.nn. Received: {path!r}")
@@ -129,7 +129,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-# The class of a module in sentence-transformers -> what makes it of its config and its folder.
+# The class of a module in sentence-transformers -> the function that makes it from its config and its folder.
 LATER: dict[str, Callable[[dict[str, Any], Path], nn.Module]] = {
     "Dense": _loaded(Dense),
     "LayerNorm": _loaded(LayerNorm),

@@ -1,11 +1,11 @@
-"""What a checkpoint says of how a text becomes one vector: the files that sentence-transformers writes.
+"""Reads how a text becomes one vector, from the files that sentence-transformers writes to a checkpoint.
 
     modules.json                         the modules, in order, each with its folder
-    1_Pooling/config.json                of which tokens the vector is made; others: Dense, LayerNorm, Normalize
+    1_Pooling/config.json                from which tokens the vector is made; others: Dense, LayerNorm, Normalize
     sentence_bert_config.json            how many tokens of a text are read, and whether it is lowercased
     config_sentence_transformers.json    prompts
 
-Those of versions 2 to 6 are understood (compared with 6.2).
+Files of versions 2 to 6 are understood (compared with 6.2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headwise.files import parsed
 from headwise.models.checkpoint import read_json
 from headwise.models.sentence_head import LATER, POOLING, later_module
 
-_FLAGS = {  # of versions before 6, in the order in which their vectors are joined
+_FLAGS = {  # the flags of versions before 6, in the order in which the vectors are concatenated
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -36,19 +36,19 @@ _ENDLESS = 10**9  # a tokenizer without a limit says 10**30
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """How a text becomes one vector.
+    """The settings by which a text becomes one vector.
 
     Args:
-        folder: of the checkpoint.
-        pooling: names of `sentence_head.POOLING`, whose vectors are joined.
+        folder: the folder of the checkpoint.
+        pooling: names of `sentence_head.POOLING`, whose vectors are concatenated.
         include_prompt: whether tokens of the prompt count for the pooling.
-        later: what the pooled vector goes through, in order.
+        later: the modules after the pooling, in order.
         max_tokens: a longer text is cut; None = only the encoder limits it.
         cut_left: whether the beginning of a longer text is cut, instead of its end.
-        lowercase: before the tokenizer.
-        prompts: name -> what is put before each text.
-        default_prompt: the name of the prompt if none is asked for; None = no prompt.
-        width: elements of the vector that are kept, the first ones; None = all.
+        lowercase: whether texts are lowercased before the tokenizer.
+        prompts: name -> the text that is put before each text.
+        default_prompt: the name of the prompt if none is requested; None = no prompt.
+        width: the number of first elements of the vector that are kept; None = all.
         stated: False if there is no modules.json, so that the mean over all tokens is taken.
     """
 
@@ -69,7 +69,7 @@ def read_settings(folder: Path) -> SentenceSettings:
     """The settings of a checkpoint.
 
     Raises:
-        CheckpointError: a file is damaged, or says something that headwise does not compute.
+        CheckpointError: a file is damaged, or has a setting that headwise does not support.
     """
     if not (folder / "modules.json").is_file():
         limit, cut_left = _of_tokenizer(folder)
@@ -99,7 +99,7 @@ def read_settings(folder: Path) -> SentenceSettings:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """The kind and the folder of each module. A kind is the name of its class, in which versions agree."""
+    """The kind and the folder of each module. A kind is the name of its class, which is the same in all versions."""
     path = folder / "modules.json"
     try:
         found = parsed(json.loads, path.read_text(encoding="utf-8"))
@@ -133,7 +133,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def _own_of(folder: Path) -> dict[str, Any]:
-    """What its file says of the encoder. Old checkpoints name the file after their family."""
+    """The content of the file for the encoder. Old checkpoints name this file after their family."""
     path = next(iter(sorted(folder.glob("sentence_*_config.json"))), folder / "sentence_bert_config.json")
     own = _optional(path)
     if (task := own.get("transformer_task", "feature-extraction")) != "feature-extraction":
@@ -145,7 +145,7 @@ def _own_of(folder: Path) -> dict[str, Any]:
 
 
 def _of_tokenizer(folder: Path) -> tuple[int | None, bool]:
-    """How many tokens the tokenizer's own settings let through, and whether it cuts at the left."""
+    """The limit of tokens in the tokenizer's own settings, and whether it cuts at the left."""
     settings = _optional(folder / "tokenizer_config.json")
     limit = settings.get("model_max_length")
     cut_left = settings.get("truncation_side") == "left"

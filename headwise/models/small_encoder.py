@@ -1,9 +1,9 @@
-"""A small encoder for text that begins with random weights and learns from few examples.
+"""A small text encoder that begins with random weights and learns from few examples.
 
-The embeddings of words go on, by sums alone, to the mean that a classifier takes: no norm stands on that way, neither
-on the embeddings nor at the end. So a word that says nothing may be a small vector, and one that says much a large one,
-before any layer has learned to look. Layers have their norms first (Xiong et al. 2020); positions are rotary (Su et al.
-2021), so there is no last one.
+The embeddings of words reach the mean that a classifier takes by sums alone: there is no norm on this path, neither on
+the embeddings nor at the end. So a word without meaning for the task can be a small vector, and an important word a
+large one, before any layer has learned to attend. Layers have their norms first (Xiong et al. 2020); positions are
+rotary (Su et al. 2021), so they have no limit.
 Dimension letters: B batch, S sequence, M model.
 """
 
@@ -19,8 +19,8 @@ from headwise.nn import Encoder, MultiHeadAttention, positions
 from headwise.nn.dropout import Dropout
 from headwise.nn.options import divisible, probability, whole
 
-_STD = 0.1  # of embeddings
-_QUIET = 0.1  # what layers add at the beginning, against their usual weights: words come first
+_STD = 0.1  # standard deviation of the embeddings
+_QUIET = 0.1  # factor on the initial output weights of layers, so that words dominate at first
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SmallEncoderConfig:
     """The shape of a `SmallEncoder`.
 
     Raises:
-        ArgumentError: a value that no such encoder can have.
+        ArgumentError: a value that is impossible for such an encoder.
     """
 
     vocab_size: int
@@ -47,7 +47,7 @@ class SmallEncoderConfig:
 
 
 class SmallEncoder(nn.Module):
-    """Reads tokens, any number of them.
+    """Reads any number of tokens.
 
     >>> encoder = SmallEncoder(SmallEncoderConfig(vocab_size=8000))
     >>> hidden_BSM = encoder(input_ids, real)
@@ -93,7 +93,7 @@ class SmallEncoder(nn.Module):
             [B, S, M]
 
         Raises:
-            ShapeError, DtypeError, ArgumentError: an argument that does not fit, named.
+            ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.
         """
         check_ids("input_ids", input_ids, self.config.vocab_size)
         x_BSM = self.word(input_ids)

@@ -12,13 +12,13 @@ from headwise.models.small_encoder import SmallEncoder
 
 
 class SpanReader(nn.Module):
-    """An encoder with a head of two numbers a token.
+    """An encoder with a head of two numbers per token.
 
     >>> reader = SpanReader(Bert.from_pretrained(default_model()))
     >>> starts_BS, ends_BS = reader(input_ids, real, token_type_ids)
 
     Args:
-        encoder: reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context where it has such types.
+        encoder: reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context if it has such types.
     """
 
     def __init__(self, encoder: Bert | SmallEncoder) -> None:
@@ -43,7 +43,7 @@ class SpanReader(nn.Module):
             [B, S] twice, logits.
 
         Raises:
-            ShapeError, DtypeError, ArgumentError: as the encoder's.
+            ShapeError, DtypeError, ArgumentError: as for the encoder.
         """
         hidden_BSM = self.encoder(input_ids, real, known_types(self.encoder, token_type_ids))
         starts_BS, ends_BS = self.head(hidden_BSM).unbind(-1)

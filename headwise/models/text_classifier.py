@@ -29,10 +29,10 @@ class TextClassifier(nn.Module):
     Args:
         encoder: a `Bert` or a `SmallEncoder`; a `LatentEncoder` for long texts.
         num_classes: C.
-        pooling: a text is the mean over its tokens, or what stands at [CLS]. Of latents always their mean.
-        dropout: of that, in training.
+        pooling: a text is the mean over its tokens, or the state at [CLS]. For latents it is always their mean.
+        dropout: of this vector, in training.
         word_dropout: in training each token is replaced by [MASK] with this probability (Iyyer et al. 2015, who leave
-            it out of the mean): the model cannot lean on single words that it saw once.
+            it out of the mean): so the model cannot rely on single words that it saw once.
         mask_id: the id of [MASK].
         kept_ids: tokens that are never replaced: [CLS], [SEP], padding.
     """
@@ -53,7 +53,7 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.encoder = encoder
         one_of("pooling", pooling, ("mean", "cls"))
-        # The states of latents, which are never padding, all count.
+        # The states of all latents count, because they are never padding.
         self.pooling = "all" if isinstance(encoder, LatentEncoder) else pooling
         self.word_dropout = probability("word_dropout", word_dropout)
         self.mask_id = mask_id
@@ -76,7 +76,7 @@ class TextClassifier(nn.Module):
             [B, C], logits.
 
         Raises:
-            ShapeError, DtypeError, ArgumentError: as the encoder's.
+            ShapeError, DtypeError, ArgumentError: as for the encoder.
         """
         if self.training and self.word_dropout:
             hidden = torch.rand(input_ids.shape, device=input_ids.device) < self.word_dropout
@@ -92,7 +92,7 @@ class TextClassifier(nn.Module):
 
         Args:
             ids: the token ids of each text, at least one.
-            types: which text of a pair each of them is from.
+            types: which text of a pair each token is from.
         """
         assert isinstance(self.encoder, Bert)
         hidden = unpadded.read(self.encoder, ids, known_types(self.encoder, types))

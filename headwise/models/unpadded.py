@@ -19,7 +19,7 @@ from headwise.models.packed_encoder import hidden_states
 from headwise.native.linear import Dtype
 
 TOKENS = 8192  # per pass
-RELATIVE_TOKENS = 1024  # of a model with a relative bias, which is as large as the square of that
+RELATIVE_TOKENS = 1024  # per pass of a model with a relative bias, whose size is the square of this
 
 
 def read(
@@ -30,18 +30,19 @@ def read(
     dtype: Dtype | None = None,
     tokens: int = TOKENS,
 ) -> list[Tensor]:
-    """The last hidden states of each text [S, M], S its own length.
+    """The last hidden states of each text [S, M], S is its own length.
 
     Args:
-        bert: on the CPU, in eval mode.
+        bert: a Bert on the CPU, in eval mode.
         ids: the token ids of each text, at least one.
         types: which text of a pair each token belongs to; None = all to the first.
-        tokens: at most so many in one pass, or one text that is longer.
-        dtype: of the products: "float32", "bfloat16" or "int8" (weights by output, activations by token). None = that
-            of the parameters. Where the model is hooked, watched or edited its modules run, in their own.
+        tokens: the most tokens in one pass, except for a single longer text.
+        dtype: the dtype of the products: "float32", "bfloat16" or "int8" (weights by output, activations by token).
+            None = that of the parameters. If the model is hooked, watched or edited, its modules run, in their own
+            dtype.
 
     Raises:
-        ArgumentError: an id that has no embedding; a dtype in which this model is not computed here.
+        ArgumentError: an id that has no embedding; a dtype that is not supported for this model.
     """
     encoder = bert.encoder(dtype)
     own = bert.embeddings.word.weight.dtype
@@ -84,7 +85,7 @@ def passes(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[list[int]]:
 
 def _pass(bert: BertEncoder, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[int]) -> Tensor:
     """[T, M], the hidden states of the tokens of all texts."""
-    if len(set(lengths)) == 1:  # nothing would be padded
+    if len(set(lengths)) == 1:  # no text would be padded
         shape = (len(lengths), lengths[0])
         return bert(ids_T.view(shape), None, None if types_T is None else types_T.view(shape)).flatten(0, 1)
     places_T = torch.cat([torch.arange(length) for length in lengths])

@@ -23,9 +23,9 @@ OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
 INT8 = 3
 FEW = 16  # queries that share a key head: keys and values are read where they are, and may be int8
-MOST = 64  # of the largest weights of a row
+MOST = 64  # the limit of the largest weights per row
 
-# What weights tell, by the names of headwise.h: dimensions (T: the largest, O: offsets, Y, X: of a picture) and dtype.
+# Statistics of weights by their names in headwise.h: dimensions (T: largest, O: offsets, Y, X: of a picture) and dtype.
 ANSWERS = {
     **dict.fromkeys(("highest", "log_sum", "entropy", "distance", "at_keys"), ("BHQ", torch.float32)),
     "received": ("BHK", torch.float32),
@@ -37,10 +37,10 @@ ANSWERS = {
     "greatest": ("BHYX", torch.float32),
 }
 
-# What is found beside the output, of the largest weights only one.
+# The statistics that can be computed together with the output; of the largest weights only one.
 BESIDE = frozenset({"highest", "log_sum", "entropy", "distance", "at_keys", "received", "top_weights", "top_keys"})
 
-# torch.compile does not look inside. torch.compiler.assume_constant_result is this too, but imports the compiler first,
+# torch.compile does not trace these. torch.compiler.assume_constant_result does the same, but imports the compiler,
 # which takes seconds.
 for each in (instruction_set, missing):
     each._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -80,12 +80,12 @@ def is_few(call: Scores) -> bool:
 
 
 def watcher(call: Scores) -> str | None:
-    """What would not see the native kernels compute a call; None if nothing follows it."""
+    """The name of what follows torch's operators and would miss a call by the native kernels; None without any."""
     return watching(call.q, call.k, getattr(call, "v", call.q), *call.option_tensors().values())
 
 
 def watching(*given: Tensor) -> str | None:
-    """What follows torch's operators on these tensors, and would miss a native one; None if nothing does."""
+    """The name of what follows torch's operators on these tensors and would miss a native one; None without any."""
     if _is_tracing():
         return "torch.jit.trace"
     if _are_functorch_transforms_active():
@@ -106,9 +106,9 @@ def forward(call: Scores, out: Tensor | None, *, sight: Sight | None = None, see
     Args:
         call: with values, if there is an `out`; one that `refuse` does not refuse.
         out: [B, H, Q, E], written; None = only the answers.
-        sight: what its mask allows; None = to be asked of it.
-        seed: of the dropout.
-        answers: contiguous, written: those of `ANSWERS` that are in `BESIDE`. See headwise.h.
+        sight: the allowed blocks of its mask; None = taken from the mask.
+        seed: the seed of the dropout.
+        answers: contiguous tensors to write to: statistics in `ANSWERS` that are in `BESIDE`. See headwise.h.
     """
     odd = torch.zeros(1, dtype=torch.int64, device="cpu")
     _call("hw_attention_forward", call, out, {**answers, "odd": odd}, sight=sight, seed=seed)
@@ -128,9 +128,9 @@ def backward(
     with_slopes: bool = False,
     with_sinks: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of q, k and v, and those of bias, slopes and sinks where they are asked for, else None.
+    """The gradients of q, k and v, and of bias, slopes and sinks if they are requested, else None.
 
-    They follow from what `forward` wrote, from the `sight` that it had, and from the gradient of the output, `d_out`.
+    They are computed from the results of `forward`, from its `sight`, and from the gradient of the output, `d_out`.
     """
     dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, call.v))
     d_bias = call.q.new_zeros(call.shape, dtype=torch.float32) if with_bias else None
@@ -150,11 +150,11 @@ def backward(
 def look(
     call: Scores, names: Collection[str], options: Mapping[str, Any], out: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """What the weights of a call tell, before dropout: the named ones of `ANSWERS`.
+    """Statistics of the weights of a call, before dropout: the `names` among `ANSWERS`.
 
     Args:
         call: one that `refuse` does not refuse.
-        names: of `ANSWERS`; top_weights and top_keys go together.
+        names: keys of `ANSWERS`; top_weights and top_keys go together.
         options: `share` of the weight for needed; `top`, at most 64; `size` (h, w) of the pictures; `offsets`, a
             sequence; `keys`, int64 [B|1, H|1, n], -1 = none.
         out: [B, H, Q, E], written in the same pass as the names of `BESIDE`; None = without the output.
@@ -196,7 +196,7 @@ def _call(
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     of_heads = [None if x is None else x.float().contiguous() for x in (call.sinks, call.slopes)]
     if sight is None:
-        sight = sight_of(call.mask, q_len, k_len)  # held until the call is over, as all that it points to
+        sight = sight_of(call.mask, q_len, k_len)  # kept until the call is over, with all that it points to
     dtype = DTYPES[call.q.dtype]
     k_scale, v_scale = (_numbers(getattr(call, name, None)) for name in ("k_scale", "v_scale"))
     top, offsets, keys = (answers.get(name) for name in ("top_keys", "offsets", "keys"))
@@ -226,7 +226,7 @@ def _call(
 
 
 def called(function: str, given: bytes) -> None:
-    """Call a function of the library. Raises ArgumentError for what it refuses."""
+    """Call a function of the library. Raises ArgumentError if the function refuses the call."""
     loaded = the_library()
     code = getattr(loaded, function)(given)
     if code:
@@ -235,7 +235,7 @@ def called(function: str, given: bytes) -> None:
 
 @functools.cache
 def the_library() -> CDLL:
-    """The library, which is there, on the threads of torch."""
+    """The library, which must exist, with the threads of torch."""
     loaded = library()
     assert loaded is not None
     share_threads(Path(torch.__file__).parent)

@@ -1,7 +1,7 @@
-"""Compiles the native kernels: `python headwise/native/build.py [instruction sets] [flags]`; standard library alone.
+"""Compiles the native kernels: `python headwise/native/build.py [instruction sets] [flags]`. Imports no other package.
 
 Installing headwise calls it where a C++17 compiler is found (`hatch_build.py`). Each instruction set is one object file
-of the same source; which is used is decided when the library is loaded.
+of the same source; the choice among them is made when the library is loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLAGS = shlex.split(
     "-std=c++17 -O3 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast "
     "-fno-exceptions -fno-rtti -Wall -Wextra -Wno-unknown-warning-option -Wno-maybe-uninitialized"
 )
-MACOS = "11.0"  # the oldest on which the library runs
+MACOS = "11.0"  # the oldest version on which the library runs
 WIDE = ["-mprefer-vector-width=512"]
 INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a processor: name -> flags, from the plainest
     "x86_64": {
@@ -38,27 +38,27 @@ INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a processor: name ->
     },
     "aarch64": {"portable": [], "bf16": ["-march=armv8.2-a+bf16"]},
 }
-INSTRUCTION_SETS["arm64"] = INSTRUCTION_SETS["aarch64"]  # as macOS calls it
+INSTRUCTION_SETS["arm64"] = INSTRUCTION_SETS["aarch64"]  # the name on macOS
 
 
 def is_current(path: Path = FOLDER / NAME) -> bool:
-    """Whether the library is there and newer than its sources."""
+    """Whether the library exists and is newer than its sources."""
     sources = [Path(__file__), FOLDER / "headwise.h", *(FOLDER / "src").iterdir()]
     return path.exists() and path.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def interface() -> int:
-    """A number of headwise.h, which the library keeps: with another header it would read its calls wrong."""
+    """A number for the contents of headwise.h, stored in the library: with another header it would misread calls."""
     return zlib.crc32((FOLDER / "headwise.h").read_bytes())
 
 
 class BuildError(RuntimeError):
-    """No compiler, or one that failed; with what it said."""
+    """There is no compiler, or it failed; the message has its output."""
 
 
 def compiler() -> list[str]:
     """The command of CXX, or the first of c++, g++ and clang++. Raises BuildError if there is none."""
-    architectures = shlex.split(os.environ.get("ARCHFLAGS", ""))  # of macOS: "-arch arm64"
+    architectures = shlex.split(os.environ.get("ARCHFLAGS", ""))  # on macOS: "-arch arm64"
     if asked := os.environ.get("CXX"):
         return shlex.split(asked) + architectures
     for name in ("c++", "g++", "clang++"):
@@ -74,11 +74,11 @@ def target() -> tuple[str, str]:
 
 
 def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[str, ...] = ()) -> Path:
-    """Compile the library, and put it in the place of an older one. Returns its path.
+    """Compile the library, and replace an older one. Returns its path.
 
     Args:
         to: the file to write.
-        only: these instruction sets; () = all that the compiler knows of its processor.
+        only: only these instruction sets; () = all that the compiler knows for its processor.
         extra: further flags, such as -fsanitize=address.
 
     Raises:
@@ -87,7 +87,7 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
     command = compiler()
     processor, system = target()
     on_macos = "darwin" in system
-    # ELF: without the C++ library, of which nothing is used, so that its version does not matter.
+    # ELF: without the C++ library, which is not used, so that its version does not matter.
     extra = (*extra, f"-mmacosx-version-min={MACOS}") if on_macos else extra
     to_link = [] if on_macos else ["-Wl,--as-needed"]
     sets = INSTRUCTION_SETS.get(processor, {"portable": []})
@@ -119,7 +119,7 @@ def _takes(command: list[str], flags: list[str]) -> bool:
     try:
         _run([*command, *flags, "-fsyntax-only", "-x", "c++", os.devnull])
     except BuildError:
-        return not flags  # the plainest set is compiled in any case, and says what is wrong
+        return not flags  # the plainest set is always compiled, and its errors are shown
     return True
 
 

@@ -1,4 +1,4 @@
-"""One step of a decoder's layers, of packed weights, by the native kernels; src/decoder.hpp.
+"""Runs one step of a decoder's layers, with packed weights, by the native kernels; src/decoder.hpp.
 
 Only this module knows the layout of hw_decoder. Dimension letters: N texts, w hypotheses of each, T = N · w tokens,
 M model, L layers, S slots, K source tokens, V vocabulary.
@@ -22,12 +22,13 @@ _DECODER = struct.Struct("=12q2dQ2Q2q2Q2Q2qQ2Qq2Qd4Q3Q")
 
 
 class Read(NamedTuple):
-    """What the steps before have left.
+    """The state that earlier steps have left.
 
     Args:
         keys, values: [L, room, S, w, M], float32 and contiguous; a step writes the slot of its token.
-        past: [N, w, S], int64 and contiguous: which hypothesis of a text wrote each slot of the past of another.
-        places: [N], int64: the slot of the token that is read now.
+        past: [N, w, S], int64 and contiguous: which hypothesis of the text wrote each slot of the past of each
+            hypothesis.
+        places: [N], int64: the slot of the current token.
     """
 
     keys: Tensor
@@ -45,17 +46,17 @@ class Source(NamedTuple):
 
 
 class Decoder:
-    """Layers whose weights are packed, with norms before their branches, and the table of the logits.
+    """Layers with packed weights and with norms before their branches, and the table of the logits.
 
     Args:
         layers: at least one.
-        num_heads: H, of queries, keys and values alike.
+        num_heads: H, the same for queries, keys and values.
         activation: one of `ACTIVATIONS`.
         scale, cross_scale: the factors on q kᵀ.
-        norm: behind the layers.
-        vocabulary: of the logits.
+        norm: the norm after the layers.
+        vocabulary: the packed table of the logits.
         rms: whether the norms are RMSNorm.
-        frequencies: of `Turns`.
+        frequencies: as for `Turns`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Decoder:
         rms: bool,
         frequencies: Tensor | None,
     ) -> None:
-        self.layers, self.norm, self.vocabulary = tuple(layers), norm, vocabulary  # which own what is pointed to
+        self.layers, self.norm, self.vocabulary = tuple(layers), norm, vocabulary  # these own the memory
         first = layers[0]
         self.dim, self.dtype = first.qkv.inputs, DTYPES[first.qkv.dtype]
         self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
@@ -81,19 +82,19 @@ class Decoder:
         self._turns = Turns(frequencies)
 
     def logits(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
-        """Logits [T, V] behind these tokens.
+        """The logits [T, V] of the tokens after these tokens.
 
         Args:
-            x_TM: what the first layer reads, float32.
-            read: of the steps before.
-            source: of layers with cross-attention.
+            x_TM: the input of the first layer, float32.
+            read: the state of earlier steps.
+            source: the source, for layers with cross-attention.
         """
         out = torch.empty(len(x_TM), self.vocabulary.outputs)
         self._step(x_TM, read, source, logits=out)
         return out
 
     def hidden(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
-        """The hidden states [T, M] of these tokens. Arguments as of `logits`."""
+        """The hidden states [T, M] of these tokens. Arguments as for `logits`."""
         out = torch.empty(len(x_TM), self.dim)
         self._step(x_TM, read, source, hidden=out)
         return out

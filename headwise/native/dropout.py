@@ -29,10 +29,10 @@ def refuse(x: Tensor) -> str | None:
 
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
-    """x / (1 - p) where a number is kept, else 0. It has derivatives of any order.
+    """x / (1 - p) where a number is kept, else 0. Derivatives of any order exist.
 
-    Which numbers are kept follows from torch's generator on the CPU, and not from the number of threads. A
-    TorchFunctionMode sees the call, by the name and the arguments of `torch.nn.functional.dropout`.
+    The choice of numbers depends on torch's generator on the CPU, not on the number of threads. A
+    TorchFunctionMode sees the call, with the name and the arguments of `torch.nn.functional.dropout`.
 
     Args:
         x: one that `refuse` does not refuse.
@@ -49,7 +49,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """The derivative is the same function: of the same seed."""
+    """The derivative is the same function with the same seed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:

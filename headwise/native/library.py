@@ -1,6 +1,6 @@
-"""The compiled library: whether it is there, which instruction set it uses, and its functions by ctypes.
+"""The compiled library: whether it exists, which instruction set it uses, and its functions by ctypes.
 
-ctypes rather than an extension module: one library then serves every version of Python and of torch, and a call, which
+It uses ctypes, not an extension module, so that one library fits every version of Python and torch. A call, which
 passes one pointer, takes two microseconds. It releases the GIL.
 
 torch is not imported here: `headwise --version` asks which instruction set is used.
@@ -18,13 +18,13 @@ from headwise.errors import ArgumentError
 from headwise.native.build import FOLDER, NAME, interface
 
 VARIABLE = "HEADWISE_NATIVE"  # an instruction set, or "off"
-THREADS = "HEADWISE_THREADS"  # "own", or those of torch
+THREADS = "HEADWISE_THREADS"  # "own", or the threads of torch
 AGAIN = f"python {FOLDER / 'build.py'}"
 
 
 @functools.cache
 def _found() -> tuple[ctypes.CDLL | None, str]:
-    """The library; or None, and why there is none."""
+    """(the library or None, the reason why there is none)."""
     asked, path = os.environ.get(VARIABLE, ""), FOLDER / NAME
     if asked == "off":
         return None, f"{VARIABLE} is off"
@@ -52,10 +52,10 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
 
 
 def library() -> ctypes.CDLL | None:
-    """The library, on the instruction set of HEADWISE_NATIVE or the machine's best; None if it is not to be had.
+    """The library, on the instruction set of HEADWISE_NATIVE or the machine's best; None if there is none.
 
     Raises:
-        ArgumentError: HEADWISE_NATIVE names none that this machine has.
+        ArgumentError: HEADWISE_NATIVE names an instruction set that this machine lacks.
     """
     return _found()[0]
 
@@ -66,11 +66,11 @@ def missing() -> str | None:
 
 
 def share_threads(folder: Path) -> None:
-    """Have the library use the threads of the OpenMP runtime that torch, in this folder, has loaded, if there is one.
+    """Let the library use the threads of the OpenMP runtime that torch has loaded from this folder, if there is one.
 
-    After an operation of torch its threads stay awake for some milliseconds, in case there is more to do. Threads
-    beside them would get half of each core. On Linux; elsewhere, after a fork, and with HEADWISE_THREADS=own it has
-    its own.
+    After an operation of torch torch's threads stay awake for some milliseconds, in case there is more work. Threads
+    beside them would get half of each core. On Linux only: elsewhere, after a fork, and with HEADWISE_THREADS=own the
+    library uses its own threads.
     """
     loaded, maps = library(), Path("/proc/self/maps")
     if loaded is None or os.environ.get(THREADS) == "own" or not maps.exists():
@@ -84,13 +84,13 @@ def share_threads(folder: Path) -> None:
 
 
 def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
-    """Those that this machine has, from the plainest; [] without the library."""
+    """The instruction sets that this machine has, from the plainest; [] without the library."""
     loaded = loaded or library()
     return [] if loaded is None else [name for which, name in enumerate(_names(loaded)) if loaded.hw_isa_here(which)]
 
 
 def _names(loaded: ctypes.CDLL) -> list[str]:
-    """All that were compiled."""
+    """The names of all instruction sets that were compiled."""
     names: list[str] = []
     while (name := loaded.hw_isa_name(len(names))) is not None:
         names.append(name.decode())
@@ -98,13 +98,13 @@ def _names(loaded: ctypes.CDLL) -> list[str]:
 
 
 def instruction_set() -> str | None:
-    """The one in use; None without the library."""
+    """The instruction set in use; None without the library."""
     loaded = library()
     return None if loaded is None else loaded.hw_isa_name(loaded.hw_isa_used()).decode()
 
 
 def use(name: str) -> None:
-    """Take an instruction set from now on. Raises ArgumentError if the machine or the library lacks it."""
+    """Use an instruction set from now on. Raises ArgumentError if the machine or the library lacks it."""
     loaded = library()
     if loaded is None:
         raise ArgumentError(f"{VARIABLE}: {name!r} cannot be used, the native kernels are off: {missing()}")

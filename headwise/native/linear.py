@@ -1,4 +1,4 @@
-"""Linear layers of packed weights by the native kernels, alone and as the layers of an encoder; src/linear.hpp.
+"""Linear layers with packed weights by the native kernels, alone and as the layers of an encoder; src/linear.hpp.
 
 Only this module knows the layout of hw_linear, hw_encoder and hw_layer. Dimension letters: T tokens, M model.
 """
@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from headwise.errors import ShapeError
 from headwise.native.attend import called
 
-PANEL = 64  # columns of packed weights that stand together
+PANEL = 64  # columns of packed weights that are stored together
 DTYPES = {"float32": 0, "bfloat16": 1, "int8": 3}  # as in headwise.h
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 
@@ -36,18 +36,18 @@ _NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, *_NO_NORM)
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a linear layer in the order that products read: hw_weights of headwise.h."""
+    """The weights of a linear layer in the order in which products read them: hw_weights of headwise.h."""
 
     outputs: int
     inputs: int
     dtype: Dtype
-    data: Tensor  # [N / 64, K / n, 64], of 4 bytes: a float, n = 2 bf16 or n = 4 int8
+    data: Tensor  # [N / 64, K / n, 64], elements of 4 bytes: a float, n = 2 bf16 or n = 4 int8
     bias: Tensor
     scale: Tensor | None = None
     offset: Tensor | None = None
 
     def fields(self) -> tuple[int, ...]:
-        """hw_weights."""
+        """The fields of hw_weights."""
         return tuple(0 if x is None else x.data_ptr() for x in (self.data, self.bias, self.scale, self.offset))
 
 
@@ -60,7 +60,7 @@ class Norm:
     eps: float
 
     def fields(self) -> tuple[Any, ...]:
-        """hw_norm."""
+        """The fields of hw_norm."""
         return (self.weight.data_ptr(), self.bias.data_ptr(), self.eps)
 
 
@@ -74,14 +74,14 @@ class Embeddings:
     norm: Norm
 
     def fields(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor) -> tuple[Any, ...]:
-        """hw_embeddings."""
+        """The fields of hw_embeddings."""
         tensors = (ids_T, types_T, places_T, self.word, self.type, self.position)
         return (*(x.data_ptr() for x in tensors), *self.norm.fields())
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The parts of a layer. None: it does not have this one. An encoder has none of these."""
+    """The parts of a layer. None = the layer does not have this part, which an encoder's layer never has."""
 
     qkv: Weights
     out: Weights
@@ -95,7 +95,7 @@ class Layer:
     cross_norm: Norm | None = None
 
     def packed(self) -> bytes:
-        """hw_layer."""
+        """The bytes of hw_layer."""
         weights = (self.qkv, self.out, self.up, self.down, self.cross_q, self.cross_out, self.gate)
         norms = (self.attention_norm, self.mlp_norm, self.cross_norm)
         fields = [field for x in weights for field in (_NO_WEIGHTS if x is None else x.fields())]
@@ -109,9 +109,9 @@ def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -
     int8 is symmetric, with a scale for each output: the largest weight of an output becomes 127.
 
     Args:
-        weight: [N, K], of a float dtype.
+        weight: [N, K], a float dtype.
         bias: [N]; None = 0.
-        dtype: of the products.
+        dtype: the dtype of the products.
     """
     outputs, inputs = weight.shape
     rows, scale, offset = _padded(_padded(weight.float()).T).T, None, None
@@ -129,7 +129,7 @@ def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -
 
 @torch.no_grad()
 def norm_of(weight: Tensor | None, bias: Tensor | None, size: int, eps: float) -> Norm:
-    """A LayerNorm over `size` numbers; None is a weight of 1 and a bias of 0."""
+    """A LayerNorm over `size` numbers; None means a weight of 1, a bias of 0."""
     weight = torch.ones(size) if weight is None else weight
     bias = torch.zeros(size) if bias is None else bias
     return Norm(_padded(weight.float()), _padded(bias.float()), eps)
@@ -151,8 +151,8 @@ def linear(
     """act(x Wᵀ + b), or LayerNorm(residual + x Wᵀ + b): float32 [T, N]. No gradients.
 
     Args:
-        x: [T, K]. With weights of int8 each row becomes int8 by a scale of its own.
-        weights: of `pack`.
+        x: [T, K]. With int8 weights each row becomes int8 with its own scale.
+        weights: the result of `pack`.
         activation: one of `ACTIVATIONS`.
         residual, norm: [T, N] and a LayerNorm over N, together.
 
@@ -177,13 +177,13 @@ def linear(
 
 
 class Angles(NamedTuple):
-    """cos and sin [positions, n] of rotary positions. Nothing changes them: a call that holds them may be running."""
+    """cos and sin [positions, n] of rotary positions. They are never changed, because a running call may read them."""
 
     cos: Tensor
     sin: Tensor
 
     def fields(self) -> tuple[int, int, int, int]:
-        """cos, sin, how many positions these are, and n."""
+        """cos, sin, the number of positions, and n."""
         return (self.cos.data_ptr(), self.sin.data_ptr(), *self.cos.shape)
 
 
@@ -191,7 +191,7 @@ class Turns:
     """Angles of rotary positions: dimensions i and i + n of a head at position p are turned by p · frequencies[i].
 
     Args:
-        frequencies: [n], radians a position; None = nothing is turned.
+        frequencies: [n], radians per position; None = nothing is turned.
     """
 
     def __init__(self, frequencies: Tensor | None) -> None:
@@ -199,29 +199,29 @@ class Turns:
         self._angles = Angles(torch.empty(0, 0), torch.empty(0, 0))
 
     def angles(self, positions: int) -> Angles:
-        """Those of at least so many positions. To be held until the call that reads them is over.
+        """The angles of at least so many positions. Keep them alive until the call that reads them is over.
 
-        Others take their place here when a longer text comes, maybe by another thread.
+        They are replaced here when a longer text comes, maybe in another thread.
         """
         angles = self._angles
         if self._frequencies is not None and len(angles.cos) < positions:
             phases = (torch.arange(2 * positions)[:, None].float() * self._frequencies).double()
-            # The last bit of a float32 cosine depends on the place in memory, and so on the number of positions.
+            # The last bit of a float32 cosine depends on its place in memory, and so on the number of positions.
             angles = self._angles = Angles(phases.cos().float(), phases.sin().float())
         return angles
 
 
 class Encoder:
-    """Layers whose weights are packed.
+    """The layers of an encoder with packed weights.
 
     Args:
         layers: at least one.
-        num_heads: H, of queries, keys and values alike.
+        num_heads: H, the same for queries, keys and values.
         activation: one of `ACTIVATIONS`.
         scale: the factor on q kᵀ.
-        embeddings: what `embed` reads.
-        last: the norm behind layers whose norms stand before the branches; None = they stand behind them, as in BERT.
-        frequencies: of `Turns`, for weights of float32; None = without rotary positions.
+        embeddings: the tables for `embed`.
+        last: the norm after layers with norms before the branches; None = norms are after the branches, as in BERT.
+        frequencies: as for `Turns`, for float32 weights; None = without rotary positions.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Encoder:
         last: Norm | None = None,
         frequencies: Tensor | None = None,
     ) -> None:
-        self.layers, self.embeddings = tuple(layers), embeddings  # which own the memory that is pointed to
+        self.layers, self.embeddings = tuple(layers), embeddings  # these own the memory that is pointed to
         first = layers[0]
         self.dim = first.qkv.inputs
         self.sizes = (self.dim, num_heads, first.up.outputs, ACTIVATIONS[activation], len(layers))
@@ -246,25 +246,25 @@ class Encoder:
         self._last = None if last is None else ctypes.create_string_buffer(_NORM.pack(*last.fields()), _NORM.size)
 
     def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None) -> Tensor:
-        """The hidden states [T, M] of texts that stand behind one another, in place.
+        """The hidden states [T, M] of concatenated texts, in place.
 
         Args:
-            x_TM: [T, M], float32 and contiguous: what the first layer reads.
+            x_TM: [T, M], float32 and contiguous: the input of the first layer.
             first: [texts + 1], int64: where each text begins; the last number is T.
-            qkv: of `room_for_qkv`, to be filled with the queries, keys and values of each layer.
+            qkv: the result of `room_for_qkv`, filled with the queries, keys and values of each layer.
         """
         return self._run(x_TM, first, _NO_EMBEDDINGS, qkv)
 
     def embed(
         self, ids_T: Tensor, types_T: Tensor, places_T: Tensor, first: Tensor, qkv: Tensor | None = None
     ) -> Tensor:
-        """The hidden states [T, M] from numbers of words, types and positions, int64, that are in the tables."""
+        """The hidden states [T, M] from the ids of words, types and positions, int64, which must be in the tables."""
         assert self.embeddings is not None
         fields = self.embeddings.fields(ids_T, types_T, places_T)
         return self._run(torch.empty(len(ids_T), self.dim), first, fields, qkv)
 
     def room_for_qkv(self, tokens: int) -> Tensor:
-        """[layers, T, 3, H, D], not filled yet, in the dtype in which attention reads them."""
+        """An empty tensor [layers, T, 3, H, D] in the dtype in which attention reads queries, keys and values."""
         dtype = torch.float32 if self.dtype == DTYPES["float32"] else torch.bfloat16
         heads = self.sizes[1]
         return torch.empty(len(self.layers), tokens, 3, heads, self.dim // heads, dtype=dtype)

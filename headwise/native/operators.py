@@ -1,7 +1,7 @@
 """The native kernels as operators of torch: `headwise::attend`, which torch.compile and torch.export keep in a graph.
 
-Eager calls do not go through them: that would take longer than a small call. A mask is a band, by its two limits, or
-any other as bool [B|1, H|1, Q, K]. Programs that hold an operator run where headwise has been imported.
+Eager calls do not use these operators, which would take longer than a small call. A mask is a band, by its two limits,
+or any other mask as bool [B|1, H|1, Q, K]. Programs with an operator run where headwise has been imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwise.masks.band import Band
 from headwise.masks.cellwise import Dense
 from headwise.native import attend as kernels
 
-NO_LIMIT = 2**40  # of a band
+NO_LIMIT = 2**40  # the limit of a band without a limit
 
 
 def attend(call: AttentionCall) -> Tensor:
@@ -65,7 +65,7 @@ def _like(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, 
     "bool with_sinks) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _attend_backward(d_out: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The gradients of q, k and v, and those of bias, slopes and sinks, of no size where they are not asked for."""
+    """The gradients of q, k and v, and of bias, slopes and sinks, which are empty if they are not requested."""
     *inputs, with_bias, with_slopes, with_sinks = rest
     call, seed = _call(*inputs)
     asked = {"with_bias": with_bias, "with_slopes": with_slopes, "with_sinks": with_sinks}

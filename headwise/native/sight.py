@@ -1,4 +1,4 @@
-"""A mask as the native kernels take it: a band by its two limits, any other as blocks of 64 × 64 with their bits."""
+"""A mask for the native kernels: a band by its two limits, any other mask as blocks of 64 × 64 with their bits."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from headwise.masks.extent import Rectangles
 
 SIZE = 64
 TOGETHER = 512  # blocks whose cells are evaluated at once
-GROUP = 8  # rows that are computed together, about: those of a block that see nothing of it are left out
+GROUP = 8  # rows that are computed together, about: rows that see nothing of a block are skipped
 ALL, BAND, BLOCKS = range(3)  # as in headwise.h
 
 
 class RunList(NamedTuple):
-    """Blocks of 64 × 64 in which a mask allows something, in runs; those of a tile of 64 queries stand together."""
+    """Runs of blocks of 64 × 64 in which a mask allows something; the runs of a tile of 64 queries are together."""
 
     matrix: NDArray[np.int64]  # [B|1, H|1]: the first tile of each matrix
-    tiles: NDArray[np.int64]  # [tiles + 1]: where the runs of each begin
+    tiles: NDArray[np.int64]  # [tiles + 1]: where the runs of each tile begin
     runs: NDArray[np.int64]  # [runs + 1, 3]: how many blocks come before, number of the first, first word or -1
-    words: NDArray[np.uint64]  # [patterns, 64]: bit j of a query's word: whether it sees key j of a block
+    words: NDArray[np.uint64]  # [patterns, 64]: bit j of a query's word = the query sees key j of the block
 
 
 class Sight(NamedTuple):
-    """What the header's fields of the mask hold; `cells` is how many are computed of one head of one example."""
+    """The values of the header's fields for the mask; `cells` is the number of computed cells per example and head."""
 
     kind: int
     cells: int
@@ -39,7 +39,7 @@ class Sight(NamedTuple):
 
 
 def sight_of(mask: Mask | None, q_len: int, k_len: int) -> Sight:
-    """The mask, aligned, of calls of these lengths; remembered with it."""
+    """The aligned mask for calls of these lengths; remembered with the mask."""
     if mask is None:
         return Sight(ALL, q_len * k_len)
     return mask.remember(("native", q_len, k_len), lambda mask: _sight(mask, q_len, k_len))
@@ -53,7 +53,7 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
         keys = np.minimum(k_len, rows + high + 1) - np.maximum(0, rows + low)
         return Sight(BAND, int(np.maximum(keys, 0).sum()), low, high)
     found = mask.runs_of_blocks(q_len, k_len, SIZE)
-    # Of runs that are partly allowed each block, and then again those together that have the same words.
+    # Runs that are partly allowed are split into blocks, and blocks with the same words are joined again.
     count = np.where(found.some, found.hi - found.lo, 1)
     of = np.repeat(np.arange(len(count)), count)
     within = np.arange(len(of)) - np.repeat(count.cumsum() - count, count)
@@ -76,9 +76,9 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
 def _words(
     mask: Mask, q_len: int, k_len: int, found: BlockRuns, row: NDArray[np.int64], col: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The words of the blocks of a mask [patterns, 64], a word a query, and which of them each block has.
+    """The words of the blocks of a mask [patterns, 64], one word per query, and the number of each block's pattern.
 
-    Many blocks look the same, such as those on the diagonal: what a pattern is, is looked up in one of its blocks.
+    Many blocks are equal, such as those on the diagonal: a pattern is evaluated in one of its blocks.
     """
     if not len(row):
         return np.empty((0, SIZE), np.uint64), row

@@ -1,7 +1,7 @@
 """The state of an attention module between calls: the keys and values (or latents) of the tokens so far.
 
-A module appends what it made of the new tokens and gets back all that they may look at. The tensors lie in
-`headwise.nn.cache_storage`; here is what they mean: lengths, positions, real tokens, and whose cache it is.
+A module appends its tensors for the new tokens and gets back all tensors that these may attend to. The tensors are in
+`headwise.nn.cache_storage`; this file has their meaning: lengths, positions, real tokens, and the owner of the cache.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from headwise.quantized import Int8
 class Cache:
     """The cached tokens of one attention module; `child` makes one for each module of a stack.
 
-    Without options it grows: a step copies only its own tokens. Appending while autograd follows a tensor joins out of
-    place, so gradients reach the tokens of every step.
+    Without options it grows: a step copies only its own tokens. If autograd follows a tensor, appending joins tensors
+    out of place, so gradients reach the tokens of every step.
 
     Tensors are [B, ·, S, ·], any number of them and of any widths. Rows of different lengths are padded on the left:
-    every row stands as [padding, tokens] with its last token in the last slot. Slots are what is held and counted,
-    padding included; positions count real tokens. A cache to which nothing was ever appended speaks for its longest
-    child, so the cache of a stack answers `length`, `real` and `next_positions` too.
+    every row is [padding, tokens], with its last token in the last slot. Slots are the places that are held and
+    counted, padding included; positions count real tokens. A cache to which nothing was ever appended answers for its
+    longest child, so the cache of a stack answers `length`, `real` and `next_positions` too.
 
     Args:
         capacity: allocate so many slots at once, at the first append; one token more raises CacheError.
-        window: keep only the last `window` slots, in bounded memory. What is appended one token at a time then sees
+        window: keep only the last `window` slots, in bounded memory. A token that is appended alone then sees
             the `window` tokens before it and itself, as by `masks.window(window, 0)`.
-        dtype: None = that of the tokens. torch.int8: rounded, with one scale a token and head (`headwise.Int8`), in a
-            quarter of the memory of float32. The projections of a memory are not rounded, and no gradient reaches
-            what is.
+        dtype: None = that of the tokens. torch.int8: rounded, with one scale per token and head (`headwise.Int8`), in a
+            quarter of the memory of float32. The projections of a memory are not rounded. Rounded tensors get no
+            gradient.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Cache:
         self._padded = False  # the last buffer of the slots holds their positions, int32 [B, 1, n, 1], -1 = padding
         self._seen: tuple[int, Tensor | None] = (0, None)  # the slots that the last append returned: n, their positions
 
-    # What is held
+    # Contents
 
     @property
     def length(self) -> int:
@@ -80,7 +80,7 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """Bytes of what is held, including all children: `size` × bytes per token, plus the projections of a memory."""
+        """Bytes that are held, including all children: `size` × bytes per token, plus the projections of a memory."""
         slots = sum(x.nbytes for part in self._parts() for x in part._tensors())
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
@@ -116,7 +116,7 @@ class Cache:
     def key_positions(self, *, device: torch.device | str) -> Tensor:
         """Positions of the n slots that the last `append` returned, int64 [n]; [B, n] if any row has padding.
 
-        Padding gets 0. After `reorder` or `crop`: of the slots held.
+        Padding gets 0. After `reorder` or `crop`: positions of the slots that are held.
         """
         cache = self._speaker
         count, positions = cache._seen
@@ -124,16 +124,16 @@ class Cache:
             return torch.arange(cache._length - count, cache._length, device=device)
         return positions.to(device, torch.int64).clamp(min=0)
 
-    # What changes it
+    # Changes
 
     def append(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Hold the new tokens; returns everything that they may look at, in the order of positions.
+        """Append the new tokens; returns everything that they may attend to, in the order of positions.
 
         A growing cache returns all that it holds; one with a window the slots that it held and the new ones, and then
-        keeps the last `window`. What is returned is a view that later calls do not change.
+        keeps the last `window`. The result is a view that later calls do not change.
 
         Args:
-            tensors: each [B, ·, S, ·], alike in all but S to those before.
+            tensors: each [B, ·, S, ·], with the sizes of the earlier ones except for S.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, which must be on the left of
                 each row. The tokens that the row had before move right, so that no padding comes between tokens:
                 [padding, old tokens, new tokens]. While torch.compile traces, the values are not checked.
@@ -142,14 +142,14 @@ class Cache:
             Each [B, ·, n, ·].
 
         Raises:
-            CacheError: B, a width, a dtype or a device differs from what is held, or the capacity does not suffice.
+            CacheError: B, a width, a dtype or a device differs from the cache, or the capacity is too small.
             ShapeError, DtypeError, ArgumentError: arguments that cannot be appended at all.
         """
         held = self.append_held(*tensors, real=real)
         return tuple(x.dequantized() if isinstance(x, Int8) else x for x in held)
 
     def append_held(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor | Int8, ...]:
-        """`append`, but what it returns is as it is held: `Int8` in a cache of int8, which `attention` takes."""
+        """`append`, but the result has the form in which it is held: `Int8` in an int8 cache, as for `attention`."""
         batch, count = check_tensors(tensors)
         real = left_padded(real, batch, count)
         dtypes = [x.dtype for x in tensors]
@@ -183,9 +183,9 @@ class Cache:
         return tuple(Int8(values, scale[..., 0], dtype) for values, scale, dtype in pairs)
 
     def reorder(self, order: Tensor, *, memories: bool = True) -> None:
-        """Row i becomes what row order[i] was: int64 [B'], for beams; B' may differ from B. A memory follows.
+        """Row i becomes the old row order[i]: int64 [B'], for beams; B' may differ from B. A memory is reordered too.
 
-        memories=False leaves memories as they are, where rows change places only among those that read the same one.
+        memories=False does not reorder memories: for rows that change places only with rows of the same memory.
         """
         if not isinstance(order, Tensor) or order.dtype not in (torch.int64, torch.int32) or order.ndim != 1:
             received = f"{order.dtype} {list(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
@@ -204,10 +204,10 @@ class Cache:
             part._see_held()
 
     def crop(self, length: int) -> None:
-        """Forget everything after the first `length` slots, padding counted. What is shorter stays, and so do memories.
+        """Forget everything after the first `length` slots, padding counted. Shorter caches and memories do not change.
 
         Raises:
-            CacheError: a window let go of tokens that the next token would have to see; the cache is unchanged.
+            CacheError: the window has dropped tokens that the next token would have to see; the cache is unchanged.
         """
         if not isinstance(length, int) or length < 0:
             raise ArgumentError(
@@ -227,7 +227,7 @@ class Cache:
         for part in self._parts():
             part._forget()
 
-    # Whose it is
+    # Owner and parts
 
     def child(self, name: str) -> Cache:
         """The cache of one part of a module, made at first use with the same options."""
@@ -249,13 +249,13 @@ class Cache:
             )
 
     def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:
-        """The projections of a memory that is read at every step: `make(key, value)`, called once, then kept.
+        """The projections of a memory that is read at every step: the result of `make(key, value)`, called once.
 
-        The same key and value pass again, as the same objects (free) or with equal content (compared; while
+        Later calls must pass the same key and value: the same objects (free), or equal contents (compared; while
         torch.compile traces, only their shapes are). Projections and memory are kept as they are, gradients included.
 
         Raises:
-            CacheError: another key or value, or one that was changed in place.
+            CacheError: another key or value, or a key or value that was changed in place.
         """
         if self._memory is None:
             self._memory = Memory(key, value, make)
@@ -266,7 +266,7 @@ class Cache:
     def __deepcopy__(self, memo: dict[int, object]) -> Cache:
         twin = Cache.__new__(Cache)
         twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
-        twin._owner = self._owner  # the same module: a copy of a cache is for it, a copy of a module has its own
+        twin._owner = self._owner  # a copy of a cache belongs to the same module; a copy of a module has its own cache
         return twin
 
     def __getstate__(self) -> dict[str, object]:
@@ -299,7 +299,7 @@ class Cache:
             yield from child._parts()
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        """The held slots of what was appended."""
+        """The held slots of the appended tensors."""
         held = () if self._slots is None else self._slots.held()
         return held[:-1] if self._padded else held
 
@@ -336,14 +336,14 @@ def bind(cache: Cache | None, owner: nn.Module) -> None:
     """`cache.bind(owner)`, if there is a cache.
 
     Raises:
-        DtypeError: it is no cache.
+        DtypeError: it is not a cache.
         ArgumentError: inside `context_parallel`.
     """
     if cache is None:
         return
     if not isinstance(cache, Cache):
         raise DtypeError(f"cache: expected a headwise.nn.Cache or None. Received: cache={type(cache).__name__}")
-    if parallel.current() is not None:  # it would count the rows of this process from 0
+    if parallel.current() is not None:  # the cache would count the rows of this process from 0
         raise ArgumentError(
             "context_parallel: expected cache=None. Received: a cache. Compute steps on a cache outside"
         )

@@ -1,4 +1,4 @@
-"""What may be appended to a cache: tensors that fit each other and what it holds, with padding on the left."""
+"""Checks of what is appended to a cache: tensors must fit each other and the cache, with padding on the left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_tensors(tensors: tuple[Tensor, ...]) -> tuple[int, int]:
 
 
 def check_alike(held: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
-    """Raise CacheError unless the tensors can be appended to what is held."""
+    """Raise CacheError unless the tensors can be appended to those that are held."""
     if len(held) != len(tensors):
         raise CacheError(
             f"append: expected {len(held)} tensors, as this cache holds. Received: {len(tensors)}. {AGAIN}"
@@ -58,7 +58,7 @@ def check_alike(held: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
 
 
 def left_padded(real: Tensor | None, batch: int | None, count: int) -> Tensor | None:
-    """The real ones of [B, count] tokens as bool, with padding on the left of each row; None = all are real."""
+    """The real tokens as bool [B, count], with padding on the left of each row; None = all are real."""
     real = as_real(real, batch, count)
     if real is None or is_traced():
         return real

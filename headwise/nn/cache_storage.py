@@ -1,8 +1,8 @@
-"""Where a cache keeps its tensors: buffers with room for more tokens, and the projections of a memory.
+"""Storage of a cache: buffers with room for more tokens, and the projections of a memory.
 
-What was handed out is never written over: later tokens go behind it, and whatever would move or replace it (a full
-buffer, another order of beams, a shift, other tokens after a crop) goes into new buffers. So a record of an earlier
-step stays right without a copy of the past.
+Tensors that were returned are never written over: later tokens go behind them, and any change that would move or
+replace them (a full buffer, another order of beams, a shift, other tokens after a crop) uses new buffers. So a record
+of an earlier step stays right without a copy of the past.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwise.errors import CacheError
 
 Make = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
-SPARE = 32  # tokens: room to spare in a new buffer without a capacity, at least
+SPARE = 32  # tokens: the least spare room in a new buffer without a capacity
 
 
 class Slots:
@@ -27,11 +27,11 @@ class Slots:
     """
 
     def __init__(self, tensors: Sequence[Tensor], capacity: int | None, window: int | None) -> None:
-        """Made empty, for tensors like these."""
+        """An empty storage for tensors like these."""
         self.capacity, self.window = capacity, window
         self.buffers = tuple(x.new_empty(*x.shape[:2], 0, x.shape[3]) for x in tensors)
         self.start = self.stop = 0
-        self._writable = 0  # slots from `stop` up to here may be written; nobody has seen them
+        self._writable = 0  # slots from `stop` up to here may be written; they were never returned
 
     @property
     def size(self) -> int:
@@ -45,7 +45,7 @@ class Slots:
 
     @property
     def allocated(self) -> int:
-        """What the buffers take."""
+        """The bytes of the buffers."""
         return sum(x.untyped_storage().nbytes() for x in self.buffers)
 
     def held(self) -> tuple[Tensor, ...]:
@@ -55,9 +55,9 @@ class Slots:
         return tuple(x.data.narrow(2, self.start, self.size) for x in self.buffers)
 
     def append(self, new: Sequence[Tensor], pads: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Hold `new` [B, ·, N, ·] too; returns all that was held, and `new`. A window then lets go of the first slots.
+        """Append `new` [B, ·, N, ·]; returns the old tensors with `new`. A window then drops the first slots.
 
-        pads: [B], so many of the new slots at the left of each row are padding: they go to the left of what is held.
+        pads: [B], the number of padding slots at the left of each new row: these go to the left of the old slots.
         """
         count = new[0].shape[2]
         total = self.size + count
@@ -68,7 +68,7 @@ class Slots:
         elif self.stop + count <= self._writable and self._may_write():
             self._write(new)
             every = self.held()
-        elif total > self._room(total):  # more than a window's buffer: seen once, and only the end of it kept
+        elif total > self._room(total):  # more than a window's buffer: returned once, and only its end is kept
             every = self._replace(self._joined(new))
         else:
             self._move(self.held(), self._room(total))
@@ -85,9 +85,9 @@ class Slots:
         self.buffers = (*self.buffers, buffer)
 
     def reorder(self, order: Tensor) -> None:
-        """Row i becomes what row order[i] was."""
+        """Row i becomes the old row order[i]."""
         held = self.held()
-        if self._is_tracked(()) or torch.compiler.is_compiling():  # neither can take out=, which saves a copy
+        if self._is_tracked(()) or torch.compiler.is_compiling():  # neither supports out=, which saves a copy
             self._replace([x.index_select(0, order.to(x.device)) for x in held])
             return
         room = self._room(self.size)
@@ -97,12 +97,12 @@ class Slots:
         self._hold(buffers, self.size)
 
     def crop(self, size: int) -> None:
-        """Hold only the first `size` of the held slots. The others were seen, so they are not written again."""
+        """Hold only the first `size` of the held slots. The others were returned, so they are not written again."""
         if size < self.size:
             self.stop = self._writable = self.start + size
 
     def __getstate__(self) -> dict[str, object]:
-        """What copy and pickle see: the held slots, without spare room and without the past of their gradients."""
+        """The state for copy and pickle: the held slots, without spare room and without the past of their gradients."""
         buffers = tuple(x.detach().clone() for x in self.held())
         place = {"start": 0, "stop": self.size, "_writable": self.size}
         return {**self.__dict__, "buffers": buffers, **place}
@@ -113,12 +113,12 @@ class Slots:
 
     def _may_write(self) -> bool:
         """Whether torch allows writes to the buffers: not outside of inference mode if they were made in it."""
-        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():  # what is traced cannot ask
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():  # traced code cannot ask
             return True
         return not any(x.is_inference() for x in self.buffers)
 
     def _room(self, total: int) -> int:
-        """Slots of a new buffer for `total` tokens: so much to spare that moving costs O(1) copies a token."""
+        """Slots of a new buffer for `total` tokens: with enough spare room that moving costs O(1) copies per token."""
         if self.capacity is not None:
             return self.capacity
         if self.window is not None:
@@ -129,7 +129,7 @@ class Slots:
         return [torch.cat((old, x), 2) for old, x in zip(self.held(), new, strict=True)]
 
     def _replace(self, every: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Hold `every` [B, ·, n, ·] instead of what was held."""
+        """Hold `every` [B, ·, n, ·] instead of the old tensors."""
         total = every[0].shape[2]
         if self._is_tracked(every):
             self._hold(tuple(every), total)
@@ -158,7 +158,7 @@ class Slots:
 
 
 class Memory:
-    """The projections of a memory that is read at every step, and the key and value that they were made of."""
+    """The projections of a memory that is read at every step, and the key and value from which they were made."""
 
     def __init__(self, key: Tensor, value: Tensor, make: Make) -> None:
         self.projections = make(key, value)
@@ -171,26 +171,26 @@ class Memory:
 
     @property
     def bytes(self) -> int:
-        """What the projections take."""
+        """The bytes of the projections."""
         return sum(x.nbytes for x in self.projections)
 
     def check(self, key: Tensor, value: Tensor) -> None:
-        """Raise CacheError unless the projections were made of these."""
+        """Raise CacheError unless the projections were made from these."""
         for name, source, x in zip(("key", "value"), self._sources, (key, value), strict=True):
             source.check(name, x)
 
     def reorder(self, order: Tensor) -> None:
-        """Row i becomes what row order[i] was."""
+        """Row i becomes the old row order[i]."""
         self.projections = tuple(x.index_select(0, order.to(x.device)) for x in self.projections)
         self._sources = [source.reordered(order) for source in self._sources]
 
     def __getstate__(self) -> dict[str, object]:
-        """What copy and pickle see: the projections without the past of their gradients."""
+        """The state for copy and pickle: the projections without the past of their gradients."""
         return {**self.__dict__, "projections": tuple(x.detach() for x in self.projections)}
 
 
 class _Source:
-    """A tensor of the caller's, kept by reference, and how often it had been changed in place by then."""
+    """A tensor of the caller, kept by reference, with its count of in-place changes at that time."""
 
     def __init__(self, x: Tensor) -> None:
         self.tensor, self.version = x, _version(x)
@@ -223,7 +223,7 @@ class _Source:
 
 
 def _shifted(every: Sequence[Tensor], held: int, pads: Tensor) -> list[Tensor]:
-    """The first held + pads[b] slots of each row, rolled right by pads[b]: the padding comes to stand at the left."""
+    """The first held + pads[b] slots of each row, rolled right by pads[b]: the padding is then at the left."""
     total = every[0].shape[2]
     slot = torch.arange(total, device=pads.device)
     moved = held + pads[:, None]
@@ -232,5 +232,5 @@ def _shifted(every: Sequence[Tensor], held: int, pads: Tensor) -> list[Tensor]:
 
 
 def _version(x: Tensor) -> int | None:
-    """torch's count of in-place changes; None where there is none to ask for."""
+    """torch's count of in-place changes; None if there is no count."""
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version

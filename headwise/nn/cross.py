@@ -1,6 +1,6 @@
-"""One layer in which a sequence reads another one: attention to it, then a feed-forward network.
+"""One layer in which a sequence reads another sequence: attention to it, then a feed-forward network.
 
-The part that Perceivers and Set Transformers are built of, and a decoder's layer without its self-attention.
+Perceivers and Set Transformers are built of it. It is a decoder layer without self-attention.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class CrossLayer(ResidualLayer):
         memory_dim: dimensions of the memory; None = M.
         head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
         ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
-        norm_first: whether norms stand before each branch, one for the memory too, or after each sum.
-        query_residual: whether x is added to what it reads. False where queries say only what is wanted, such as a
-            position (Perceiver IO, section 3.2).
-        activation: of the feed-forward network.
-        dropout: of the attention's weights, in the feed-forward network and of what each branch adds; in training only.
+        norm_first: whether norms are before each branch, with one for the memory too, or after each sum.
+        query_residual: whether x is added to the output of attention. False if queries only say what is wanted, such as
+            a position (Perceiver IO, section 3.2).
+        activation: the activation of the feed-forward network.
+        dropout: of the attention weights, in the feed-forward network and of the output of each branch; only in
+            training.
         scale: factor on q kᵀ; None = 1/√D.
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward network and LayerNorm have biases.
@@ -51,7 +52,7 @@ class CrossLayer(ResidualLayer):
     Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option.
+        ArgumentError: dimensions that are not divisible, an unknown option.
     """
 
     def __init__(
@@ -108,10 +109,10 @@ class CrossLayer(ResidualLayer):
         Args:
             query: [B, Q, M].
             key: [B, K, memory_dim], the memory. It must be given.
-            value: None. It stands here so that every module of this package is called alike.
+            value: None. It exists so that all modules of this package have the same call.
             mask: which query may read which position, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
                 [B, H, Q, K].
-            cache: keeps the projections of the memory, for other queries to come.
+            cache: keeps the projections of the memory, for later queries.
             real: bool or integers [B, K], True or 1 = a real token of the memory, False or 0 = padding.
             record: also return the record of the attention.
 
@@ -119,8 +120,8 @@ class CrossLayer(ResidualLayer):
             [B, Q, M]; with `record=True` (output, Seen).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-            CacheError: a cache of another module, or of another memory.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
+            CacheError: the cache belongs to another module or another memory.
         """
         trace = Trace(record)
         return trace.result(self.run(trace, query, key, value, cache, mask=mask, real=real))

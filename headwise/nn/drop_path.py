@@ -8,10 +8,10 @@ from headwise.nn import options
 
 
 class DropPath(nn.Module):
-    """Drops a whole branch, for each example by itself. Huang et al. 2016 (Deep Networks with Stochastic Depth), eq. 2.
+    """Drops a whole branch, separately for each example. Huang et al. 2016 (Stochastic Depth), equation 2.
 
-    x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p): the expectation is that of eval
-    mode, where nothing is dropped. (The paper scales in eval mode instead, equation 5.)
+    x + DropPath(p)(branch(x)) is x with probability p, else x + branch(x) / (1 - p): its expectation is the output of
+    eval mode, where nothing is dropped. (The paper scales in eval mode instead, equation 5.)
 
     Args:
         probability: p, with which an example's branch is dropped.

@@ -1,4 +1,4 @@
-"""The feed-forward network of a transformer's layer, plain or gated: what happens at each position by itself."""
+"""The feed-forward network of a transformer's layer, plain or gated: applied to each position separately."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class FeedForward(nn.Module):
             rounded up to a multiple of 64.
         activation: "relu", "gelu", "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu" (Llama),
             "geglu", "geglu_tanh" (Gemma, T5 1.1).
-        dropout: of what W_down reads, in training only.
-        bias: whether the linear maps have one.
+        dropout: of the input of W_down, only in training.
+        bias: whether the linear maps have a bias.
 
-    Its parameters are `up`, `down` and, where gated, `gate`.
+    Its parameters are `up`, `down` and, if gated, `gate`.
 
     Raises:
         ArgumentError: a dimension below 1, an unknown activation, a dropout outside of [0, 1).
@@ -67,7 +67,7 @@ class FeedForward(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot's uniform distribution for the weights, as in the 2017 paper's own code; 0 for the biases."""
+        """Glorot's uniform distribution for the weights, as in the code of the 2017 paper; 0 for the biases."""
         for linear in (self.gate, self.up, self.down):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)

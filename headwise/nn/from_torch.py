@@ -76,7 +76,7 @@ def torch_attention(
 
 
 def check_class(module: object, wanted: type[nn.Module]) -> None:
-    """DtypeError for an object of another class."""
+    """Raise DtypeError for an object of another class."""
     if not isinstance(module, wanted):
         raise DtypeError(f"from_torch: expected an nn.{wanted.__name__}. Received: {type(module).__name__}")
 

@@ -14,7 +14,7 @@ PROJECTIONS = ("per_head", "shared")
 class HeadSizes:
     """The sizes of the heads, and how they attend. A class calls `_take_sizes`, then `_take_scoring`."""
 
-    is_unfused = False  # whether `unfuse` has made three of one projection
+    is_unfused = False  # whether `unfuse` has split the projection into three
 
     def _take_sizes(
         self,
@@ -27,7 +27,7 @@ class HeadSizes:
         vdim: int | None,
         projection: Literal["per_head", "shared"],
     ) -> None:
-        """Set the options as attributes. ArgumentError for sizes that do not divide or do not fit each other."""
+        """Set the options as attributes. ArgumentError for sizes that are not divisible or do not fit each other."""
         self.dim = options.whole("dim", dim)
         self.num_heads = options.whole("num_heads", num_heads)
         self.num_kv_heads = options.whole("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
@@ -46,7 +46,7 @@ class HeadSizes:
     def _take_scoring(
         self, dropout: float, scale: float | None, softcap: float | None, positions: Any, kind: type[Any]
     ) -> None:
-        """Set how heads attend. ArgumentError for a bad number, or positions that are no `kind`, or do not fit."""
+        """Set how heads attend. ArgumentError for an invalid number, or positions that are no `kind` or do not fit."""
         self.dropout = options.probability("dropout", dropout)
         check_scale(scale)
         check_softcap(softcap)
@@ -71,14 +71,14 @@ class HeadSizes:
 
     @property
     def projection_sizes(self) -> tuple[int, int, int]:
-        """How many outputs the projections of queries, keys and values have."""
+        """The numbers of outputs of the projections of queries, keys and values."""
         if self.projection == "shared":
             return (self.head_dim,) * 3
         heads, kv_heads = self.num_heads, self.num_kv_heads
         return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
 
     def _check_shared(self) -> None:
-        """A shared projection is D × D, so everything has D columns a head."""
+        """Check that everything has D columns per head, because a shared projection is D × D."""
         wanted = {
             "num_kv_heads": (self.num_kv_heads, self.num_heads),
             "head_dim": (self.head_dim * self.num_heads, self.dim),

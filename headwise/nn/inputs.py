@@ -1,4 +1,4 @@
-"""What attention modules check and prepare before they compute: shapes, masks, real tokens, positions."""
+"""Checks and preparation of the inputs of attention modules: shapes, masks, real tokens, positions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.tracing import is_traced
 def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, linear: nn.Module | None = None) -> None:
     """Raise unless `x` is a tensor [B, S, width], of `batch` examples and in the dtype of `linear` if these are given.
 
-    Only a plain `nn.Linear` is compared: one of another class may hold integers, or convert what it gets.
+    Only a plain `nn.Linear` is compared: another class may hold integers, or convert its input.
     """
     if not isinstance(x, Tensor):
         raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {name}={type(x).__name__}")
@@ -68,7 +68,7 @@ def check_memory(key: Tensor | None) -> Tensor:
 
 
 def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_len: int, *, name: str = "mask") -> None:
-    """Raise the error of attention for a mask that does not fit, before a cache has appended the query's tokens."""
+    """Raise the error of attention for a mask that does not fit, before the query's tokens are appended to a cache."""
     if mask is not None and not is_traced():
         fit_mask(mask, query, heads, query.shape[1], k_len, name=name)
 
@@ -77,7 +77,7 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool =
     """The pairs that `mask` allows, of those whose key is real: bool [B, K], of the own sequence or of the memory."""
     mask = None if mask is None else as_mask("mask", mask)
     real = None if real is None else parallel.whole(real, memory=memory)
-    # On the CPU the check costs nothing, and the kernels need not look for padding that is not there.
+    # On the CPU the check costs nothing, and without padding the kernels need not look for it.
     if real is None or (not is_traced() and real.device.type == "cpu" and bool(real.all())):
         return mask
     keys = masks.padding(real)
@@ -85,7 +85,7 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool =
 
 
 def follows(real: Tensor | None, *, cached: bool) -> bool:
-    """Whether no padding is known to stand between the real tokens of a row, bool [B, K]. A cache sees to it."""
+    """Whether certainly no padding is between the real tokens of a row, bool [B, K]. A cache guarantees it."""
     if real is None or cached:
         return True
     real = parallel.whole(real)
@@ -98,12 +98,12 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
 def positions_of(
     x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None, *, memory: bool = False
 ) -> Tensor:
-    """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted on from the cache, without padding.
+    """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted from the cache's end, without padding.
 
-    With `memory` they are those of the sequence that is read.
+    With `memory` they are the positions of the sequence that is read.
     """
     if given is not None:
-        return given  # the scheme checks their shape: of patches they are (row, column)
+        return given  # the scheme checks their shape: patches have (row, column)
     if cache is not None:
         return cache.next_positions(x.shape[1], real, device=x.device)
     if real is None:

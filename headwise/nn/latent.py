@@ -1,6 +1,6 @@
-"""Attention through a few learned latents: they read an input of any length, and may be read out again.
+"""Attention through a few learned latents, which read an input of any length, and may be read by other queries.
 
-What a Perceiver and a Set Transformer have in common. The cost is linear in the input.
+Perceivers and Set Transformers are built of it. The cost is linear in the input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LatentAttention(nn.Module):
 
     With `norm_first=False` CrossLayer is MAB, and this is the Set Transformer's pooling, MAB(latents, X),
     or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019, equations 6, 7 and
-    9 to 11). The order of the input does not matter: where it should, add positions to the input.
+    9 to 11). The order of the input has no effect; if it should have one, add positions to the input.
 
     >>> pool = LatentAttention(1, 256)                               # input [B, S, 256] to [B, 1, 256]
     >>> perceiver = LatentAttention(64, 512, 256, num_reads=4, self_layers=6, share_reads=True)
@@ -47,25 +47,25 @@ class LatentAttention(nn.Module):
 
     Args:
         num_latents: N.
-        latent_dim: M, of the latents.
+        latent_dim: M, the dimensions of the latents.
         input_dim: dimensions of the input; None = M.
-        num_heads: H, of those that read and read out.
+        num_heads: H, of the reads and the read-out.
         num_reads: how often the latents read the input.
-        share_reads: whether the second read and all after it are one, used again. The first has its own weights
+        share_reads: whether the second and all later reads share their weights. The first has its own weights
             (Jaegle et al. 2021 found training unstable if it is shared too).
-        self_layers: how many layers of self-attention among the latents follow each read.
-        self_heads: the heads of those; None = `num_heads`.
+        self_layers: the number of layers of self-attention among the latents after each read.
+        self_heads: the heads of these layers; None = `num_heads`.
         read_out: whether other queries read the latents at the end.
-        output_dim: dimensions of those queries and of the output; None = `input_dim`.
-        query_residual: whether the read-out adds the queries to what they read.
-        latent_names: what the latents are called in records and views; None = "latent 0", "latent 1" …
-        head_dim, value_head_dim: D and E of the heads that read and read out; None = width / H, and D.
+        output_dim: dimensions of these queries and of the output; None = `input_dim`.
+        query_residual: whether the read-out adds the queries to its output.
+        latent_names: the names of the latents in records and views; None = "latent 0", "latent 1" …
+        head_dim, value_head_dim: D and E of the heads of the reads and the read-out; None = width / H, and D.
         ffn_dim: the hidden dimension of the feed-forward networks; None = 4 times the layer's (see `FeedForward`).
         norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
-        activation: of the feed-forward networks.
-        dropout: of attention weights, in feed-forward networks and of what each branch adds; in training only.
-        scale: of the reads and the read-out; None = 1/√D, as in both papers. The Set Transformer's authors' code
-            divides by the root of the model's width instead.
+        activation: the activation of the feed-forward networks.
+        dropout: of attention weights, in feed-forward networks and of the output of each branch; only in training.
+        scale: the factor on q kᵀ of the reads and the read-out; None = 1/√D, as in both papers. The Set Transformer's
+            authors' code divides by the root of the model's width instead.
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward networks and LayerNorm have biases.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
@@ -73,7 +73,7 @@ class LatentAttention(nn.Module):
     Its parts are `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option, names that are not N.
+        ArgumentError: dimensions that are not divisible, an unknown option, a number of names other than N.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class LatentAttention(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise all parts and the latents again.
 
-        With `norm_first` these are normal with deviation 0.02, truncated at ±2 (Perceiver); else Glorot's uniform
-        distribution (Set Transformer).
+        With `norm_first` the latents are normal with standard deviation 0.02, truncated at ±2 (Perceiver); else
+        Glorot's uniform distribution (Set Transformer).
         """
         reset_parts([*self.reads, *([] if self.read_out is None else [self.read_out])])
         with torch.no_grad():
@@ -169,27 +169,28 @@ class LatentAttention(nn.Module):
         real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
-        """The latents after they have read the input; with `read_out`, the output for the queries that read them.
+        """The latents after reading the input; with `read_out`, the output for the queries that read them.
 
         Args:
-            query: without `read_out` the input [B, S, input_dim]. With it what reads the latents, [B, Q, output_dim].
+            query: without `read_out` the input [B, S, input_dim]. With it the queries that read the latents, [B, Q,
+                output_dim].
             key: with `read_out` the input [B, S, input_dim]; None = `query`. Without it None.
-            value: None. It stands here so that every module of this package is called alike.
+            value: None. It exists so that all modules of this package have the same call.
             mask: which latent may read which position of the input, True = may: of `headwise.masks`, or bool [N, S],
-                [H, N, S] or [B, H, N, S]. With a cache S counts what it holds.
-            cache: an input that grows: keys and values of what was read before are kept, and the latents, which begin
-                anew at each call, read all of it.
+                [H, N, S] or [B, H, N, S]. With a cache, S is the number of tokens that it holds.
+            cache: for an input that grows: keys and values of the earlier input are kept, and the latents, which begin
+                anew in each call, read all of it.
             real: bool or integers [B, S] of the input given now, True or 1 = a real token, False or 0 = padding. A
                 cache remembers it.
-            record: also return what was seen: "reads.0.attention", "reads.0.layers.0.attention", "read_out.attention".
+            record: also return the records: "reads.0.attention", "reads.0.layers.0.attention", "read_out.attention".
 
         Returns:
             The latents [B, N, latent_dim], or with `read_out` [B, Q, output_dim]; with `record=True` (output, Seen).
             A latent that may read nothing reads 0.
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-            CacheError: a cache of another module or batch, or one that is full.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
+            CacheError: a cache of another module or batch, or a full cache.
         """
         x = self._input(query, key, value)
         real = as_real(real, *x.shape[:2])
@@ -228,7 +229,7 @@ class LatentAttention(nn.Module):
         return x
 
     def _grown(self, x: Tensor, cache: Cache, real: Tensor | None) -> list[Cache | None]:
-        """The keys and values of all that was read so far, for each read."""
+        """For each read, the keys and values of all input so far."""
         bind(cache, self)
         new: list[Tensor] = []
         for read in self.reads:
@@ -244,7 +245,7 @@ class LatentAttention(nn.Module):
 
 
 class _Read(CrossLayer):
-    """One read of the input, and the layers of self-attention among the latents after it."""
+    """One read of the input, and the layers of self-attention among the latents after the read."""
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
@@ -266,14 +267,14 @@ class _Read(CrossLayer):
 
 
 class _Held(Cache):
-    """The cache for the attention of one read: it holds the given projections."""
+    """The cache for the attention of one read: it holds given projections."""
 
     def __init__(self, *projections: Tensor) -> None:
         super().__init__()
         self._projections = projections
 
     def bind(self, owner: nn.Module) -> None:
-        """Accepts any module: the cache that holds these projections is bound already."""
+        """Accept any module: the cache that holds these projections is bound already."""
 
     def child(self, name: str) -> Cache:
         return self
@@ -289,7 +290,7 @@ def _called(attention: MultiHeadAttention, **names: tuple[str, ...]) -> MultiHea
 
 
 def names_of(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Names of `count` latents, given or numbered. ArgumentError for names that are not so many strings."""
+    """Names of `count` latents, given or numbered. ArgumentError unless the names are so many strings."""
     if names is None:
         return tuple(f"latent {i}" for i in range(count))
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):

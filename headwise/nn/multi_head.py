@@ -30,7 +30,7 @@ from headwise.records import AttentionRecord
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Places = tuple[Tensor, Tensor] | None  # where queries and keys stand; None where no scheme asks
+Places = tuple[Tensor, Tensor] | None  # the positions of queries and keys; None if no scheme needs them
 
 
 class MultiHeadAttention(HeadSizes, nn.Module):
@@ -44,32 +44,32 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     >>> y = layer(x, memory, mask=masks.lengths(lengths))            # cross-attention
 
     Args:
-        dim: M, of the queries and of the output.
+        dim: M, the dimensions of the queries and of the output.
         num_heads: H.
-        num_kv_heads: G, of which H is a multiple; 1 is multi-query (Shazeer 2019), between is grouped-query attention
-            (Ainslie et al. 2023). None = H.
+        num_kv_heads: G, of which H is a multiple; 1 is multi-query (Shazeer 2019), a number between is grouped-query
+            attention (Ainslie et al. 2023). None = H.
         head_dim: D, of queries and keys; None = M / H. It need not divide M.
         value_head_dim: E, of values; None = D.
         kdim, vdim: dimensions of `key` and `value` if they are not M.
-        bias: whether the projections of queries, keys and values have one.
-        output_bias: whether the output projection has one; None = as `bias`.
-        qk_norm: "rms" or "layer", over D, of queries and keys after their projection (Henry et al. 2020; Qwen 3).
+        bias: whether the projections of queries, keys and values have a bias.
+        output_bias: whether the output projection has a bias; None = as `bias`.
+        qk_norm: "rms" or "layer", a norm over D of queries and keys after their projection (Henry et al. 2020; Qwen 3).
         norm_eps: the epsilon of that norm.
         softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
-        sinks: one learned logit a head that takes its share of the softmax and gives nothing (gpt-oss).
+        sinks: one learned logit per head that takes its share of the softmax and adds nothing to the output (gpt-oss).
         gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
-        dropout: of the weights, in training only.
+        dropout: of the weights, only in training.
         scale: factor on q kᵀ; None = 1/√D.
         positions: the position scheme of the heads: one of `headwise.nn.positions`.
         projection: "per_head" as in the paper; "shared": one small D × D matrix each for queries, keys and values,
             shared by all heads, without bias: head h projects x[..., h·D : (h+1)·D], as many tutorials write it.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
 
-    Its parameters are `qkv` (or `q`, `k`, `v` where widths differ), `out`, `gate`, `sinks`. State dicts with other
+    Its parameters are `qkv` (or `q`, `k`, `v` if widths differ), `out`, `gate`, `sinks`. State dicts with other
     common names load too: `in_proj_weight`, `c_attn`, `q_proj … o_proj`, `Wq … fc_out`, `q_linear … out_linear`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, or an unknown option.
+        ArgumentError: dimensions that are not divisible, or an unknown option.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot's uniform distribution for each projection, as in the paper's own code; 0 for biases and sinks."""
+        """Glorot's uniform distribution for each projection, as in the code of the paper; 0 for biases and sinks."""
         with torch.no_grad():
             for name, module in self.named_children():
                 if isinstance(module, nn.Linear):
@@ -154,15 +154,16 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
         Args:
             query: [B, Q, M].
-            key: [B, K, kdim], what is attended to; None = the query's own sequence.
+            key: [B, K, kdim], the sequence that is attended to; None = the query's own.
             value: [B, K, vdim]; None = `key`.
             mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
-                [H, Q, K] or [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
-            cache: keys and values of the tokens before. In self-attention the new ones are added to it; of a `key` that
-                is another sequence the projections are made at the first call and kept.
+                [H, Q, K] or [B, H, Q, K]. With a cache, K includes the keys that it holds; the last query is at the
+                position of the last key.
+            cache: keys and values of the earlier tokens. In self-attention the new ones are added to it. If `key` is
+                another sequence, its projections are made in the first call and kept.
             real: bool or integers [B, K] of the keys given now, True or 1 = a real token, False or 0 = padding. A cache
                 remembers it. From PyTorch: `real=~key_padding_mask`.
-            position_ids: [Q] or [B, Q], where the queries stand, if not at 0, 1, 2 … (after what the cache holds;
+            position_ids: [Q] or [B, Q], the positions of the queries, if not 0, 1, 2 … (after the tokens in the cache;
                 padding does not count).
             record: also return the record of the attention.
 
@@ -170,8 +171,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-            CacheError: a cache of another module or batch, or one that is full.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
+            CacheError: a cache of another module or batch, or a full cache.
         """
         check_input("query", query, self.dim, linear=self.out)
         reads_itself = key is None or key is query
@@ -200,13 +201,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
         mask = with_real(mask, real, memory=not reads_itself)
-        counted = reads_itself and position_ids is None  # not positions that were given, or of two sequences
+        counted = reads_itself and position_ids is None  # not given positions, or positions of two sequences
         bias, slopes = None, self.positions.slopes_of_heads() if self.positions is not None and counted else None
         if slopes is not None and not follows(real, cached=cache is not None):
             slopes = None
         if self.positions is not None and places is not None and slopes is None:
-            # A scheme that knows the mask may leave out what a row has in common, and take positions to rise and to
-            # end alike: a sink sees the one; positions that are not counted need not do the other.
+            # A scheme that gets the mask may omit what is common to a row, and assume that positions ascend and end at
+            # the same place. A sink reveals the former; positions that were not counted need not do the latter.
             known = mask if self.sinks is None and counted and parallel.current() is None else None
             bias = self.positions.bias(q, *places, mask=known, scale=self.scale)
         given: dict[str, Any] = {"mask": mask, "bias": bias, "slopes": slopes, "scale": self.scale}
@@ -231,7 +232,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def unfuse(self) -> Self:
         """Split the projection `qkv` into `q`, `k` and `v`, with its weights: tensor parallelism cuts each by heads.
 
-        State dicts of both forms load. Call it before an optimizer takes the parameters. Returns the module.
+        State dicts of both forms can be loaded. Call it before an optimizer takes the parameters. Returns the module.
 
         Raises:
             ArgumentError: projection="shared", which has no rows of its own for each head.
@@ -258,10 +259,10 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def _read_itself(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor | Int8, Tensor | Int8, Places, Tensor | None]:
-        """q, k and v of a sequence that attends to itself and to what the cache holds; where they stand; real keys."""
+        """q, k and v of a sequence that attends to itself and to the cache; their positions; real keys."""
         if value is key:
             q, k, v = self.project(key, "qkv")
-        else:  # DETR adds positions to queries and keys alone
+        else:  # DETR adds positions only to queries and keys
             (q, k), (v,) = self.project(query, "qk"), self.project(value, "v")
         q, k = _normalised(self.q_norm, q), _normalised(self.k_norm, k)
         scheme = self.positions
@@ -281,7 +282,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 f"position_ids: expected None, {type(scheme).__name__} needs the positions of all keys, and the cache "
                 "counts them itself. Received: position_ids with a cache. For padding pass real="
             )
-        # Where the angles change as the sequence grows, the cache holds the keys as they were before.
+        # If the angles change as the sequence grows, the cache holds the keys before rotation.
         k = k if scheme.depends_on_length else scheme.rotate(k, query_ids, length)
         held_k, held_v = cache.append_held(k, v, real=real)
         key_ids = cache.key_positions(device=query.device)
@@ -292,7 +293,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def _read_other(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Places]:
-        """q of one sequence, k and v of another, and the positions of both, which each count from 0."""
+        """q of one sequence, k and v of another, and the positions of both, each counted from 0."""
         scheme = self.positions
         key_ids = positions_of(key, None, real if scheme is not None else None, None, memory=True)
 
@@ -331,7 +332,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             return [y.transpose(1, 2) for y in found]
         heads = {"q": self.num_heads, "k": self.num_kv_heads, "v": self.num_kv_heads}
         widths = {"q": self.head_dim, "k": self.head_dim, "v": self.value_head_dim}
-        # (Widths are not -1: of a linear map that gives only some heads they would come out as something else.)
+        # (Widths are not -1: with a linear map for only some heads, -1 would become another number.)
         return [
             y.unflatten(-1, (heads[name], widths[name])).transpose(1, 2) for name, y in zip(names, found, strict=True)
         ]
@@ -353,7 +354,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, *, kernel: str = "auto") -> MultiHeadAttention:
-        """The same as an nn.MultiheadAttention, with its weights; inputs are [B, S, M] whatever its batch_first.
+        """A module equal to an nn.MultiheadAttention, with its weights; inputs are [B, S, M] for any batch_first.
 
         Raises ArgumentError for add_bias_kv and add_zero_attn.
         """
@@ -363,9 +364,9 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return ours.train(module.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """The same as PyTorch's module (batch_first=True), with these weights.
+        """An equal nn.MultiheadAttention (batch_first=True), with these weights.
 
-        Raises ArgumentError, naming the option, if that module has no such thing.
+        Raises ArgumentError, which names the option, if that module lacks an option.
         """
         usual = self.dim // self.num_heads
         differs = {

@@ -1,5 +1,6 @@
-"""Multi-head latent attention (MLA), DeepSeek's: keys and values of all heads are made of one short latent a token, and
-the cache holds only that."""
+"""Multi-head latent attention (MLA) of DeepSeek: keys and values of all heads are made from one short latent per token.
+
+A cache holds only these latents."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from headwise.records import AttentionRecord
 Path = Literal["auto", "expand", "absorb"]
 PATHS = ("auto", "expand", "absorb")
 
-# What each projection is called by Hugging Face, and by DeepSeek's own code.
+# The names of each projection in Hugging Face, and in DeepSeek's own code.
 OTHER_NAMES = {
     "q": ("q_proj", "wq"),
     "q_down": ("q_a_proj", "wq_a"),
@@ -78,15 +79,15 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         c' = norm(W_DQ x),   q_h = [W_UQ_h c'; rope(W_QR_h c')]
         out = W_O Concat(softmax(scale · q_h k_hᵀ) v_h)
 
-    c has R dimensions, and the rotated key is one for all heads: a cache holds R + rope_dim numbers a token. Two paths
-    lead to the same output and weights, and both train:
+    c has R dimensions, and the rotated key is one for all heads: a cache holds R + rope_dim numbers per token. Two
+    paths give the same output and weights, and both can be trained:
 
-    - expand: k_h and v_h of all K keys are made. Multiplications, for each example and head:
+    - expand: k_h and v_h of all K keys are computed. Multiplications, for each example and head:
       K · R · (nope_dim + E)  +  Q · K · (nope_dim + rope_dim + E).
     - absorb: q_nope · (W_UK c) = (W_UKᵀ q_nope) · c, and Σ a W_UV c = W_UV Σ a c: the heads attend to the latents
       themselves, as one key head: Q · R · (nope_dim + E)  +  Q · K · (2R + rope_dim).
 
-    "auto" takes the fewer: absorb to decode, expand to train and to prefill where nope_dim + E < 2R.
+    "auto" takes the path with fewer: absorb to decode; expand to train and to prefill if nope_dim + E < 2R.
 
     >>> layer = MultiHeadLatentAttention(
     ...     2048, 16, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_head_dim=128
@@ -97,23 +98,23 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
     >>> y = layer(x, mask=masks.causal(), cache=cache)               # cache.bytes: B · S · 576 · 4
 
     Args:
-        dim: M, of the input and of the output.
+        dim: M, the dimensions of the input and of the output.
         num_heads: H.
         q_rank: dimensions of the queries' latent c'; None = queries are projected from the input directly (V2-Lite).
         kv_rank: R, dimensions of c.
         nope_dim: dimensions of queries and keys of a head without positions.
-        rope_dim: dimensions that are rotated, behind those; even.
+        rope_dim: dimensions that are rotated, after those; even.
         value_head_dim: E.
-        bias: whether `q_down`, `kv_down` and `out` have one (Hugging Face's `attention_bias`).
+        bias: whether `q_down`, `kv_down` and `out` have a bias (Hugging Face's `attention_bias`).
         norm_eps: the epsilon of the norms of the latents.
-        dropout: of the weights, in training only.
+        dropout: of the weights, only in training.
         scale: factor on q kᵀ; None = 1/√(nope_dim + rope_dim), times the `softmax_factor` of a Rope with YaRN.
-        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as DeepSeek's.
-        path: "auto", "expand" or "absorb", if a call does not say which.
+        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as in DeepSeek.
+        path: "auto", "expand" or "absorb", the default for calls.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
 
-    Its parameters are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`. State dicts of
-    Hugging Face's DeepSeek-V2 and V3 attention and of DeepSeek's own code load too.
+    Its parameters are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`. The state dicts of
+    Hugging Face's DeepSeek-V2 and V3 attention and of DeepSeek's own code can be loaded too.
 
     Raises:
         ArgumentError: a size that is not positive, an odd rope_dim, an unknown option, positions that do not fit.
@@ -147,7 +148,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         check_scale(scale)
         self.path, self.kernel = path, kernel
         self.positions = rope_of(positions, Rope, num_heads, rope_dim)
-        # The one place where YaRN's mscale enters the softmax: both paths use this scale as it is.
+        # The one place where YaRN's mscale enters the softmax: both paths use this scale unchanged.
         self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -176,10 +177,10 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
     ) -> MultiHeadLatentAttention:
         """The attention of a DeepSeek-V2 or V3 config, a transformers object or the dict in its config.json.
 
-        transformers itself is not needed. The weights are then what `load_state_dict` loads.
+        transformers itself is not needed. Its weights can then be loaded by `load_state_dict`.
 
         Raises:
-            CheckpointError: a config of another model, one that lacks a size, or a RoPE that is not known here.
+            CheckpointError: the config is of another model, lacks a size, or has a RoPE that is not supported.
         """
         model = entry(config, "model_type")
         if model not in HF_MODELS:
@@ -202,7 +203,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
             rope_dim=sizes["qk_rope_head_dim"],
             value_head_dim=sizes["v_head_dim"],
             bias=bool(entry(config, "attention_bias")),
-            dropout=entry(config, "attention_dropout") or 0.0,  # the norms keep 1e-6, whatever rms_norm_eps says
+            dropout=entry(config, "attention_dropout") or 0.0,  # the norms keep 1e-6 regardless of rms_norm_eps
             positions=Rope.from_hf(config, head_dim=sizes["qk_rope_head_dim"], interleaved=interleaved),
             path=path,
             kernel=kernel,
@@ -211,7 +212,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2), of a normal; 0 for biases, 1 for norms."""
+        """A normal of standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2); 0 for biases, 1 for norms."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.006)
@@ -237,23 +238,24 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
         Args:
             query: [B, Q, M].
-            key, value: None, or `query` again: the latents are made of one sequence.
+            key, value: None, or `query` again: the latents are made from one sequence.
             mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
-                [H, Q, K] or [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
-            cache: latents of the tokens before, [B, 1, S, R + rope_dim]; the new ones are added to it.
+                [H, Q, K] or [B, H, Q, K]. With a cache, K includes the tokens that it holds; the last query is at the
+                position of the last key.
+            cache: latents of the earlier tokens, [B, 1, S, R + rope_dim]; the new ones are added to it.
             real: bool or integers [B, Q], True or 1 = a real token, False or 0 = padding. A cache remembers it.
-            position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … (after what the cache holds;
+            position_ids: [Q] or [B, Q], the positions of the tokens, if not 0, 1, 2 … (after the tokens in the cache;
                 padding does not count).
             path: "auto", "expand" or "absorb" for this call; None = the module's.
-            record: also return the record. Its weights are the same for both paths; its keys are those that were
-                attended to: by absorb the latents, one key head.
+            record: also return the record. Its weights are the same for both paths. Its keys are the ones that were
+                used: in absorb these are the latents, as one key head.
 
         Returns:
             [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-            CacheError: a cache of another module or batch, or one that is full.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
+            CacheError: a cache of another module or batch, or a full cache.
         """
         check_input("query", query, self.dim, linear=self.out)
         for name, other in (("key", key), ("value", value)):
@@ -274,7 +276,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         if cache is not None:
             (latents,) = cache.append(latents, real=real)
             real = cache.key_real
-        # One key head, of which the values are the first R columns: a view, so nothing held is copied.
+        # One key head, whose first R columns are the values: a view, so the cache is not copied.
         c = latents[..., : self.kv_rank]
         absorb = self._absorbs(path, query.shape[1], latents.shape[2])
         if absorb:
@@ -299,7 +301,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         return q_nope, self.positions.rotate(q_rope, ids)
 
     def _latents(self, x: Tensor, ids: Tensor) -> Tensor:
-        """What is kept of each token, [B, 1, S, R + rope_dim]: c, and behind it the rotated key. Equations 9 and 15."""
+        """The numbers that are kept of each token, [B, 1, S, R + rope_dim]: c, then the rotated key (eq. 9 and 15)."""
         c, k_rope = self.kv_down(x)[:, None].split((self.kv_rank, self.rope_dim), -1)
         return torch.cat((self.kv_norm(c), self.positions.rotate(k_rope, ids)), -1)
 
@@ -326,7 +328,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
     @property
     def _can_absorb(self) -> bool:
-        """A replacement of the linear layer (LoRA, quantised weights) computes more than its weight."""
+        """Whether the linear layer is plain: a replacement (LoRA, quantised weights) computes more than its weight."""
         return type(self.kv_up) is nn.Linear
 
     def _absorbs(self, path: Path, q_len: int, k_len: int) -> bool:
@@ -362,7 +364,7 @@ def _by_head(x_BHQX: Tensor, weight_HXY: Tensor) -> Tensor:
 
 
 def rope_of(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **made: Any) -> Any:
-    """The rope that was given, or DeepSeek's. ArgumentError for one that is no `kind`, or does not fit."""
+    """The given rope, or DeepSeek's. ArgumentError if it is not a `kind`, or does not fit."""
     if positions is None:
         return kind(rope_dim, interleaved=True, **made)
     if not isinstance(positions, kind):
@@ -378,12 +380,12 @@ def rope_of(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **ma
 
 
 def default_scale(head_dim: int, scaling: RopeScaling | None) -> float:
-    """1/√D, times YaRN's factor where there is one."""
+    """1/√D, times the factor of YaRN if there is one."""
     return head_dim**-0.5 * (scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0)
 
 
 def _rename(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Rename the entries of other state dicts to ours. CheckpointError if a projection is there twice."""
+    """Rename the entries of other state dicts to ours. CheckpointError if a projection occurs twice."""
     for ours, others in OTHER_NAMES.items():
         for kind in ("weight", "bias"):
             found = take(state, prefix, (ours, *others), kind)

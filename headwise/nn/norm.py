@@ -1,4 +1,4 @@
-"""Norms that keep the dtype of their input. Under autocast those of PyTorch return the dtype of the weight, or warn."""
+"""Norms that keep the dtype of their input. Under autocast, PyTorch's norms return the dtype of the weight, or warn."""
 
 from __future__ import annotations
 

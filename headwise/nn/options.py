@@ -9,14 +9,14 @@ from headwise.errors import ArgumentError
 
 
 def whole(name: str, value: object, least: int = 1) -> int:
-    """`value`, if it is an integer, of NumPy too, of at least `least`; else ArgumentError."""
+    """`value` if it is an integer (also of NumPy) of at least `least`; else ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ArgumentError(f"{name}: expected a whole number of at least {least}. Received: {name}={value!r}")
     return int(value)
 
 
 def positive(name: str, value: float) -> float:
-    """`value`, a finite number above 0; else ArgumentError."""
+    """`value` if it is a finite number above 0; else ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < float("inf"):
         raise ArgumentError(f"{name}: expected a finite number above 0. Received: {name}={value!r}")
     return value
@@ -30,14 +30,14 @@ def probability(name: str, value: object) -> float:
 
 
 def one_of(name: str, value: object, known: Iterable[object]) -> None:
-    """ArgumentError unless `value` is one of `known`."""
+    """Raise ArgumentError unless `value` is one of `known`."""
     choices = list(known)
     if value not in choices:
         raise ArgumentError(f"{name}: expected one of {', '.join(map(repr, choices))}. Received: {name}={value!r}")
 
 
 def divisible(name: str, value: int, by: str, divisor: int) -> int:
-    """`value` / `divisor`, if that is whole; else ArgumentError."""
+    """`value` / `divisor` if that is an integer; else ArgumentError."""
     if value % divisor:
         raise ArgumentError(f"{name}: expected a multiple of {by}={divisor}. Received: {name}={value}")
     return value // divisor

@@ -1,4 +1,4 @@
-"""Which tokens are real and which are padding: the one reading of `real=`, for modules, caches and models."""
+"""Which tokens are real and which are padding: the interpretation of `real=` for modules, caches and models."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def as_real(real: Tensor | None, batch: int | None, length: int, *, name: str = 
     """`real` as bool [B, K], True = a real token; None = all tokens are real.
 
     PyTorch's key_padding_mask has the opposite polarity: pass `real=~key_padding_mask`. The values of integers are
-    checked, on a GPU at the cost of a synchronisation; those of what is traced, as by torch.compile, are not.
+    checked, on a GPU at the cost of a synchronisation; traced ones, as by torch.compile, are not.
 
     Args:
         real: bool or integers [B, K], True or 1 = a real token, False or 0 = padding.
         batch: B; None = any.
         length: K.
-        name: what the argument is called in errors.
+        name: the name of the argument in errors.
 
     Raises:
         DtypeError: not a tensor of bool or integers.

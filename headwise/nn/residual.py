@@ -33,7 +33,7 @@ class LayerOptions(TypedDict, total=False):
 
 
 class ResidualLayer(nn.Module):
-    """A layer of branches, each added to what it read. A subclass makes its attention, then calls `_make_mlp`.
+    """A layer of branches, each added to its input. A subclass makes its attention, then calls `_make_mlp`.
 
     Its last parts are `mlp`, `mlp_norm`, `dropout` and `drop_path`.
     """

@@ -1,6 +1,6 @@
 """State dicts of other implementations of attention: their names are mapped to ours when a module loads them.
 
-Each module calls its projections `qkv` (or `q`, `k`, `v` where the inputs differ in width) and `out`.
+Each module calls its projections `qkv` (or `q`, `k`, `v` if the inputs differ in width) and `out`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ QUERY, KEY, VALUE = (
         [("q", "query", "queries"), ("k", "key", "keys"), ("v", "value", "values")]
     )
 )
-# Queries, keys and values below one another, each with its heads below one another.
+# Queries, keys and values stacked, each with its heads stacked.
 FUSED = ("qkv", "in_proj", "c_attn", "qkv_proj", "Wqkv", "to_qkv")
 OUT = (
     *("out", "out_proj", "o_proj", "c_proj", "proj", "fc_out", "out_linear", "W_o", "Wo", "w_o", "wo", "o"),
     *("to_out", "to_out.0", "out_lin", "linear_out", "dense", "output", "output.dense"),
     *("w_concat", "fc", "linears.3"),
 )
-# Heads on the outside, q, k and v within each: what is below one another there is not what it looks like.
+# Heads outside, with q, k and v inside each head: these rows must not be taken for stacked q, k and v.
 HEADS_OUTSIDE = ("query_key_value",)
 # Masks and frequencies that older checkpoints keep beside the weights (GPT-2, minGPT, GPT-NeoX, Llama).
 CONSTANTS = ("bias", "masked_bias", "rotary_emb.inv_freq")
@@ -48,7 +48,7 @@ def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
     for name in CONSTANTS:
         state.pop(f"{prefix}{name}", None)
     positions = getattr(module, "positions", None)
-    for name in () if positions is None else positions.state_dict():  # T5 and BERT keep these beside the projections
+    for name in () if positions is None else positions.state_dict():  # T5 and BERT have these beside the projections
         if f"{prefix}{name}" in state:
             state[f"{prefix}positions.{name}"] = state.pop(f"{prefix}{name}")
     transposed = False
@@ -59,7 +59,7 @@ def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
             fused, transposed = fused.T, True  # GPT-2 keeps its weights as [in, out]
         parts = None
         if fused is not None and (module.is_fused or fused.shape[0] != sum(sizes)):
-            state[f"{prefix}qkv.{kind}"] = fused  # if of another size, torch says so
+            state[f"{prefix}qkv.{kind}"] = fused  # torch reports another size
         elif fused is not None:
             parts = list(fused.split(sizes))
         else:
@@ -75,7 +75,7 @@ def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
 
 
 def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] | None:
-    """q, k and v, or None unless all are there. Whisper's keys have no bias: it is 0."""
+    """q, k and v, or None unless all are there. Whisper's keys have no bias, which becomes 0."""
     q, k, v = (take(state, prefix, names, kind) for names in (QUERY, KEY, VALUE))
     if k is None and q is not None and v is not None and kind == "bias":
         k = torch.zeros_like(q if q.shape == v.shape else v)
@@ -87,8 +87,8 @@ def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] 
 
 
 def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str) -> Tensor | None:
-    """Pop the entry with one of these names from the state; CheckpointError if several are there."""
-    # nn.MultiheadAttention writes in_proj_weight and q_proj_weight, everybody else a dot.
+    """Pop the entry with one of these names from the state; CheckpointError if there are several."""
+    # nn.MultiheadAttention writes in_proj_weight and q_proj_weight, other code uses a dot.
     keys = [f"{prefix}{name}{joint}{kind}" for name in names for joint in (".", "_")]
     found = [key for key in keys if key in state]
     if len(found) > 1:
@@ -99,5 +99,5 @@ def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str)
 
 
 def _is_conv1d(weight: Tensor, total: int) -> bool:
-    """Whether a weight is [in, out], as GPT-2 has it, and not nn.Linear's [out, in]."""
+    """Whether a weight is [in, out], as in GPT-2, and not [out, in] as in nn.Linear."""
     return bool(weight.shape[0] != total and weight.shape[-1] == total)

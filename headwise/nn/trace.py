@@ -1,4 +1,4 @@
-"""How modules return records: a module its own, a stack the records of all layers under their paths."""
+"""Returns records from modules: a module returns its own, a stack the records of all layers under their paths."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Trace:
         self._records: list[AttentionRecord] = []
 
     def __call__(self, part: nn.Module, path: str, *args: Any, **kwargs: Any) -> Tensor:
-        """The output of `part`, which stands at `path` under the module that owns this trace."""
+        """The output of `part`, which is at `path` in the module that owns this trace."""
         if not self._record:
             return part(*args, **kwargs)
         out, found = part(*args, record=True, **kwargs)
-        if isinstance(found, AttentionRecord):  # a module that knows what its queries or keys stand for says so
+        if isinstance(found, AttentionRecord):  # a module may have names for its queries or keys
             found.row_names, found.col_names = getattr(part, "row_names", None), getattr(part, "col_names", None)
             self._keep(found, path)
         else:
@@ -67,7 +67,7 @@ def attend(
 
 
 def _numbered(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
-    """With each record's layer: its place among those whose paths differ in numbers alone."""
+    """The records with `layer` set: the place of each among those whose paths differ only in numbers."""
     stacks: dict[str, int] = {}
     for record in records:
         assert record.site is not None

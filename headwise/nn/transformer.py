@@ -1,5 +1,6 @@
-"""Stacks of transformer layers: `Encoder`, which with a causal mask and a cache is a decoder-only model (GPT), and
-`Decoder`, which reads a memory too."""
+"""Stacks of transformer layers, `Encoder` and `Decoder`.
+
+`Encoder` with a causal mask and a cache is a decoder-only model (GPT); `Decoder` also reads a memory."""
 
 from __future__ import annotations
 
@@ -66,15 +67,15 @@ class _Stack(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.Module, *, kernel: str = "auto") -> Self:
-        """The same as PyTorch's stack, with its weights; inputs are [B, S, M] whatever its batch_first.
+        """A stack equal to PyTorch's stack, with its weights; inputs are [B, S, M] regardless of its batch_first.
 
         PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
         Args:
-            module: of an `Encoder` an nn.TransformerEncoder, of a `Decoder` an nn.TransformerDecoder.
+            module: an nn.TransformerEncoder for `Encoder`, an nn.TransformerDecoder for `Decoder`.
 
         Raises:
-            ArgumentError: another module, an activation or an option that there is nothing like here.
+            ArgumentError: another module, or an activation or an option without an equivalent here.
         """
         check_class(module, cls._of_torch)
         given: Any = module
@@ -99,7 +100,7 @@ class _Stack(nn.Module):
         record: bool,
         **memory: Any,
     ) -> Any:
-        """All layers. Mask, real tokens and positions are prepared once, for all of them."""
+        """Run all layers. Mask, real tokens and positions are prepared once, for all layers."""
         real = as_real(real, *x.shape[:2])
         knows = [layer.has_positions for layer in self.layers]
         bind(cache, self)
@@ -109,12 +110,13 @@ class _Stack(nn.Module):
             if real is not None and any(knows):
                 position_ids = positions_of(x, None, real, position_ids)
             mask, real = with_real(mask, real), None
-        # A step on a cache is not run twice: the second run would append its tokens again.
+        # A step with a cache is not run twice: the second run would append its tokens again.
         runs_again = self.checkpointing and self.training and torch.is_grad_enabled() and cache is None
         trace = Trace(record)
         for i, layer in enumerate(self.layers):
             given: dict[str, Any] = {"mask": mask, "cache": part_of(cache, f"layers.{i}"), "real": real, **memory}
-            # A layer without positions refuses them. If none has any, it may say so.
+            # A layer without positions refuses them. If no layer has any, the ids are passed on, so that a layer
+            # refuses them.
             given["position_ids"] = position_ids if knows[i] or not any(knows) else None
             run = partial(trace, layer, f"layers.{i}")
             x = _checkpointed(run, x, given) if runs_again else run(x, **given)
@@ -122,9 +124,9 @@ class _Stack(nn.Module):
 
 
 def _checkpointed(run: Callable[..., Tensor], x: Tensor, given: dict[str, Any]) -> Tensor:
-    """`run(x, **given)`, computed again in backward, from what `given` is now: masks, flags and ids are copied.
+    """`run(x, **given)`, computed again in backward, from `given` as it is now: masks, flags and ids are copied.
 
-    Other tensors are passed on their own: torch then raises if they were changed in between.
+    Other tensors are passed separately: torch then raises if they were changed in between.
     """
     for name, value in given.items():
         if isinstance(value, Mask):
@@ -143,7 +145,7 @@ def _checkpointed(run: Callable[..., Tensor], x: Tensor, given: dict[str, Any]) 
 
 
 class Encoder(_Stack):
-    """Several `EncoderLayer`s. Vaswani et al. 2017, figure 1, on the left; with a causal mask and a cache, a GPT.
+    """Several `EncoderLayer`s. Vaswani et al. 2017, figure 1, left; with a causal mask and a cache, a GPT.
 
     >>> encoder = Encoder(512, num_layers=6, num_heads=8)
     >>> gpt = Encoder(512, num_layers=6, norm="rms", activation="swiglu", bias=False,
@@ -153,20 +155,21 @@ class Encoder(_Stack):
 
     Args:
         dim: M.
-        num_layers: how many.
+        num_layers: the number of layers.
         num_heads: H of every layer's `MultiHeadAttention`. Pass this or `attention`.
         attention: makes an attention module, called once for each layer.
-        drop_path: of the last layer; that of layer l of L is l / L of it (Huang et al. 2016, equation 4).
-        final_norm: whether a norm stands behind the last layer; None = as `norm_first`, which needs one.
-        checkpointing: in training keep only what goes into each layer, and run the layer again for its gradients
-            (Chen et al. 2016). Less memory, the same numbers, dropout included. Calls with a cache are not.
+        drop_path: the probability for the last layer; layer l of L has l / L of it (Huang et al. 2016, equation 4).
+        final_norm: whether there is a norm after the last layer; None = as `norm_first`, which needs one.
+        checkpointing: in training keep only the input of each layer, and run the layer again for its gradients
+            (Chen et al. 2016). Less memory, the same numbers, dropout included. Calls with a cache are not
+            checkpointed.
         layer_options: ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, norm_eps, bias,
             device, dtype: as for `EncoderLayer`.
 
     `Encoder.from_layers` takes layers that differ. Its parts are `layers` and `norm`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option.
+        ArgumentError: dimensions that are not divisible, an unknown option.
     """
 
     _kind, _of_torch = EncoderLayer, nn.TransformerEncoder
@@ -210,18 +213,19 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
-    """Several `DecoderLayer`s, which all read one memory. Vaswani et al. 2017, figure 1, on the right.
+    """Several `DecoderLayer`s, which all read one memory. Vaswani et al. 2017, figure 1, right.
 
     >>> decoder = Decoder(512, num_layers=6, num_heads=8)
     >>> y = decoder(x, memory, mask=masks.causal(), memory_real=real)    # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
         memory_dim: dimensions of the memory; None = M.
-        self_attention, cross_attention: make an attention module, called once for each layer; instead of `num_heads`.
+        self_attention, cross_attention: functions that make an attention module, called once for each layer; instead of
+            `num_heads`.
         dim, num_layers, num_heads, drop_path, final_norm, checkpointing, layer_options: as for `Encoder`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option.
+        ArgumentError: dimensions that are not divisible, an unknown option.
     """
 
     _kind, _of_torch = DecoderLayer, nn.TransformerDecoder
@@ -275,7 +279,7 @@ class Decoder(_Stack):
         check_input("query", query, self.dim)
         memory = check_memory(key)
         memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
-        if not any(has_positions(layer.cross_attention) for layer in self.layers):  # those count tokens, not padding
+        if not any(has_positions(layer.cross_attention) for layer in self.layers):  # positions do not count padding
             memory_mask, memory_real = with_real(memory_mask, memory_real, memory=True), None
         given = {"key": memory, "value": value, "memory_mask": memory_mask, "memory_real": memory_real}
         return self._run(query, mask, cache, real, position_ids, record, **given)
@@ -297,5 +301,5 @@ def _drop_paths(last: float, num_layers: int) -> list[float]:
 
 
 def _final_norm(wanted: bool | None, layer: EncoderLayer | DecoderLayer) -> nn.Module | None:
-    """A norm like those of a layer that was just made."""
+    """A norm like those of `layer`."""
     return copy.deepcopy(layer.mlp_norm) if wanted or (wanted is None and layer.norm_first) else None

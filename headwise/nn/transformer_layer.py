@@ -1,4 +1,4 @@
-"""One layer of a transformer: attention and a feed-forward network, each added to what it read.
+"""One layer of a transformer: attention and a feed-forward network, each added to its input.
 
 `EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
 Each takes any attention module of this package, or makes a `MultiHeadAttention`.
@@ -27,7 +27,7 @@ from headwise.records import Seen
 
 
 class EncoderLayer(ResidualLayer):
-    """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, on the left.
+    """Attention within one sequence, then a feed-forward network. Vaswani et al. 2017, figure 1, left.
 
         norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
         not norm_first   x = Norm(x + Attention(x)),   y = Norm(x + FFN(x))      as in 2017
@@ -38,24 +38,24 @@ class EncoderLayer(ResidualLayer):
 
     Args:
         dim: M.
-        num_heads: H, of a `MultiHeadAttention` that is made here. Pass this or `attention`.
-        attention: any module that is called as those of `headwise.nn` are.
+        num_heads: H of a new `MultiHeadAttention`. Pass this or `attention`.
+        attention: any module with the call arguments of the attention modules of `headwise.nn`.
         ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
         norm: "layer", or "rms" (Zhang & Sennrich 2019).
-        norm_first: whether the norm stands before each branch, or after each sum.
-        activation: of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu", "geglu" (Shazeer
-            2020), "geglu_tanh".
-        dropout: of what each branch adds, in training only.
-        attention_dropout: of the attention's weights; None = `dropout`. A ready `attention` has its own.
+        norm_first: whether the norm is before each branch, or after each sum.
+        activation: the activation of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu",
+            "geglu" (Shazeer 2020), "geglu_tanh".
+        dropout: of the output of each branch, only in training.
+        attention_dropout: of the attention weights; None = `dropout`. A ready `attention` has its own.
         ffn_dropout: between the feed-forward network's linear maps; None = `dropout`.
-        drop_path: with this probability a branch is left out for an example, in training only (see `DropPath`).
+        drop_path: with this probability a branch is left out for an example, only in training (see `DropPath`).
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward network and LayerNorm have biases.
 
     Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option, num_heads and attention both.
+        ArgumentError: dimensions that are not divisible, an unknown option, or both num_heads and attention.
     """
 
     def __init__(
@@ -103,20 +103,21 @@ class EncoderLayer(ResidualLayer):
 
         Args:
             query: [B, S, M].
-            key, value: None. They stand here so that every module of this package is called alike.
+            key, value: None. They exist so that all modules of this package have the same call.
             mask: which position may attend to which, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
-                [B, H, Q, K]. With a cache K counts what it holds; the last query stands at the last key.
-            cache: the tokens before, to which these are added.
+                [B, H, Q, K]. With a cache, K includes the tokens that it holds; the last query is at the position of
+                the last key.
+            cache: the earlier tokens, to which these are added.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. A cache remembers it.
-            position_ids: [S] or [B, S], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
+            position_ids: [S] or [B, S], the positions of the tokens, if not 0, 1, 2 … after the tokens in the cache.
             record: also return the record of the attention.
 
         Returns:
             [B, S, M]; with `record=True` (output, Seen).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-            CacheError: a cache of another module or batch, or one that is full.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
+            CacheError: a cache of another module or batch, or a full cache.
         """
         check_alone(key, value)
         check_input("query", query, self.dim, linear=getattr(self.attention, "out", None))
@@ -130,12 +131,12 @@ class EncoderLayer(ResidualLayer):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoderLayer, *, kernel: str = "auto") -> EncoderLayer:
-        """The same as PyTorch's layer, with its weights; inputs are [B, S, M] whatever its batch_first.
+        """A layer equal to PyTorch's layer, with its weights; inputs are [B, S, M] for any batch_first.
 
         PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
         Raises:
-            ArgumentError: an activation or an option that there is nothing like here.
+            ArgumentError: an activation or an option without an equivalent here.
         """
         check_class(module, nn.TransformerEncoderLayer)
         ours = cls(
@@ -148,17 +149,17 @@ class EncoderLayer(ResidualLayer):
 
 
 class DecoderLayer(ResidualLayer):
-    """Attention within one sequence, attention to another one, then a feed-forward network.
+    """Attention within one sequence, attention to another sequence, then a feed-forward network.
 
-    Vaswani et al. 2017, figure 1, on the right. The other sequence, the memory, is what an encoder made of the source;
-    it is not normalised here. Norms stand as in `EncoderLayer`.
+    Vaswani et al. 2017, figure 1, right. The other sequence, the memory, is the output of an encoder; it is not
+    normalised here. Norms are placed as in `EncoderLayer`.
 
     >>> layer = DecoderLayer(512, 8)
     >>> y = layer(x, memory, mask=masks.causal(), memory_real=real)    # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args:
         memory_dim: dimensions of the memory; None = M.
-        self_attention, cross_attention: instead of those that are made with `num_heads`, ready modules; either or both.
+        self_attention, cross_attention: ready modules, instead of new ones with `num_heads`; either or both.
         dim, num_heads, ffn_dim, norm, norm_first, activation: as for `EncoderLayer`.
         dropout, attention_dropout, ffn_dropout, drop_path, norm_eps, bias: as for `EncoderLayer`.
 
@@ -166,7 +167,7 @@ class DecoderLayer(ResidualLayer):
     `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
-        ArgumentError: dimensions that do not divide, an unknown option.
+        ArgumentError: dimensions that are not divisible, an unknown option.
     """
 
     def __init__(
@@ -222,23 +223,24 @@ class DecoderLayer(ResidualLayer):
 
         Args:
             query: [B, Q, M].
-            key: [B, K, memory_dim], the memory. With a cache it is projected once: pass the same one at every step.
-            value: what is read of the memory where that differs from it, [B, K, memory_dim]; None = `key`.
-            mask: within the sequence: which position may attend to which, True = may. With a cache its keys count too.
-            cache: the tokens before, to which these are added, and what the layer made of the memory.
-            memory_mask: which position may attend to which of the memory.
+            key: [B, K, memory_dim], the memory. With a cache it is projected once: pass the same memory at every step.
+            value: the values of the memory, if they differ from it, [B, K, memory_dim]; None = `key`.
+            mask: within the sequence: which position may attend to which, True = may. With a cache, its keys are
+                included.
+            cache: the earlier tokens, to which these are added, and the projections of the memory.
+            memory_mask: which position may attend to which position of the memory.
             real: bool or integers [B, Q], True or 1 = a real token of the sequence, False or 0 = padding. A cache
                 remembers it.
-            memory_real: the same of the memory, [B, K]. A cache does not remember it.
-            position_ids: [Q] or [B, Q], where the tokens stand, if not at 0, 1, 2 … after what the cache holds.
+            memory_real: the same for the memory, [B, K]. A cache does not remember it.
+            position_ids: [Q] or [B, Q], the positions of the tokens, if not 0, 1, 2 … after the tokens in the cache.
             record: also return the record of the attention.
 
         Returns:
             [B, Q, M]; with `record=True` (output, Seen).
 
         Raises:
-            ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit, named.
-            CacheError: a cache of another module or batch, one that is full, or another memory than before.
+            ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
+            CacheError: a cache of another module or batch, a full cache, or another memory than before.
         """
         check_input("query", query, self.dim, linear=getattr(self.self_attention, "out", None))
         memory = check_memory(key)
@@ -246,7 +248,8 @@ class DecoderLayer(ResidualLayer):
         memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
         bind(cache, self)
         if cache is not None:
-            # What cross-attention will refuse is refused before self-attention's cache has taken the query's tokens.
+            # Inputs that cross-attention refuses are refused before the query's tokens are appended to the
+            # self-attention's cache.
             width = getattr(self.cross_attention, "kdim", memory.shape[-1])
             check_input("key", memory, width, batch=query.shape[0])
             heads = getattr(self.cross_attention, "num_heads", None)
@@ -257,7 +260,7 @@ class DecoderLayer(ResidualLayer):
         given = {"mask": mask, "real": real, "position_ids": None if only_other else position_ids}
         attend = partial(trace, self.self_attention, "self_attention", cache=own, **given)
         ids = None
-        if has_positions(self.cross_attention):  # which does not know by itself where this step stands
+        if has_positions(self.cross_attention):  # cross-attention does not know the position of this step
             ids = positions_of(query, own, real, position_ids)
         given = {"mask": memory_mask, "real": memory_real, "position_ids": ids}
         read = partial(trace, self.cross_attention, "cross_attention", key=memory, value=value, cache=other, **given)
@@ -268,12 +271,12 @@ class DecoderLayer(ResidualLayer):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoderLayer, *, kernel: str = "auto") -> DecoderLayer:
-        """The same as PyTorch's layer, with its weights; inputs are [B, S, M] whatever its batch_first.
+        """A layer equal to PyTorch's layer, with its weights; inputs are [B, S, M] for any batch_first.
 
         PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
         Raises:
-            ArgumentError: an activation or an option that there is nothing like here.
+            ArgumentError: an activation or an option without an equivalent here.
         """
         check_class(module, nn.TransformerDecoderLayer)
         ours = cls(
@@ -287,7 +290,7 @@ class DecoderLayer(ResidualLayer):
 
 
 def check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object, what: str = "modules") -> None:
-    """ArgumentError for options of attention that nothing is left to be made with."""
+    """Raise ArgumentError for options of attention if there is no attention left to make."""
     if all(module is not None for module in ready):
         for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
             if option is not None:
@@ -306,7 +309,7 @@ def attention_of(
     kind: type[Any] = nn.Module,
     what: str = "module",
 ) -> Any:
-    """The attention that was given, or a new one. ArgumentError for one that does not fit, or if there is no number."""
+    """The given attention, or a new one. ArgumentError for one that does not fit, or without a number of heads."""
     if ready is None:
         if num_heads is None:
             raise ArgumentError(
@@ -325,7 +328,7 @@ def attention_of(
 
 
 def check_memory_dim(memory_dim: int | None, cross_attention: object) -> None:
-    """ArgumentError for a size of the memory besides a given attention, which has its own."""
+    """Raise ArgumentError for a size of the memory together with a given attention, which has its own."""
     if cross_attention is not None and memory_dim is not None:
         raise ArgumentError(
             f"memory_dim: expected None with cross_attention, which has its own. Received: memory_dim={memory_dim}"

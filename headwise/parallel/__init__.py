@@ -1,6 +1,6 @@
-"""Attention over a sequence that several processes hold: `context_parallel`, and who holds which rows.
+"""Attention over a sequence that several processes hold: `context_parallel`, and which process holds which rows.
 
-Dimension letters: P processes, N positions of the whole sequence, S those of this process, B, H, G, D, E as in
+Dimension letters: P processes, N positions of the whole sequence, S positions of this process, B, H, G, D, E as in
 `headwise.shapes`.
 """
 

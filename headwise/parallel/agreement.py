@@ -1,4 +1,4 @@
-"""Whether all processes mean the same call: told before anything travels, so that none waits for what never comes."""
+"""Checks that all processes make the same call, before any data are sent, so that none waits forever."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from headwise.errors import ParallelError, brief
 from headwise.masks import Mask
 from headwise.parallel.exchange import talking
 
-WIDTH = 16  # numbers that each process tells, whatever it does: so that even different calls meet
-NAMES = ("B", "H", "G", "D", "E", "dtype", "mask", "options", "layout", "memory")  # what must be the same
+WIDTH = 16  # numbers that each process sends, in any call, so that even different calls can be compared
+NAMES = ("B", "H", "G", "D", "E", "dtype", "mask", "options", "layout", "memory")  # these must be the same
 DIGESTS = ("mask", "options", "layout", "memory")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def digest_of(mask: Mask | None) -> int:
-    """A number that is the same for equal masks, on every machine. A function is told by its name alone."""
+    """A number that is the same for equal masks, on every machine. A function is identified only by its name."""
     if mask is None:
         return 0
     return mask.remember(("digest",), lambda mask: _number(_written(mask)))
 
 
 def digest_of_options(options: dict[str, Any]) -> int:
-    """The same of numbers, and of the shapes of tensors; a bias may have each process's own rows."""
+    """A number for the values of options, and the shapes of tensors; a bias may have each process's own rows."""
     told = {name: _shape(name, x) if isinstance(x, Tensor) else x for name, x in sorted(options.items())}
     return _number(repr(told).encode())
 
@@ -56,15 +56,15 @@ def _written(value: Any) -> bytes:
 
 
 def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> list[list[int]]:
-    """The rows of each process, where all of them tell the same of everything else: one list for each of `rows`.
+    """The rows of each process, if all processes agree in everything else: one list for each of `rows`.
 
     Args:
-        rows: this process's, such as those of q and of k.
-        told: its numbers, in the order of `NAMES`; fewer will do.
-        group: of the processes.
+        rows: the row counts of this process, such as those of q and of k.
+        told: its numbers, in the order of `NAMES`; there may be fewer.
+        group: the group of the processes.
 
     Raises:
-        ParallelError: on every process alike, if they differ, or if one of them is gone.
+        ParallelError: on every process, if they differ, or if one of them is gone.
     """
     of_rows = {f"rows {place}": count for place, count in enumerate(rows)}
     table = told_by_all("context_parallel", {**of_rows, **dict(zip(NAMES, told, strict=False))}, group)
@@ -82,16 +82,16 @@ def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> lis
 
 
 def agree(what: str, question: Mapping[str, object], group: Any, failed: Exception | None = None) -> None:
-    """Nothing, where all processes ask the same question and none has failed to answer its part.
+    """Return if all processes ask the same question and none has failed to answer its part.
 
     Args:
-        what: is asked of, for messages.
+        what: the object of the question, for messages.
         question: the values of each name are compared by their `repr`; at most `WIDTH` - 2 names.
-        group: of the processes.
-        failed: what went wrong on this process; it is raised here, where all ask the same.
+        group: the group of the processes.
+        failed: the error of this process; it is raised here, if all processes ask the same.
 
     Raises:
-        ParallelError: on every process alike, if they differ or one of them is gone; on the others, if one has failed.
+        ParallelError: on every process, if they differ or one of them is gone; on the others, if one has failed.
     """
     told = {"failed": int(failed is not None), **{name: _number(repr(x).encode()) for name, x in question.items()}}
     table = told_by_all(what, told, group)
@@ -111,19 +111,19 @@ def agree(what: str, question: Mapping[str, object], group: Any, failed: Excepti
 
 @contextmanager
 def agreeing(what: str, question: Mapping[str, object], group: Any) -> Iterator[None]:
-    """`agree`, where what is done inside is this process's part of the answer."""
+    """A context for `agree`: inside, this process computes its part of the answer."""
     failed = None
     try:
         yield
-    except ParallelError:  # all of them know
+    except ParallelError:  # all processes know it
         raise
-    except Exception as error:  # whatever it is, the others wait for an answer
+    except Exception as error:  # the others wait for an answer, whatever the error is
         failed = error
     agree(what, question, group, failed)
 
 
 def told_by_all(what: str, told: Mapping[str, int], group: Any) -> list[dict[str, int]]:
-    """What each process told, by name. ParallelError on every process if they do different things."""
+    """The numbers of each process, by name. ParallelError on every process if they do different things."""
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     numbers = [_number(repr((what, sorted(told))).encode()), *told.values()]
     mine = torch.tensor([*numbers, *[0] * (WIDTH - len(numbers))], dtype=torch.int64, device=device)

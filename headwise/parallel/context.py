@@ -28,7 +28,7 @@ from headwise.quantized import Int8
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-Local = Callable[..., Any]  # `attention`, of what one process computes
+Local = Callable[..., Any]  # `attention` for the part of one process
 
 _current: ContextVar[Processes | None] = ContextVar("headwise_parallel", default=None)
 _share: ContextVar[Share | None] = ContextVar("headwise_share", default=None)
@@ -37,12 +37,12 @@ _reads_memory: ContextVar[bool | None] = ContextVar("headwise_parallel_memory", 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processes:
-    """Those that share a sequence, as one of them sees them."""
+    """The processes that share a sequence, seen from one of them."""
 
     mesh: DeviceMesh
     layout: Layout | None
     strategy: str
-    memory: Layout | Literal["whole"] | None = None  # of the sequence that cross-attention reads
+    memory: Layout | Literal["whole"] | None = None  # the layout of the sequence that cross-attention reads
 
     @cached_property
     def group(self) -> Any:
@@ -56,7 +56,7 @@ class Processes:
 
     @cached_property
     def count(self) -> int:
-        """P"""
+        """P, the number of processes."""
         return dist.get_world_size(self.group)
 
     def attend(
@@ -71,16 +71,16 @@ class Processes:
         edited: bool = False,
         **options: Any,
     ) -> Any:
-        """What `local` returns for the rows of this process.
+        """Compute the rows of this process by `local`.
 
         Args:
             local: `attention`, which computes the part.
-            q, k, v: [B, H, S, D], [B, G, S, D] and [B, G, S, E] of this process's rows; k and v may be its rows of the
-                memory, or all of it.
-            mask: of the whole sequence.
-            followed: whether somebody wants the calls: then a process computes its rows in one call.
-            edited: whether somebody changes them.
-            options: those of `attention`, of the whole sequence.
+            q, k, v: [B, H, S, D], [B, G, S, D] and [B, G, S, E] for the rows of this process; k and v may be its rows
+                of the memory, or the whole memory.
+            mask: the mask of the whole sequence.
+            followed: whether there are listeners: then a process computes its rows in one call.
+            edited: whether there are editors.
+            options: the options of `attention`, for the whole sequence.
         """
         if isinstance(k, Int8) or isinstance(v, Int8):
             raise ArgumentError(
@@ -90,7 +90,7 @@ class Processes:
         whole = None if mask is None else as_mask("mask", mask)
         dtype = DTYPES.index(q.dtype) if q.dtype in DTYPES else len(DTYPES)
         told = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], dtype)
-        # Whatever a strategy is chosen by: processes that chose differently would wait for one another.
+        # Everything by which a strategy is chosen: processes that chose differently would wait for one another.
         trains = [name for name, x in options.items() if isinstance(x, Tensor) and x.requires_grad]
         reads_memory = _reads_memory.get()
         decides = {**options, "": (followed, self.strategy, torch.is_grad_enabled(), trains, reads_memory)}
@@ -120,7 +120,7 @@ class Processes:
         return choose(part, self.strategy, followed=followed).attend(part, local)
 
     def _is_of_memory(self, rows: list[int], key_rows: list[int], told: bool | None) -> bool:
-        """Whether keys are those of the memory; by their number, where no module tells."""
+        """Whether the keys are those of the memory; decided by their number, if no module tells."""
         if self.memory is None or told is False:
             if told or rows != key_rows:
                 raise ArgumentError(
@@ -138,7 +138,7 @@ class Processes:
         return True
 
     def _dealt(self, what: str) -> Layout:
-        """The layout, where it cannot be found from the mask."""
+        """The layout, if it cannot be found from the mask."""
         if self.layout is None:
             raise ArgumentError(
                 f"context_parallel: {what} must know which rows this process holds. Received: no layout. Make one with "
@@ -147,7 +147,7 @@ class Processes:
         return self.layout
 
     def layout_of(self, what: str, *, memory: bool) -> Layout | None:
-        """That of its own sequence or of the memory; None = every process has all of it. ArgumentError if unknown."""
+        """The layout of its own sequence or the memory; None = every process has all rows. ArgumentError if unknown."""
         if not memory:
             return self._dealt(what)
         if self.memory is None:
@@ -206,22 +206,22 @@ def context_parallel(
 
     Only headwise's attention and modules see the other processes; PyTorch's functions see the rows of this one. Code
     that was compiled runs uncompiled. Tensors are the rows of this process; masks, biases, lengths and ids of documents
-    are those of the whole sequence. What has no positions (linear layers, norms) is not changed. Gradients of
+    are those of the whole sequence. Operations without positions (linear layers, norms) do not change. Gradients of
     parameters are those of this process's rows: sum them over the processes, as DistributedDataParallel does.
 
     Args:
-        mesh: of one dimension; of a larger one, the dimension that shares the sequence: mesh["cp"].
-        layout: the rows of each process; None = those that `shard(x, mask, mesh)` gives for the mask of each call. With
+        mesh: a mesh of one dimension; for a larger mesh, the dimension that shares the sequence: mesh["cp"].
+        layout: the rows of each process; None = the rows of `shard(x, mask, mesh)` for the mask of each call. With
             buffers also the mask by which rows are dealt, None = every query sees every key.
         strategy: "auto", or one of "gather", "ring" and "heads", which then raises rather than fall back.
-        memory: of the sequence that cross-attention reads: its layout, or "whole" = every process holds all of it, and
-            nothing travels. Gradients of a whole memory are those of this process's rows, as of parameters.
-        buffers: tensors of the whole sequence, no parameters, which become this process's rows inside.
+        memory: the layout of the sequence that cross-attention reads, or "whole" = every process holds all of it, and
+            nothing is sent. Gradients of a whole memory are those of this process's rows, as of parameters.
+        buffers: tensors of the whole sequence, not parameters, which become this process's rows inside.
         buffer_seq_dims: the dimension of the sequence of each.
-        no_restore_buffers: those of them that stay so.
+        no_restore_buffers: the buffers that are not restored.
 
     Yields:
-        What the processes share; its `layout` is for `gather`.
+        The `Processes`; its `layout` is for `gather`.
 
     Raises:
         ShapeError: buffers of several lengths.
@@ -241,7 +241,7 @@ def context_parallel(
             )
     here = Processes(mesh, layout, strategy, memory)
     with (
-        torch.compiler.set_stance("force_eager"),  # compiled code would attend to this process's rows alone
+        torch.compiler.set_stance("force_eager"),  # compiled code would attend only to this process's rows
         _cut(buffers, buffer_seq_dims, no_restore_buffers, here),
         _within(_current, here),
     ):
@@ -251,7 +251,7 @@ def context_parallel(
 def _layout_for(
     mesh: DeviceMesh, given: Layout | Mask | None, buffers: Sequence[Tensor], dims: Sequence[int]
 ) -> Layout | None:
-    """The layout: what was given, or as the length of the buffers and the mask have it."""
+    """The layout: the given one, or one for the length of the buffers and the mask."""
     if len(buffers) != len(dims):
         raise ArgumentError(
             f"buffer_seq_dims: expected one for each buffer. Received: {len(dims)} for {len(buffers)} buffers"
@@ -271,13 +271,13 @@ def _layout_for(
 
 @contextlib.contextmanager
 def alone(share: Share | None) -> Iterator[None]:
-    """Inside, a call is one process's own: its share of that of the whole sequence, where records need to know."""
+    """Inside, a call is computed by this process alone; `share` is its share of a longer call, for records."""
     with _within(_current, None), _within(_share, share):
         yield
 
 
 def as_share(call: AttentionCall) -> AttentionCall:
-    """The call, with the share that it is of a longer sequence's, if it is one."""
+    """The call, marked as a share of a longer call if it is one."""
     share = _share.get()
     return call if share is None else call.of(share)
 
@@ -299,7 +299,8 @@ def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor],
     cut = [] if layout is None else [layout.shard(x, here.rank, dim) for x, dim in zip(buffers, dims, strict=True)]
     whole = [x.data for x in buffers]
     try:
-        # The memory is exchanged, not written: views of it stay whole, and nothing is copied to restore it.
+        # The memory of the tensor is exchanged, not written to: views of it stay whole, and restoring it copies
+        # nothing.
         for x, part in zip(buffers, cut, strict=True):
             x.data = part
         yield
@@ -319,15 +320,15 @@ def _within(variable: ContextVar[Any], value: object) -> Iterator[None]:
 
 
 def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Inside, keys are those of the memory of `context_parallel(memory=)`, or with False those of the own sequence.
+    """Inside, keys belong to the memory of `context_parallel(memory=)`, or with False to the own sequence.
 
-    The modules say so themselves. A call of `headwise.attention` needs it where both have as many rows.
+    The modules use this themselves. A call of `headwise.attention` needs it if both have equally many rows.
     """
     return _within(_reads_memory, yes)
 
 
 def memory_as_own() -> contextlib.AbstractContextManager[None]:
-    """Inside, the own sequence is what is the memory outside: an encoder makes it."""
+    """Inside, the own sequence is the memory outside: for the encoder that makes it."""
     here = current()
     if here is None:
         return contextlib.nullcontext()
@@ -339,9 +340,10 @@ def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1
     """This process's rows of a tensor of the whole sequence, which every process holds.
 
     Args:
-        x: its dimension `dim` is the sequence. Of a DTensor one comes back, placed as Shard(dim): `by` is `chunks`.
+        x: its dimension `dim` is the sequence. For a DTensor the result is one, placed as Shard(dim), and `by` is
+            `chunks`.
         by: a layout, or the mask by which rows are dealt; None = every query sees every key.
-        mesh: of one dimension.
+        mesh: a mesh of one dimension.
         dim: the dimension of the sequence.
     """
     check_mesh(mesh)
@@ -380,14 +382,14 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
 
 
 def whole(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
-    """The whole sequence, or memory, of what each process holds of it, such as which tokens are real; x outside."""
+    """The whole tensor from the part of each process, such as which tokens are real; outside of the context, x."""
     here = current()
     layout = None if here is None else here.layout_of("a module that is told real tokens", memory=memory)
     return x if here is None or layout is None else gather(x, layout, here.mesh, dim=dim)
 
 
 def positions_here(count: int, device: torch.device, *, memory: bool = False) -> Tensor:
-    """The positions of this process's `count` rows, [count]; outside of `context_parallel` 0, 1, 2 …"""
+    """The positions of this process's `count` rows, [count]; outside of `context_parallel`: 0, 1, 2 …"""
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
     if here is None or layout is None:
@@ -402,16 +404,16 @@ def positions_here(count: int, device: torch.device, *, memory: bool = False) ->
 
 
 def rows_here(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
-    """This process's rows of something of the whole sequence, or memory; x outside."""
+    """This process's rows of a tensor of the whole sequence, or memory; outside of the context, x."""
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
     return x if here is None or layout is None else layout.shard(x, here.rank, dim)
 
 
 def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
-    """The positions of all keys that rows may see, [K] or [B, K], from this process's, [S] or [B, S]; outside the same.
+    """The positions of all keys that rows may see, [K] or [B, K], from this process's [S] or [B, S]; outside, the same.
 
-    With `memory` both are the memory's.
+    With `memory`, both are positions of the memory.
     """
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
@@ -423,14 +425,14 @@ def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
 
 
 def length_of(count: int, *, memory: bool = False) -> int:
-    """Positions of the whole sequence, or memory, of which this process has `count`; outside the same."""
+    """The length of the whole sequence, or memory, of which this process has `count` rows; outside, `count`."""
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
     return count if layout is None else layout.length
 
 
 def check_mesh(mesh: DeviceMesh) -> None:
-    """ArgumentError for a mesh of several dimensions."""
+    """Raise ArgumentError for a mesh of several dimensions."""
     if mesh.ndim != 1:
         names = mesh.mesh_dim_names
         hint = f'mesh["{names[-1]}"]' if names else 'init_device_mesh(..., mesh_dim_names=("dp", "cp"))["cp"]'

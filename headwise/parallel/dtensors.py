@@ -1,4 +1,4 @@
-"""DTensors as queries, keys and values: each process computes its part, and what comes back is a DTensor too."""
+"""DTensors as queries, keys and values: each process computes its part, and the result is a DTensor too."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def attend(
     edited: bool,
     **options: Any,
 ) -> Any:
-    """What `attention` returns for DTensors: as placed as q is.
+    """The result of `attention` for DTensors, with the placements of q.
 
     Args:
-        attention: of what this process has.
+        attention: computes the part of this process.
         alone: the same, outside of `context_parallel`.
         q, k, v: DTensors on one mesh. Along each of its dimensions q is split by batch, heads or sequence, or not at
-            all; k and v are split as q is, or not at all.
-        mask, options: of the whole call; tensors are the same in every process, or DTensors. A record is that of this
+            all; k and v are split like q, or not at all.
+        mask, options: of the whole call; tensors are the same in every process, or DTensors. The record is that of this
             process's part.
-        followed: whether somebody wants the calls.
-        edited: whether somebody may change them.
+        followed: whether there are listeners.
+        edited: whether there are editors.
 
     Raises:
         ParallelError: placements that cannot be computed.
@@ -101,7 +101,7 @@ def attend(
 
 
 def _check_around(mesh: DeviceMesh) -> None:
-    """ArgumentError if `context_parallel` shares the sequence along a dimension of this mesh."""
+    """Raise ArgumentError if `context_parallel` shares the sequence along a dimension of this mesh."""
     around = context.current()
     if around is not None and any(mesh.get_group(i) == around.group for i in range(mesh.ndim)):
         raise ArgumentError(
@@ -111,7 +111,7 @@ def _check_around(mesh: DeviceMesh) -> None:
 
 
 def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
-    """Which dimension of q, k and v is split along dimension i of the mesh."""
+    """The dimension of q, k and v that is split along dimension i of the mesh."""
     from torch.distributed.tensor import Replicate, Shard
 
     places = {name: x.placements[i] for name, x in (("q", q), ("k", k), ("v", v))}
@@ -138,15 +138,14 @@ def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
 
 
 def _as_q(x: DTensor, q: DTensor) -> Tensor:
-    """This process's part of keys or values. Where q is split and they are not, each process has its share of their
-    gradient."""
+    """This process's part of keys or values. If only q is split, each process has its share of their gradient."""
     from torch.distributed.tensor import Partial
 
     placements = [
         Partial() if mine.is_replicate() and not of_q.is_replicate() else mine
         for mine, of_q in zip(x.placements, q.placements, strict=True)
     ]
-    # (A redistribution to the same placements: its backward adds the shares up.)
+    # (A redistribution to the same placements: its backward sums the shares.)
     x = x.redistribute(placements=x.placements)
     here: Tensor = x.to_local(grad_placements=placements)
     examples = ranges(q)[0]
@@ -154,7 +153,7 @@ def _as_q(x: DTensor, q: DTensor) -> Tensor:
 
 
 def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
-    """Of the key heads `held` [B, G, K, D], those that these query heads read, `size` each; one for each if need be."""
+    """The key heads, of the key heads `held` in x, that the query heads read, `size` each; repeated if needed."""
     if (held.start * size, held.stop * size) == (heads.start, heads.stop):
         return x
     first, last = heads.start // size, -(-heads.stop // size)
@@ -169,10 +168,10 @@ def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
 
 
 def _share(name: str, x: Any, split: list[int | None], mesh: DeviceMesh, of_q: list[slice]) -> Any:
-    """This process's part of an option: of its examples and heads. The sequence is cut later."""
+    """This process's part of an option, for its examples and heads. The sequence is cut later."""
     if not isinstance(x, Tensor):
         return x
-    # Where the batch and the heads are among its dimensions; None = it is the same for all.
+    # The indices of the batch and of the heads in its dimensions; None = it is the same for all.
     at = [dim - (4 - x.ndim) for dim in (0, 1)] if name == "bias" else [-1, 0]
     places = [dim if 0 <= dim < x.ndim and x.shape[dim] > 1 else None for dim in at]
     if not is_dtensor(x):
@@ -194,7 +193,7 @@ def _share(name: str, x: Any, split: list[int | None], mesh: DeviceMesh, of_q: l
 
 
 def _processes(q: DTensor, k: DTensor, i: int) -> Processes:
-    """Those along dimension i of the mesh, which have the sequence in chunks."""
+    """The processes along dimension i of the mesh, which have the sequence in chunks."""
     names = q.device_mesh.mesh_dim_names
     if q.device_mesh.ndim > 1 and names is None:
         raise ArgumentError("mesh: expected names for its dimensions. Received: none. Pass mesh_dim_names=")

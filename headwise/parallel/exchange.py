@@ -1,4 +1,4 @@
-"""Rows that travel between processes, and their gradients that travel back."""
+"""Sends rows between processes, and their gradients back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.parallel.routes import Routes
 
 @contextmanager
 def talking(group: Any) -> Iterator[None]:
-    """Inside, an error of torch.distributed says what it means."""
+    """Inside, an error of torch.distributed gets a message with its meaning."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -31,7 +31,7 @@ def talking(group: Any) -> Iterator[None]:
 
 
 def all_to_all(x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
-    """Rows of x [sum of sends, ...], the first for process 0: what the others send here, [sum of receives, ...]."""
+    """Send rows of x [sum of sends, ...], first to process 0; returns the received rows [sum of receives, ...]."""
     out = x.new_empty(sum(receives), *x.shape[1:])
     with talking(group):
         dist.all_to_all_single(_bytes(out), _bytes(x.contiguous()), receives, sends, group=group)
@@ -41,14 +41,14 @@ def all_to_all(x: Tensor, sends: list[int], receives: list[int], group: Any) -> 
 def _bytes(x: Tensor) -> Tensor:
     """The memory of a contiguous tensor, [rows, bytes], which every backend can send."""
     flat = x.detach().flatten(1)
-    # torch calls [n, 1] contiguous whatever its last stride is, and `view` does not.
+    # torch calls [n, 1] contiguous for any last stride, and `view` does not.
     return flat.as_strided(flat.shape, (flat.shape[1], 1)).view(torch.uint8)
 
 
 def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
     """The rows of every process, x [its count, ...] here.
 
-    Where some have far fewer than others, nothing but the rows travels; else they are filled up to travel at once.
+    If some have far fewer rows, exactly the rows are sent; otherwise all are padded and sent at once.
     """
     out = [x.new_empty(count, *x.shape[1:]) for count in counts]
     size = max(counts)
@@ -69,7 +69,7 @@ def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
 
 
 def rows_of(k: Tensor, v: Tensor) -> Tensor:
-    """Keys [B, G, S, D] and values [B, G, S, E] as the rows that travel, [S, B G (D + E)]."""
+    """Keys [B, G, S, D] and values [B, G, S, E] as rows to send, [S, B G (D + E)]."""
     width = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3])  # (not -1: there may be no rows)
     return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], width)
 
@@ -83,7 +83,7 @@ def split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
 def needed_keys(k: Tensor, v: Tensor, routes: Routes, rank: int, group: Any) -> tuple[Tensor, Tensor]:
     """The keys and values that this process needs, [B, G, K, D] and [B, G, K, E], from its own, [B, G, S, ·].
 
-    Those that it has itself do not travel: they are copied once.
+    Keys that the process has itself are not sent: they are copied once.
     """
     found: tuple[Tensor, Tensor] = _Needed.apply(k, v, routes, rank, group)
     return found
@@ -113,16 +113,16 @@ class _Needed(torch.autograd.Function):
         for own, new in zip((dk, dv), back, strict=True):
             total = own.new_zeros(*own.shape[:2], rows, own.shape[3])
             total[:, :, ways.kept] = own[:, :, ways.kept_at]
-            found.append(total.index_add_(2, ways.sent, new))  # several may have got the same row
+            found.append(total.index_add_(2, ways.sent, new))  # several processes may have received the same row
         return *found, None, None, None
 
 
 class _Ways(NamedTuple):
-    """Routes, with what stays here apart."""
+    """Routes, with the rows that stay here kept apart."""
 
     kept: Tensor | slice  # which of this process's rows it needs itself
     kept_at: Tensor | slice  # their places among the keys
-    sent: Tensor  # those that others need, the first for process 0
+    sent: Tensor  # the rows that others need, first those for process 0
     received_at: Tensor
     sends: list[int]  # rows for each process; 0 for itself
     receives: list[int]
@@ -141,7 +141,7 @@ class _Ways(NamedTuple):
 
 
 def _run(places: Tensor) -> Tensor | slice:
-    """Rising places as a slice, if there is no gap between them: a slice is copied faster."""
+    """Ascending places as a slice, if there is no gap between them: a slice is copied faster."""
     if not len(places):
         return slice(0, 0)
     first, last = int(places[0]), int(places[-1])
@@ -149,7 +149,7 @@ def _run(places: Tensor) -> Tensor | slice:
 
 
 class Turned(torch.autograd.Function):
-    """`there(x)`, whose gradient is what `back` makes of it: a change of layout that is a permutation of all rows."""
+    """`there(x)`, with the gradient by `back`: a change of layout that permutes all rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:

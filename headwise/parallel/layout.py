@@ -1,4 +1,4 @@
-"""Which rows of a sequence each process holds, dealt by what the mask allows."""
+"""The rows of a sequence that each process holds, dealt by the allowed pairs of the mask."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headwise.masks.cellwise import as_mask
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-EVEN = 1.05  # the most cells of a process, over the mean, that count as shared evenly
-BLOCK = 64  # rows that stay together, of a sequence that is long enough
-LEAST_BLOCKS, MOST_BLOCKS = 2048, 8192  # in a row of the grid that is looked at, of a long sequence
-PIECES = 16  # blocks that each process gets at least, where there are as many rows
+EVEN = 1.05  # an even share: the most cells of a process, divided by the mean
+BLOCK = 64  # rows that stay together, if the sequence is long enough
+LEAST_BLOCKS, MOST_BLOCKS = 2048, 8192  # blocks per row of the grid, for a long sequence
+PIECES = 16  # the least number of blocks per process, if there are enough rows
 
 Ints = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """The rows of each process. Every process finds the same one, from the mask and the length alone.
+    """The rows of each process. Every process computes the same layout, only from the mask and the length.
 
     >>> layout = headwise.parallel.deal(mask, length, mesh)
     >>> ids, labels = (layout.shard(x, rank, dim=1) for x in (ids, labels))
@@ -38,10 +38,10 @@ class Layout:
     Rows stay together in blocks, in the order of the sequence.
     """
 
-    edges: Ints  # [blocks + 1]: where each block begins, and the length
+    edges: Ints  # [blocks + 1]: the start of each block, and the length
     owner: Ints  # [blocks]: the process of each block
     processes: int
-    way: str  # how they were dealt, a name of `WAYS`, or "in chunks"
+    way: str  # how the rows were dealt: a name of `WAYS`, or "in chunks"
 
     @property
     def length(self) -> int:
@@ -50,7 +50,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> bytes:
-        """What is the same for equal layouts alone."""
+        """Bytes that are the same only for equal layouts."""
         return hashlib.blake2b(self.edges.tobytes() + self.owner.tobytes(), digest_size=8).digest()
 
     @cached_property
@@ -60,11 +60,11 @@ class Layout:
 
     @cached_property
     def positions(self) -> tuple[Tensor, ...]:
-        """The rows of each process, int64, rising."""
+        """The rows of each process, int64, ascending."""
         return tuple(torch.from_numpy(np.flatnonzero(self.owner_of_rows == p)) for p in range(self.processes))
 
     def shard(self, x: Tensor, process: int, dim: int = 1) -> Tensor:
-        """The part of a process, of a tensor of the whole sequence. ShapeError if it has another length."""
+        """The part of a process in a tensor of the whole sequence. ShapeError if it has another length."""
         if x.shape[dim] != self.length:
             raise ShapeError(
                 f"x: expected {self.length} positions, the length that was dealt. Received: x={list(x.shape)}, "
@@ -80,27 +80,27 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What a mask asks of the blocks of a sequence."""
+    """The work that a mask requires for the blocks of a sequence."""
 
     edges: Ints  # [blocks + 1]
-    key_edges: Ints  # [key blocks + 1], of the sequence that is read
-    cells: NDArray[np.float64]  # [blocks]: allowed pairs of the rows, mean over examples and heads, about
-    needed: NDArray[np.bool_]  # [blocks, key blocks]: whether some row of the one may see some key of the other
+    key_edges: Ints  # [key blocks + 1], edges in the sequence that is read
+    cells: NDArray[np.float64]  # [blocks]: allowed pairs of the rows, approximate mean over examples and heads
+    needed: NDArray[np.bool_]  # [blocks, key blocks]: whether some row of the block may see some key of the key block
 
     @cached_property
     def rows(self) -> Ints:
-        """[blocks]: rows in each."""
+        """[blocks]: the number of rows in each block."""
         return np.diff(self.edges)
 
     @cached_property
     def keys(self) -> Ints:
-        """[key blocks]: keys in each."""
+        """[key blocks]: the number of keys in each key block."""
         return np.diff(self.key_edges)
 
     def per_process(self, owner: Ints, key_owner: Ints, count: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The cells of each process [P], and the blocks of keys that some row of it may see [P, key blocks].
+        """The cells of each process [P], and the blocks of keys that some of its rows may see [P, key blocks].
 
-        A process whose rows see nothing needs its own keys: it still has a call to make.
+        A process whose rows see nothing needs its own keys: it still has to make a call.
         """
         cells = np.bincount(owner, self.cells, count).astype(np.float64)
         needed: NDArray[np.bool_] = np.stack([self.needed[owner == p].any(0) for p in range(count)])
@@ -109,14 +109,14 @@ class Grid:
         return cells, needed
 
     def keys_from_others(self, key_owner: Ints, needed: NDArray[np.bool_]) -> Ints:
-        """[P]: how many keys each process gets."""
+        """[P]: the number of keys that each process receives."""
         others = key_owner[None] != np.arange(len(needed))[:, None]
         keys: Ints = (needed & others) @ self.keys
         return keys
 
 
 def grid_of(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
-    """What a mask, aligned to both whole sequences, asks of these blocks. It remembers that."""
+    """The grid of a mask that is aligned to both whole sequences, for these blocks; remembered with the mask."""
     if mask is None:
         cells = np.diff(edges) * float(key_edges[-1])
         return Grid(edges, key_edges, cells, np.ones((len(edges) - 1, len(key_edges) - 1), bool))
@@ -154,7 +154,7 @@ def _even(length: int, processes: int) -> Ints:
 
 
 def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The cells of some blocks of rows, and which blocks of keys they need."""
+    """The cells of some blocks of rows, and the blocks of keys that they need."""
     row_low, row_high, key_low, key_high = (torch.from_numpy(x).int() for x in (low, high, edges[:-1], edges[1:]))
     cells: list[NDArray[np.float64]] = []
     needed: list[NDArray[np.bool_]] = []
@@ -162,7 +162,7 @@ def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.f
     for i in range(0, len(low), strip):
         some = slice(i, i + strip)
         codes = mask.rectangles(row_low[some, None], row_high[some, None], key_low[None], key_high[None])
-        seen = (codes.float().mean((0, 1)) / 2).double().numpy()  # a block of which some is allowed is half of it
+        seen = (codes.float().mean((0, 1)) / 2).double().numpy()  # a partly allowed block counts half
         cells.append((high - low)[some].astype(np.float64) * (seen @ np.diff(edges)))
         needed.append((codes != Extent.NONE).flatten(0, 1).any(0).numpy())
     return np.concatenate(cells), np.concatenate(needed)
@@ -171,7 +171,7 @@ def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.f
 def in_order(grid: Grid, processes: int) -> Ints:
     """Rows in their order: neighbours stay together, for windows and packed documents.
 
-    The cuts are where the most cells of a process are fewest, with 5 % more or fewer rows than the mean at most.
+    The cuts minimise the largest number of cells of a process, with at most 5 % more or fewer rows than the mean.
     """
     mean = grid.edges[-1] / processes
     spare = max((EVEN - 1) * mean, grid.rows.max())
@@ -180,7 +180,7 @@ def in_order(grid: Grid, processes: int) -> Ints:
     cuts = _cuts(grid.edges, cells, high, processes, mean - spare, mean + spare)
     if cuts is None:
         return _middles(grid) * processes // grid.edges[-1]
-    for _ in range(20):  # to a millionth of all cells
+    for _ in range(20):  # a precision of a millionth of all cells
         most = (low + high) / 2
         tried = _cuts(grid.edges, cells, most, processes, mean - spare, mean + spare)
         if tried is None:
@@ -193,11 +193,11 @@ def in_order(grid: Grid, processes: int) -> Ints:
 def _cuts(
     edges: Ints, cells: NDArray[np.float64], most: float, processes: int, least: float, rows: float
 ) -> Ints | None:
-    """The first block of processes 1, 2 … if each takes as many as it may; None if they cannot take all.
+    """The first block of processes 1, 2 … if each process takes as many blocks as it may; None if some blocks are left.
 
     Args:
-        cells: [blocks + 1], those before each block.
-        most: cells of a process.
+        cells: [blocks + 1], the cells before each block.
+        most: the most cells of a process.
         least, rows: the fewest and the most rows of a process.
     """
     cuts = [0]
@@ -212,13 +212,13 @@ def _cuts(
 
 
 def in_pairs(grid: Grid, processes: int) -> Ints:
-    """Each process a piece from the front and one from the back, for causal masks (the zigzag of ring attention)."""
+    """Each process gets one piece from the front and one from the back, for causal masks (zigzag of ring attention)."""
     piece = _middles(grid) * 2 * processes // grid.edges[-1]
     return np.minimum(piece, 2 * processes - 1 - piece)
 
 
 def in_turns(grid: Grid, processes: int) -> Ints:
-    """One block after another (striped attention; Brandon et al. 2023)."""
+    """The processes get one block after another in turn (striped attention; Brandon et al. 2023)."""
     return np.arange(len(grid.cells)) % processes
 
 
@@ -250,15 +250,15 @@ WAYS: dict[str, Callable[[Grid, int], Ints]] = {
 
 
 def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
-    """Give each process its rows of a sequence that reads itself: equally many, within a block, and as many cells.
+    """Give each process its rows of a sequence that reads itself: equal numbers of rows, up to a block, and of cells.
 
-    Of the ways that share the cells within 5 % it takes the one that moves the fewest keys; where there is none, the
-    most even one.
+    Of the ways that share the cells within 5 % it takes the one that moves the fewest keys; if there is none, the most
+    even one.
 
     Args:
         mask: of the whole sequence; None = every query sees every key.
         length: of the whole sequence.
-        processes: how many, or a mesh of one dimension.
+        processes: their number, or a mesh of one dimension.
 
     Raises:
         ArgumentError: fewer rows than processes.
@@ -275,13 +275,13 @@ def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
 
 
 def chunks(length: int, processes: int | DeviceMesh) -> Layout:
-    """The rows that a DTensor with `Shard` on the sequence has in each process: ⌈length / P⌉ to each, as torch.chunk.
+    """The rows that a DTensor with `Shard` on the sequence has in each process: ⌈length / P⌉ each, as torch.chunk does.
 
     The last processes may have fewer, or none.
 
     Args:
         length: of the whole sequence.
-        processes: how many, or a mesh of one dimension.
+        processes: their number, or a mesh of one dimension.
 
     Raises:
         ArgumentError: a length below 1.
@@ -307,7 +307,7 @@ def _dealt(grid: Grid, processes: int) -> Iterator[tuple[float, int, str, Ints]]
     mean = max(grid.cells.sum() / processes, 1e-9)
     for name, way in WAYS.items():
         owner = way(grid, processes)
-        if len(np.unique(owner)) < processes:  # of a sequence of few rows
+        if len(np.unique(owner)) < processes:  # a sequence of few rows
             continue
         cells, needed = grid.per_process(owner, owner, processes)
         keys = int(grid.keys_from_others(owner, needed).max())

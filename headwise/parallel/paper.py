@@ -1,4 +1,4 @@
-"""What a call that several processes share would cost: cells, keys and bytes of each, and who waits. Nothing is run."""
+"""Estimates the cost of a call that processes share: cells, keys and bytes of each, and who waits. Nothing is run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ParallelPlan(Printed):
 
     layout: Layout
     sizes: Sizes
-    strategy: str  # the cheapest
-    costs: dict[str, Cost]  # of each strategy, of the forward pass
+    strategy: str  # the cheapest strategy
+    costs: dict[str, Cost]  # the cost of the forward pass with each strategy
 
     @property
     def idle(self) -> float:
@@ -38,7 +38,7 @@ class ParallelPlan(Printed):
 
     @property
     def bytes(self) -> int:
-        """What a process receives in the forward pass, at most, by the strategy that is taken."""
+        """The most bytes that a process receives in the forward pass, with the chosen strategy."""
         return self.costs[self.strategy].sent
 
     def __str__(self) -> str:
@@ -95,10 +95,10 @@ def on_paper(
         length: N.
         processes: P.
         batch, heads, key_heads, dim: B, H, G (None = H), and D = E.
-        dtype: of q, k and v.
-        layout: how rows are dealt; None = by the mask.
-        bandwidth: bytes a second that a process receives, to compare strategies.
-        flops: that a process computes a second.
+        dtype: the dtype of q, k and v.
+        layout: the layout of the rows; None = dealt by the mask.
+        bandwidth: bytes per second that a process receives, to compare strategies.
+        flops: operations per second of a process.
     """
     if layout is not None and (layout.processes, layout.length) != (processes, length):
         raise ArgumentError(

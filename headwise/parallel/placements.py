@@ -1,4 +1,4 @@
-"""What of a tensor a process has, by the placements of a DTensor."""
+"""The part of a tensor that a process has, by the placements of a DTensor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def is_dtensor(x: object) -> TypeIs[DTensor]:
-    """Whether it is one; torch.distributed.tensor is not imported to find out."""
+    """Whether x is a DTensor; torch.distributed.tensor is not imported for this."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(x, loaded.DTensor)
 
 
 def locally(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`run` of x, or of each process's part of a DTensor: for what treats heads alike, and keeps the shape."""
+    """`run(x)`, or `run` of each process's part of a DTensor: for a function that treats all heads equally."""
     if type(x) is Tensor or not is_dtensor(x):
         return run(x)
     from torch.distributed.tensor import DTensor
@@ -34,7 +34,7 @@ def locally(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def sharded(x: DTensor, layout: Layout, mesh: DeviceMesh, dim: int) -> Tensor:
-    """The same split by rows, along a mesh of one dimension. ArgumentError for a layout that no DTensor has."""
+    """The DTensor split by rows, along a mesh of one dimension. ArgumentError for a layout that no DTensor has."""
     from torch.distributed.tensor import Shard
 
     check_chunks("shard", layout, x.shape[dim])
@@ -68,7 +68,7 @@ def ranges(x: DTensor) -> list[slice]:
 
 
 def check_chunks(what: str, layout: Layout | None, length: int) -> None:
-    """ArgumentError for a layout other than that of a DTensor."""
+    """Raise ArgumentError for a layout other than that of a DTensor."""
     if layout is None:
         return
     expected = chunks(length, layout.processes)

@@ -1,4 +1,4 @@
-"""Records of a sequence that several processes share: asked of all at once, and saved in one file or one a process."""
+"""Records of a sequence that processes share: queried in all processes at once, saved in one file or one for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
-    """The records of the whole sequence, of which each process has its rows. Every process calls it.
+    """The records of the whole sequence, of which each process has its rows. Every process must call this.
 
     >>> with headwise.context_parallel(mesh, layout), headwise.watch(model) as seen:
     ...     model(headwise.shard(x, layout, mesh), mask=mask)
@@ -41,18 +41,18 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
     >>> whole[3].entropy()                                        # [B, H, N], in the order of the sequence
     >>> whole.save("run.hw")                                      # or whole.save("run.hw", parts=True)
 
-    The records stay where they are: nothing but the rows of what is asked travels, and every process gets the answer.
-    So every process asks the same, in the same order: `weights`, `statistics`, `summary`, `save`. What needs all
-    queries and keys in one process (`record.call`, a page, an analysis) raises RecordError: save the records, and open
-    the file.
+    The records stay in their processes: only requested rows are sent, and every process gets the answer.
+    So every process must ask the same, in the same order: `weights`, `statistics`, `summary`, `save`. A method that
+    needs all queries and keys in one process (`record.call`, a page, an analysis) raises RecordError: save the records,
+    and open the file.
 
     Args:
-        seen: what this process watched inside `context_parallel`; or `Seen([record])`.
-        mesh: that of `context_parallel`.
+        seen: the records of this process from inside `context_parallel`; or `Seen([record])`.
+        mesh: the mesh of `context_parallel`.
 
     Raises:
-        ParallelError: processes with other records, one with a record that is not of a shared sequence, or one that is
-            gone.
+        ParallelError: processes with different records, a process with a record that is not of a shared sequence, or
+            one that is gone.
         RecordError: on a process whose record is not of a shared sequence.
     """
     check_mesh(mesh)
@@ -64,7 +64,7 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
     agree("joined", {"records": told}, group)
     together = _Together(group)
     shares = [share_of(record) for record in seen.records]
-    # Most layers have the rows of the one before, in every process.
+    # Most layers have the same rows as the layer before, in every process.
     again = [int(torch.equal(a.rows, b.rows)) for a, b in zip(shares[1:], shares, strict=False)]
     known = [False, *together.reduced(torch.tensor(again), dist.ReduceOp.MIN).tolist()]
     owners: list[Tensor] = []
@@ -95,16 +95,18 @@ class SharedSeen(Seen):
         return seen
 
     def save(self, path: str | Path, *, parts: bool = False) -> None:
-        """Write everything to one file, or to a file for each process; `headwise.load(path)` opens both. All call it.
+        """Write everything to one file, or one per process; `headwise.load(path)` opens both. Every process calls it.
 
         Args:
-            path: one file is written by the first process, on its machine. The rows come to it in pieces of about 16
-                MB, each key once.
+            path: one file is written by the first process, on its machine. The rows are sent to it in pieces of about
+                16 MB, each key once.
             parts: make `path` a folder in which each process writes the rows and keys that it has. On several machines,
-                copy the parts into one folder; one alone opens too. The tokens are in the part of the first process.
+                copy the parts into one folder; a single part can be opened too. The tokens are in the part of the first
+                process.
 
         Raises:
-            FileError: it cannot be written, on the process that writes it; or the folder holds other files of records.
+            FileError: the file cannot be written (on the process that writes it); or the folder holds other files of
+                records.
             ParallelError: on the others, if one process cannot do its part.
             RecordError: a record that cannot be represented.
         """
@@ -153,7 +155,7 @@ class SharedSeen(Seen):
 
 
 class _Together:
-    """The processes, and what they do at once."""
+    """The processes, and operations that they do together."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -162,11 +164,11 @@ class _Together:
         self._ended = False
 
     def rows(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all, [sum of counts, ...], those of the first process first."""
+        """The rows of all processes, [sum of counts, ...], in the order of the processes."""
         return torch.cat(exchange.all_gather(self._sent(x), list(counts), self.group)).to(x.device)
 
     def to_first(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """The same on the first process; on the others nothing."""
+        """The same on the first process; nothing on the others."""
         nowhere = [0] * self.count
         sends, receives = [len(x), *nowhere[1:]], list(counts) if self.rank == 0 else nowhere
         return exchange.all_to_all(self._sent(x), sends, receives, self.group)
@@ -199,7 +201,7 @@ class _Together:
         return owner
 
     def go_on(self, failed: BaseException | None) -> None:
-        """Nothing, if all processes can go on; else what failed here, or a ParallelError."""
+        """Return if all processes can go on; otherwise raise the error of this process, or a ParallelError."""
         told = self.reduced(torch.tensor([0 if failed is None else self.rank + 1]), dist.ReduceOp.MAX)
         if not int(told):
             return
@@ -210,12 +212,12 @@ class _Together:
 
     @contextmanager
     def ending_alike(self) -> Iterator[None]:
-        """If one process fails inside, all of them do, in their next `go_on`. At the end they wait for each other."""
+        """If one process fails inside, all fail in their next `go_on`. At the end they wait for each other."""
         self._ended, failed = False, None
         try:
             yield
         except Exception as error:
-            if self._ended:  # all of them know
+            if self._ended:  # all processes know it
                 raise
             failed = error
         self.go_on(failed)
@@ -225,7 +227,7 @@ class _Together:
 
 
 class _Processes:
-    """The parts of a record with each process: `Parts`."""
+    """The parts of a record in each process, as `Parts`."""
 
     def __init__(self, own: AttentionRecord, owner: Tensor, together: _Together) -> None:
         self.own, self.owner, self.count = own, owner, together.count

@@ -1,4 +1,4 @@
-"""Which keys travel from which process to which: those that some row of the receiver may see, and no others."""
+"""Which keys each process sends to which other: only keys that some row of the receiver may see."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headwise.parallel.layout import Layout, grid_of
 class Routes(NamedTuple):
     """What one process sends and receives."""
 
-    keys: Tensor  # [K]: the positions that its rows need, rising
-    sends: tuple[Tensor, ...]  # for each process: which of this process's rows it needs, counted here
-    receives: tuple[Tensor, ...]  # for each process: the places in `keys` that its rows fill
+    keys: Tensor  # [K]: the positions that its rows need, ascending
+    sends: tuple[Tensor, ...]  # for each process: the rows of this process that it needs, by their index here
+    receives: tuple[Tensor, ...]  # for each process: the places in `keys` of the rows that it sends
 
 
 def routes_of(mask: Mask | None, layout: Layout, key_layout: Layout, process: int) -> Routes:
-    """The routes of a process; `mask` is aligned to the whole sequences, that of the rows and that of the keys."""
+    """The routes of a process; `mask` is aligned to the whole sequences of the rows and of the keys."""
     grid = grid_of(mask, layout.edges, key_layout.edges)
     needed = grid.per_process(layout.owner, key_layout.owner, layout.processes)[1]
     wanted = needed.repeat(grid.keys, axis=1)  # [P, K]

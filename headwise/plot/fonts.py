@@ -70,7 +70,7 @@ class Letters:
         return "".join(words)
 
     def has(self, character: str) -> bool:
-        """Whether one of the fonts has it."""
+        """Whether one of the fonts has the character."""
         return any(_font(family).get_char_index(ord(character)) for family in self.families)
 
     def properties(self, size: float, weight: str = "normal") -> FontProperties:
@@ -232,7 +232,7 @@ def _shapes() -> bool:
     return hasattr(ft2font, "__libraqm_version__")
 
 
-# --- What is missing --------------------------------------------------------------------------------------------------
+# --- Missing letters --------------------------------------------------------------------------------------------------
 
 
 def _is_ignorable(character: str) -> bool:

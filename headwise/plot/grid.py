@@ -126,7 +126,7 @@ def heads(
         return write(figure, path, letters, title)
 
 
-# --- What is drawn ----------------------------------------------------------------------------------------------------
+# --- Drawn content ----------------------------------------------------------------------------------------------------
 
 
 def _records(what: Seen | AttentionRecord, layers: Layer | slice | Sequence[Layer] | None) -> list[AttentionRecord]:

@@ -1,4 +1,4 @@
-"""What every head of a model does over a data set: `profile(model, texts)`, and `headwise profile`.
+"""Profiles of every head of a model over a data set: `profile(model, texts)`, and `headwise profile`.
 
 from headwise.capture.pretrained import load_pretrained
 from headwise.profiles import corpus, profile

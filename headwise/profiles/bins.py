@@ -1,4 +1,4 @@
-"""What is counted for each query of a head, and the bins of the histograms: fixed, so that memory is bounded."""
+"""The numbers that are counted for each query of a head, and the bins of their histograms: fixed, to save memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BINS = 24  #: of each histogram
+BINS = 24  #: the number of bins of each histogram
 NEAR = 16  #: relative positions -NEAR … NEAR have a bin each; farther ones share two
 OFFSETS = ("farther left", *(f"{d:+d}" if d else "0" for d in range(-NEAR, NEAR + 1)), "farther right")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each query, and how its histogram is cut.
+    """A number of each query, and the bins of its histogram.
 
-    `log`: bins of one width in log2(1 + x), for counts of tokens; else in x. The last bin also has what lies above.
+    `log`: bins of equal width in log2(1 + x), for counts of tokens; else in x. The last bin also has all larger values.
     """
 
     name: str

@@ -13,11 +13,11 @@ from headwise.capture.context import watch
 from headwise.capture.pretrained import Pretrained
 from headwise.capture.vocabulary import vocabulary_size
 
-BLOCK, BLOCKS = 25, 8  # the length of the repeated random block, and how many are read
+BLOCK, BLOCKS = 25, 8  # the length of the repeated random block, and the number of blocks
 
 
 def block_scores(model: Pretrained, only: Sequence[int | str] | None) -> dict[str, Any]:
-    """`pattern_scores` of a random block that is repeated; nothing for a model that cannot read one."""
+    """`pattern_scores` of a random block that is repeated; {} for a model that cannot read one."""
     known = vocabulary_size(model.model)
     tokens = model.encode("a", None)
     special = {each for each, named in zip(tokens.ids, tokens.special, strict=True) if named}

@@ -6,7 +6,7 @@ import re
 
 from headwise.text import Tokens
 
-#: In the order of their codes. Each token has the first that fits.
+#: In the order of their codes. Each token gets the first class that fits.
 CLASSES = ("start", "separator", "punctuation", "number", "word piece", "function word", "word")
 START, SEPARATOR, PUNCTUATION, NUMBER, PIECE, FUNCTION, WORD = range(len(CLASSES))
 
@@ -16,7 +16,7 @@ what and or but if because as than so not no nor of to in on at by for with from
 is are was were be been being am do does did have has had will would can could may might must shall should
 there when where while
 """
-#: A small closed list of English words with a grammatical rather than a lexical meaning. Other languages have none.
+#: A small closed list of English words with a grammatical, not a lexical meaning. Other languages have no such list.
 FUNCTION_WORDS = frozenset(_WORDS.split())
 _NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
 
@@ -24,8 +24,8 @@ _NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
 def classes_of(tokens: Tokens) -> list[int]:
     """The code of the class of each token.
 
-    A special token is "start" at the first place, as [CLS] is, and "separator" elsewhere. A token is a "word piece" if
-    it continues the word of the token before.
+    A special token is "start" at the first position, as [CLS] is, and "separator" elsewhere. A token is a "word piece"
+    if it continues the word of the previous token.
     """
     words = tokens.word_ids or (None,) * len(tokens.ids)
     found, before = [], None

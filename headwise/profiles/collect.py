@@ -41,38 +41,38 @@ def profile(
     load: Load | None = None,
     tell: Tell = lambda so_far: None,
 ) -> Profile:
-    """What every head of a model does over a corpus. Memory does not depend on the size of the corpus.
+    """Profile what every head of a model does over a corpus. Memory does not depend on the size of the corpus.
 
     Args:
-        model: of `headwise.capture.pretrained.load_pretrained`, or `Pretrained(name, model, tokenizer.encode)` of a
-            model that takes ids and `attention_mask=`.
-        texts: any iterable of strings, read once; `headwise.profiles.corpus` has files and data sets. One of more than
-            50,000 characters counts as several.
-        name: of the corpus. Default: that of a `Corpus`, or "texts".
+        model: the result of `headwise.capture.pretrained.load_pretrained`, or `Pretrained(name, model,
+            tokenizer.encode)` of a model that takes ids and `attention_mask=`.
+        texts: any iterable of strings, read once; `headwise.profiles.corpus` has files and data sets. A text of more
+            than 50,000 characters counts as several.
+        name: the name of the corpus. Default: that of a `Corpus`, or "texts".
         length: a longer text is cut into windows of at most so many tokens, special ones included.
-        batch: tokens that the model reads at once, padding included.
-        kept: examples for each head.
+        batch: the number of tokens that the model reads at once, with padding.
+        kept: the number of examples for each head.
         max_tokens: stop after the first pool of batches that reaches so many tokens. Default: the whole corpus.
-        only: the attention modules, as `headwise.watch(only=)` takes them. Default: all.
-        out: the file to write. Until it is there, checkpoints are written beside it (`partial(out)`), from which the
+        only: the attention modules, as for `headwise.watch(only=)`. Default: all.
+        out: the file to write. Until it is complete, checkpoints are written beside it (`partial(out)`), from which the
             same call goes on after an interruption: with the same result, to the last bit on one thread.
-        every: seconds between checkpoints.
-        engine: "ray": the model reads on Ray workers. This process adds up what they send, in the order of the corpus:
-            so the result is the same to the last bit, if they compute on as many threads.
-        workers: with Ray: processes, each of which holds the model.
-        address: with Ray: of a cluster, as of `ray_engine.connected`.
-        load: with Ray: what a worker calls for the model, such as `partial(load_pretrained, name)`. Default: the model
-            is sent to each.
-        tell: is called with the profile so far after each batch.
+        every: the seconds between checkpoints.
+        engine: "ray": the model reads on Ray workers. This process sums their results, in the order of the corpus,
+            so the result is the same to the last bit, if they use equally many threads.
+        workers: with Ray: the number of processes, each of which holds the model.
+        address: with Ray: the address of a cluster, as for `ray_engine.connected`.
+        load: with Ray: the function that a worker calls for the model, such as `partial(load_pretrained, name)`.
+            Default: the model is sent to each.
+        tell: called with the profile so far after each batch.
 
     Returns:
         Profile, complete.
 
     Raises:
-        ArgumentError: an argument is out of range, there is no text with a token in the corpus, or the checkpoint is
-            of another model, corpus or options. With Ray: it is not installed or does not respond, the corpus cannot
-            be sent, or a worker loads other weights, or ends again and again.
-        RecordError: no self-attention was recorded, or other modules than in the batches before.
+        ArgumentError: an argument is out of range, there is no text with a token in the corpus, or the checkpoint
+            is of another model, corpus or options. With Ray: Ray is not installed or does not respond, the corpus
+            cannot be sent, or a worker loads other weights, or fails repeatedly.
+        RecordError: no self-attention was recorded, or other modules than in earlier batches.
         FileError: the checkpoint is damaged or cannot be written.
     """
     longest = model.max_length
@@ -127,14 +127,14 @@ def profile(
 
 
 def _measured_here(reading: Reading, found: Profile, model: Pretrained) -> Generator[tuple[Read, list[LayerSums]]]:
-    """Each batch, and what every layer did with it."""
+    """Each batch, with the sums of every layer over it."""
     only, kept, length = (found.options[name] for name in ("only", "kept", "length"))
     for read in reading:
         yield read, measured(model, read.windows, only, kept, length) if read.windows else []
 
 
 def _add(found: Profile, windows: Sequence[Window], layers: Sequence[LayerSums]) -> None:
-    """Add what every head did with a batch."""
+    """Add the sums of every head over a batch."""
     if not found.layers:
         found.layers = [LayerSums(more.name, more.heads, more.kept) for more in layers]
     expected, names = ([sums.name for sums in some] for some in (found.layers, layers))

@@ -13,12 +13,12 @@ from headwise.tasks.rows.sources import decode, readable, suffix_of
 from headwise.tasks.rows.streamed import stream_column
 from headwise.tasks.rows.tables import as_texts, find_column
 
-ROWS = 2_000  # of a table that are in memory at once
+ROWS = 2_000  # rows of a table that are in memory at once
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts that can be read again from the first on. Empty ones are left out."""
+    """Texts that can be read again from the beginning. Empty texts are skipped."""
 
     name: str
     open: Callable[[], Iterator[str]]
@@ -31,14 +31,15 @@ def of_file(path: Path, column: str = "text", *, lines: bool = False) -> Corpus:
     """The texts of a file.
 
     Args:
-        path: a table (.csv, .tsv, .jsonl, .ndjson, .parquet), a row a text; any other file is UTF-8 text. All but
+        path: a table (.csv, .tsv, .jsonl, .ndjson, .parquet), one text per row; any other file is UTF-8 text. All but
             Parquet also as .gz.
-        column: of a table, the column with the texts.
-        lines: of a text file: each line is a text. Else paragraphs are, which blank lines part.
+        column: for a table, the column with the texts.
+        lines: for a text file: each line is a text. Otherwise each paragraph is a text; blank lines separate
+            paragraphs.
 
     Raises:
-        FileError: while it is read: no such file, or one that cannot be read; says where.
-        ArgumentError: no such column; says which there are.
+        FileError: during reading: the file is missing or cannot be read; the message says where.
+        ArgumentError: the column does not exist; the message lists the columns.
     """
     if suffix_of(path) in SUFFIXES:
         if lines:

@@ -1,4 +1,4 @@
-"""The texts in which a head is most itself: the rows with the most surprising weight, in a list of bounded size."""
+"""Examples that are typical of a head: the rows with the most surprising weight, in a list of bounded size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headwise.text import Tokens
 
-KEPT = 8  #: examples for each head
+KEPT = 8  #: the number of examples for each head
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class Window:
 
 @dataclass(frozen=True)
 class Example:
-    """One query of a window, and where the head looked from it.
+    """One query of a window, and the attention of the head from it.
 
-    `score` is A log(A n): what its largest weight A on another token of the text adds to the divergence of its row
+    `score` is A log(A n): the part of its largest weight A on another token of the text in the divergence of its row
     from attention that is spread evenly over the n keys that it may see, in nats.
     """
 
     window: Window
     query: int
-    key: int  # of the largest weight on another token of the text
+    key: int  # the token of the text, other than the query, with the largest weight
     score: float
     weights: tuple[float, ...]  # the row, one for each token of the window, rounded to 4 decimals
 
@@ -42,26 +42,26 @@ class Example:
 
     @property
     def order(self) -> tuple[float, int, int]:
-        """Ascending: the highest score first, then the earliest text."""
+        """The sort key: the highest score first, then the earliest text."""
         return -self.score, self.window.text, self.window.start
 
 
 @dataclass
 class TopExamples:
-    """The `kept` best examples of one head, each of another pair of tokens: so a list shows more than one habit.
+    """The `kept` best examples of one head, each with another pair of tokens, so that a list shows more than one habit.
 
-    The same whatever the order in which they come: who is dropped has `kept` better ones of other pairs before it.
+    The list does not depend on the order of arrival: a dropped example has `kept` better ones of other pairs before it.
     """
 
     kept: int = KEPT
     examples: list[Example] = field(default_factory=list)  # the best first
 
     def least(self) -> float:
-        """What a score must reach to be kept."""
+        """The score that an example must reach to be kept."""
         return self.examples[-1].score if len(self.examples) >= self.kept else 0.0
 
     def add(self, example: Example) -> None:
-        """Keep it, if it is among the best."""
+        """Keep the example if it is among the best."""
         for place, other in enumerate(self.examples):
             if other.pair == example.pair:
                 if other.order <= example.order:

@@ -1,4 +1,4 @@
-"""What a head does most, in a word: a rule over its means, so that a list of heads can be sorted and filtered."""
+"""The kind of a head, in a word, by a rule over its means, so that a list of heads can be sorted and filtered."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ KINDS = {
 def kind_of(
     shares: Mapping[str, float], even_punctuation: float, special: float, relative_entropy: float
 ) -> tuple[str, float]:
-    """The kind of a head, and the share or number that made it that.
+    """The kind of a head, and the share or number that decided it.
 
-    Of the first four kinds that reach 0.3 the one with the largest share; else the first of the others that holds.
+    Of the first four kinds that reach 0.3 the one with the largest share; else the first of the other rules that holds.
 
     Args:
-        shares: of the weight on the text, by name: the first four kinds, "punctuation" and "neighbours".
+        shares: shares of the weight on the text, by name: the first four kinds, "punctuation" and "neighbours".
         even_punctuation: the share of punctuation if attention were even.
         special: the share of all weight that lies on special tokens.
-        relative_entropy: mean entropy over the mean of the largest possible.
+        relative_entropy: the mean entropy divided by the mean of the largest possible entropy.
     """
     first = max(list(KINDS)[:4], key=lambda name: shares[name])
     if shares[first] >= 0.3:

@@ -1,4 +1,4 @@
-"""Adds what the heads of one layer did with a batch of windows to the sums of that layer."""
+"""Adds the attention of the heads of one layer in a batch of windows to the sums of that layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Batch:
     ids: Tensor  # int64 [B, N]; -1 = padding
     text: Tensor  # bool [B, N]: neither special nor padding
     classes: Tensor  # float [B, N, C], one-hot; 0 for padding
-    own: Tensor  # bool [B, N, N]: the same token, on the diagonal too; of the text alone
+    own: Tensor  # bool [B, N, N]: the same token, also on the diagonal; only for tokens of the text
 
     @classmethod
     def of(cls, windows: Sequence[Window]) -> Batch:
@@ -50,7 +50,7 @@ class Batch:
 def measured(
     model: Pretrained, windows: Sequence[Window], only: Sequence[int | str] | None, kept: int, length: int
 ) -> list[LayerSums]:
-    """Read a batch: the sums of each layer over it, with all pairs. Any process that has the model gives the same.
+    """Read a batch: the sums of each layer over it, with all pairs. Any process with the model gives the same.
 
     Raises:
         RecordError: no self-attention was recorded.
@@ -68,7 +68,7 @@ def measured(
         found.append(LayerSums(name, heads, kept, pairs=PairSketch(heads, capacity=ALL)))
         measure(found[-1], record, batch, length)
     del seen, record
-    gc.collect(1)  # what a watch recorded is in cycles, which Python would leave until there are many
+    gc.collect(1)  # the records of a watch are in cycles, which Python would keep until there are many
     return found
 
 
@@ -76,7 +76,7 @@ def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int)
     """Add a record [B, H, N, N] of a batch of windows of at most `length` tokens.
 
     Raises:
-        RecordError: the record is no self-attention.
+        RecordError: the record is not self-attention.
     """
     self_attention([record], "a profile")
     heads, size = record.shape[1], record.shape[3]
@@ -93,7 +93,7 @@ def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int)
 
 
 def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
-    """What is the same for all heads: counts, and attention that is spread evenly. `seen`: bool [B, N, N]."""
+    """Add the numbers that are the same for all heads: counts, and even attention. `seen`: bool [B, N, N]."""
     visible = seen.sum(-1).clamp(min=1)  # [B, N]
     text = batch.text
     even = (seen.float() @ batch.classes) / visible[..., None]  # [B, N, C]
@@ -107,7 +107,7 @@ def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
 
 
 def _repeats(batch: Batch) -> dict[str, Tensor]:
-    """bool [B, N, N] each: the same token elsewhere, the same before, and what followed the same before."""
+    """bool [B, N, N] each: the same token elsewhere, the same token before, the token that followed it there."""
     before = batch.own.tril(-1)
     followed = torch.zeros_like(before)
     followed[:, :, 1:] = before[:, :, :-1]
@@ -119,13 +119,13 @@ def _repeats(batch: Batch) -> dict[str, Tensor]:
 def _add_heads(
     sums: LayerSums, weights: Tensor, visible: Tensor, batch: Batch, some: slice, rows: Tensor, length: int
 ) -> None:
-    """What some heads do. `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: their statistics [S, B, h, N]."""
+    """Add numbers of some heads. `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: their statistics [S, B, h, N]."""
     text = batch.text
     by_class = weights @ batch.classes[:, None]  # [B, h, N, C]
     asking = batch.classes * text[..., None]
     sums.add("classes", torch.einsum("bqc,bhqd->hcd", asking, by_class), some)
 
-    within = weights * (text[:, None, :, None] & text[:, None, None, :])  # of the text, on the text
+    within = weights * (text[:, None, :, None] & text[:, None, None, :])  # from the text to the text
     sums.add("offsets", _by_offset(within), some)
     for name, cells in _repeats(batch).items():
         sums.add(name, torch.einsum("bhqk,bqk->h", within, cells.float()), some)
@@ -146,7 +146,7 @@ def _add_heads(
 
 
 def _by_offset(within: Tensor) -> Tensor:
-    """The weight at each relative position, as `bins.OFFSETS` has them: [h, 2 NEAR + 3]."""
+    """The weight at each relative position, in the order of `bins.OFFSETS`: [h, 2 NEAR + 3]."""
     size = within.shape[-1]
     total = within.sum(0)  # [h, N, N]
     near = [
@@ -158,7 +158,7 @@ def _by_offset(within: Tensor) -> Tensor:
 
 
 def _add_pairs(sums: LayerSums, largest: Tensor, keys: Tensor, batch: Batch, some: slice) -> None:
-    """Each query with the other token of the text that it attends to most."""
+    """Add, for each query, the pair with the other token of the text to which it attends most."""
     queries = batch.ids[:, None].expand_as(keys)
     codes = queries * SPREAD + batch.ids[:, None].expand_as(keys).gather(-1, keys)
     for place, head in enumerate(range(some.start, some.stop)):
@@ -169,13 +169,13 @@ def _add_pairs(sums: LayerSums, largest: Tensor, keys: Tensor, batch: Batch, som
 def _add_examples(
     sums: LayerSums, weights: Tensor, largest: Tensor, keys: Tensor, visible: Tensor, batch: Batch, some: slice
 ) -> None:
-    """The best row of each window, if it is among the best of its head."""
+    """Add the best row of each window, if it is among the best of its head."""
     score = largest * (largest * visible[:, None]).clamp(min=1e-30).log()
     best, query = score.max(-1)  # [B, h]
     for place, head in enumerate(range(some.start, some.stop)):
         kept = sums.examples[head]
         for row in best[:, place].argsort(descending=True, stable=True).tolist():
-            value = round(best[row, place].item(), 4)  # so that rounding of the weights decides nothing
+            value = round(best[row, place].item(), 4)  # so that rounding errors do not decide
             if value <= 0 or value < kept.least():
                 break
             window, q = batch.windows[row], int(query[row, place])

@@ -1,4 +1,4 @@
-"""Gives back memory that a batch needed, so that a run of hours needs no more than one of seconds."""
+"""Frees the memory that a batch needed, so that a run of hours needs no more than a run of seconds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 
 def give_back() -> None:
-    """Free what batches left behind.
+    """Free the memory that batches left behind.
 
-    What a watch recorded is in cycles, which Python leaves until there are many. And glibc keeps what was freed between
+    The records of a watch are in cycles, which Python keeps until there are many. And glibc keeps freed memory between
     tensors of other sizes: over 260,000 tokens of MiniLM 850 MB instead of 520.
     """
     gc.collect()
@@ -21,7 +21,7 @@ def give_back() -> None:
 
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
-    """`malloc_trim` of glibc; None where the C library has none."""
+    """`malloc_trim` of glibc; None if the C library lacks it."""
     try:
         found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # macOS, musl; Windows

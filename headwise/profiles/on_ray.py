@@ -1,7 +1,7 @@
 """The batches of a profile, read by Ray Data workers.
 
-One task, on the machine that called, reads the corpus and cuts it into batches. Workers, on any machine, read them with
-the model. The process that called adds up what they send. So only the model must be there on each machine.
+One task, on the calling machine, reads the corpus and cuts it into batches. Workers, on any machine, read them with
+the model. The calling process sums their results. So only the model must exist on each machine.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from headwise.profiles.resuming import digest_of
 from headwise.profiles.sums import LayerSums
 from headwise.tasks.bulk.ray_engine import Do, connected, on_workers
 
-_STORE = 300_000_000  # bytes of a local Ray: what some batches give, a few MB each, and a model that is sent
+_STORE = 300_000_000  # bytes for a local Ray: the results of some batches, a few MB each, and a model that is sent
 
 
 def measured_on_ray(
     reading: Reading, found: Profile, load: Callable[[], Pretrained], workers: int, address: str | None
 ) -> Generator[tuple[Read, list[LayerSums]]]:
-    """Each batch in order, and what every layer did with it.
+    """Each batch in order, with the sums of every layer over it.
 
     Args:
-        found: its options, and the digest of the model.
+        found: the profile, with its options and the digest of the model.
         load: gives the model, in a worker. It is pickled.
-        workers, address: as of `headwise.profiles.profile`.
+        workers, address: as for `headwise.profiles.profile`.
 
     Raises:
-        ArgumentError: as of `profile`. Errors of the corpus and of the model, too.
+        ArgumentError: as for `profile`. Also errors of the corpus and of the model.
     """
     with connected(workers, address, _STORE) as ray:
         try:
             sent = ray.cloudpickle.dumps(reading)
-        except Exception as error:  # whatever the parts of a corpus raise
+        except Exception as error:  # any error that the parts of a corpus raise
             raise ArgumentError(
                 "texts: expected a corpus that can be sent to another process, such as a list or "
                 f"`headwise.profiles.corpus.of_file(...)`. Received: {type(reading.texts).__name__}, which cannot be "
@@ -48,7 +48,7 @@ def measured_on_ray(
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         batches = ray.data.from_items([{"corpus": sent, "folder": os.getcwd()}])
-        batches.context.target_max_block_size = 1  # bytes: each batch is sent on as soon as it is there
+        batches.context.target_max_block_size = 1  # bytes: each batch is sent on as soon as it is ready
         batches = batches.map_batches(
             _read,
             batch_size=1,
@@ -67,7 +67,7 @@ def measured_on_ray(
 def _read(batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
     """The batches of a corpus as items of `on_workers`."""
     (sent,), (folder,) = (batch[name].tolist() for name in ("corpus", "folder"))
-    os.chdir(folder)  # that of the process that called: paths of the corpus may be relative
+    os.chdir(folder)  # the folder of the calling process: paths of the corpus may be relative
     item = -1
     try:
         for item, read in enumerate(pickle.loads(sent)):
@@ -77,7 +77,7 @@ def _read(batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
 
 
 class _Measure:
-    """What a worker does with a batch."""
+    """The function that a worker applies to a batch."""
 
     def __init__(self, load: Callable[[], Pretrained], found: Profile) -> None:
         self._load = load

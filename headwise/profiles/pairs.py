@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-CAPACITY = 256  #: pairs for each head
+CAPACITY = 256  #: the number of pairs for each head
 ALL = 2**62  # the capacity of a sketch that drops nothing
 
 
@@ -15,10 +15,11 @@ ALL = 2**62  # the capacity of a sketch that drops nothing
 class PairSketch:
     """The pairs (query token, key token) with the most weight, for each head of a layer: at most `capacity` of each.
 
-    A Misra-Gries summary with weights, merged as Agarwal et al. 2012, "Mergeable Summaries", do: the counters of two
-    summaries are added, the (capacity + 1)-th largest is taken from all, and what is not above 0 is dropped. What is
-    promised: the true weight of a pair lies between `weight` and `weight + error[h]`, a pair that is not kept has at
-    most `error[h]`, and error[h] ≤ total[h] / (capacity + 1). Up to `capacity` different pairs it is exact.
+    A weighted Misra-Gries summary, merged as in Agarwal et al. 2012, "Mergeable Summaries": the counters of two
+    summaries are added, the (capacity + 1)-th largest is subtracted from all, and counters that are not above 0 are
+    dropped. It guarantees that the true weight of a pair is between `weight` and `weight + error[h]`, that a pair that
+    is not kept has at most `error[h]`, and error[h] ≤ total[h] / (capacity + 1). Up to `capacity` different pairs it is
+    exact.
     """
 
     heads: int
@@ -26,7 +27,7 @@ class PairSketch:
     codes: list[Tensor] = field(default_factory=list)  # for each head int64 [n ≤ capacity], ascending
     weights: list[Tensor] = field(default_factory=list)  # float64 [n]
     error: Tensor = field(init=False)  # float64 [H]
-    total: Tensor = field(init=False)  # float64 [H], of all weight that was added
+    total: Tensor = field(init=False)  # float64 [H], the sum of all weight that was added
 
     def __post_init__(self) -> None:
         self.error = torch.zeros(self.heads, dtype=torch.float64)
@@ -41,7 +42,7 @@ class PairSketch:
         self._join(head, *_summed(codes, weights.double()))
 
     def merge(self, other: PairSketch) -> None:
-        """Add all pairs that another sketch of as many heads has kept; its errors, too."""
+        """Add all pairs that another sketch of as many heads has kept, and its errors."""
         self.total += other.total
         self.error += other.error
         for head in range(self.heads):
@@ -64,6 +65,6 @@ class PairSketch:
 
 
 def _summed(codes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Each code once, ascending, and the sum of its weights."""
+    """(each code once, ascending; the sum of its weights)."""
     once, place = codes.unique(return_inverse=True)
     return once, torch.zeros(len(once), dtype=torch.float64).index_add_(0, place, weights)

@@ -1,4 +1,4 @@
-"""A profile: what every head of a model does over a whole corpus."""
+"""A profile: statistics of every head of a model over a whole corpus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.profiles.measuring import SPREAD
 from headwise.profiles.saving import save
 from headwise.profiles.sums import LayerSums
 
-DEFAULT_MODEL = "MiniLM"  #: the name of the model that commands read with where --model is left out
+DEFAULT_MODEL = "MiniLM"  #: the name of the model that commands use without --model
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Head:
-    """What one head does. Shares and means are over the queries: all tokens of the texts that are not special."""
+    """The statistics of one head. Shares and means are over the queries: all tokens of texts that are not special."""
 
     layer: int  # its place in the profile
     head: int
@@ -60,13 +60,13 @@ class Head:
         return {each.name: mean for each, mean in zip(MEASURES, found, strict=True)}
 
     def histogram(self, name: str) -> list[int]:
-        """How many queries had which value of a statistic, in the bins of `profile.edges(name)`."""
+        """The number of queries with a value of a statistic in each bin of `profile.edges(name)`."""
         place = [each.name for each in MEASURES].index(name)
         return self.sums.numbers["histograms"][self.head, place].tolist()
 
     @functools.cached_property
     def offsets(self) -> dict[str, float]:
-        """The mean weight of a query on tokens of the text, by relative position: "-1" is the token before."""
+        """The mean weight of a query on tokens of the text, by relative position: "-1" is the previous token."""
         return dict(zip(OFFSETS, self._mean(self.sums.numbers["offsets"][self.head]), strict=True))
 
     @functools.cached_property
@@ -88,12 +88,12 @@ class Head:
 
     @functools.cached_property
     def patterns(self) -> dict[str, float]:
-        """Scores of patterns over the corpus, 0 … 1; and those on a repeated random block, if the model could read one.
+        """Scores of patterns over the corpus, 0 … 1; and scores on a repeated random block, if the model can read one.
 
-        previous_token  mean weight on the token before
-        duplicate_token mean weight on the same token before, of the queries that have one
-        induction       mean weight on what followed the same token before, of the queries that have such
-        block_…         the same, as `headwise.analyses.pattern_scores` has them
+        previous_token  mean weight on the previous token
+        duplicate_token mean weight on earlier copies of the token, over the queries that have some
+        induction       mean weight on the tokens after earlier copies, over the queries that have some
+        block_…         the same on the block, by `headwise.analyses.pattern_scores`
         """
         numbers, h = self.sums.numbers, self.head
         return {
@@ -105,13 +105,13 @@ class Head:
 
     @functools.cached_property
     def relative_entropy(self) -> float:
-        """The mean entropy over the mean of the largest possible: 1 = even attention over all visible keys."""
+        """The mean entropy divided by the mean of the largest possible: 1 = even attention over all visible keys."""
         most = float(self.sums.numbers["visible"]) / max(1, self.rows)
         return self.means["entropy"] / most if most > 0 else 0.0
 
     @functools.cached_property
     def kind(self) -> tuple[str, float]:
-        """What it does most (`headwise.profiles.kinds.KINDS`), and the number that says so."""
+        """The kind of the head (`headwise.profiles.kinds.KINDS`), and the number that decided it."""
         numbers, h = self.sums.numbers, self.head
         text = max(1e-12, sum(self.offsets.values()))
         near = sum(self.offsets[f"{d:+d}"] for d in range(-3, 4) if d)
@@ -139,20 +139,20 @@ class Head:
 
     @property
     def examples(self) -> list[Example]:
-        """The texts in which it is most itself, the best first."""
+        """The examples that are most typical of the head, the best first."""
         return self.sums.examples[self.head].examples
 
 
 @dataclass
 class Profile:
-    """What every head does over a corpus: `profile.heads()`, or `profile[layer, head]`.
+    """The statistics of every head over a corpus: `profile.heads()`, or `profile[layer, head]`.
 
     `headwise.profiles.profile(...)` makes one, `save` and `headwise.profiles.load` write and read it.
     """
 
     model: str  # its name
     corpus: str  # its name
-    options: dict[str, Any]  # what a run that goes on must have in common: length, batch, kept, layers, …
+    options: dict[str, Any]  # the options that a resumed run must share: length, batch, kept, layers, …
     layers: list[LayerSums] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)  # id -> label, for pairs
     block: dict[str, Any] = field(default_factory=dict)  # scores on a repeated random block: name -> [[…]] [L, H]
@@ -161,7 +161,7 @@ class Profile:
     tokens: int = 0  # special ones included
     complete: bool = False
     model_digest: str = ""
-    corpus_digest: str = ""  # of the texts that were read
+    corpus_digest: str = ""  # the digest of the texts that were read
 
     def heads(self) -> Iterator[Head]:
         """Every head, layer by layer."""
@@ -182,7 +182,7 @@ class Profile:
         return Head(layer, head, self.layers[layer], self.names, block)
 
     def edges(self, name: str) -> list[float]:
-        """The edges of the bins of a histogram, one more than bins."""
+        """The edges of the bins of a histogram, one more than there are bins."""
         measure = next(each for each in MEASURES if each.name == name)
         return measure.edges(self.options["length"])
 

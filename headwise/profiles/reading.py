@@ -1,4 +1,4 @@
-"""Reads a corpus once: its texts, cut into windows, as the batches that the model reads one after the other."""
+"""Reads a corpus once: cuts its texts into windows, and gives the batches that the model reads one after the other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ POOL = 8  # batches that are sorted by length together; a checkpoint is written 
 
 @dataclass(frozen=True)
 class Read:
-    """A batch of windows; after the last one of the corpus, none.
+    """A batch of windows. After the last batch of the corpus comes one without windows.
 
     Args:
-        texts: of the corpus up to the end of its pool.
-        digest: of these texts, if this is the last batch of its pool: a run can go on after it. Else empty.
+        texts: the number of texts of the corpus up to the end of its pool.
+        digest: of these texts, if this is the last batch of its pool, after which a run can be resumed. Else empty.
     """
 
     windows: list[Window]
@@ -32,13 +32,13 @@ class Read:
 
 @dataclass(frozen=True)
 class Reading:
-    """A corpus, and how it is read.
+    """A corpus, and the options of reading it.
 
     Args:
         texts: any iterable of strings.
-        encode: of the model.
-        length, batch: as of `profile`.
-        before, digest, checkpoint: how many texts a checkpoint has read, and their digest. They are passed over.
+        encode: the tokenizer function of the model.
+        length, batch: as for `profile`.
+        before, digest, checkpoint: the number of texts that a checkpoint has read, and their digest. They are skipped.
     """
 
     texts: Iterable[str]
@@ -50,11 +50,11 @@ class Reading:
     checkpoint: Path | None = None
 
     def __iter__(self) -> Iterator[Read]:
-        """All batches that are left.
+        """All remaining batches.
 
         Raises:
-            ArgumentError: the checkpoint is of another corpus.
-            DtypeError: something in the corpus is no string. Errors of reading it pass through.
+            ArgumentError: the checkpoint belongs to another corpus.
+            DtypeError: something in the corpus is not a string. Errors of reading the corpus pass through.
         """
         digest = hashlib.sha256()
         texts = (piece for text in self.texts for piece in pieces_of(_checked(text)))
@@ -64,7 +64,7 @@ class Reading:
         tokens = 0
         for number in itertools.count(self.before):
             text = next(texts, None)
-            if text is None or tokens >= POOL * self.batch:  # a pool ends with a text, so that a run can go on there
+            if text is None or tokens >= POOL * self.batch:  # a pool ends with a text: there a run can be resumed
                 batches = batches_of(pool, self.batch)
                 for place, windows in enumerate(batches, start=1):
                     yield Read(windows, number, digest.hexdigest() if place == len(batches) else "")

@@ -1,4 +1,4 @@
-"""Going on where an earlier run stopped: its checkpoint must be of the same model, corpus and options."""
+"""Resumes an earlier run: its checkpoint must be of the same model, corpus and options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAMPLE = 1024  # values of each parameter in the digest of a model
 
 
 def partial(out: Path) -> Path:
-    """Where the checkpoints of a run stand that will write `out`: profile.partial.hw for profile.hw."""
+    """The file of checkpoints of a run that will write `out`: profile.partial.hw for profile.hw."""
     return out.with_name(f"{out.stem}.partial{out.suffix}")
 
 
@@ -45,7 +45,7 @@ def resumed(checkpoint: Path, wanted: Profile) -> Profile:
 
 
 def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
-    """In what two runs differ, a phrase each: nothing, if the one can go on where the other stopped."""
+    """The differences of two runs, one phrase each: empty if the one can resume the other."""
     found = []
     if (checkpoint.model, checkpoint.model_digest) != (wanted.model, wanted.model_digest):
         found.append(f"model={checkpoint.model} (other weights)" if checkpoint.model == wanted.model else "model")
@@ -57,7 +57,7 @@ def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
 
 
 def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint: Path) -> None:
-    """Pass over the texts that were read before; ArgumentError unless they are the same."""
+    """Skip the texts that were read before; ArgumentError unless they are the same."""
     for text in itertools.islice(texts, count):
         digest_text(reading, text)
     if reading.hexdigest() != digest:
@@ -68,7 +68,7 @@ def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint
 
 
 def digest_text(reading: Any, text: str) -> None:
-    """Add a text to the digest of a corpus; its length too, so that texts cut elsewhere are others."""
+    """Add a text to the digest of a corpus; its length too, because texts may be cut elsewhere."""
     data = text.encode("utf-8", "surrogatepass")
     reading.update(len(data).to_bytes(8, "little"))
     reading.update(data)

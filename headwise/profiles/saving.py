@@ -1,6 +1,6 @@
-"""Profiles to files. A file is a safetensors file (`headwise.records.tensor_file`); nothing in it is code.
+"""Writes profiles to files. A file is a safetensors file (`headwise.records.tensor_file`); nothing in it is code.
 
-The same file, with `complete` false, is the checkpoint of a run that goes on. `headwise.profiles.storage` reads both.
+The same file, with `complete` false, is the checkpoint of an unfinished run. `headwise.profiles.storage` reads both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Profiles from files: `load`. `headwise.profiles.saving` writes them."""
+"""Reads profiles from files: `load`. `headwise.profiles.saving` writes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load(path: str | Path) -> Profile:
     """The profile that `save` wrote. Every tensor is compared with its checksum.
 
     Raises:
-        FileError: the file is missing, is no profile, is damaged, or needs a newer headwise.
+        FileError: the file is missing, is not a profile, is damaged, or needs a newer headwise.
     """
     path = Path(path)
     try:

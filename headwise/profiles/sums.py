@@ -1,4 +1,4 @@
-"""What a profile keeps of a layer: sums and counts over all queries so far, pairs and examples."""
+"""The data that a profile keeps for a layer: sums and counts over all queries so far, pairs and examples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MEASURES, _OFFSETS, _CLASSES = len(MEASURES), len(OFFSETS), len(CLASSES)
 
 @dataclass
 class LayerSums:
-    """The sums of the H heads of a layer. Its size depends on H, and not on the corpus.
+    """The sums of the H heads of a layer. Their size depends on H, not on the corpus.
 
-    Queries are the tokens of the text: special tokens and padding ask nothing here, but are attended to.
+    Queries are the tokens of the text: special tokens and padding are not counted as queries, but may be attended to.
     """
 
     name: str  # the path of the module
     heads: int
-    kept: int  # examples for each head
+    kept: int  # number of examples for each head
     numbers: dict[str, Tensor] = field(default_factory=dict)  # see `FIELDS`
     pairs: PairSketch = None  # type: ignore[assignment]
     examples: list[TopExamples] = field(default_factory=list)  # [H]
@@ -37,7 +37,7 @@ class LayerSums:
         self.examples = self.examples or [TopExamples(self.kept) for _ in range(self.heads)]
 
     def add(self, name: str, x: Tensor, heads: slice | None = None) -> None:
-        """Add to a number; to that of some heads."""
+        """Add to a number, for all heads or for `heads`."""
         target = self.numbers[name] if heads is None else self.numbers[name][heads]
         target += x.detach().cpu().to(target.dtype)
 
@@ -55,7 +55,7 @@ _COUNT, _SUM = torch.int64, torch.float64
 
 #: name -> (shape, dtype). H = heads.
 FIELDS: dict[str, tuple[tuple[int | str, ...], torch.dtype]] = {
-    "rows": ((), _COUNT),  # queries
+    "rows": ((), _COUNT),  # number of queries
     "visible": ((), _SUM),  # Σ log of the number of keys that a query may see: the largest entropy
     "histograms": (("H", _MEASURES, BINS), _COUNT),
     "means": (("H", _MEASURES), _SUM),
@@ -64,7 +64,7 @@ FIELDS: dict[str, tuple[tuple[int | str, ...], torch.dtype]] = {
     "class_rows": ((_CLASSES,), _COUNT),  # queries of each class
     "even": ((_CLASSES, _CLASSES), _SUM),  # the same weight, if attention were spread evenly over the visible keys
     "same": (("H",), _SUM),  # weight on the same token elsewhere …
-    "same_text": (("H",), _SUM),  # … and on all of the text, of the queries that have such
+    "same_text": (("H",), _SUM),  # … and on all of the text, of the queries that have some
     "same_rows": ((), _COUNT),
     "duplicate": (("H",), _SUM),  # weight on the same token before
     "duplicate_rows": ((), _COUNT),

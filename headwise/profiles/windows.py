@@ -1,4 +1,4 @@
-"""Texts to windows of whole words, each short enough for the model; and windows to batches of similar length."""
+"""Cuts texts into windows of whole words, short enough for the model, and puts windows of similar length together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headwise.tasks.batching import sorted_batches
 from headwise.text import Tokens
 
 Encode = Callable[[str, "int | None"], Tokens]
-LONGEST = 50_000  #: characters of a text that are read as one
-_LETTERS = 12  # more for each token than texts have, so that a long text is not tokenized again for each window
+LONGEST = 50_000  #: the most characters of a text that are read as one
+_LETTERS = 12  # more letters per token than texts have, so that a long text is not tokenized again for each window
 _END = re.compile(r"\s\S*\Z")
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """The text, or parts of a very long one that end at the ends of words: no text is to fill the memory."""
+    """The text, or parts of a very long text that end at word ends, so that no text fills the memory."""
     start = 0
     while len(text) - start > LONGEST:
         piece = _whole_words(text[start : start + LONGEST])
@@ -26,7 +26,7 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def windows_of(text: str, number: int, encode: Encode, length: int) -> Iterator[Window]:
-    """The windows of a text, one after the other, with at most `length` tokens each; special ones count.
+    """The windows of a text, one after the other, with at most `length` tokens each; including special ones.
 
     A window ends at the end of a word, if there is one in it.
     """
@@ -40,7 +40,7 @@ def windows_of(text: str, number: int, encode: Encode, length: int) -> Iterator[
             end = max((stop for _, stop in tokens.offsets), default=0)
             if piece[end : end + 1].strip():  # within a word
                 end = len(_whole_words(piece[:end]))
-            if end == 0:  # the tokenizer does not say where its tokens are: the rest of the piece is left out
+            if end == 0:  # the tokenizer does not give the places of its tokens: the rest of the piece is skipped
                 end = len(piece)
             else:
                 piece = piece[:end]
@@ -51,7 +51,7 @@ def windows_of(text: str, number: int, encode: Encode, length: int) -> Iterator[
 
 
 def _whole_words(piece: str) -> str:
-    """The piece without its last word, which may be cut."""
+    """The piece without its last word, which may be incomplete."""
     return _END.sub("", piece) or piece
 
 

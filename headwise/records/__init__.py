@@ -1,4 +1,4 @@
-"""What a call saw, kept in linear memory: the weights are computed again, exactly, when they are asked for."""
+"""Records of attention calls in linear memory: the weights are computed again, exactly, when they are requested."""
 
 from headwise.records.coverage import CallSite, Coverage
 from headwise.records.grouping import grouped

@@ -1,4 +1,4 @@
-"""A record of statistics alone: what is kept of a call that is watched with `keep=False`."""
+"""A record of statistics only, for a call that is watched with `keep=False`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headwise.registry import Bundle
 
 
 class ComputedRecord(AttentionRecord):
-    """The statistics of one call that were computed when it was made, without its queries, keys and mask.
+    """The statistics of one call that were computed during the call, without its queries, keys and mask.
 
-    `statistics()`, and the methods that are named after statistics, answer from them. No names means all that are
-    known, an option that is not given the one that they were computed with, and `rows=` is ignored: all rows are known.
-    What needs the weights raises RecordError.
+    `statistics()`, and the methods that are named after statistics, answer from them. Without names they return all
+    known statistics, a missing option has the value of the computation, and `rows=` is ignored: all rows are known.
+    Anything that needs the weights raises RecordError.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ComputedRecord(AttentionRecord):
 
     @property
     def call(self) -> NoReturn:
-        """RecordError: it was not kept."""
+        """Raise RecordError: the call was not kept."""
         raise RecordError(
             f"{self._where}: the queries and keys were not kept (keep=False), so only these statistics of the call are "
             f"known: {', '.join(self._known())}. For anything else watch the model with keep=True"

@@ -22,22 +22,22 @@ class CallSite:
     """One place in a model's code where a softmax meets a product.
 
     `seen`: there is a record. `refused`: it was recognised, but cannot be recorded exactly. `missed`: it was not
-    understood, or nothing can be seen inside. `not attention`: a gate, a router, a pooling, a convolution.
+    understood, or nothing inside can be seen. `not attention`: a gate, a router, a pooling, a convolution.
     """
 
     name: str  # the path of its module
     status: Status
-    calls: int  # how many computations were made there
+    calls: int  # the number of computations at this place
     how: str  # what was recognised ("scaled_dot_product_attention"), or why there is no record
-    where: str = dataclasses.field(default="", metadata={"since": 3})  # the file and the line, where there is no record
+    where: str = dataclasses.field(default="", metadata={"since": 3})  # the file and the line, if there is no record
 
 
 @dataclass(frozen=True, repr=False)
 class Coverage:
-    """Every call site, in the order of the computation; `notes` say what else there is to know.
+    """Every call site, in the order of the computation; `notes` have further information.
 
-    Notes: what the watch changed in how the model ran, what `only=` did not match, fields of a file that were ignored.
-    `print` shows a table with a line a site.
+    Notes: how the watch changed the run of the model, parts of `only=` without a match, ignored fields of a file.
+    `print` shows a table with a line per site.
     """
 
     sites: tuple[CallSite, ...] = ()
@@ -73,7 +73,7 @@ class Coverage:
 
     def __rich__(self) -> Table:
         rows = [
-            # The status is in colour.
+            # The status is printed in colour.
             (
                 [(said(site.status), _STYLES[site.status])],
                 str(site.calls),

@@ -1,11 +1,11 @@
 """Dataclasses as plain data that JSON can hold, and back: each value is checked against the type of its field.
 
-The type of a field says what a file may hold: str, bool, int, float, a Literal, another dataclass, a tuple of these, a
-class that the reader is given a function for (a Tensor), or None. Its metadata may say more:
+The type of a field determines what a file may hold: str, bool, int, float, a Literal, another dataclass, a tuple of
+these, a class for which the reader gets a function (a Tensor), or None. Its metadata may add:
 
-    {"since": 3}           the version of the layout that it came with; 1 if nothing is said (`headwise.records.saving`)
+    {"since": 3}           the version of the layout that added it; 1 by default (`headwise.records.saving`)
     {"dims": "BHQE"}       the dimensions of a tensor, in the letters of `headwise.shapes`
-    {"broadcasts": True}   a tensor that may be stored without what broadcasting repeats
+    {"broadcasts": True}   a tensor that may be stored without repetitions by broadcasting
     {"stored": False}      not in files
 """
 
@@ -23,12 +23,12 @@ from headwise.errors import RecordError
 from headwise.masks.fields import received
 
 T = TypeVar("T")
-Check = Callable[[Any, "FieldReader"], Any]  # (what JSON gave, the reader) -> the value of the field; or RecordError
+Check = Callable[[Any, "FieldReader"], Any]  # (the value in JSON, the reader) -> the value of the field; or RecordError
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredField:
-    """A field as files have it."""
+    """A field in files."""
 
     name: str
     kind: Any  # its type
@@ -41,7 +41,7 @@ class StoredField:
 @functools.cache
 def stored_fields(cls: Any) -> dict[str, StoredField]:
     """The fields of a dataclass that files hold, by name."""
-    package = sys.modules[cls.__module__.rpartition(".")[0]]  # for names that a module imports for its types alone
+    package = sys.modules[cls.__module__.rpartition(".")[0]]  # for names that a module imports only for its types
     kinds = typing.get_type_hints(cls, localns=vars(package))
     found = {}
     for field in dataclasses.fields(cls):
@@ -55,13 +55,13 @@ def stored_fields(cls: Any) -> dict[str, StoredField]:
 
 
 class FieldReader:
-    """Makes dataclasses of what a file says.
+    """Makes dataclasses from the contents of a file.
 
     Args:
-        special: class -> what makes an object of it of what JSON gave; raises a HeadwiseError.
+        special: class -> the function from a JSON value to an object of the class; raises a HeadwiseError.
 
     Attributes:
-        ignored: the fields that the file has and that are not known here: "Site.block".
+        ignored: the fields in the file that are unknown here: "Site.block".
     """
 
     def __init__(self, special: Mapping[Any, Callable[[Any], Any]]) -> None:
@@ -69,7 +69,7 @@ class FieldReader:
         self.ignored: dict[str, None] = {}  # in their order, each once
 
     def read(self, cls: Callable[..., T], entry: object) -> T:
-        """A `cls` from a JSON object, or from a list of its values in order. RecordError says which does not fit."""
+        """A `cls` from a JSON object, or from a list of its values in order. RecordError names what does not fit."""
         fields = stored_fields(cls)
         if isinstance(entry, list) and len(entry) >= sum(field.since == 1 for field in fields.values()):
             names = [*fields, *(f"[{i}]" for i in range(len(fields), len(entry)))]
@@ -97,10 +97,10 @@ class FieldReader:
 
 @functools.cache
 def _check(kind: Any) -> Check:
-    """What turns a value of JSON into one of this type. (Made once: a text has many tokens.)"""
+    """The function from a JSON value to a value of this type. (Made once, because a text has many tokens.)"""
     args = typing.get_args(kind)
     if types.NoneType in args:
-        # (A number that may also be a tensor, which is trained, is a number in files.)
+        # (A number that may also be a trained tensor is a number in files.)
         inner = _check(next(each for each in args if each is not types.NoneType))
         return lambda value, reader: None if value is None else inner(value, reader)
     if typing.get_origin(kind) is typing.Literal:

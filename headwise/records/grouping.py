@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
 from headwise.records.record import AttentionRecord, check_one
 from headwise.text import Groups
 
-BLOCK_BYTES = 2**25  # of weights at a time
+BLOCK_BYTES = 2**25  # bytes of weights at a time
 
 
 def grouped(
@@ -28,23 +28,24 @@ def grouped(
     """The attention between groups of tokens, [B, H, R', C'], float32 or better.
 
     `rows` groups the queries and `cols` the keys: Groups for all examples of the batch, a list of one for each, or None
-    (every token is a group). R' and C' are the largest number of groups of any example; the rest of the others is 0.
+    (every token is a group). R' and C' are the largest number of groups of any example; the other examples are filled
+    with 0.
 
     `how` combines the weights A[i, j] of the queries i in group r and the keys j in group c:
 
         "sum"   mean over i of Σ_j A[i, j]: the share of its attention that word r gives to word c
-        "mean"  mean over i and j: what a token of r gives to a token of c
+        "mean"  mean over i and j: the weight from a token of r to a token of c
         "max"   the maximum over i and j
 
     "sum" is the attention between words of Clark et al. 2019, section 4.1; a row adds up to 1, as in the weights (less
     with learned sinks).
 
-    It takes one pass over the scores, and memory for the result and for some rows of weights at a time.
+    The function needs one pass over the scores, and memory for the result and for some rows of weights at a time.
 
     Raises:
-        ArgumentError: another `how`.
+        ArgumentError: an unknown `how`.
         DtypeError: `record` is not one record, or `rows` or `cols` are not Groups.
-        ShapeError: the groups are of another number of tokens than the record has, or not one for each example.
+        ShapeError: the groups have another number of tokens than the record, or there is not one for each example.
     """
     check_one(record, "grouped")
     if how not in ("sum", "mean", "max"):

@@ -1,4 +1,4 @@
-"""Layers by name: which of them a choice means, and how names and numbers of layers are printed."""
+"""Layers by name: the layers that a choice means, and how names and numbers of layers are printed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Choice = int | str | Sequence[int | str]
 def choose(names: Sequence[str], choice: Choice) -> list[str]:
     """The layers that a choice means, in their own order. `Seen.only`, `Seen[...]` and `watch(only=)` select by this.
 
-        3, -1                            by place, in the order in which the layers were seen first; -1 is the last
+        3, -1                            by number, in the order in which the layers were first seen; -1 is the last
         "encoder.layer.3.attention"      the layer of exactly this name
         "encoder.layer.3"                the layers under this path
         "layer.3", "self"                the layers with these components next to one another in their path
         "*.self_attn", "*.layer.[0-3]"   the layers whose name, or a path that they are under, matches this pattern
         ["*.self_attn", -1]              several of these
 
-    Of the kinds of strings the first that matches any layer counts, in this order.
+    For a string, the first of these kinds that matches a layer counts, in this order.
 
     Raises:
         ArgumentError: a choice of another type.
-        RecordError: a number, path or pattern that matches no layer; the message says what there is.
+        RecordError: a number, path or pattern that matches no layer; the message lists what there is.
     """
     chosen, unmatched = select(names, check_choice(choice))
     if unmatched:
@@ -57,7 +57,7 @@ def check_choice(choice: Any) -> list[int | str]:
 
 
 def select(names: Sequence[str], choice: Sequence[int | str]) -> tuple[list[str], list[str]]:
-    """The layers that a checked choice means, in their own order; and for each part that matches none a message."""
+    """The layers that a checked choice means, in their own order; and a message for each part that matches none."""
     chosen: set[str] = set()
     unmatched = []
     for wanted in choice:
@@ -98,7 +98,7 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def legend(names: Sequence[tuple[int, str]]) -> list[str]:
-    """What the numbers of layers stand for, those that differ by numbers alone in one line.
+    """The names behind the numbers of layers; names that differ only in numbers are on one line.
 
     >>> legend([(0, "encoder.0.attn"), (1, "encoder.1.attn"), (2, "decoder.0.attn")])
     ['0, 1: encoder.*.attn', '2: decoder.0.attn']
@@ -122,7 +122,7 @@ def numbered(numbers: Sequence[int]) -> str:
 
 
 def stack_of(name: str) -> str:
-    """The path with its numbers left open: the sites of one stack of layers have it in common."""
+    """The path with its numbers left open: it is the same for all sites of one stack of layers."""
     return ".".join("*" if part.isdecimal() else part for part in name.split("."))
 
 

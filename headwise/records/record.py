@@ -1,6 +1,6 @@
 """A record keeps Q, K, the mask and the scale, not the weights: its memory is linear in the length.
 
-Any cell, row, tile or statistic of the attention matrix is worked out again when it is asked for, some rows at a time:
+Any cell, row, tile or statistic of the attention matrix is computed again when it is requested, some rows at a time:
 A[i, j] = exp(s[i, j] - lse[i]).
 """
 
@@ -27,14 +27,14 @@ from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows, normali
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
-# For the log-sum-exps of a few rows so many cells are made at once; if there are more, or if rows are longer than this
-# (the mask may cut them short), it is a pass over tiles as for statistics.
+# The log-sum-exps of a few rows are computed from so many cells at once; if there are more, or if rows are longer than
+# this (the mask may cut them short), it is a pass over tiles as for statistics.
 BLOCK_CELLS, BLOCK_KEYS = 2**22, 2**15
 
 Choice = int | slice | Sequence[int] | None
 
 
-# What messages call the extras, and the options of `watch` that keep them.
+# The names of the extras in messages, and the options of `watch` that keep them.
 EXTRAS = {
     "v": ("values", "values=True"),
     "grad": ("output gradients", "gradients=True, and call backward() inside the context"),
@@ -45,12 +45,12 @@ EXTRAS = {
 
 @dataclasses.dataclass
 class Extras:
-    """What only some analyses need; None = not kept."""
+    """Tensors that only some analyses need; None = not kept."""
 
     v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
     grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
     output_weight: Tensor | None = dataclasses.field(default=None, metadata={"dims": "HEM"})  # W_O
-    # What the model made of the weights before they met the values; heads may have been joined.
+    # The weights after the model changed them, which met the values; heads may have been joined.
     used: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BUQK", "since": 3})
 
     def __setattr__(self, name: str, x: Tensor | None) -> None:
@@ -58,7 +58,7 @@ class Extras:
         self.__dict__.setdefault("_versions", {})[name] = _version(x)
 
     def unchanged(self, name: str) -> Tensor | None:
-        """A tensor. RecordError if it was changed in place since it was put here."""
+        """A tensor of the extras. RecordError if it was changed in place since it was stored."""
         x: Tensor | None = getattr(self, name)
         if self.__dict__["_versions"][name] != _version(x):
             what, _ = EXTRAS[name]
@@ -70,20 +70,21 @@ class Extras:
 
     def __setstate__(self, state: dict[str, Tensor | None]) -> None:
         for name, x in state.items():
-            setattr(self, name, x)  # which notes the version of the copy
+            setattr(self, name, x)  # this notes the version of the copy
 
 
 class AttentionRecord:
     """The attention weights of one call, [B, H, Q, K], without ever holding them.
 
-    The tensors are the call's own, detached. If they are changed in place afterwards the record can no longer say what
-    the call saw, and raises RecordError; only the mask is a copy. The weights are those of the softmax, before dropout.
+    The tensors are the call's own, detached. If they are changed in place afterwards, the record cannot tell any more
+    what the call saw, and raises RecordError; only the mask is a copy. The weights are those of the softmax, before
+    dropout.
 
     Args:
-        call: what the weights are made of.
-        values: keep the call's values too.
-        site: where in a model the call was made; None if nobody knows.
-        row_names, col_names: what the queries and the keys stand for, [Q] and [K] names, where the model knows: learned
+        call: the call whose weights are recorded.
+        values: whether to keep the call's values too.
+        site: where in a model the call was made; None if unknown.
+        row_names, col_names: names of the queries and the keys, [Q] and [K], if the model has them: learned
             latents. None = they are positions of a sequence.
         computed: statistics that are known already.
     """
@@ -116,7 +117,7 @@ class AttentionRecord:
     def call(self) -> Scores:
         """Queries, keys, mask and options of the call. RecordError if a tensor but the mask's was changed in place."""
         changed = [name for name, version in _versions(self._call).items() if version != self._versions[name]]
-        if changed:  # views of one tensor share its count of changes: which of them was changed is not known
+        if changed:  # views of one tensor share its count of changes: it is not known which of them was changed
             others = ", or a tensor that shares memory with them," if len(changed) > 1 else ""
             raise RecordError(
                 f"{' or '.join(changed)}{others} was changed in place after the call, so the record can no longer say "
@@ -125,7 +126,7 @@ class AttentionRecord:
         return self._call
 
     def check(self) -> None:
-        """RecordError if a tensor of the call or of the extras was changed in place, or was not kept."""
+        """Raise RecordError if a tensor of the call or of the extras was changed in place, or was not kept."""
         _ = self.call
         for name in EXTRAS:
             self.extras.unchanged(name)
@@ -147,7 +148,7 @@ class AttentionRecord:
 
     @property
     def share(self) -> Share | None:
-        """Which rows and keys of a longer sequence these are, where several processes share it; None = they are all."""
+        """The rows and keys of a longer sequence that these are, if processes share it; None = they are the whole."""
         return self.call.share
 
     def __getattr__(self, name: str) -> Any:
@@ -168,7 +169,7 @@ class AttentionRecord:
 
     @property
     def output_weight(self) -> Tensor:
-        """W_O, what the output of each head is multiplied with next, [H, E, M]. RecordError if it is not known."""
+        """W_O [H, E, M], with which the output of each head is multiplied. RecordError if it is not known."""
         return self._extra("output_weight")
 
     def _extra(self, name: str) -> Tensor:
@@ -181,7 +182,7 @@ class AttentionRecord:
 
     @property
     def row_names(self) -> tuple[str, ...] | None:
-        """What the queries stand for, where that is no text: [Q] names. To set: any sequence of as many, or None."""
+        """The names of the queries [Q], if they are not a text. It can be set to any sequence of Q names, or None."""
         return self._row_names
 
     @row_names.setter
@@ -190,7 +191,7 @@ class AttentionRecord:
 
     @property
     def col_names(self) -> tuple[str, ...] | None:
-        """The same of the keys, [K]."""
+        """The names of the keys [K], in the same way."""
         return self._col_names
 
     @col_names.setter
@@ -213,7 +214,7 @@ class AttentionRecord:
         """The scores before the softmax, -inf where the mask forbids: [B, heads, rows, cols], float32 or better.
 
         Each choice is None (all), an int (a dimension of 1), a slice or a sequence of ints; negative ones count from
-        the end. Raises ArgumentError, naming the valid range, for one that is out of it.
+        the end. Raises ArgumentError, which names the valid range, for a choice out of range.
         """
         return self.call.scores(self._choose("rows", rows), self._choose("cols", cols), self._choose("heads", heads))
 
@@ -222,8 +223,9 @@ class AttentionRecord:
     ) -> Tensor:
         """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0.
 
-        They are computed in float32 or better from q and k as they are kept. With `rounded` each step is rounded to the
-        dtype of q, as eager attention in transformers does: in bfloat16 and float16 these are the bits of such a model.
+        They are computed in float32 or better from the q and k that are kept. With `rounded` each step is rounded to
+        the dtype of q, as eager attention in transformers does: in bfloat16 and float16 this gives the same bits as
+            such a model.
         """
         call, row_index, head_index = self.call, self._choose("rows", rows), self._choose("heads", heads)
         if rounded:
@@ -238,12 +240,13 @@ class AttentionRecord:
         return normaliser.weights(call.scores(row_index, self._choose("cols", cols), head_index))
 
     def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """What the model multiplied its values with, [B, heads, rows, cols]; choices as in `weights`.
+        """The weights that the model multiplied with its values, [B, heads, rows, cols]; choices as in `weights`.
 
         These are `weights`, unless the model changed them after the softmax so that no softmax gives them any more: it
-        mixed the heads (talking heads), subtracted those of another softmax (differential attention), multiplied them
-        by a gate or a mask, or has a sigmoid in place of the softmax (`weights` are then each row's shares). Rows need
-        not sum to 1, weights may be negative, there may be fewer heads, and such weights are those after dropout.
+        mixed the heads (talking heads), subtracted the weights of another softmax (differential attention), multiplied
+        them by a gate or a mask, or uses a sigmoid instead of a softmax (`weights` are then each row's shares). Rows
+        need not sum to 1, weights may be negative, there may be fewer heads, and changed weights are those after
+        dropout.
         """
         used = self.extras.unchanged("used")
         if used is None:
@@ -255,7 +258,7 @@ class AttentionRecord:
         return used.to(torch.promote_types(used.dtype, torch.float32))
 
     def rounding_bound(self, rows: Choice = None, heads: Choice = None) -> Tensor:
-        """How far from `weights` those of a model may be that computed in the dtype of q: [B, heads, rows, K].
+        """A bound of the difference between `weights` and those of a model in the dtype of q: [B, heads, rows, K].
 
         In half precision a model rounds scores and weights, a record does not. `headwise.records.rounding` has the
         formula.
@@ -274,13 +277,13 @@ class AttentionRecord:
         return normaliser_of(self.call)
 
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
-        """Statistics of the weights in one pass over them, as attributes; None for what was not asked for.
+        """Statistics of the weights in one pass over them, as attributes; None for those that were not requested.
 
         Args:
             names: "lse", "entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed", "top",
                 "pooled_mean", "pooled_max", "received", or registered ones; none = all. The classes of these names in
-                `headwise.records.statistics` say what each is.
-            rows: look at about so many queries only, evenly spread in small groups; in all the others `lse` is NaN,
+                `headwise.records.statistics` describe them.
+            rows: use only about so many queries, evenly spread in small groups; for all others `lse` is NaN,
                 and everything else 0. None = all.
             **options: fields of these classes: top=8, offsets=(1,) in tokens, first_keys=1, share=0.9 of the weight
                 for "keys_needed", size=64 cells of the pooled pictures, (h, w) or one number for both.
@@ -303,7 +306,7 @@ class AttentionRecord:
             return {**known, "lse": self.lse}
         if not left:
             return known
-        # Every pass finds the normalisers on its way.
+        # Every pass also gives the normalisers.
         found = compute(self.call, [NormaliserOfRows(), *left], rows)
         if rows is None:
             self.__dict__.setdefault("_normaliser", Normaliser(*found["normaliser"].unbind(-1)))
@@ -322,9 +325,9 @@ class AttentionRecord:
         return self._ask("received")
 
     def offset_mass(self, d: int) -> Tensor:
-        """A[i, i - d], [B, H, Q]: the weight on the key `d` tokens back; 0 where there is none.
+        """A[i, i - d], [B, H, Q]: the weight on the key `d` tokens back; 0 where there is no such key.
 
-        1 gives the previous token. Where a block of T tokens is repeated, T gives duplicate tokens, T - 1 induction.
+        1 gives the previous token. If a block of T tokens is repeated, T gives duplicate tokens, and T - 1 induction.
         """
         return self._ask("offset_mass", offsets=(d,))[..., 0]
 
@@ -357,7 +360,7 @@ class AttentionRecord:
         return answer
 
     def _normaliser_of(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
-        """That of a few rows, without waiting for all the others: [B, heads, rows]."""
+        """The normaliser of a few rows, without computing all others: [B, heads, rows]."""
         index, call = torch.arange(self.shape[2], device=self.q.device)[rows], self.call
         scores = call.part(heads=heads)
         batch, some, _, k_len = scores.shape
@@ -371,7 +374,7 @@ class AttentionRecord:
         if choice is None or isinstance(choice, slice):
             return EVERY if choice is None else choice
         found = positions(choice, self.shape[("heads", "rows", "cols").index(name) + 1], name)
-        if found and found == list(range(found[0], found[-1] + 1)):  # a view, where an index would copy
+        if found and found == list(range(found[0], found[-1] + 1)):  # a view; an index would copy
             return slice(found[0], found[-1] + 1)
         return torch.tensor(found, dtype=torch.long, device=self.q.device)
 
@@ -400,13 +403,13 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
 
 
 def _versions(call: Scores) -> dict[str, object]:
-    """What changes when a tensor of the call is changed in place. Those of the mask are nobody else's."""
+    """Versions that change when a tensor of the call is changed in place. The tensors of the mask are copies."""
     tensors = {"q": call.q, "k": call.k, **call.option_tensors()}
     return {name: _version(x) for name, x in tensors.items()}
 
 
 def _version(x: Tensor | None) -> object:
-    """torch's count of changes. Inference tensors count none: on the CPU some of their numbers, evenly spread, tell."""
+    """torch's count of changes. For inference tensors, which lack one: some of their numbers, evenly spread (CPU)."""
     if x is None or not x.is_inference():
         return None if x is None else x._version
     if x.device.type != "cpu":
@@ -416,7 +419,7 @@ def _version(x: Tensor | None) -> object:
 
 
 def check_one(record: object, what: str) -> None:
-    """DtypeError unless this is one record."""
+    """Raise DtypeError unless this is one record."""
     if not isinstance(record, AttentionRecord):
         received = type(record).__name__
         raise DtypeError(f"{what} needs one AttentionRecord. Received: record={received}. Choose a layer: seen[0]")

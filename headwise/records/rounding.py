@@ -1,8 +1,8 @@
-"""What a model in half precision rounds and a record does not, and a bound of the difference.
+"""The rounding of a model in half precision, which a record does not do, and a bound of the difference.
 
-A record keeps q and k as the model had them, and computes scores and softmax from them in float32. A model that writes
-attention out in bfloat16 or float16 rounds the scores after each operation, and the weights: its weights are less exact
-than the record's, by up to `rounding_bound`.
+A record keeps the model's q and k, and computes scores and softmax from them in float32. A model that computes
+attention step by step in bfloat16 or float16 rounds the scores after each operation, and the weights: its weights are
+less exact than the record's, by up to `rounding_bound`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
 
 
 def rounding_bound(call: Scores, rows: Index, heads: Index) -> Tensor:
-    """How far weights that were computed in the dtype of q can be from the record's, at most: [B, heads, rows, K].
+    """The largest difference between weights computed in the dtype of q and the record's: [B, heads, rows, K].
 
     A · (exp(2δ + ε) - 1) + the smallest normal number, at most 1, with ε = `torch.finfo(dtype).eps` and
     δ = 4 ε · (the row's largest |score|) + 2⁻²³ D · scale · |q| · (the largest |k|).
 
     A score takes at most eight roundings of ε / 2 (the product, the scale, three of a softcap, the bias, a maximum
     that is subtracted, the exponential); the products are summed in float32. The row's sum has the same error again.
-    Scores that forbid do not count.
+    Scores that forbid are ignored.
     """
     s = call.scores(rows, EVERY, heads)
     part, eps = call.part(heads=heads, rows=rows), torch.finfo(call.q.dtype).eps
@@ -56,6 +56,6 @@ def rounding_bound(call: Scores, rows: Index, heads: Index) -> Tensor:
     exponent = 2 * (4 * eps * largest + summed) + eps
     normaliser = Normaliser.of(s).with_sinks(part.sinks)
     weights = normaliser.weights(s)
-    # A weight that is 0 in float32 may become one that is not.
+    # A weight that is 0 in float32 may become positive.
     off = torch.where(weights > 0, weights * exponent.expm1(), normaliser.weights(s + exponent))
     return (off + torch.finfo(call.q.dtype).tiny).clamp(max=1.0)

@@ -1,9 +1,9 @@
-"""Records to a file: what `Seen.save` does. `headwise.records.storage` reads them again.
+"""Writes records to a file, for `Seen.save`. `headwise.records.storage` reads them again.
 
 The file is a safetensors file (`headwise.records.tensor_file`). Its metadata hold the version of the layout and a JSON
 description: the fields of every record, with the names of its tensors; the masks, as trees
-(`headwise.masks.description`); the names of rows and columns; the coverage. What several records share, such as a bias
-or the tables of a mask, is stored once. Nothing in a file is code.
+(`headwise.masks.description`); the names of rows and columns; the coverage. A tensor that several records share, such
+as a bias or the tables of a mask, is stored once. Nothing in a file is code.
 
 The fields are those of the dataclasses `Scores` with its `Options`, `Share`, `Extras`, `RecordFields`, `Site`,
 `PartOf`, `Coverage`, `CallSite`, `Tokens` and `Patches` (`headwise.records.fields`): a field added to one of them is in
@@ -14,11 +14,11 @@ the files. **Versions of the layout**:
     3  fields may be added, and a reader ignores those that it does not know, with a note in the coverage
     4  records may have slopes (ALiBi)
 
-What is promised: a file of any lower version opens, and a field that it lacks has its default. A file has the highest
-version (`since`) of the fields that it holds, and a field newer than version 1 is left out where it has its default: so
-a file with nothing new in it opens in every headwise since 0.1.0. A new field takes `since` 3 if the weights are right
-without it. Otherwise it takes the next number, and `VERSION` becomes that: programs that do not know the field refuse
-the file and say to upgrade.
+A file of any lower version can always be opened, and a field that it lacks has its default. A file has the highest
+version (`since`) of the fields that it holds, and a field newer than version 1 is omitted if it has its default: so a
+file with nothing new in it can be opened by every headwise since 0.1.0. A new field takes `since` 3 if the weights are
+right without it. Otherwise it takes the next number, which becomes `VERSION`: programs that do not know the field
+refuse the file and ask to upgrade.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NewType
+from typing import Any, NewType
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from headwise.call import Scores, Share
 from headwise.errors import RecordError
 from headwise.masks import Mask
 from headwise.masks.description import describe
+from headwise.records.collection import Collection
 from headwise.records.coverage import CallSite
 from headwise.records.fields import stored_fields
 from headwise.records.record import AttentionRecord, Extras
@@ -42,18 +43,15 @@ from headwise.records.site import Site
 from headwise.records.tensor_file import Pieced, write_tensors
 from headwise.records.whole import WholeRecord
 
-if TYPE_CHECKING:
-    from headwise.records.seen import Seen
+VERSION = 4  # the highest version that can be read
+TOKENS = "tokens"  # the tensor with the tokens, JSON in UTF-8: it grows with the text, and the header should stay small
 
-VERSION = 4  # the highest that can be read
-TOKENS = "tokens"  # the tensor that holds them, JSON in UTF-8: it grows with the text, and the header should stay small
-
-Names = NewType("Names", tuple)  # of rows or columns: in the file their place in the description's "names"
+Names = NewType("Names", tuple)  # of rows or columns: in the file, their index in the description's "names"
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordFields:
-    """What a record holds beside its scores and its extras."""
+    """The fields of a record besides its scores and its extras."""
 
     site: Site | None
     share: Share | None = dataclasses.field(default=None, metadata={"since": 3})
@@ -63,9 +61,9 @@ class RecordFields:
 
 @dataclasses.dataclass(frozen=True)
 class PartOf:
-    """Which part of a run a file is, where several processes wrote one each."""
+    """The part of a run that a file is, if several processes wrote one file each."""
 
-    run: str  # the same in all of its parts, and in no other run's
+    run: str  # the same in all parts of one run, and different in other runs
     number: int  # from 0
     count: int
 
@@ -75,25 +73,25 @@ class PartOf:
 
     @property
     def file_name(self) -> str:
-        """Of the part, in the folder of all: the names are in the order of the numbers."""
+        """The file name of the part in the folder of all parts; names sort like the numbers."""
         return f"{self.number:0{len(str(self.count - 1))}}-of-{self.count}.hw"
 
 
-def save(seen: Seen, path: str | Path, part: PartOf | None = None) -> None:
+def save(seen: Collection, path: str | Path, part: PartOf | None = None) -> None:
     """Write all records, the coverage and the tokens to `path`.
 
     It needs no memory besides the records' own, except for a mask that is a predicate (`masks.from_predicate`): a file
-    holds no code, so its answers are stored, one bit a pair of query and key, and it is read as a mask of those.
-    The records are put together from their parts while they are written (`WholeRecord`).
+    holds no code, so its answers are stored, one bit per pair of query and key, and it is read as a mask of these bits.
+    A `WholeRecord` is put together from its parts during writing.
 
     Raises:
-        FileError: the file cannot be written. An older file of that name is then left as it was.
+        FileError: the file cannot be written. An older file of that name then stays unchanged.
         RecordError: a record that was changed in place, or has a tensor of a dtype that files do not have.
     """
     write_tensors(Path(path), *in_file(seen, part))
 
 
-def in_file(seen: Seen, part: PartOf | None = None) -> tuple[dict[str, Tensor | Pieced], dict[str, str]]:
+def in_file(seen: Collection, part: PartOf | None = None) -> tuple[dict[str, Tensor | Pieced], dict[str, str]]:
     """The tensors and the metadata of a file."""
     writer = _Writer()
     coverage = seen.coverage()
@@ -129,7 +127,7 @@ class _Writer:
         return json.dumps(x, default=self.plain, separators=(",", ":"))
 
     def plain(self, x: object, cls: type | None = None) -> dict[str, Any]:
-        """The fields of a dataclass (of `cls`, where `x` has them as attributes) that the file holds."""
+        """The fields of a dataclass (of `cls`, if `x` has them as attributes) that the file holds."""
         found = {}
         for field in stored_fields(cls or type(x)).values():
             value = getattr(x, field.name)
@@ -172,7 +170,7 @@ class _Writer:
         same: object = mask
         try:
             hash(mask)
-        except TypeError:  # a mask class from outside, which holds a list
+        except TypeError:  # a mask class from outside, that holds a list
             same = id(mask)
         place = self._places.setdefault((same, q_len, k_len), len(self.masks))
         if place == len(self.masks):
@@ -184,12 +182,12 @@ class _Writer:
         known = self._tensor_names.setdefault(
             where, name if name not in self.tensors else f"{name}.{len(self.tensors)}"
         )
-        self.tensors[known] = x  # which also keeps its memory from being used again
+        self.tensors[known] = x  # this also prevents its memory from being used again
         return known
 
 
 def _unexpanded(x: Tensor) -> Tensor:
-    """The tensor without the repetitions that broadcasting makes again."""
+    """The tensor without repetitions that broadcasting can restore."""
     for dim, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[dim] > 1:
             x = x.narrow(dim, 0, 1)

@@ -31,24 +31,24 @@ class Seen:
     """The records of a model's attention, in the order in which it was computed.
 
         seen.layers                       the names of the layers
-        seen[3], seen["encoder.layer.3"]  the record of one: by number, path, or a part or pattern of the path
-        seen[2:5], seen[["0", "*.11"]]    some of the layers, a Seen again
+        seen[3], seen["encoder.layer.3"]  the record of one layer: by number, path, or a part or pattern of the path
+        seen[2:5], seen[["0", "*.11"]]    some of the layers, as a Seen
         seen[3, 7, :, 0]                  weights [B, heads, rows, cols]: layer, heads, rows, cols
-        seen[3, 7, "it", "animal"]        the same, of tokens by their text; "it:2" is the second "it"
-        seen.call(1)                      the second forward pass, where there were several
+        seen[3, 7, "it", "animal"]        the same for tokens, by their text; "it:2" is the second "it"
+        seen.call(1)                      the second forward pass, if there were several
 
-    `headwise.records.names.choose` says how layers are chosen. RecordError, with the names that there are, for a layer
-    that was not seen and where one layer was expected and several match.
+    `headwise.records.names.choose` describes how layers are chosen. RecordError, with the existing names, for a layer
+    that was not seen, or if one layer was expected and several match.
     """
 
     _tokens: list[Tokens] | None = None
     _source_tokens: list[Tokens] | None = None
-    pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; None = none
+    pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; or None
 
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
         self._records = list(records)
         self._coverage = Coverage() if coverage is None else coverage
-        self._named: dict[tuple[tuple[str, ...], int], list[Tokens]] = {}  # each list once: equal axes are the same
+        self._named: dict[tuple[tuple[str, ...], int], list[Tokens]] = {}  # each list once: equal axes are identical
 
     @property
     def records(self) -> list[AttentionRecord]:
@@ -124,14 +124,14 @@ class Seen:
     def only(self, *layers: Layer | Sequence[Layer]) -> Seen:
         """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`.
 
-        Several may also be given as one list, as `watch(only=)` takes them.
+        Several may also be given as one list, as for `watch(only=)`.
         """
         return self._some(self._names([each for given in layers for each in names.check_choice(given)]))
 
     def call(self, number: int) -> Seen:
         """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.
 
-        Records that come from no module count as one layer, called as often as there are records.
+        Records without a module count as one layer, called as often as there are records.
         """
         chosen: set[int] = set()
         known: set[int] = set()
@@ -162,7 +162,7 @@ class Seen:
         return record.weights(rows=rows, cols=cols, heads=heads)
 
     def _calls(self) -> dict[str, list[AttentionRecord]]:
-        """Layer -> its records, one a call."""
+        """Layer -> its records, one per call."""
         calls: dict[str, list[AttentionRecord]] = {}
         for record in self.records:
             calls.setdefault(names.name_of(record), []).append(record)
@@ -180,7 +180,7 @@ class Seen:
             raise
 
     def _explain(self, layer: int | str) -> None:
-        """RecordError with the reason if this layer is in the model and was missed or refused."""
+        """Raise RecordError with the reason if this layer is in the model and was missed or refused."""
         unseen = {site.name: site for site in (*self.coverage().missed, *self.coverage().refused)}
         found = names.select(list(unseen), [layer])[0] if isinstance(layer, str) else []
         if found and not names.select(self.layers, [layer])[0]:
@@ -209,9 +209,9 @@ class Seen:
 
     @property
     def tokens(self) -> list[Tokens] | None:
-        """The tokens of each example; of an encoder-decoder, those of the decoder. None if they were not set.
+        """The tokens of each example; for an encoder-decoder, the tokens of the decoder. None if they were not set.
 
-        Set it to anything that `headwise.text.as_tokens` takes: what a tokenizer returned, `Tokens`, `Patches`,
+        Set it to anything that `headwise.text.as_tokens` takes: the output of a tokenizer, `Tokens`, `Patches`,
         `Frames`, names for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a
         record has another number of rows or columns.
         """
@@ -221,7 +221,7 @@ class Seen:
     def tokens(self, value: object) -> None:
         from headwise.text import Frames, Patches, as_tokens
 
-        if isinstance(value, (Patches, Frames)):  # every image or sound of the batch is cut alike
+        if isinstance(value, (Patches, Frames)):  # every image or sound of the batch is cut in the same way
             value = [value] * max((record.shape[0] for record in self.records), default=1)
         sides = (
             value
@@ -240,7 +240,7 @@ class Seen:
         return self._source_tokens
 
     def unknown_tokens(self) -> tuple[int, int]:
-        """How many tokens of all examples the model does not know, in whose place it read [UNK], and of how many."""
+        """(the number of tokens that the model does not know and reads as [UNK], the number of all tokens)."""
         named = [each for side in (self._source_tokens, self._tokens) for each in side or ()]
         return sum(each.unknown_count for each in named), sum(len(each.labels) for each in named)
 
@@ -260,11 +260,11 @@ class Seen:
         return tokens[b].labels
 
     def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
-        """The tokens of the rows and of the columns. RecordError if no side has that many.
+        """The tokens of the rows and of the columns. RecordError if no side has as many.
 
-        The rows of cross-attention are the target, its columns the source. Self-attention is of the side that has its
-        length; if both have, of the source where "encoder" is a component of its path, else of the target. Rows or
-        columns with names of their own (learned latents) keep those; the others are then of the side with their length.
+        The rows of cross-attention are the target, its columns the source. Self-attention belongs to the side with its
+        length; if both have it, to the source if "encoder" is a component of its path, else to the target. Rows or
+        columns with their own names (learned latents) keep them; the others then belong to the side with their length.
         """
         return self._axes(record, self._tokens, self._source_tokens)
 
@@ -313,9 +313,9 @@ class Seen:
         return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
 
     def summary(self, row: Place | None = None) -> Summary:
-        """A table with one row for each head: how wide it looks, how far, and at what. See also `to_pandas`.
+        """A table with one row for each head: how widely it attends, how far, to which pair most. See also `to_pandas`.
 
-        `row`: of one query only, its number or text: `seen.summary("it")` says what each head looks at from "it".
+        `row`: only of one query, by number or text: `seen.summary("it")` shows where each head attends from "it".
         """
         from headwise.records.summary import Summary, rows_of
 
@@ -328,9 +328,9 @@ class Seen:
         return self.summary().to_pandas()
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one file, which `headwise.load` opens and every program that reads safetensors can read.
+        """Write everything to one file, for `headwise.load`; every program that reads safetensors can read it.
 
-        The file is written beside `path` and then put in its place. Raises FileError if it cannot be written, and
+        The file is written beside `path` and then replaces it. Raises FileError if it cannot be written, and
         RecordError if a record cannot be represented.
         """
         from headwise.records.saving import save
@@ -347,11 +347,11 @@ def one_layer(seen: Seen, layer: Layer | None) -> AttentionRecord:
     """The record of a layer by its number, its name or a part of it; None = the only one.
 
     Raises:
-        ArgumentError: several layers and None, or `layer` is no number and no name.
-        RecordError: no such layer, or nothing was recorded.
+        ArgumentError: there are several layers and `layer` is None, or `layer` is neither a number nor a name.
+        RecordError: there is no such layer, or nothing was recorded.
     """
     if layer is None and len(seen) != 1:
-        seen.only(0)  # raises if there is nothing
+        seen.only(0)  # raises if nothing was recorded
         raise ArgumentError(
             f"layer: choose one of the {len(seen.layers)} layers: layer=0 … {len(seen.layers) - 1}, or a name"
         )
@@ -377,7 +377,7 @@ def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:
-    """Which call of its layer each record is of; where no module made it, its place."""
+    """For each record: the number of the call of its layer; without a module, its place."""
     return [record.site.call if record.site else place for place, record in enumerate(records)]
 
 

@@ -1,4 +1,4 @@
-"""Where in a model an attention computation was made."""
+"""The place in a model where attention was computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.masks import Mask
 
-# Of a mask that is known only cell by cell, at most so many cells are computed to learn whether it is causal.
+# The most cells of a mask known only cell by cell that are computed to find out whether it is causal.
 LOOKED_AT = 2**24
 
 
@@ -17,19 +17,19 @@ LOOKED_AT = 2**24
 class Site:
     """One attention computation in a model's code."""
 
-    name: str  # the path of the module that made it: "encoder.layer.3.attention.self"
-    layer: int  # its place in its stack (the sites whose paths differ in their numbers alone), from 0
-    kind: Literal["self", "cross"]  # queries and keys come from one sequence, or from two
+    name: str  # the path of the module that computed it: "encoder.layer.3.attention.self"
+    layer: int  # its place in its stack (the sites whose paths differ only in numbers), from 0
+    kind: Literal["self", "cross"]  # whether queries and keys come from one sequence or from two
     causal: bool
     heads: int
     key_heads: int
-    call: int = 0  # which call of this site: 0 for the first forward pass, 1 for the next
+    call: int = 0  # the number of the call of this site: 0 for the first forward pass, 1 for the next
 
 
 def is_causal(mask: Mask | None, q_len: int, k_len: int, blind: Tensor | None = None) -> bool:
     """Whether no query may attend to a key after its own position.
 
-    `blind`, bool [B|1, H|1, Q - 1], are queries that do not count. False for a mask that is too large to check.
+    `blind`, bool [B|1, H|1, Q - 1], are queries to ignore. False for a mask that is too large to check.
     """
     if mask is None:
         return q_len == 1

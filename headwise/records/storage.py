@@ -1,6 +1,6 @@
-"""Records from a file: `load`. `headwise.records.saving` says what is in a file, and which files can be read.
+"""Reads records from a file: `load`. `headwise.records.saving` describes files, and which files can be read.
 
-Nothing that a file says is trusted: each value is checked against the type of its field, each tensor as `attention`
+Files are not trusted: each value is checked against the type of its field, each tensor as `attention`
 checks its arguments, and a mask is rebuilt from data. Nothing is executed.
 """
 
@@ -47,36 +47,36 @@ class _Sides:
 
 
 def load(path: str | Path, *, verify: bool = False) -> Seen:
-    """The records that `seen.save(path)` wrote, at once: the file is mapped, and what is not asked for is not read.
+    """The records that `seen.save(path)` wrote. The file is mapped: data are read only when they are used.
 
-    A folder with a part of each of several processes (`headwise.parallel.joined`) is opened as the whole: a question is
-    answered by the parts that have its rows. What needs all queries and keys of a layer, such as a page, puts them
-    together in memory then. A part alone opens too, as the rows of its process.
+    A folder with a part from each of several processes (`headwise.parallel.joined`) is opened as the whole: a query is
+    answered by the parts that have its rows. Anything that needs all queries and keys of a layer, such as a page, joins
+    them in memory. A single part can be opened too, as the rows of its process.
 
     The tensors are on the CPU. Do not change the file while they are in use (saving to the same path makes a new file,
-    and so is safe). What is changed in memory does not reach the file. Fields that only a newer headwise knows are
+    and so is safe). Changes in memory do not change the file. Fields of a newer headwise are
     ignored, with a note in `seen.coverage()`.
 
     Args:
         path: the file, or the folder of all parts.
-        verify: read all of it now, and compare every tensor with the checksum that was stored with it.
+        verify: read the whole file now, and compare every tensor with the checksum that was stored with it.
 
     Raises:
         FileError: the file is missing, cannot be read, holds no records, is damaged, or needs a newer headwise; some
             parts are missing, or the folder holds something else too.
-        RecordError: what the file says about its records does not fit together.
+        RecordError: the data of a record do not fit together.
     """
     path = Path(path)
     if path.is_dir():
         return _of_folder(path, verify)
     seen, part = _of_file(path, verify)
-    if part is not None:  # the tokens are those of the whole
+    if part is not None:  # the tokens belong to the whole sequence
         seen._tokens = seen._source_tokens = None
     return seen
 
 
 def _of_folder(folder: Path, verify: bool) -> Seen:
-    """The whole, from the parts."""
+    """The records of the whole sequence, from the parts."""
     files = sorted(folder.glob("*.hw")) if any(folder.glob("*-of-*.hw")) else []
     found = {path: _of_file(path, verify) for path in files}
     parts = {path: part for path, (_, part) in found.items() if part is not None}
@@ -113,7 +113,7 @@ def _of_folder(folder: Path, verify: bool) -> Seen:
 
 
 def _of_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
-    """What a file holds, and which part of a run it is."""
+    """The content of a file, and the part of a run that it is."""
     file = TensorFile(path)
     version = file.metadata.get("headwise", "")
     if not (version.isascii() and version.isdecimal() and 0 < len(version) < 10):
@@ -151,7 +151,7 @@ _RECORD = stored_fields(Scores) | stored_fields(Extras) | stored_fields(RecordFi
 
 
 class _Reader:
-    """Makes records of what a file says, each mask and each tensor once."""
+    """Makes records from the contents of a file, each mask and each tensor once."""
 
     def __init__(self, file: TensorFile, description: dict[str, Any]) -> None:
         self._file = file
@@ -163,7 +163,7 @@ class _Reader:
         return Seen([self._record(entry) for entry in self.said.records], self.said.coverage)
 
     def note(self) -> str:
-        """Which fields were ignored, in a sentence."""
+        """A sentence on the fields that were ignored."""
         names = [shortened(name, 60) for name in sorted(self.fields.ignored)]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         return f"the file was written by a newer headwise: {', '.join(names[:4])}{more} ignored"
@@ -174,7 +174,7 @@ class _Reader:
         extras = Extras(**{name: values.pop(name) for name in stored_fields(Extras)})
         q, k, mask, share = (*(values.pop(name) for name in ("q", "k", "mask")), own.pop("share"))
         v = k if extras.v is None else extras.v
-        with torch.autocast("cpu", enabled=False):  # which would change their dtype
+        with torch.autocast("cpu", enabled=False):  # autocast would change their dtype
             shapes.check_qkv(q, k, v)
             mask = None if mask is None else self._mask(mask, q, k)
             call = make_call(q, k, v, mask=mask, **values)
@@ -224,9 +224,9 @@ def _place(what: str, place: object, count: int) -> int:
 
 
 def _check_dims(extras: Extras, sizes: dict[str, int]) -> None:
-    """RecordError unless each tensor has the dimensions that its field declares."""
+    """Raise RecordError unless each tensor has the dimensions that its field declares."""
     if extras.v is None:
-        del sizes["E"]  # of the keys
+        del sizes["E"]  # E of the keys
     for name, field in stored_fields(Extras).items():
         x = getattr(extras, name)
         if x is None or not field.dims:

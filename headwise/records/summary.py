@@ -1,4 +1,4 @@
-"""What each head does, in a few numbers and its strongest pair: a row for each head."""
+"""A summary of each head: a row with a few numbers and its strongest pair."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.records import names as paths
+from headwise.records.collection import Collection
 from headwise.records.names import name_of
 from headwise.records.record import AttentionRecord, positions
 from headwise.records.statistics import Column, Statistics, columns
@@ -24,11 +25,10 @@ from headwise.text.places import Place, place_of
 if TYPE_CHECKING:
     import pandas
 
-    from headwise.records.seen import Seen
     from headwise.text.tokens import Tokens
 
 SHOWN = 48  # rows of a table in a terminal
-SHOWN_IN_A_NOTEBOOK = 480  # where the table scrolls
+SHOWN_IN_A_NOTEBOOK = 480  # rows in a notebook, where the table scrolls
 BEGUN = 8  # rows of a `repr`
 
 
@@ -41,16 +41,16 @@ class HeadSummary:
     """
 
     layer: str  # its name
-    index: int  # its number: its place in `seen.layers`
-    call: int  # which call of the layer
+    index: int  # its number in `seen.layers`
+    call: int  # the number of the call of the layer
     head: int
     kind: str  # "self" or "cross"
     numbers: Mapping[str, float] = field(hash=False)  # by the name of the column
     weight: float  # the strongest pair of a query and a key: its weight,
-    example: int  # in which example it is,
+    example: int  # the example in which it is,
     looks: int  # the query, a row,
     looked_at: int  # the key, a column,
-    looks_label: str  # and their labels: tokens, or their numbers where there are no tokens
+    looks_label: str  # and their labels: tokens, or their numbers if there are no tokens
     looked_at_label: str
 
     def __getattr__(self, name: str) -> float:
@@ -67,7 +67,7 @@ class HeadSummary:
 
     @staticmethod
     def fields() -> list[str]:
-        """The names of all values of a row, the numbers among them, in order."""
+        """The names of all values of a row, including the numbers, in order."""
         numbers = [column.name for column in columns().values() if column.heading]
         return [name for each in fields(HeadSummary) for name in (numbers if each.name == "numbers" else [each.name])]
 
@@ -81,8 +81,8 @@ class Summary:
     """One row for each layer and head. `print` it, or show it in a notebook."""
 
     rows: tuple[HeadSummary, ...]
-    tokens: int = 0  # how many the model read; 0 where they were not named
-    unknown: int = 0  # how many of them it does not know: it read [UNK] in their place
+    tokens: int = 0  # the number of tokens that the model read; 0 if they have no names
+    unknown: int = 0  # the number of tokens that it does not know and reads as [UNK]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -124,7 +124,7 @@ class Summary:
 
 
 class RunningSummary:
-    """The summary of many runs, one added after the other: it keeps a few numbers for each head, whatever their number.
+    """The summary of many runs, one added after the other: a few numbers for each head, for any number of runs.
 
     Numbers are means over the queries of all runs; `example` of a row is the run with the strongest pair.
     """
@@ -136,10 +136,10 @@ class RunningSummary:
 
     @staticmethod
     def statistics() -> dict[str, dict[str, Any]]:
-        """What a watch has to compute for it: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
+        """The statistics for a watch: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
         return {each.name: dict(column.options) for each, column in columns().items()}
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: Collection) -> None:
         """Add a run. Its records are not needed afterwards."""
         unknown, tokens = seen.unknown_tokens()
         self._unknown, self._tokens = self._unknown + unknown, self._tokens + tokens
@@ -166,15 +166,15 @@ class RunningSummary:
 
 
 def ask(record: AttentionRecord, kind: str, *, rows: int | None = None) -> Statistics:
-    """What `numbers` needs: `lse` and the statistics with a number; from about so many rows, or from all."""
+    """The statistics for `numbers`: `lse` and those with a column; from about `rows` rows, or from all."""
     asked = {each.name: column for each, column in columns().items() if not _meaningless(column, kind)}
     options = {name: value for column in asked.values() for name, value in column.options.items()}
     return record.statistics("lse", *asked, rows=rows, **options)
 
 
 def numbers(found: Statistics, kind: str, dims: tuple[int, ...]) -> dict[str, Tensor]:
-    """The number of each column, over these dimensions of [B, H, Q]; NaN where there is none."""
-    attends = found.lse > -math.inf  # not NaN, which a query has that was left out
+    """The number of each column, over these dimensions of [B, H, Q]; NaN if there is none."""
+    attends = found.lse > -math.inf  # not NaN, as for a skipped query
     nothing = torch.full_like(attends.sum(dims), math.nan, dtype=torch.double)
     return {
         column.name: nothing
@@ -188,10 +188,12 @@ def _meaningless(column: Column, kind: str) -> bool:
     return kind == "cross" and column.within_sequence
 
 
-def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, called: str = "row") -> list[HeadSummary]:
+def rows_of(
+    seen: Collection, record: AttentionRecord, row: Place | None = None, *, called: str = "row"
+) -> list[HeadSummary]:
     """The rows of one record of `seen`, one for each head.
 
-    `row`: look at this query of each example only, a number or the text of a token; messages call it `called`.
+    `row`: use only this query of each example, a number or the text of a token; messages call it `called`.
     """
     layer, (_, heads, q_len, k_len) = name_of(record), record.shape
     call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
@@ -230,16 +232,16 @@ def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, ca
 
 
 def _alone(found: Statistics) -> Tensor:
-    """The queries that have one key, as a causal model's first token: bool [B, H, Q]. Their weight says nothing.
+    """The queries with a single key, as a causal model's first token: bool [B, H, Q]. Their weight means nothing.
 
-    None is named where all queries of a head are like that.
+    None is marked if all queries of a head are like that.
     """
     alone = (found.top.weights[..., 0] == 1) & (found.entropy == 0)
     return alone & ~alone.flatten(2).all(-1)[..., None]
 
 
-def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> Tensor:
-    """Which queries are meant: bool [B, 1, Q]."""
+def _only_row(seen: Collection, record: AttentionRecord, row: Place, called: str) -> Tensor:
+    """The queries that are meant: bool [B, 1, Q]."""
     batch, _, q_len, _ = record.shape
     tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
     places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
@@ -264,9 +266,9 @@ def head_table(
     most: int | None = None,
     unknown: tuple[int, int] = (0, 0),
 ) -> Table:
-    """The rows as a table, with the columns of these headings (None = all); of more than `most` rows the first ones.
+    """The rows as a table, with the columns of these headings (None = all); only the first `most` rows.
 
-    `unknown`: how many tokens the model does not know, and of how many: a note says so.
+    `unknown`: (number of tokens that the model does not know, number of all tokens), for a note.
     """
     shown = [each for each in columns().values() if (each.heading if headings is None else each.heading in headings)]
     if not rows:

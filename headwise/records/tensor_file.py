@@ -6,7 +6,7 @@
 
 Every program that reads safetensors can read these files. headwise adds to the metadata a CRC-32 of every tensor and a
 checksum of the header. The writer of the safetensors package copies tensors that are shared, sliced or on a GPU, and
-leaves half a file when it is interrupted; this one needs no memory and replaces the file at the end.
+leaves an incomplete file when it is interrupted; this writer needs no extra memory and replaces the file at the end.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from torch import Tensor
 from headwise.errors import FileError, RecordError, brief
 from headwise.files import check_there, parsed, replacing
 
-PIECE = 2**24  # bytes that are in memory at once while a file is written
-MAX_HEADER = 100_000_000  # of the format
-_ALIGNMENT = 64  # of the data, so that tensors may be used where they lie
+PIECE = 2**24  # bytes that are in memory at once during writing
+MAX_HEADER = 100_000_000  # limit of the format
+_ALIGNMENT = 64  # alignment of the data, so that tensors can be used in place
 
 _DTYPES = {
     "F64": torch.float64,
@@ -57,7 +57,7 @@ class Pieced:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: Callable[[], Iterator[Tensor]]  # of about PIECE bytes at most
+    pieces: Callable[[], Iterator[Tensor]]  # pieces of at most about PIECE bytes
 
     @property
     def itemsize(self) -> int:
@@ -80,7 +80,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
     """Write a file that replaces `path` when it is complete: until then, and after an error, `path` is the old file.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
         RecordError: a tensor of a dtype that the format does not have, or a header that is too large.
     """
     for name, x in tensors.items():
@@ -184,7 +184,8 @@ class TensorFile:
         if name not in self._tensors:
             dtype, shape, begin, _ = self._entries[name]
             count = math.prod(shape)
-            # One at a time, and not as views of one tensor: torch counts changes in place for all views together.
+            # Each is made separately, not as a view of one tensor: torch counts changes in place for all views
+            # together.
             if count:
                 x = torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=begin)
             else:
@@ -193,21 +194,21 @@ class TensorFile:
         return self._tensors[name]
 
     def check_header(self) -> None:
-        """FileError unless the header is as it was written."""
+        """Raise FileError unless the header is unchanged since it was written."""
         if self.metadata.get("checksum") != _checksum(self._header):
             raise FileError(f"{self._path} is damaged: its header was changed after it was written (checksum)")
 
     def check_data(self, *names: str) -> None:
-        """FileError unless these tensors (none named: all) are as they were written. Reads every byte of them."""
+        """Raise FileError unless these tensors (() = all) are unchanged since they were written. Reads every byte."""
         crcs = parse_json(self.metadata.get("crc32", ""), f"{self._path} is damaged: its list of CRC-32 sums")
-        with memoryview(self._bytes) as data:  # not the file of that name: it may have been replaced since
+        with memoryview(self._bytes) as data:  # not the file at the path, which may have been replaced since
             for name in names or self._entries:
                 _, _, begin, end = self._entries[name]
                 if crcs.get(name) != f"{zlib.crc32(data[begin:end]):08x}":
                     raise FileError(f"{self._path} is damaged: the bytes of {name} are not those that were written")
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
-        """The header, and where the data begin."""
+        """(the header, the position where the data begin)."""
         start, size = 8 + int.from_bytes(self._bytes[:8], "little"), len(self._bytes)
         if size < 9 or start - 8 > MAX_HEADER or self._bytes[8:9] != b"{":
             raise FileError(f"{self._path} is not a file of records: expected one that seen.save(path) wrote")
@@ -220,7 +221,7 @@ class TensorFile:
         return header, start
 
     def _check_entries(self, start: int) -> dict[str, tuple[torch.dtype, tuple[int, ...], int, int]]:
-        """name -> (dtype, shape, first byte, byte after the last), if that is what the header says of a whole file."""
+        """name -> (dtype, shape, first byte, byte after the last), if the header describes a complete file."""
         entries = {}
         for name, entry in self._header.items():
             if name == "__metadata__":

@@ -1,4 +1,4 @@
-"""What one row of attention weights is made of, number by number: the query, the keys, and all that changes a score.
+"""The terms of one row of attention weights, number by number: the query, the keys, and all that changes a score.
 
 weights = softmax(softcap · tanh(scale · k q / softcap) + bias), -inf where not allowed, with the sink in the sum
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headwise.records.record import AttentionRecord
 
 
-# The options of a call that the terms hold: what shows or computes weights from them has no others.
+# The options of a call that the terms include: views and computations from them support no others.
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 
 
@@ -28,9 +28,9 @@ class Terms:
     """The terms of one row of one head, float64 on the CPU. `head_row` makes them."""
 
     q: Tensor  # [D]
-    k: Tensor  # [K, D]; 0 for what is not finite in keys that may not be attended to, such as padding
+    k: Tensor  # [K, D]; non-finite numbers in forbidden keys, such as padding, become 0
     allowed: Tensor  # bool [K], True = may attend: the mask, and a bias of -inf
-    scores: Tensor  # what comes of these and the options before the softmax, [K]; -inf where not allowed
+    scores: Tensor  # the scores before the softmax, [K]; -inf where not allowed
     scale: float
     softcap: float | None = None
     bias: Tensor | None = None  # [K], the slopes of ALiBi included; 0 where it is -inf
@@ -48,7 +48,7 @@ def head_row(record: AttentionRecord, example: int, head: int, row: int) -> Term
 
     Raises:
         ArgumentError: there is no such example, head or row.
-        RecordError: an option of its call is none of `OPTIONS`.
+        RecordError: an option of its call is not in `OPTIONS`.
     """
     batch, heads, q_len, _ = record.shape
     for name, value, count in (("example", example, batch), ("head", head, heads), ("row", row, q_len)):
@@ -76,7 +76,7 @@ def head_row(record: AttentionRecord, example: int, head: int, row: int) -> Term
 
 
 def check_shown(call: Scores) -> None:
-    """RecordError for a call with an option that is none of `OPTIONS`."""
+    """Raise RecordError for a call with an option that is not in `OPTIONS`."""
     if (unknown := call.beyond(OPTIONS)) is not None:
         known = ", ".join(sorted(OPTIONS))
         raise RecordError(f"its weights cannot be shown: expected no options but {known}. Received: {unknown}")

@@ -1,4 +1,4 @@
-"""The tiles that a pass over a record's weights goes through: strips of rows, joined while they fit the cache."""
+"""The tiles that a pass over a record's weights goes through: strips of rows, joined while they fit into the cache."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from headwise.masks import Mask
 from headwise.softmax import EMPTY
 from headwise.tiles import CUTTERS, Run, Tile, TileList, band, forbidden, joined
 
-# Tiles are put together from strips of this many rows.
+# Tiles are joined from strips of this many rows.
 STRIP = 64
 
-# Fewer rows make matrix products slow, so a tile of this many may have more cells than it should: up to as many times.
+# Fewer rows make matrix products slow, so a tile with so many rows may exceed the number of cells by this factor.
 LEAST_ROWS = 16
 
-# Where only some rows are looked at, so many that stand together: evenly spread, but few products instead of many.
+# If only some rows are used, they come in groups of so many: evenly spread, but few products instead of many.
 GROUP = 8
 
-# Keys of a tile, counted from its first, and the pairs that are forbidden there: bool [rows, keys]; None = all of them.
+# Keys of a tile, counted from its first key, and the pairs that are forbidden there: bool [rows, keys]; None = all of
+# them.
 Forbidden = tuple[slice, Tensor | None]
 
 
@@ -29,12 +30,12 @@ class Tiles:
     """The tiles of every example and head, and where attention is forbidden in them. May be used from several threads.
 
     Args:
-        mask: aligned to the lengths; None = every query sees every key.
-        q_len, k_len: the matrix.
-        cells: the most that a tile should have, from its first key to its last (`LEAST_ROWS` over very many keys have
-            more).
-        overhead: how many cells could be computed in the time that a tile costs however small it is.
-        device: where the patterns are wanted.
+        mask: a mask that is aligned to the lengths; None = every query sees every key.
+        q_len, k_len: the size of the matrix.
+        cells: the most cells that a tile should have, from its first key to its last (`LEAST_ROWS` over very many keys
+            have more).
+        overhead: the number of cells that could be computed in the fixed time of a tile.
+        device: the device for the patterns.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class Tiles:
             of_matrix.setdefault((strip.b, strip.h), []).append(strip)
         self._tiles = {at: _joined(some, cells, overhead) for at, some in of_matrix.items()}
         self._alike = strips.alike
-        self._known: dict[tuple[Hashable, ...], list[Forbidden]] = {}  # by shape, where tiles of one shape are alike
+        self._known: dict[tuple[Hashable, ...], list[Forbidden]] = {}  # by shape, if tiles of one shape are equal
 
     def of(self, b: int, h: int) -> list[Tile]:
-        """The tiles of one example and head, in the order of their rows. Rows in none attend to nothing."""
+        """The tiles of one example and head, in the order of their rows. Rows in no tile attend to nothing."""
         mask = self.mask
         at = (None, None) if mask is None else (b if mask.batch else None, h if mask.heads else None)
         return self._tiles.get(at, [])
 
     def forbidden(self, tile: Tile) -> list[Forbidden]:
-        """Where in a tile attention is forbidden."""
+        """Return the regions of a tile in which attention is forbidden."""
         if self.mask is None:
             return []
         if self._alike and tile.shape in self._known:
@@ -71,7 +72,7 @@ class Tiles:
 def forbidden_keys(
     mask: Mask | None, rows: Tensor, runs: Sequence[Run], k_lo: int, k_hi: int, b: int | None, h: int | None
 ) -> list[Forbidden]:
-    """Where some queries may not attend in [k_lo, k_hi): to all between the runs, and to some keys of masked runs."""
+    """The forbidden pairs of some queries in [k_lo, k_hi): all keys between the runs, and some keys of masked runs."""
     found: list[Forbidden] = []
     past = k_lo
     for run in (*runs, Run(k_hi, k_hi, False)):
@@ -84,7 +85,7 @@ def forbidden_keys(
 
 
 def forbid(scores: Tensor, where: Sequence[Forbidden]) -> None:
-    """Set scores [..., rows, keys] to -inf there."""
+    """Set scores [..., rows, keys] to -inf where they are forbidden."""
     for keys, pattern in where:
         if pattern is None:
             scores[..., keys] = EMPTY
@@ -93,7 +94,7 @@ def forbid(scores: Tensor, where: Sequence[Forbidden]) -> None:
 
 
 def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
-    """Parts of tiles that have about so many rows together, evenly spread over all."""
+    """Parts of tiles with about `rows` rows in total, evenly spread over all rows."""
     total = sum(tile.rows for tile in tiles)
     if rows >= total:
         return list(tiles)
@@ -113,7 +114,7 @@ def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
 
 
 def _joined(strips: Sequence[Tile], cells: int, overhead: int) -> list[Tile]:
-    """Strips put together while that is quicker, and tiles with too many cells in several, of the same keys."""
+    """Join strips while that is quicker, and split tiles with too many cells into several with the same keys."""
     groups: list[tuple[list[Tile], int, int]] = []  # strips, and the first and last key of all of them
     for strip in strips:
         if groups and groups[-1][0][-1].q_hi == strip.q_lo:

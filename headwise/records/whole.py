@@ -1,8 +1,8 @@
-"""`WholeRecord`: the record of a sequence of which several records, the parts, have some rows each.
+"""`WholeRecord`: the record of a sequence whose rows are in several records, the parts.
 
 The parts are those of several processes (`headwise.parallel.joined`) or of several files (`headwise.load` of a
-folder). What is asked of the whole is asked of every part, which answers for its rows, and the answers are put in the
-order of the sequence. Whoever has the parts brings the answers together: `Parts.ask`.
+folder). A question to the whole goes to every part, which answers for its rows; the answers are put in the
+order of the sequence. The owner of the parts joins their answers: `Parts.ask`.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ DIMS |= {name: field.dims for name, field in stored_fields(Extras).items()}
 
 
 class Answer(NamedTuple):
-    """What a part says, and what all of them say together."""
+    """The answer of one part, and the joint answer of all parts."""
 
-    rows: Sequence[Tensor] = ()  # [its rows of those that were asked for, …] each; together, those of part 0 first
+    rows: Sequence[Tensor] = ()  # requested rows of the part, […]; together: in the order of the parts
     sums: Sequence[Tensor] = ()  # together: added
     maxima: Sequence[Tensor] = ()  # together: the largest
 
 
 Work = Callable[[AttentionRecord], Answer]
-Plan = Callable[[], tuple[Sequence[int], Work]]  # how many rows each part has of those asked for, and what it does
+Plan = Callable[[], tuple[Sequence[int], Work]]  # (requested rows of each part, the work of each part)
 
 
 class Parts(Protocol):
-    """The records that have the rows of one sequence, wherever they are."""
+    """The records that have the rows of one sequence, in one or several processes."""
 
-    own: AttentionRecord  # one of them, from which what all have in common is read
+    own: AttentionRecord  # one of them, from which their common properties are read
     owner: Tensor  # int64 [N]: the number of the part of each row
     count: int
 
     def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
-        """The answer of all. What goes wrong in `plan` or in the work of one part ends the question for all."""
+        """The joint answer. An error in `plan` or in the work of one part ends the question for all parts."""
 
     def collect(self, work: Callable[[AttentionRecord], Tensor], counts: Sequence[int], like: Tensor) -> Tensor:
-        """The rows of all, [sum of counts, …], where a file is written; elsewhere nothing needs to be in them.
+        """The rows of all, [sum of counts, …], in the process that writes a file; in others they may be empty.
 
         `like` has the shape of the rows after the first dimension, and their dtype.
         """
 
     def whole(self, fields: Callable[[], SimpleNamespace]) -> SimpleNamespace:
-        """`fields()`, with every `Pieced` as a tensor. RecordError where they cannot be in one place."""
+        """`fields()`, with every `Pieced` as a tensor. RecordError if they cannot be in one process."""
 
 
 class Here:
-    """Parts that this process has all of.
+    """Parts that are all in this process.
 
     Raises:
         RecordError: they are not the parts of one record.
@@ -117,7 +117,7 @@ class Here:
 
 
 def told_of(record: AttentionRecord) -> dict[str, object]:
-    """What the parts of one record have in common."""
+    """The properties that the parts of one record have in common."""
     share, site = share_of(record), record.site
     batch, heads, _, _ = record.shape
     told = {"layer": site and site.name, "call": site and site.call, "B": batch, "H": heads, "length": share.length}
@@ -133,7 +133,7 @@ def told_of(record: AttentionRecord) -> dict[str, object]:
 
 
 def share_of(record: AttentionRecord) -> Share:
-    """Which rows a part has. RecordError if it is no part."""
+    """The rows of a part. RecordError if the record is not a part."""
     share = record.share
     if share is None:
         where = f"{record.site.name}: " if record.site else ""
@@ -145,7 +145,7 @@ def share_of(record: AttentionRecord) -> Share:
 
 
 class WholeRecord(AttentionRecord):
-    """The record of a whole sequence, [B, H, N, N], from its parts. It answers as the record of one process would.
+    """The record of a whole sequence, [B, H, N, N], from its parts. It answers like the record of one process.
 
     Rows and columns are positions of the sequence. A question for some rows is answered by the parts that have them.
     """
@@ -155,7 +155,7 @@ class WholeRecord(AttentionRecord):
     def __init__(self, parts: Parts) -> None:
         self.parts, self.site = parts, parts.own.site
         batch, heads, _, _ = parts.own.shape
-        # Known from here on: where the record of one part cannot answer any more, all parts are to hear of it (`ask`).
+        # From here on, if the record of one part cannot answer any more, all parts must learn of it (`ask`).
         self._shape = batch, heads, len(parts.owner), len(parts.owner)
         self._mask = share_of(parts.own).mask
         self.row_names = self.col_names = None
@@ -167,7 +167,7 @@ class WholeRecord(AttentionRecord):
 
     @property
     def share(self) -> None:
-        """None: it is whole."""
+        """None, because the record is whole."""
         return None
 
     @property
@@ -183,7 +183,7 @@ class WholeRecord(AttentionRecord):
 
     @property
     def extras(self) -> Extras:  # type: ignore[override]
-        """Those of the whole sequence."""
+        """The extras of the whole sequence."""
         found = self.parts.whole(self.fields)
         return Extras(**{name: getattr(found, name) for name in stored_fields(Extras)})
 
@@ -199,7 +199,7 @@ class WholeRecord(AttentionRecord):
     # Weights.
 
     def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """As in `AttentionRecord`; -inf also for keys that the mask forbids to all rows of a part."""
+        """As in `AttentionRecord`; -inf also for keys that the mask forbids for all rows of a part."""
         return self._tile("scores", rows, cols, heads, EMPTY)
 
     def weights(
@@ -245,12 +245,12 @@ class WholeRecord(AttentionRecord):
         return self._in_order(found.rows[0], torch.tensor(positions(rows, length, "rows"), dtype=torch.long))
 
     def _counts(self, rows: Tensor) -> list[int]:
-        """How many of these rows each part has."""
+        """The number of these rows that each part has."""
         counts: list[int] = self.parts.owner[rows].bincount(minlength=self.parts.count).tolist()
         return counts
 
     def _in_order(self, found: Tensor, rows: Tensor) -> Tensor:
-        """[B, H, rows, …] of [rows, B, H, …], those of the first part first."""
+        """[B, H, rows, …] of [rows, B, H, …], in the order of the parts."""
         order = self.parts.owner[rows].argsort(stable=True).to(found.device)
         return torch.empty_like(found).index_copy_(0, order, found).movedim(0, 2)
 
@@ -265,7 +265,7 @@ class WholeRecord(AttentionRecord):
         return asked if names else [each for each in asked if not self._why_not(each)]
 
     def _why_not(self, statistic: Statistic) -> str:
-        """Why a statistic of the whole does not follow from the parts'; "" if it does."""
+        """Why a statistic of the whole cannot be computed from those of the parts; "" if it can."""
         if not statistic.of_shares:
             return "it does not say how it follows from the answers of several processes (of_shares)"
         if isinstance(self.parts.own, ComputedRecord) and type(statistic.for_share()) is not type(statistic):
@@ -304,7 +304,7 @@ class WholeRecord(AttentionRecord):
 
         return {each.name: mapped(lambda _, each=each: take(each), made[each.name]) for each in asked}  # type: ignore[misc]
 
-    # All of it, for a file or for one process that has all parts.
+    # All tensors, for a file or for one process that has all parts.
 
     def fields(self) -> SimpleNamespace:
         """The fields of `Scores` and `Extras`; each tensor with queries or keys is `Pieced`."""
@@ -343,7 +343,7 @@ class WholeRecord(AttentionRecord):
         return {name: list(itertools.islice(found, len(DIMS[name]))) for name in names}
 
     def _key_owner(self) -> Tensor:
-        """int64 [N]: the part from which each key is taken, that with its query where it has it; -1 = nobody has it."""
+        """int64 [N]: the part that gives each key, the one with the query if it can; -1 = no part has the key."""
         count, owner = self.parts.count, self.parts.owner
 
         def work(part: AttentionRecord) -> Answer:
@@ -410,7 +410,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _places(wanted: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each position stands among those that are there, which rise; and whether it is there."""
+    """(the index of each position among the ascending positions `there`, whether it is among them)."""
     at = torch.searchsorted(there, wanted).clamp_(max=len(there) - 1)
     return at, there[at] == wanted
 

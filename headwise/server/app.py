@@ -57,7 +57,7 @@ def create(
     refuse = Refusals(replies)
 
     def get(path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
-        """Add a route for GET and HEAD, which stands in the OpenAPI description if it has a summary."""
+        """Add a route for GET and HEAD, which is in the OpenAPI description if it has a summary."""
 
         def add(endpoint: Endpoint) -> Endpoint:
             shown = "summary" in described

@@ -1,4 +1,4 @@
-"""`Engine`: what a protocol calls. `pool/` implements it with workers; tests of protocols use one in the process."""
+"""`Engine`: the interface for protocols. `pool/` implements it with workers; tests of protocols use one in process."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Engine(Protocol):
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
         """The answers to the rows, in order. An invalid row gets an error in its place; the others are answered.
+
         The rows of one request may be in different batches, together with rows of other requests.
 
         If the caller is cancelled (its client disconnected), its rows are removed from the queue.
@@ -71,8 +72,9 @@ class Engine(Protocol):
         rows: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any] | str:
-        """The attention statistics of a row as a JSON object, the page as HTML, or the weights of some queries (`rows`,
-        see `Interface.attend`). Raises like `answer`.
+        """The attention statistics of a row as a JSON object, the page as HTML, or the weights of some queries.
+
+        For `rows` see `Interface.attend`. Raises like `answer`.
         """
 
     async def load(self, name: str, path: Path | None = None) -> None:

@@ -14,7 +14,7 @@ Asked = TypeVar("Asked")  # a row in the form that the model reads
 
 @dataclass(frozen=True)
 class Embeds:
-    """What is known of the vectors that a model makes of texts.
+    """Properties of the vectors that a model makes of texts.
 
     Such a model also answers rows that its columns do not name: {"text": a text, or "ids": int64 [S]; "prompt_name": …
     or None; "truncate": whether a text with too many tokens is cut, instead of refused}, by {"embedding": float32
@@ -22,8 +22,8 @@ class Embeds:
 
     Args:
         dim: elements of a vector.
-        max_tokens: that are read of a text.
-        prompts: names of texts that can be put before a text.
+        max_tokens: the most tokens of a text that are read.
+        prompts: names of prompts that can be put before a text.
     """
 
     dim: int
@@ -33,12 +33,12 @@ class Embeds:
 
 @dataclass(frozen=True, kw_only=True)
 class Description(Columns):
-    """What a protocol needs to know about a model: its columns, and
+    """The properties of a model that a protocol needs: its columns, and
 
     Args:
         task: "classify", "answer", …; "tensors" for an export that belongs to no task.
         platform: what runs the model: "headwise_torch" or "headwise_onnx".
-        labels: of a classifier, in the order of "probabilities".
+        labels: the labels of a classifier, in the order of "probabilities".
         explains: whether `explain` and `page` are supported.
         embeds: the vectors that it makes of texts; None = it makes none.
         packs: whether rows of different lengths share a batch without padding.
@@ -62,29 +62,29 @@ class Description(Columns):
 
 
 class Running(Protocol):
-    """Rows that are answered side by side, a step at a time; see `headwise.tasks.text.running.batch.RunningBatch`."""
+    """Rows that are answered side by side, one step at a time; see `headwise.tasks.text.running.batch.RunningBatch`."""
 
     def __len__(self) -> int:
-        """Rows that have no answer yet."""
+        """The number of rows that have no answer yet."""
 
     def add(self, asked: Any) -> int:
-        """One more row, as `Interface.read` gives it: the ticket with which `step` returns its answer."""
+        """Add a row from `Interface.read`. Returns the ticket with which `step` gives its answer."""
 
     def cancel(self, ticket: int) -> None:
         """Forget a row."""
 
     def step(self) -> Sequence[tuple[int, Row | Exception]]:
-        """Go on with all rows. Returns the tickets of those that have ended, each with its answer or its error."""
+        """Take a step of all rows. Returns the tickets of finished rows, each with its answer or its error."""
 
 
 class Interface(Protocol[Asked]):
-    """A model in a worker. It is called by one thread at a time. A row is read once, for whatever is asked of it."""
+    """A model in a worker. It is called by one thread at a time. A row is read once, for all methods."""
 
     description: Description
     threads: int  #: of the next call, set by the worker; 0 = as many as the library takes
 
     def read(self, row: Row) -> Asked:
-        """A row, checked and tokenized, as the other methods take it. Raises HeadwiseError if it is invalid."""
+        """A row, checked and tokenized, for the other methods. Raises HeadwiseError if it is invalid."""
 
     def tokens(self, asked: Asked) -> int:
         """The number of tokens, including those beyond the model's limit, for the limit `max_tokens`."""
@@ -93,7 +93,7 @@ class Interface(Protocol[Asked]):
         """The answers to some rows in one pass, in order. May raise if one of them cannot be answered."""
 
     def running(self, most: int) -> Running:
-        """No rows yet, and at most so many at a time; of a model that joins rows."""
+        """An empty `Running` for at most so many rows at a time, for a model that joins rows."""
 
     def stream(self, asked: Asked) -> Iterator[str]:
         """The pieces of the generated text, each as soon as it is ready; joined they are the whole text."""
@@ -105,7 +105,8 @@ class Interface(Protocol[Asked]):
         """The answer to a row with the attention weights that led to it.
 
         Args:
-            places: the queries whose weights are asked for, by their tokens; negative ones count from the end.
+            places: the queries whose weights are requested, by the numbers of their tokens; negative ones count from
+                the end.
 
         Returns:
             "answer": a row; "tokens": their names; "rows": the places, from 0; "layers": float32 arrays [H, rows, K].

@@ -1,4 +1,4 @@
-"""Large answers are compressed by gzip where the client takes it (Accept-Encoding)."""
+"""Compresses large answers by gzip if the client accepts it (Accept-Encoding)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 LEAST = 16 * 2**10  # bytes of a body: less is sent in one piece anyway
-LEVEL = 1  # numbers as text shrink to half in little time; higher levels take several times as long for a little more
+LEVEL = 1  # numbers as text shrink to half in little time; higher levels take several times as long for little gain
 _REFUSED = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)")
 
 
 class Packing(GZipMiddleware):
-    """Starlette's middleware, which leaves server-sent events alone but would also send gzip after "gzip;q=0"."""
+    """Starlette's middleware, which leaves server-sent events alone; a client may also refuse gzip by "gzip;q=0"."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app, LEAST, LEVEL)

@@ -69,7 +69,7 @@ class _Process:
         check_tls(self._settings)
         self._heed_signals()
         async with contextlib.AsyncExitStack() as stack:
-            # Do what may fail before what takes long.
+            # Do the things that may fail before those that take long.
             listener = stack.enter_context(bind(self._settings.host, self._settings.http_port, "--port"))
             servers = await self._grpc(stack)
             logs.set_up(debug=self._debug)

@@ -34,7 +34,7 @@ class Settings:
         drain: seconds for accepted requests to finish when the server is stopped.
         host: the address to listen on; "127.0.0.1" accepts connections from this machine only.
         http_port: for all protocols over HTTP. 0 = any free port, here and for the other ports.
-        ports: for protocols over gRPC, by their names in `PROTOCOLS`; None = off. Those left out have their defaults.
+        ports: for protocols over gRPC, by their names in `PROTOCOLS`; None = off. Missing ones have their defaults.
         token: the token that requests must carry ("Authorization: Bearer …"); None = no token.
         tls_cert, tls_key: PEM files, both or neither.
 
@@ -117,7 +117,7 @@ class Settings:
         return self.threads or max(1, _cores() // self.workers)
 
     def threads_of(self, busy: int) -> int:
-        """The number of threads of each worker while so many have work: those who work get the cores of the others."""
+        """The number of threads of each worker while `busy` workers have work: these get the cores of the others."""
         return self.threads or max(self.worker_threads, _cores() // max(1, min(busy, self.workers)))
 
 

@@ -32,7 +32,7 @@ from headwise.tasks.text.padding import padded
 from headwise.tasks.text.subwords import Pieces, Read, Subwords
 from headwise.tasks.text.windows import windows
 
-NO_ANSWER = -1  # the start in a row that is served, if there is no answer
+NO_ANSWER = -1  # the start in an answer of the server, if there is no answer
 _LONGEST = 384  # default tokens per window, if the model can read more
 _SENTENCE = re.compile(r".*?[.!?。！？](?=\s|$|[^\x00-\x7f])|.+", re.DOTALL)
 
@@ -45,13 +45,13 @@ class Window(NamedTuple):
     types: list[int]
     context: int  # index of the context's first token in the ids
     low: int  # index of that token in the context
-    offsets: list[tuple[int, int]]  # of the context's tokens in this window: context[start:end]
+    offsets: list[tuple[int, int]]  # the offsets of the context's tokens in this window: context[start:end]
     start: int  # first and last token of the answer in the ids; both 0, [CLS], if the answer is not in this window
     end: int
 
 
 class Answer(Task[AnswerOptions]):
-    """BERT with a head for the first and the last token of the answer; long contexts in windows that overlap.
+    """BERT with a head for the first and the last token of the answer; long contexts are read in windows that overlap.
 
     Unanswerable questions are learned if there are any; then the model may predict that there is no answer.
 
@@ -128,7 +128,7 @@ class Answer(Task[AnswerOptions]):
 
     @property
     def _signs_before(self) -> int:
-        """How many stand before a context, besides the question."""
+        """The number of signs before a context, besides the question."""
         return sum(map(len, self.subwords.frames[1].signs[:2]))
 
     @property
@@ -187,7 +187,7 @@ class Answer(Task[AnswerOptions]):
         return self._answers(data.columns["context"], self.encode(data, targets=False))
 
     def _answers(self, contexts: Sequence[str], windows: Sequence[Window]) -> list[dict[str, Any]]:
-        """What `predict` returns for some rows: their contexts, and the windows of all of them."""
+        """The predictions for some rows, from their contexts and all their windows."""
         found = []
         for context, spans in zip(contexts, self._best(len(contexts), windows), strict=True):
             (start, end), probability = spans.best()
@@ -198,7 +198,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """Exact match and F1, beside those of the beginning of each context."""
+        """Exact match and F1, beside those of answering with the beginning of each context."""
         data = self.read(source, self.options)
         contexts, answers = data.columns["context"], data.columns["answers"]
         called = [each["answer"] for each in self.predict(data)]
@@ -219,12 +219,12 @@ class Answer(Task[AnswerOptions]):
         )
 
     def cut(self, inputs: Any) -> dict[int, str]:
-        """Of questions: a context is read in as many windows as it needs."""
+        """The questions that are cut; a context is read in as many windows as it needs."""
         questions = self.subwords.pieces(self._inputs(inputs).columns["question"])
         return cut((len(each.ids) for each in questions), self.options.question_length, what="a question of ")
 
     def look(self, inputs: Any) -> list[Seen]:
-        """The attention for each question; of a long context, for the window whose middle is nearest to the answer."""
+        """The attention for each question; for a long context, in the window whose middle is nearest to the answer."""
         data = self._inputs(inputs)
         rows = zip(data.columns["question"], data.columns["context"], strict=True)
         return [self.look_at(self.subwords.read(texts))[0] for texts in rows]

@@ -1,4 +1,4 @@
-"""What is of about one length shares a batch, so that little is padded: examples, texts to write, windows."""
+"""Batches of similar length, so that little is padded: of examples, texts to write, windows."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-_POOL = 64  # batches; examples change their company from epoch to epoch, yet a pool has many of about one length
+_POOL = 64  # batches in a pool; its batches change from epoch to epoch, but a pool has many examples of similar length
 
 
 def training_batches(
     lengths: Sequence[int], *, tokens: int, size: int | None, seed: int, epoch: int
 ) -> list[list[int]]:
-    """The batches of an epoch, each the places of its examples; every example is in one of them.
+    """The batches of an epoch, each as the indices of its examples; every example is in one batch.
 
     All examples are shuffled and cut into pools of about 64 batches. A pool is sorted by length and cut into batches,
     and the batches of all pools are shuffled.
 
     Args:
-        lengths: of each example, in tokens.
-        tokens: how many a batch may have, padding counted: its examples times the longest of them. An example that is
+        lengths: the length of each example, in tokens.
+        tokens: the most tokens of a batch, with padding: the number of examples times the longest. An example that is
             longer is a batch by itself.
-        size: how many examples a batch may have; None = any number.
+        size: the most examples of a batch; None = any number.
     """
     random = np.random.default_rng((seed, epoch))
     of_all = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
@@ -38,10 +38,10 @@ def training_batches(
 
 
 def sorted_batches(lengths: Sequence[int], *, tokens: int, size: int | None, least: int = 1) -> list[list[int]]:
-    """Batches with the least padding, the shortest first; where nothing is learned, the order may be the same always.
+    """Batches with the least padding, the shortest first; for passes without training, whose order may be fixed.
 
     Args:
-        least: how many examples each batch has at least, even if that makes it larger than `tokens`: one for each
+        least: the least number of examples per batch, even if this exceeds `tokens`: one for each
             process.
     """
     of_all = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
@@ -49,15 +49,15 @@ def sorted_batches(lengths: Sequence[int], *, tokens: int, size: int | None, lea
 
 
 def _cut(places: Any, lengths: Any, tokens: int, size: int | None, least: int) -> Iterator[list[int]]:
-    """Sort some places by length (a stable sort), and cut them where the next would make a batch too large."""
+    """Sort some places by length (a stable sort), and cut them where the next example would make a batch too large."""
     places = places[np.argsort(lengths[places], kind="stable")]
     longest = lengths[places]
     start = 0
     while start < len(places):
-        # The lengths rise, so that the tokens of a batch rise with where it ends: the last end that fits is searched.
+        # Lengths ascend, so the tokens of a batch grow with its end: the last end that fits is searched.
         most = longest[start : start + min(tokens // longest[start], size or len(places))]
         end = start + max(least, int(np.searchsorted(most * np.arange(1, len(most) + 1), tokens, side="right")))
-        if 0 < len(places) - end < least:  # the rest would be too few
+        if 0 < len(places) - end < least:  # the rest would be too small
             end = len(places) - least if len(places) - start >= 2 * least else len(places)
         yield places[start:end].tolist()
         start = end

@@ -98,7 +98,7 @@ class Classify(Task[ClassifyOptions]):
         return Example(*self.subwords.pair(*self._cut(texts)), self._numbers.get(label, UNSEEN))
 
     def _cut(self, texts: Sequence[Pieces]) -> list[list[int]]:
-        """The tokens of one text or two that fit beside the signs: cut from the end, of two from the longer one."""
+        """The tokens of one or two texts that fit beside the signs: cut from the end, of two from the longer one."""
         ids = [each.ids for each in texts]
         longest = self.max_length
         return ids if longest is None else cut_longer(ids, longest - self.subwords.frames[len(ids) - 1].size)
@@ -213,7 +213,7 @@ class Classify(Task[ClassifyOptions]):
         return list(self._tokens(asked).labels)
 
     def _tokens(self, asked: Read) -> Tokens:
-        """The tokens that are read, after cuts."""
+        """The tokens that are read, after cutting."""
         return self.subwords.named(asked, [slice(len(ids)) for ids in self._cut(asked.pieces)])
 
     def _names(self) -> list[str]:
@@ -256,7 +256,7 @@ class Classify(Task[ClassifyOptions]):
     @torch.no_grad()
     def _probabilities(self, examples: Sequence[Example]) -> Tensor:
         """[rows, C], in the order of the examples."""
-        if self.training or self.model.training:  # to say it to each module takes as long as a layer of a short text
+        if self.training or self.model.training:  # setting each module takes as long as a layer of a short text
             self.eval()
         if examples and self._is_unpadded():
             logits_NC = self.model.unpadded([each.ids for each in examples], [each.types for each in examples])
@@ -267,7 +267,7 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def _is_unpadded(self) -> bool:
-        """Whether texts are read without padding: on a CPU it is faster. But hooks, as of a watch, need `forward`."""
+        """Whether texts are read without padding: on a CPU it is faster. But hooks, as in a watch, need `forward`."""
         hooks = self.model._forward_pre_hooks or self.model._forward_hooks
         return self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu" and not hooks
 
@@ -286,14 +286,14 @@ class Classify(Task[ClassifyOptions]):
         return Data("inputs", columns, [*range(len(pairs))])
 
     def _pair(self, text: Any) -> tuple[str, ...]:
-        """The texts of one string: of a task with pairs those before and after the first [SEP]."""
+        """The texts of one string; in a task with pairs, those before and after the first [SEP]."""
         if self.options.text_pair is None or not isinstance(text, str):
             return (text,)
         return tuple(part.strip() for part in text.split(SEPARATOR, 1))
 
 
 def _texts(data: Data) -> list[list[str]]:
-    """The columns of texts: one, or two of pairs."""
+    """The columns of texts: one column, or two for pairs."""
     return [data.columns[name] for name in TEXTS if name in data.columns]
 
 
@@ -314,7 +314,7 @@ def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
 
 
 def _in_order(label: str) -> tuple[int, float, str]:
-    """2 before 10, numbers before words."""
+    """The sort key: 2 before 10, numbers before words."""
     try:
         return 0, float(label), label
     except ValueError:

@@ -1,4 +1,4 @@
-"""The columns of the rows that a task is asked and answers in, for a server; and the checks of their cells."""
+"""The columns of a task's requests and answers, for a server; and checks of their cells."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Column:
 
     Args:
         name: the name of the tensor in a request.
-        datatype: of the Open Inference Protocol. BYTES is UTF-8 text unless `binary`.
-        shape: of one row: () = a single value; -1 = any length. A request with N rows has [N, *shape].
+        datatype: a datatype of the Open Inference Protocol. BYTES is UTF-8 text unless `binary`.
+        shape: the shape in one row: () = a single value; -1 = any length. A request with N rows has [N, *shape].
         says: a short description for clients.
         optional: whether a row may lack it.
         binary: BYTES that are not text, such as an encoded image.
@@ -52,7 +52,7 @@ class Columns:
     """The rows of a task.
 
     Args:
-        inputs, outputs: the columns of a row that is asked, and of its answer.
+        inputs, outputs: the columns of a row of a request, and of its answer.
         streams: whether the text of an answer can be given piece by piece.
         example: a valid row, for the OpenAPI page and for warm-up.
     """

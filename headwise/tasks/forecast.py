@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from headwise.records import Seen
 
-Facts = dict[str, list[float]]  # of one series, a number for each column: "mean", "spread", "naive"
+Facts = dict[str, list[float]]  # for one series, a number for each column: "mean", "spread", "naive"
 
 
 class Forecast(Task[ForecastOptions]):
@@ -190,7 +190,7 @@ class Forecast(Task[ForecastOptions]):
             each_NFO = [self.model(context_NS)]
         elif isinstance(self.model, PatchForecaster):
             each_NFO, _ = self.model.members(context_NS)
-        else:  # it reads the true future, in training only
+        else:  # the model reads the true future, only in training
             each_NFO = [self.model(context_NS, future_NF)]
         losses = [self._loss(y_NFO, future_NF) for y_NFO in each_NFO]
         return torch.stack(losses).mean(), torch.tensor(future_NF.numel(), device=future_NF.device)
@@ -207,11 +207,11 @@ class Forecast(Task[ForecastOptions]):
         return loss
 
     def settle(self, held_out: Data) -> bool:
-        """The share of the linear map in the forecast, of 0, 1/2 and 1: by the error of the point forecast."""
+        """Choose the share of the linear map in the forecast (0, 1/2 or 1) by the error of the point forecast."""
         model = self.model
         if not isinstance(model, PatchForecaster) or model.linear is None:
             return False
-        errors = dict.fromkeys((0.5, 0.0, 1.0), 0.0)  # of equal ones the first
+        errors = dict.fromkeys((0.5, 0.0, 1.0), 0.0)  # the first of equal errors
         self.eval()
         with torch.no_grad():
             for batch, _ in self.batches(self.encode(held_out)):
@@ -254,7 +254,7 @@ class Forecast(Task[ForecastOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """The scores of all windows of all series (a window at every step), beside the naive forecasts'."""
+        """The scores of all windows of all series (a window at every step), beside those of naive forecasts."""
         data = self._read(source, targets=True)
         windows = self.encode(data)
         units_C, naive_C = (
@@ -328,7 +328,7 @@ class Forecast(Task[ForecastOptions]):
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         """model: context [batch, S] → forecast [batch, F, O], each column of each series separately.
 
-        Values are in the standardised units of the training: of each column, (x - mean) / spread, with the numbers in
+        Values are in the standardised units of the training: for each column, (x - mean) / spread, with the numbers in
         the state of the run folder. O are the point forecast and the quantiles, which may cross.
         """
         return patch_forecaster.graphs(self.model, inputs_of(self.model, self.predict, rows))
@@ -341,7 +341,7 @@ class Forecast(Task[ForecastOptions]):
     @classmethod
     def restore(cls, options: ForecastOptions, state: dict[str, Any], folder: Path) -> Self:
         """The task as it was learned, with random weights."""
-        linear = state.get("linear", False)  # version 0.1.0 had none
+        linear = state.get("linear", False)  # version 0.1.0 had no linear map
         return cls._make(options, state["channels"], state["series"], state["season"], linear=linear)
 
     # Building blocks.
@@ -352,7 +352,7 @@ class Forecast(Task[ForecastOptions]):
         return read_series(source, self.options, least=_least(self.options, targets), columns=self.channels)
 
     def scales(self, data: Data) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The values [T, C] of each series and their scale: that of the training, or for a new series its own."""
+        """The values [T, C] of each series and their scale: the scale of the training, or for a new series its own."""
         lacking = [name for name in self.channels if VALUE + name not in data.columns]
         if lacking:
             raise ArgumentError(
@@ -364,7 +364,7 @@ class Forecast(Task[ForecastOptions]):
             yield values_TC, {word: np.array(values) for word, values in facts.items()}
 
     def _forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-        """[N, C, F, O] with its quantiles in order, the windows [N, C, S + F], and their places; on the CPU."""
+        """(the forecasts [N, C, F, O] with ordered quantiles, the windows [N, C, S + F], their places), on the CPU."""
         channels = len(self.channels)
         self.eval()
         with torch.no_grad():
@@ -390,7 +390,7 @@ class Forecast(Task[ForecastOptions]):
 
 
 def _least(options: ForecastOptions, targets: bool) -> int:
-    """How many rows a series must have."""
+    """The least number of rows of a series."""
     return options.context + (options.horizon if targets else 0)
 
 

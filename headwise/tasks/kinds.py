@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def class_of(name: str) -> type[Task[Any]]:
-    """The class of a task, imported now if it was not before.
+    """The class of a task, imported now if necessary.
 
     Raises:
         ArgumentError: no task has this name, or a package of the extra `train` is not installed.
@@ -35,7 +35,7 @@ def class_of(name: str) -> type[Task[Any]]:
 
 
 def options_of(name: str) -> type[TrainOptions]:
-    """The options of a task. Those of a built-in task import nothing heavy.
+    """The options of a task. The options of a built-in task import nothing heavy.
 
     Raises:
         ArgumentError: see `class_of`.

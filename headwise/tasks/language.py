@@ -1,4 +1,4 @@
-"""`Language`: a language model trained on plain text, of masked tokens (`Masked`) or of the next one (`Causal`)."""
+"""`Language`: a language model trained on plain text, of masked tokens (`Masked`) or of the next token (`Causal`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CHECKPOINT = "bert"  # a folder of the run folder
-MASKED, RANDOM = 0.8, 0.1  # of the tokens that are to be found: [MASK] stands there, any token; else the token itself
+MASKED, RANDOM = 0.8, 0.1  # shares of the tokens to predict that become [MASK], or a random token; others stay
 SHOWN = 3
 
 FILE = "tokenizer.json"
@@ -81,8 +81,8 @@ class Language(Task[LanguageOptions]):
     reads_documents = True
     compared_by = (("perplexity", "min"),)
 
-    # Of each objective.
-    reads: ClassVar[str]  #: what the text of a request is
+    # Attributes of each objective.
+    reads: ClassVar[str]  #: the meaning of the text in a request
     writes: ClassVar[str]  #: the text column of `predict`
     outputs: ClassVar[tuple[Column, ...]]
     example: ClassVar[str]
@@ -91,7 +91,7 @@ class Language(Task[LanguageOptions]):
     streams: ClassVar[bool] = False
 
     model: Any  # MaskedLanguageModel or CausalLanguageModel
-    block: int  #: tokens of a text that are read at most
+    block: int  #: the most tokens of a text that are read
 
     @classmethod
     def read(cls, source: Any, options: LanguageOptions, *, targets: bool = True) -> Data:
@@ -121,7 +121,7 @@ class Language(Task[LanguageOptions]):
 
     @abstractmethod
     def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
-        """What `predict` gives for a text at this place."""
+        """The prediction for a text at this place."""
 
     @abstractmethod
     def tokens(self, asked: Encoded) -> Tokens:
@@ -153,7 +153,7 @@ class Language(Task[LanguageOptions]):
         return cut(sizes, self.block, part=self.unread)
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """None: documents are learned and scored in pieces, all of them."""
+        """No remarks: all of each document is learned and scored, in pieces."""
         return ()
 
     def stream(self, text: str) -> Iterator[str]:
@@ -228,11 +228,11 @@ class Language(Task[LanguageOptions]):
         return Scores(values, len(data), {name: unigram}, left_out=data.left_out)
 
     def examples(self, rows: Any) -> list[list[int]]:
-        """The pieces of real texts on which an export is compared; none of None."""
+        """The pieces of real texts on which an export is compared; none if `rows` is None."""
         return self.pieces([] if rows is None else self._texts(rows))[: self.options.batch_size]
 
     def _texts(self, inputs: Any) -> list[str]:
-        """The texts themselves, or those in a file or table, one per row."""
+        """The texts themselves, or the texts in a file or table, one per row."""
         if (texts := texts_in(inputs)) is not None:
             check_filled(texts)
             return texts
@@ -244,7 +244,7 @@ def _exp(mean: float) -> float:
 
 
 class Masked(Language):
-    """Tokens are hidden, and a BERT finds them again from both sides. Devlin et al. 2018, section 3.1."""
+    """A BERT that predicts hidden tokens from both sides. Devlin et al. 2018, section 3.1."""
 
     reads = f"a text with {MASK} where tokens are missing"
     writes = "filled"
@@ -268,7 +268,7 @@ class Masked(Language):
 
     @classmethod
     def learn(cls, data: Data, options: LanguageOptions) -> Self:
-        """The vocabulary of the texts and a new model, or those of a checkpoint."""
+        """A new vocabulary of the texts and a new model, or vocabulary and model of a checkpoint."""
         if options.model is None:
             subwords = Subwords.train(data.columns["text"], options.vocab_size, lowercase=options.lowercase)
             shape = {"dim": options.dim, "layers": options.layers, "heads": options.heads}
@@ -286,7 +286,7 @@ class Masked(Language):
         return asdict(self.model.bert.config)
 
     def save_files(self, folder: Path) -> None:
-        """The tokenizer; once the weights are learned, also a checkpoint to go on from: `--model RUN/bert`."""
+        """Write the tokenizer; when the weights are learned, also a checkpoint to continue from: `--model RUN/bert`."""
         self.subwords.save(folder)
         model = self.model
         if not model.training:
@@ -295,7 +295,7 @@ class Masked(Language):
             self.subwords.save(folder / CHECKPOINT)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """Pieces of documents, "[CLS] … [SEP]", of `block` tokens at most; no piece is of two documents."""
+        """Pieces of documents, "[CLS] … [SEP]", of `block` tokens at most; no piece spans two documents."""
         room = self.block - 2
         return [
             self.subwords.pair(pieces.ids[start : start + room])[0]
@@ -313,7 +313,7 @@ class Masked(Language):
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits [N, V] at the places of hidden tokens, and these tokens [N].
 
-        The places are always the same, and [MASK] stands at each.
+        The places are always the same, and [MASK] is at each.
         """
         ids, hidden = batch["input_ids"], batch["fixed"]
         return self.model(ids.masked_fill(hidden, self.subwords.mask), batch["real"], at=hidden), ids[hidden]
@@ -337,7 +337,7 @@ class Masked(Language):
         return self.subwords.tokenizer.read(text)
 
     def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
-        """The text with every [MASK] filled, how likely that is, and what else may stand there."""
+        """The text with every [MASK] filled, its probability, and other candidates."""
         text, ids, _ = asked
         kept = ids if len(ids) <= self.block else [*ids[: self.block - 1], ids[-1]]
         ids_1S = torch.tensor([kept], device=self.model.bias.device)
@@ -371,7 +371,7 @@ class Masked(Language):
         text_encoders.run_on(self.model, sessions)
 
     def _drawn(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Which tokens are to be found, and what stands in their places; drawn by torch's own generator."""
+        """(which tokens are to be predicted, the ids with replacements), drawn by torch's own generator."""
         device = ids.device
         words = real & torch.isin(ids, self._words.to(device))
         hidden = words & (torch.rand(ids.shape, device=device) < self.options.mask_share)
@@ -381,7 +381,7 @@ class Masked(Language):
         return hidden, torch.where(hidden, seen, ids)
 
     def _fixed(self, ids: Sequence[int]) -> list[int]:
-        """The places of an example that are hidden where nothing is learned: a function of its tokens, at least one."""
+        """The places of an example that are hidden outside of training: a function of its tokens, at least one."""
         words = [place for place, number in enumerate(ids) if number not in self._signs]
         if not words:
             return []
@@ -391,7 +391,7 @@ class Masked(Language):
 
 
 def _filled(text: str, names: Sequence[str]) -> str:
-    """The text with the tokens in the places of [MASK]; a piece that goes on with a word is joined to it."""
+    """The text with the tokens in the places of [MASK]; a piece that continues a word is joined to it."""
     before, *rest = text.split(MASK)
     for name, after in zip(names, rest, strict=True):
         joined = name.startswith(INSIDE)
@@ -400,7 +400,7 @@ def _filled(text: str, names: Sequence[str]) -> str:
 
 
 class Causal(Language):
-    """A decoder finds each token from those before it, and so goes on with a text. Radford et al. 2018."""
+    """A decoder that predicts each token from those before it, and so continues a text. Radford et al. 2018."""
 
     reads = "the beginning of a text"
     writes = "continuation"
@@ -444,8 +444,9 @@ class Causal(Language):
         self.vocabulary.save(folder / FILE)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """Pieces of "[BOS] document [EOS]", of `block` tokens and the one after, with which the next piece begins: so
-        each token is to be found once. No piece is of two documents."""
+        """Pieces of "[BOS] document [EOS]", of `block` tokens and the next one, with which the next piece begins.
+
+        So each token is predicted once. No piece spans two documents."""
         return [
             ids[start : start + self.block + 1]
             for ids in self.vocabulary.encode(texts)
@@ -457,15 +458,15 @@ class Causal(Language):
         return {"input_ids": ids, "real": real}
 
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [N, V] of every token but the first of a piece, and these tokens [N]."""
+        """Logits [N, V] of every token except the first of a piece, and these tokens [N]."""
         ids, follows = batch["input_ids"], batch["real"][:, 1:]
         return self.model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of -log p over every token but the first of a piece, and their number.
+        """The sum of -log p over every token except the first of a piece, and their number.
 
-        The batch is the same in every process of those that share its sequences: what is counted are the tokens of
-        this process.
+        The batch is the same in all processes that share its sequences: only the tokens of this process are
+        counted.
         """
         ids, real, mesh = batch["input_ids"], batch["real"], sequence_mesh(self)
         if mesh is None:
@@ -473,7 +474,7 @@ class Causal(Language):
             labels = ids[:, 1:][follows]
             total = self.model(ids[:, :-1], real[:, :-1], at=follows, labels=labels)
             return total, torch.tensor(len(labels), device=total.device)
-        missing = max(0, mesh.size() + 1 - ids.shape[1])  # every process holds a position, even if it is padding
+        missing = max(0, mesh.size() + 1 - ids.shape[1])  # every process needs a position, even if it is padding
         ids, real = pad(ids, (0, missing), value=self.vocabulary.pad), pad(real, (0, missing))
         layout = deal(masks.causal(), ids.shape[1] - 1, mesh)
         mine = [shard(x, layout, mesh) for x in (ids[:, :-1], real[:, :-1], ids[:, 1:], real[:, 1:])]
@@ -502,7 +503,7 @@ class Causal(Language):
         return RunningBatch(lambda: Writing(Continuing(self.model), search()), self._asked, self._answer, most)
 
     def stream_row(self, asked: Encoded) -> Iterator[str]:
-        """What `predict` gives for this text alone, piece by piece, as soon as each is chosen."""
+        """The prediction for this text alone, piece by piece, each as soon as it is chosen."""
         self.eval()
         return pieces(followed(self._writing(asked, 0)), partial(self._text, asked.ids))
 
@@ -516,7 +517,7 @@ class Causal(Language):
         return writing
 
     def _asked(self, asked: Encoded, place: int = 0) -> Asked:
-        """What is read are the last tokens before [EOS]; the draws, where there are some, are those of the place."""
+        """The request to read the last tokens before [EOS], with the random numbers of this place, if any."""
         draws = None
         if self.decoding.sample:
             generator = torch.Generator().manual_seed(place)
@@ -524,7 +525,7 @@ class Causal(Language):
         return Asked(asked.ids[:-1][-self.block :], self.options.write, draws)
 
     def tokens(self, asked: Encoded) -> Tokens:
-        """[BOS] and the text, its last `block` tokens."""
+        """The last `block` tokens of [BOS] and the text."""
         whole = self.vocabulary.tokens(asked)
         return whole.take(range(len(whole.ids) - 1)[-self.block :])
 
@@ -538,14 +539,14 @@ class Causal(Language):
         self.make_steps = causal_language_model.run_on(self.model, sessions)
 
     def _text(self, text: Sequence[int], ids: Sequence[int]) -> str:
-        """What was written: it may end a word of the text, so that both are put into letters together."""
+        """The text that was written. It may end a word of the prompt, so both are decoded together."""
         begun = text[:-1]
         whole, before = self.vocabulary.decode([*begun, *ids]), self.vocabulary.decode(begun)
         return whole[len(before) :]
 
 
 class After:
-    """`Steps` of a model that has read the beginning of a text: what comes first is not [BOS] but what follows it."""
+    """`Steps` of a model that has read the beginning of a text: the first token is not [BOS], but the one after it."""
 
     def __init__(self, model: CausalLanguageModel, begun: Sequence[int]) -> None:
         self._model, self._begun = model, begun

@@ -52,7 +52,7 @@ PICTURES = 4  # images on which an export is compared
 
 
 class Example(NamedTuple):
-    """A pair, and the other texts of its image. Images and texts are identified by digests of their content."""
+    """A pair, with the other texts of its image. Images and texts are identified by digests of their content."""
 
     pixels: Pixels
     ids: list[int]
@@ -214,7 +214,7 @@ class Match(Task[MatchOptions]):
         return (wrong - logsigmoid(belongs)) / 2
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """For a text the best matching images of the gallery, for an image the best texts; for a pair its score.
+        """For a text the best images of the gallery, for an image the best texts; for a pair its score.
 
         Args:
             inputs: a text, an image's path (by its suffix), an array or a PIL image, a dict with "image", "text" or
@@ -311,8 +311,9 @@ class Match(Task[MatchOptions]):
         return seen, _picture(pair)
 
     def evaluate(self, source: Any) -> Scores:
-        """recall@k of images given a text and of texts given an image, and how often the fusion layers distinguish a
-        pair from the same image with another text; beside those of chance."""
+        """recall@k of images given a text and of texts given an image; and the accuracy of the fusion layers.
+
+        The accuracy is on a pair against the same image with another text; all are beside the scores of chance."""
         self.eval()
         data = self.read(source, self.options)
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
@@ -375,7 +376,7 @@ class Match(Task[MatchOptions]):
 
 
 def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer as `predict` gives it, with a column for each of the best."""
+    """An answer of `predict`, with columns for each of the best matches."""
     if wants == "pair":
         return answer
     found: dict[str, Any] = {}

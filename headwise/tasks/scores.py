@@ -14,9 +14,9 @@ class Scores:
         values: name -> number, in display order.
         count: number of rows.
         baselines: name of the baseline ("always the commonest label") -> name -> number.
-        labels, confusion: of a classifier: `[i][j]` = number of rows with true label i and predicted label j.
+        labels, confusion: for a classifier: `[i][j]` = number of rows with true label i and predicted label j.
         left_out: notes on rows that were not scored, one sentence each.
-        notes: of `fit`: why these scores are to be doubted, one sentence each.
+        notes: notes of `fit` on why these scores may be unreliable, one sentence each.
     """
 
     values: dict[str, float]

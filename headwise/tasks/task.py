@@ -47,7 +47,7 @@ class Task(Trainable[OptionsT]):
     reads_documents: ClassVar[bool] = False  #: whether a .txt file has documents of several lines, not one per line
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Makes a class with a `name` of its own known to commands, `load`, exports and servers."""
+        """Register a class with its own `name` for commands, `load`, exports and servers."""
         super().__init_subclass__(**given)
         if "name" in vars(cls):
             registered.register(cls.name, cls, cls.options_type)
@@ -80,7 +80,7 @@ class Task(Trainable[OptionsT]):
     def run_on(self, sessions: Sessions) -> None:
         """Let a runtime that has loaded `graphs` compute what the model computes; all else is the same code.
 
-        By default the graph "model" takes the place of the model's `forward`, called with tensors by position.
+        By default the graph "model" replaces the model's `forward`, called with tensors by position.
 
         Raises:
             CheckpointError: a graph, or an output of one, is missing.
@@ -102,7 +102,7 @@ class Task(Trainable[OptionsT]):
         )
 
     def read_row(self, row: Row) -> Any:
-        """A row with the columns of `columns`, checked and tokenized, as the methods below take it.
+        """A row with the columns of `columns`, checked and tokenized, for the methods below.
 
         By default the row itself, its cells checked by their columns, as an input of `predict`.
 
@@ -137,11 +137,11 @@ class Task(Trainable[OptionsT]):
     def running(self, most: int) -> RunningBatch[Row] | None:
         """An empty batch in which rows are answered side by side, each of which joins and leaves at any step.
 
-        Its answers are those of `answer_rows`. None = the task answers in one pass, or by a runtime that cannot: which
-        is the default.
+        Its answers are those of `answer_rows`. None = the task answers in one pass, or in a runtime that cannot do
+        this: this is the default.
 
         Args:
-            most: rows at a time.
+            most: the most rows at a time.
         """
         return None
 
@@ -167,7 +167,7 @@ class Task(Trainable[OptionsT]):
         return tuple(column for name in named if (column := getattr(self.options, name)) is not None)
 
     def asked(self, source: Any) -> Data:
-        """What the rows of a table ask of `predict`, which takes it."""
+        """The rows of a table as inputs of `predict`."""
         return self.read(source, self.options, targets=False)
 
     # Shared by all tasks.
@@ -207,9 +207,9 @@ class Task(Trainable[OptionsT]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The trained task of a run folder, in eval mode, on the device that its options ask for.
+        """The trained task of a run folder, in eval mode, on the device in its options.
 
         Raises:
-            CheckpointError: not a run folder, or of another task, or its weights are missing or damaged.
+            CheckpointError: the folder is not a run folder, or of another task, or its weights are missing or damaged.
         """
         return run.restore(Path(folder), cls)

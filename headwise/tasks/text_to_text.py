@@ -70,13 +70,13 @@ class TextToText(Task[TextOptions]):
     7); validation losses and perplexities are without it. Decoding: `headwise.tasks.text.decoding`.
     """
 
-    reads: ClassVar[str]  #: what the text of a request is
+    reads: ClassVar[str]  #: the meaning of the text in a request
     writes: ClassVar[str]  #: the column of `predict`
-    keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: which part of a long source is read
+    keep: ClassVar[Literal["beginning", "end"]] = "beginning"  #: the part of a long source that is read
     learned: ClassVar[tuple[str, ...]] = ()  #: the attributes that `look_over` computes
 
     model: EncoderDecoder
-    make_steps: MakeSteps = CachedSteps  #: how the model is run for decoding
+    make_steps: MakeSteps = CachedSteps  #: makes the steps of the model for decoding
 
     def __init__(
         self, options: TextOptions, model: EncoderDecoder, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
@@ -90,11 +90,11 @@ class TextToText(Task[TextOptions]):
     @classmethod
     @abstractmethod
     def pairs(cls, data: Data, options: TextOptions, *, targets: bool = True) -> Pairs:
-        """The texts in the rows that `read` gave."""
+        """The texts in the rows from `read`."""
 
     @classmethod
     def rows_of(cls, data: Data, options: TextOptions) -> Sequence[int]:
-        """The place of the row that each pair is from. By default a row is a pair."""
+        """The index of the row of each pair. By default a row is a pair."""
         return range(len(data))
 
     @abstractmethod
@@ -131,7 +131,7 @@ class TextToText(Task[TextOptions]):
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
         _decoding(options, target)  # reports invalid options before the training
         reader = None if bert is None else bert.config
-        writer = reader if options.shared_vocabulary else None  # whose embeddings serve both sides
+        writer = reader if options.shared_vocabulary else None  # its embeddings are used on both sides
         config = EncoderDecoderConfig(
             vocab_size=len(target) if writer is None else None,
             source_vocab_size=None if options.shared_vocabulary or reader is not None else len(source),
@@ -164,8 +164,9 @@ class TextToText(Task[TextOptions]):
         return len(example.source) + len(example.target)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """source_ids, source_real [B, K]; target_ids [B, Q], all but the last of each target; its tokens that are
-        learned, labels [N], and their places in the flattened [B · Q]."""
+        """The batch: source_ids, source_real [B, K]; target_ids [B, Q], all but the last token of each target.
+
+        Also labels [N], the tokens of targets that are learned, and their places in the flattened [B · Q]."""
         source_ids, source_real = padded_with_real([each.source for each in examples], self.source_vocabulary.pad)
         target_ids, is_target = padded_with_real([each.target[:-1] for each in examples], self.target_vocabulary.pad)
         return {
@@ -227,8 +228,9 @@ class TextToText(Task[TextOptions]):
         return pieces(certain, self.target_vocabulary.decode)
 
     def write(self, examples: Sequence[Example], *, steps: MakeSteps | None = None) -> list[Written]:
-        """What is written for each example, as the options say: at most `max_target_length` tokens, and no more than
-        twice as many as the source has and ten. `steps` is how the model is run; None = `make_steps`."""
+        """The text for each example, with at most `max_target_length` tokens and at most twice the source's plus ten.
+
+        `steps` makes the steps of the model; None = `make_steps`."""
         self.eval()
         sources = [each.source for each in examples]
         limits = [self._limit(source) for source in sources]
@@ -253,7 +255,7 @@ class TextToText(Task[TextOptions]):
         return cut(map(len, sources), self.options.max_source_length, part=self._unread)
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """Those of sources, and on rows of whose target only the first `max_target_length` tokens are learned."""
+        """Remarks on sources, and on rows whose target is learned only up to `max_target_length` tokens."""
         targets = self.target_vocabulary.encode([each[0] for each in self.pairs(data, self.options).references])
         long = cut((len(ids) - 1 for ids in targets), self.options.max_target_length, what="a target of ")  # no [BOS]
         rows = self.rows_of(data, self.options)
@@ -268,8 +270,8 @@ class TextToText(Task[TextOptions]):
     def look(self, inputs: Any) -> list[Seen]:
         """The attention while each source and its generated text are read.
 
-        The rows of a decoder are the tokens that it has read, [BOS] first: what it does in a row, it does to write the
-        token after that.
+        The rows of a decoder are the tokens that it has read, beginning with [BOS]: in each row it attends in order to
+        write the next token.
         """
         return [self.look_at(self.source_vocabulary.read(text))[0] for text in self._inputs(inputs).sources]
 
@@ -379,7 +381,7 @@ class TextToText(Task[TextOptions]):
 
 
 def _decoding(options: TextToTextOptions, vocabulary: Vocabulary) -> Decoding:
-    """As the options say. Sampling follows one hypothesis, so the default of beams is ignored."""
+    """The decoding of the options. Sampling follows one hypothesis, so the default of beams is ignored."""
     names = ("length_penalty", "no_repeat", "sample", "temperature", "top_k", "top_p", "seed")
     return Decoding(
         *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),

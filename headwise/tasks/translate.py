@@ -17,7 +17,7 @@ from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
 
 SIDES = ("source", "target")
 _NAMES = {"source": ("source", "src"), "target": ("target", "tgt", "trg")}
-_CODE = re.compile(r"[a-z]{2}")  # of a language
+_CODE = re.compile(r"[a-z]{2}")  # the code of a language
 _WORD = re.compile(r"[\w-]+")
 
 
@@ -77,7 +77,7 @@ def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
     found = dict(zip(SIDES, SIDES, strict=True))
     if two is not None and not given:
         found = _named(two) or (found if _may_not_be_a_pair(source, two) else {"source": "1", "target": "2"})
-    elif two is not None:  # the other of the two, so that an error is of the column that was asked for
+    elif two is not None:  # the other of the two, so that an error names the requested column
         two = two if given[0] in two or not given[0].isdecimal() else ("1", "2")
         first, second = two
         found = {"source": second if first == given[0] else first, "target": first if second == given[0] else second}
@@ -85,7 +85,7 @@ def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
 
 
 def _two_columns(source: Any) -> tuple[str, ...] | None:
-    """What the columns of a TSV with two are called if it has a header, or those of a table."""
+    """The names of the columns of a TSV with two columns and a header, or of a table."""
     if isinstance(source, Table):
         names = tuple(source.columns)
     elif isinstance(source, str) and source.lower().removesuffix(".gz").endswith(".tsv"):
@@ -96,7 +96,7 @@ def _two_columns(source: Any) -> tuple[str, ...] | None:
 
 
 def _named(two: tuple[str, ...]) -> dict[str, str] | None:
-    """The columns by a first line that is a header: src and tgt, or the codes of two languages, the source's first."""
+    """The columns by a first line that is a header: src and tgt, or the codes of two languages, the source first."""
     sides = {side: name for name in two for side, names in _NAMES.items() if name.lower() in names}
     if sides.keys() == set(SIDES):
         return sides
@@ -105,12 +105,12 @@ def _named(two: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _may_not_be_a_pair(source: Any, two: tuple[str, ...]) -> bool:
-    """Whether a first line that is no header of two known names is not the first pair either."""
+    """Whether a first line that is not a header of two known names may also not be the first pair."""
     return bool(set(SIDES) & set(two)) or (isinstance(source, Table) and two != ("1", "2"))
 
 
 def _note(names: dict[str, str], data: Data) -> str | None:
-    """What the first line of a file was taken for, where nobody said it and it may be wrong."""
+    """A note on the interpretation of the first line of a file, if it was guessed and may be wrong."""
     found = tuple(names.values())
     if found == ("1", "2"):
         first = [data.columns[side][0] for side in SIDES]

@@ -11,9 +11,8 @@ Groups      which tokens make up which word, or which sentence
 
 from headwise.text.frames import Frames
 from headwise.text.groups import Groups
-from headwise.text.patches import Patches
 from headwise.text.sources import as_tokens
 from headwise.text.tokenizer import Tokenizer
-from headwise.text.tokens import Tokens
+from headwise.text.tokens import Patches, Tokens
 
 __all__ = ["Frames", "Groups", "Patches", "Tokenizer", "Tokens", "as_tokens"]

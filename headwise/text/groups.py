@@ -22,16 +22,11 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headwise.errors import ArgumentError
-from headwise.text.labels import BY_ITSELF, HAN, HIRAGANA, characters, shown
-
-if TYPE_CHECKING:
-    from headwise.text.tokens import Tokens
+from headwise.text.labels import BY_ITSELF, HAN, HIRAGANA, characters
 
 
 @dataclass(frozen=True)
@@ -87,45 +82,6 @@ class Groups:
                 f"groups: expected one of the tokens 0 … {len(self.index) - 1}. Received: token={token}"
             )
         return self.index[token]
-
-
-def words(tokens: Tokens) -> Groups:
-    """The words of a text, by the rules above; each patch of an image is a group."""
-    return _groups(tokens, number_words(tokens.text, tokens.offsets, tokens.special, tokens.word_ids), "words")
-
-
-def sentences(tokens: Tokens) -> Groups:
-    """The sentences of a text, by the rules above; each patch of an image is a group."""
-    ends = _sentence_ends(tokens.text)
-    numbers: list[object] = []
-    parts = 0  # number of special tokens that ended a sentence so far
-    for span in words(tokens).spans:  # in token order; a word's tokens are consecutive
-        first = span[0]
-        if tokens.special[first]:
-            parts += "mask" not in tokens.labels[first].lower()
-        if tokens.special[first] or tokens.patches is not None:
-            numbers.append(first)
-        else:
-            inked = (at for i in span for at in range(*tokens.offsets[i]) if not tokens.text[at].isspace())
-            start = next(inked, tokens.offsets[first][0])
-            numbers += [(parts, bisect_right(ends, start))] * len(span)
-    return _groups(tokens, numbers, "sentences")
-
-
-def _groups(tokens: Tokens, numbers: Sequence[object], level: str) -> Groups:
-    """The tokens with the same number as groups, in the order of their first tokens."""
-    spans: dict[object, list[int]] = {}
-    for token, number in enumerate(numbers):
-        spans.setdefault(number, []).append(token)
-    labels = []
-    for span in spans.values():
-        read = [tokens.offsets[i] for i in span if tokens.offsets[i][0] < tokens.offsets[i][1]]
-        if tokens.special[span[0]] or not read:
-            labels.append("".join(tokens.labels[i] for i in span))
-        else:
-            text = tokens.text[min(start for start, _ in read) : max(end for _, end in read)]
-            labels.append(shown(" ".join(text.split()) or text))
-    return Groups(tuple(labels), tuple(map(tuple, spans.values())), level)
 
 
 # --- Words ------------------------------------------------------------------------------------------------------------
@@ -222,7 +178,7 @@ _WORD_AT_END = re.compile(r"[^\W_]+\Z")
 _NEXT = re.compile(r"""["'“‘«(\[]*(\S?)""")
 
 
-def _sentence_ends(text: str) -> list[int]:
+def sentence_ends(text: str) -> list[int]:
     """Where sentences end, ascending."""
     cased = not text.islower()  # in uncased text, a lower-case letter says nothing
     ends: list[int] = []

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-# Letters that are no part of a longer word by their spelling: a sign that a word goes on would say nothing.
+# Letters that never continue a longer word: a mark of continuation would be meaningless.
 HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 HIRAGANA = "\u3041-\u309f"
 BY_ITSELF = re.compile(f"[{HAN}{HIRAGANA}]")

@@ -18,7 +18,7 @@ LISTED = 8  # most positions in a message
 
 
 def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
-    """The position that a number or a text means. A number is given back as it is, unchecked.
+    """The position that a number or a text means. A number is returned unchanged and unchecked.
 
         place_of("animal", tokens, "row")    the token of this text, as `places_of` finds it
         place_of("it:2", tokens, "row")      the second of several
@@ -28,7 +28,8 @@ def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> 
         name: of the argument, for messages; an option, such as "--row", is written as on the command line.
 
     Raises:
-        ArgumentError: a text that is not there, is there several times (says where), or is several tokens long.
+        ArgumentError: a text that does not occur, occurs several times (the message says where), or is several tokens
+            long.
     """
     if not isinstance(place, str):
         return place
@@ -68,10 +69,10 @@ def places_of(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> 
 
 
 def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -> list[list[int]]:
-    """The tokens of each place where a text stands, in order.
+    """The tokens of each occurrence of a text, in order.
 
-    A text is looked for as it stands, as whole words. If it is not there, then without capitals, accents and spaces,
-    which some tokenizers drop; then as the label of a token. `normal` is what the tokenizer makes of a text.
+    A text is searched as it is written, as whole words. If it does not occur, then without capitals, accents and
+    spaces, which some tokenizers drop; then as the label of a token. `normal` gives a text as the tokenizer reads it.
     """
     spans = [*_spans(text, tokens.text)] or [*_loose_spans(normal(text), tokens.text)]
     found = [[i for i, (a, b) in enumerate(tokens.offsets) if b > a and a < end and b > begin] for begin, end in spans]
@@ -80,7 +81,7 @@ def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -
 
 
 def nearest(each: Any, tokens: Sequence[Tokens]) -> str:
-    """What is said of a text that is not there."""
+    """The message on a text that does not occur."""
     if not isinstance(each, str):
         return "It is true of none of them"
     words = dict.fromkeys(word for one in tokens for word in (*one.text.split(), *one.labels))
@@ -105,7 +106,7 @@ def _listed(places: Sequence[int]) -> str:
 
 
 def _spans(each: str, text: str) -> Iterator[tuple[int, int]]:
-    """Where a text stands as whole words."""
+    """The places where a text occurs as whole words."""
     start = 0
     while each and (at := text.find(each, start)) >= 0:
         start = at + max(1, len(each))
@@ -117,7 +118,7 @@ def _spans(each: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _loose_spans(each: str, text: str) -> Iterator[tuple[int, int]]:
-    """Where it stands as whole words without capitals, accents and spaces."""
+    """The places where it occurs as whole words without capitals, accents and spaces."""
     folded = [(letter, i) for i, letter in enumerate(text) for letter in _folded(letter)]
     wanted, plain = "".join(map(_folded, each)), "".join(letter for letter, _ in folded)
     start = 0
@@ -139,5 +140,5 @@ def _folded(letter: str) -> str:
 
 
 def _joins(left: str, right: str) -> bool:
-    """Whether two characters are inside of one word."""
+    """Whether two characters are inside one word."""
     return left.isalnum() and right.isalnum()

@@ -6,18 +6,18 @@ names of the tokens, so that labels are whole characters in both cases.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from headwise.errors import ArgumentError, DtypeError
 from headwise.text.frames import Frames
 from headwise.text.groups import number_words
 from headwise.text.labels import label
-from headwise.text.patches import Patches
 from headwise.text.rebuild import rebuild_from_names, rebuild_from_offsets, without_loose_bytes
 from headwise.text.spelling import Spelling, is_sign, is_unknown
-from headwise.text.tokens import Tokens
+from headwise.text.tokens import Patches, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -86,11 +86,17 @@ def _examples(value: Any) -> tuple[list[Any], list[int]]:
     )
 
 
-def _is_example(value: Any) -> bool:
-    from tokenizers import Encoding
+def _is_encoding(value: Any) -> TypeGuard[Encoding]:
+    """Whether a value is an Encoding of the package tokenizers; False if that package was not imported."""
+    loaded = sys.modules.get("tokenizers")
+    return loaded is not None and isinstance(value, loaded.Encoding)
 
-    return isinstance(value, (Encoding, Tokens, Patches, Frames)) or (
-        isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(name, str) for name in value)
+
+def _is_example(value: Any) -> bool:
+    return (
+        isinstance(value, (Tokens, Patches, Frames))
+        or _is_encoding(value)
+        or (isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(name, str) for name in value))
     )
 
 

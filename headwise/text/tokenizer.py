@@ -35,7 +35,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
-        unknown = getattr(backend.model, "unk_token", None) or "<unk>"  # a Unigram model does not tell its own
+        unknown = getattr(backend.model, "unk_token", None) or "<unk>"  # a Unigram model does not have this attribute
         self._backend = backend
         self._unknown_id = backend.token_to_id(unknown)
         self._special_ids = {id_ for id_, token in added.items() if token.special} - {self._unknown_id}
@@ -60,8 +60,11 @@ class Tokenizer:
         return self._backend
 
     def encode(self, text: str, max_length: int | None = None) -> Tokens:
-        """One text with its special tokens. If it is longer than `max_length` tokens, its beginning is kept: [CLS], as
-        much text as fits, [SEP]; `cut` is the number of tokens left out.
+        """One text with its special tokens.
+
+        If it is longer than `max_length` tokens, its beginning is kept: [CLS], as much text as fits, [SEP]; `cut` is
+            the
+        number of tokens left out.
 
         Raises:
             DtypeError: `text` is not a string.
@@ -70,13 +73,13 @@ class Tokenizer:
         return self.tokens(self.read(text), max_length)
 
     def read(self, text: str) -> Encoded:
-        """One text with its special tokens, all of them. Errors as of `encode`."""
+        """One text with its special tokens, all of them. Errors as for `encode`."""
         check_text(text)
         encoding = self._backend.encode(text)
         return Encoded(text, encoding.ids, encoding)
 
     def tokens(self, read: Encoded, max_length: int | None = None) -> Tokens:
-        """What `encode` gives for a text that was read."""
+        """The result of `encode` for a text that was read."""
         text, ids, encoding = read
         offsets = encoding.offsets  # every access creates a new list
         special = [id_ in self._special_ids for id_ in ids]
@@ -96,7 +99,7 @@ class Tokenizer:
 
 
 def check_text(text: object, name: str = "text") -> None:
-    """DtypeError if it is not a string, ArgumentError if it is not valid Unicode."""
+    """Raise DtypeError if it is not a string, ArgumentError if it is not valid Unicode."""
     if not isinstance(text, str):
         raise DtypeError(f"{name}: expected a string. Received: {type(text).__name__} {brief(text)}")
     try:
@@ -134,8 +137,9 @@ def _load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
 
 
 def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
-    """BERT's WordPiece, for checkpoints older than tokenizer.json: clean, split at spaces and punctuation, then match
-    the longest piece first.
+    """BERT's WordPiece, for checkpoints older than tokenizer.json.
+
+    The text is cleaned and split at spaces and punctuation, then the longest pieces are matched first.
     """
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as Backend

@@ -1,16 +1,15 @@
-"""The tokens of one text or image, for the model and for people."""
+"""The tokens of one text, for the model and for people; those of an image, a grid of patches in row-major order."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headwise.errors import ArgumentError
-from headwise.text import groups
-
-if TYPE_CHECKING:
-    from headwise.text.patches import Patches
+from headwise.text.groups import Groups, number_words, sentence_ends
+from headwise.text.labels import shown
 
 LABELS = 16  # of a `repr`
 
@@ -33,14 +32,14 @@ class Tokens:
 
     ids: tuple[int, ...]  # -1 if only the name of a token is known
     labels: tuple[str, ...]
-    offsets: tuple[tuple[int, int], ...]  # of the tokenizer: text[start:end]; (0, 0) for tokens that it added
+    offsets: tuple[tuple[int, int], ...]  # offsets of the tokenizer: text[start:end]; (0, 0) for tokens that it added
     special: tuple[bool, ...]  # [CLS], [SEP], [MASK]
     text: str
     cut: int = 0  # number of tokens cut from the end of the text
     unknown: tuple[bool, ...] = ()  # the vocabulary lacks this text: the model reads [UNK]
-    word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each; None = special. () = unknown
+    word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each token; None = special. () = unknown
     patches: Patches | None = None  # for tokens of an image: their positions
-    seconds: float | None = field(default=None, metadata={"since": 3})  # for tokens of a sound: how long each is
+    seconds: float | None = field(default=None, metadata={"since": 3})  # for tokens of a sound: the length of each
 
     def __post_init__(self) -> None:
         counts = {len(self.ids), len(self.labels), len(self.offsets), len(self.special)}
@@ -51,13 +50,13 @@ class Tokens:
 
     @classmethod
     def of_names(cls, labels: Sequence[str], text: str = "") -> Tokens:
-        """Names of positions that are no tokens of a text: numbers, learned latents, time steps. `text`: a title."""
+        """Names of positions that are not tokens of a text: numbers, learned latents, time steps. `text`: a title."""
         no = (False,) * len(labels)
         return cls((-1,) * len(labels), tuple(labels), ((0, 0),) * len(labels), no, text, 0, no)
 
     @property
     def unknown_count(self) -> int:
-        """How many of the tokens the model does not know: it reads [UNK] in their place."""
+        """The number of tokens that the model does not know: it reads [UNK] in their place."""
         return sum(self.unknown)
 
     def __repr__(self) -> str:
@@ -73,10 +72,111 @@ class Tokens:
         }
         return replace(self, cut=self.cut + len(self.ids) - len(places), **kept)
 
-    def words(self) -> groups.Groups:
-        """The tokens grouped into words. The rules are those of `headwise.text.groups`."""
-        return groups.words(self)
+    def words(self) -> Groups:
+        """The tokens grouped into words, by the rules of `headwise.text.groups`; each patch of an image is a group."""
+        return self._grouped(number_words(self.text, self.offsets, self.special, self.word_ids), "words")
 
-    def sentences(self) -> groups.Groups:
-        """The tokens grouped into sentences. The rules are those of `headwise.text.groups`."""
-        return groups.sentences(self)
+    def sentences(self) -> Groups:
+        """The tokens grouped into sentences, by the rules of `headwise.text.groups`; each patch is a group."""
+        ends = sentence_ends(self.text)
+        numbers: list[object] = []
+        parts = 0  # number of special tokens that ended a sentence so far
+        for span in self.words().spans:  # in token order; a word's tokens are consecutive
+            first = span[0]
+            if self.special[first]:
+                parts += "mask" not in self.labels[first].lower()
+            if self.special[first] or self.patches is not None:
+                numbers.append(first)
+            else:
+                inked = (at for i in span for at in range(*self.offsets[i]) if not self.text[at].isspace())
+                start = next(inked, self.offsets[first][0])
+                numbers += [(parts, bisect_right(ends, start))] * len(span)
+        return self._grouped(numbers, "sentences")
+
+    def _grouped(self, numbers: Sequence[object], level: str) -> Groups:
+        """The tokens with the same number as groups, in the order of their first tokens."""
+        spans: dict[object, list[int]] = {}
+        for token, number in enumerate(numbers):
+            spans.setdefault(number, []).append(token)
+        labels = []
+        for span in spans.values():
+            read = [self.offsets[i] for i in span if self.offsets[i][0] < self.offsets[i][1]]
+            if self.special[span[0]] or not read:
+                labels.append("".join(self.labels[i] for i in span))
+            else:
+                text = self.text[min(start for start, _ in read) : max(end for _, end in read)]
+                labels.append(shown(" ".join(text.split()) or text))
+        return Groups(tuple(labels), tuple(map(tuple, spans.values())), level)
+
+
+@dataclass(frozen=True)
+class Patches:
+    """`rows` × `cols` patches, from the top left, after the tokens named in `prefix`.
+
+    >>> vit = Patches.of_image((224, 224), patch=16)  # one [CLS], 14 rows, 14 columns
+    >>> len(vit), vit.labels[:3], vit.position(15), vit.index(1, 0)
+    (197, ('[CLS]', '(0, 0)', '(0, 1)'), (1, 0), 15)
+
+    A model without [CLS] has `prefix=()`; one with four registers after it ("[CLS]", "[REG1]", …, "[REG4]").
+
+    Raises:
+        ArgumentError: fewer than one row or column.
+    """
+
+    rows: int
+    cols: int
+    prefix: tuple[str, ...] = ("[CLS]",)
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.cols < 1:
+            raise ArgumentError(f"patches: expected at least 1 row and 1 column. Received: {self.rows} × {self.cols}")
+        if isinstance(self.prefix, str):
+            raise ArgumentError(
+                f"patches: expected a tuple of names, ({self.prefix!r},). Received: prefix={self.prefix!r}"
+            )
+        object.__setattr__(self, "prefix", tuple(self.prefix))
+
+    @classmethod
+    def of_image(
+        cls, image: tuple[int, int], patch: int | tuple[int, int], prefix: tuple[str, ...] = ("[CLS]",)
+    ) -> Patches:
+        """The patches of an image of (height, width) pixels; `patch` is (height, width) too, or one number for both.
+
+        Raises:
+            ArgumentError: the patches do not cover the image exactly.
+        """
+        height, width = (patch, patch) if isinstance(patch, int) else patch
+        if min(height, width, *image) < 1 or image[0] % height or image[1] % width:
+            raise ArgumentError(
+                f"patches: {image[0]} × {image[1]} pixels cannot be divided into patches of {height} × {width}. "
+                "Pass the size of the image as the model reads it"
+            )
+        return cls(image[0] // height, image[1] // width, prefix)
+
+    def __len__(self) -> int:
+        return len(self.prefix) + self.rows * self.cols
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the prefix, then "(row, column)" of each patch, both from 0."""
+        return (*self.prefix, *(f"({row}, {col})" for row in range(self.rows) for col in range(self.cols)))
+
+    def position(self, token: int) -> tuple[int, int] | None:
+        """The (row, column) of a token, None for a prefix token. ArgumentError for a number out of range."""
+        if not 0 <= token < len(self):
+            raise ArgumentError(f"patches: expected one of the tokens 0 … {len(self) - 1}. Received: token={token}")
+        patch = token - len(self.prefix)
+        return None if patch < 0 else divmod(patch, self.cols)
+
+    def index(self, row: int, col: int) -> int:
+        """The token of the patch in this row and column. ArgumentError outside the grid."""
+        if not (0 <= row < self.rows and 0 <= col < self.cols):
+            raise ArgumentError(
+                f"patches: expected rows 0 … {self.rows - 1}, columns 0 … {self.cols - 1}. Received: ({row}, {col})"
+            )
+        return len(self.prefix) + row * self.cols + col
+
+    def tokens(self) -> Tokens:
+        """The patches as `Tokens` without text; prefix tokens are special."""
+        special = tuple(i < len(self.prefix) for i in range(len(self)))
+        return replace(Tokens.of_names(self.labels), special=special, word_ids=(None,) * len(self), patches=self)

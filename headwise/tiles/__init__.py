@@ -1,4 +1,4 @@
-"""What is computed of the Q × K matrix: a mask, cut into tiles."""
+"""The parts of the Q × K matrix to compute: a mask, cut into tiles."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = [
 
 
 class Cutter(Protocol):
-    """One way to cut a mask into tiles."""
+    """A way to cut a mask into tiles."""
 
     @property
     def HEIGHTS(self) -> Sequence[int | None]:  # noqa: N802 (a constant of the module)
-        """The queries of a tile that are worth trying; None = as the mask suggests."""
+        """The heights of tiles, in queries, that are worth trying; None = as the mask suggests."""
 
     def takes(self, mask: Mask) -> bool:
-        """Whether it can cut this mask, which is aligned."""
+        """Whether the cutter can cut this aligned mask."""
 
     def cut(self, mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
         """The tiles, of at most `height` queries each."""
 
 
-# The first that takes a mask cuts it; the last takes all.
+# The first cutter that takes a mask cuts it; the last one takes all masks.
 CUTTERS: dict[str, Cutter] = {"band": band, "documents": documents, "blocks": blocks}
 
 

@@ -1,4 +1,4 @@
-"""Windows, causal masks, and these joined by `&`: cut from the band's limits, without looking at the mask."""
+"""Windows, causal masks, and these joined by `&`: cut by the band's limits, without evaluating the mask."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
 
 
 def runs_of_band(low: float, high: float, q_lo: int, q_hi: int, first: int, past: int) -> tuple[Run, ...]:
-    """The keys in [first, past) that the queries [q_lo, q_hi) see: those with low <= key - query <= high."""
+    """The keys in [first, past) that the queries [q_lo, q_hi) see: the keys with low <= key - query <= high."""
     k_lo, k_hi = int(max(first, q_lo + low)), int(min(past, q_hi + high))
-    # The keys that every query sees; those left and right of them are cut by the mask.
+    # The keys that every query sees; the mask cuts the keys to their left and right.
     inner_lo, inner_hi = int(max(k_lo, q_hi - 1 + low)), int(min(k_hi, q_lo + high + 1))
     if inner_lo >= inner_hi:
         inner_lo = inner_hi = k_lo

@@ -1,4 +1,4 @@
-"""Any mask: cut by asking it about blocks; the blocks in which it allows nothing are in no tile."""
+"""Any mask: cut by its answers for blocks; blocks in which it allows nothing are in no tile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headwise.tiles.tile import Run, Tile, TileList
 
 HEIGHTS = (768, 256, 64)
 
-# The mask is asked about strips of so many queries; about higher ones where there are very many.
+# The mask is asked about strips of so many queries; about higher ones if there are very many.
 STRIP, LONG_STRIP, LONG = 64, 256, 2**15
 
 
 def takes(mask: Mask) -> bool:
-    """Always."""
+    """Always true: every mask can be cut in this way."""
     return True
 
 
@@ -43,7 +43,7 @@ def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
 
 
 def _strips(mask: Mask, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
-    """The strips that may attend to anything, one head of one example behind the other."""
+    """The strips that may attend to anything, one head of one example after the other."""
     found = mask.runs_of_blocks(q_len, k_len, height, WIDTH)
     runs = list(
         map(Run, (found.lo * WIDTH).tolist(), np.minimum(found.hi * WIDTH, k_len).tolist(), found.some.tolist())

@@ -1,4 +1,4 @@
-"""Packed documents and padding: a document sees itself alone, and padding is not computed."""
+"""Packed documents and padding: a document sees only itself, and padding is not computed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
         ids = documents.ids.cpu().numpy()
         rows = [list(_document_tiles(row, causal, q_len, documents.shift, height)) for row in ids]
     tiles = (dataclasses.replace(tile, b=b if mask.batch else None) for b, each in enumerate(rows) for tile in each)
-    # All that is masked within a document is the diagonal, which looks the same from every tile.
+    # Within a document only the diagonal is masked, which is the same in every tile.
     return TileList(tiles, matrices=mask.batch or 1, alike=True)
 
 
 def _documents(mask: Mask) -> tuple[Documents, bool] | None:
-    """(the documents, whether attention is causal within them), if that is all the mask says."""
+    """(the documents, whether attention is causal within them), if the mask has no other part."""
     documents = [part for part in mask.conjuncts if isinstance(part, Documents)]
     causal = [part for part in mask.conjuncts if isinstance(part, Band) and part.left is None and part.right == 0]
     if len(documents) != 1 or len(mask.conjuncts) != 1 + len(causal):
@@ -54,9 +54,9 @@ def _documents(mask: Mask) -> tuple[Documents, bool] | None:
 
 
 def _document_tiles(ids: Ints, causal: bool, q_len: int, offset: int, height: int) -> Iterator[Tile]:
-    """The tiles of one row of packed documents; those of a document in pieces take the keys of all its pieces.
+    """The tiles of one row of packed documents; a document in pieces gets the keys of all its pieces.
 
-    Query q stands at key q + offset.
+    Query q is at the position of key q + offset.
     """
     pieces: dict[int, list[Run]] = {}
     edges = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), len(ids)]
@@ -82,7 +82,7 @@ def _in_rows(q_lo: int, q_hi: int, runs: tuple[Run, ...], height: int) -> list[T
 
 
 def _up_to_diagonal(runs: list[Run], first: int, past: int) -> tuple[Run, ...]:
-    """The keys that queries at the positions [first, past) see: all up to the first's own, and then a triangle."""
+    """The keys that queries at positions [first, past) see: all up to the position of the first, then a triangle."""
     seen_by_all = [Run(run.lo, min(run.hi, first + 1), False) for run in runs]
     triangle = [Run(max(run.lo, first + 1), min(run.hi, past), True) for run in runs]
     return tuple(run for run in seen_by_all + triangle if run.lo < run.hi)

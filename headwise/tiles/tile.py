@@ -1,4 +1,4 @@
-"""A tile, and a list of them: what is computed of the Q × K matrix.
+"""A tile, and a list of them: the parts of the Q × K matrix to compute.
 
 A tile is some consecutive queries and the runs of keys that they need. Queries in no tile attend to nothing.
 """
@@ -33,8 +33,8 @@ class Tile:
     q_lo: int
     q_hi: int
     runs: tuple[Run, ...]
-    b: int | None = None  # the example; None = all of them
-    h: int | None = None  # the query head; None = all of them
+    b: int | None = None  # the example; None = all examples
+    h: int | None = None  # the query head; None = all heads
     causal: bool = False  # a square on the diagonal, causal within
     shared: bool = False  # other tiles hold more keys of these queries
 
@@ -61,20 +61,20 @@ class Tile:
 
     @property
     def span(self) -> int:
-        """The keys from the first to the last, those between the runs included."""
+        """The keys from the first to the last, including those between the runs."""
         return self.k_hi - self.k_lo
 
     @functools.cached_property
     def shape(self) -> tuple[Hashable, ...]:
-        """How many queries, and where the keys are as seen from the first."""
+        """(the number of queries, the places of the keys relative to the first query)."""
         return (self.rows, *((run.lo - self.q_lo, run.hi - self.q_lo, run.masked) for run in self.runs))
 
 
 class TileList:
-    """Tiles, and the same as integers.
+    """Tiles, and the same data as integers.
 
-    `matrices` is how many matrices of the mask they are cut from: B|1 · H|1. `alike`: tiles of one `shape` have one
-    mask, so it need be made only once. `height`: that of all tiles but the last of a matrix; None = they differ.
+    `matrices` is the number of mask matrices from which they are cut: B|1 · H|1. `alike`: tiles of one `shape` have one
+    mask, which need be made only once. `height`: of all tiles except the last of a matrix; None = they differ.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TileList:
         self.matrices, self.alike, self.height = matrices, alike, height
         table = _table(map(_numbers, self._tiles), 6)
         runs = _table((run for tile in self._tiles for run in tile.runs), 3)
-        self.b, self.h = table[:, 0], table[:, 1]  # -1 = all of them
+        self.b, self.h = table[:, 0], table[:, 1]  # -1 = all
         self.rows = table[:, 2]
         self.causal, self.shared = table[:, 3] > 0, table[:, 4] > 0
         self.first = np.concatenate([[0], table[:, 5].cumsum()])  # tile t has the runs first[t] to first[t + 1]
@@ -107,7 +107,7 @@ class TileList:
         return self._sums((self.hi - self.lo) * self.masked)
 
     def covers(self, q_len: int) -> bool:
-        """Whether every query is in a tile, one that is not shared."""
+        """Whether every query is in a tile that is not shared."""
         return int(self.rows[~self.shared].sum()) == self.matrices * q_len
 
     def _sums(self, of_runs: Ints) -> Ints:
@@ -115,7 +115,7 @@ class TileList:
 
 
 def _table(rows: Iterable[Iterable[int]], width: int) -> Ints:
-    """[rows, width]. (np.array takes three times as long for a list of tuples.)"""
+    """The rows as an array [rows, width]. (np.array takes three times as long for a list of tuples.)"""
     return np.fromiter(itertools.chain.from_iterable(rows), np.int64).reshape(-1, width)
 
 

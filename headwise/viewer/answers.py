@@ -102,7 +102,7 @@ class Answers:
             )
 
     def tile(self, asked: Question) -> Answer[Numbers]:
-        """The tile, float32 [height, width]; NaN where the mask forbids every cell that a number stands for."""
+        """The tile, float32 [height, width]; NaN where the mask forbids every cell that a number represents."""
         self.check(asked)
         head = self.head(asked.head)
         cuts, edges = _cuts(*asked.rows, asked.height), _cuts(*asked.cols, asked.width)
@@ -150,7 +150,7 @@ class Answers:
         return Answer(parts, lambda: (out / heads).astype(np.float32), heads * len(rows) * k_len)
 
     def terms(self, head: int, row: int) -> Answer[Numbers]:
-        """All that the weights of a row are computed from, float64; `data/terms.js` reads it.
+        """Everything from which the weights of a row are computed, float64; `data/terms.js` reads it.
 
         D, scale, softcap, sink (NaN = none); then q [D], k [K, D], bias [K], allowed [K] (1 = may attend).
         """
@@ -178,7 +178,7 @@ class Answers:
         share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
         size = min(share, ROWS if together else SPREAD_ROWS)
         if len(rows) and not together:
-            # Of rows far apart that see little, each alone: together they have all keys between them.
+            # Rows far apart that see little are computed one by one: together they would have all keys between them.
             apart = head.keys(int(rows[len(rows) // 2])) * len(rows) < rows[-1] - rows[0]
             size = 1 if apart else size
         if head.knows(rows):

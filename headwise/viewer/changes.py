@@ -1,4 +1,4 @@
-"""What the live page asks of its model: a prompt, edits and a position, read from JSON and checked.
+"""The questions of the live page to its model: a prompt, edits and a position, read from JSON and checked.
 
 {"prompt": "the cat", "position": null,
  "edits": [{"kind": "ablate", "layer": 0, "heads": [1]},
@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Asked:
-    """One question of the page."""
+    """A question of the page."""
 
     prompt: str
     changes: tuple[Change, ...] = ()
@@ -51,7 +51,7 @@ class Asked:
 
 
 def read_asked(body: bytes) -> Asked:
-    """The question in a request. ArgumentError says what was expected."""
+    """The question in a request. The ArgumentError says what was expected."""
     try:
         told = parsed(json.loads, body.decode())
     except ValueError as error:
@@ -71,7 +71,7 @@ def read_asked(body: bytes) -> Asked:
 
 
 def check_prompt(prompt: str) -> None:
-    """ArgumentError for a prompt without a word, or with too many characters."""
+    """Raise ArgumentError for a prompt without a word, or with too many characters."""
     if not prompt.strip():
         raise ArgumentError("The prompt is empty: expected at least one word.")
     if len(prompt) > MOST_CHARACTERS:
@@ -81,12 +81,12 @@ def check_prompt(prompt: str) -> None:
 
 
 def edits_of(changes: Sequence[Change], seen: Seen) -> list[Edit]:
-    """The edits of `headwise.edits` that these changes are, for the model that made these records.
+    """These changes as edits of `headwise.edits`, for the model of these records.
 
-    Raises ArgumentError for a layer, a head or a position that it does not have.
+    Raises ArgumentError for a layer, a head or a position that the model does not have.
     """
     records = {name_of(record): record for record in seen}
-    off: dict[str, set[int]] = {}  # of each layer in one edit: two edits may not set the output of one head
+    off: dict[str, set[int]] = {}  # the heads of each layer, in one edit: two edits may not set the output of one head
     blocks: list[Edit] = []
     for each in changes:
         heads = None if each.heads is None else list(each.heads)
@@ -102,7 +102,7 @@ def edits_of(changes: Sequence[Change], seen: Seen) -> list[Edit]:
 
 
 def check_position(position: int, count: int, what: str) -> None:
-    """ArgumentError for a position outside of the prompt."""
+    """Raise ArgumentError for a position outside of the prompt."""
     if position >= count:
         raise ArgumentError(
             f"{what}: the prompt has {count} tokens, numbered 0 … {count - 1}. Received: {what}={position}"

@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 LOOSEST = 2e-3  # for scores so large that float32 weights are no more accurate
 FEWEST, MOST = 12, 24  # bits per number
 TRIED_ROWS, CHECKED_ROWS = 128, 1024  # rows compared to guess the bits, and to check them; evenly spread
-BLOCK_CELLS, BLOCK_ROWS = 2**19, 128  # cells compared at once, so that they stay in the cache, and of how many rows
+BLOCK_CELLS, BLOCK_ROWS = 2**19, 128  # cells compared at once, which stay in the cache, and their rows
 MARGIN = 0.7  # share of the tolerance for which the bits are guessed
 LARGE = 256.0  # larger scores have too few fractional digits in float32
 BLIND = 2.0**28  # a bias of this size, common to a row, leaves no digits of its scores
@@ -107,7 +107,7 @@ class _Rounded:
         *self.k, k = _rounded(k, bits)
         if self.wide:
             q, k = q.double(), k.double()
-        # What the page carries: slopes are in its bias.
+        # The data in the page: slopes are in its bias.
         carried = dataclasses.replace(record.call, q=q, k=k, bias=carried_bias(record), slopes=None)
         self.record = AttentionRecord(carried)
 
@@ -133,13 +133,13 @@ class _Rounded:
                 away = _weights(self.record, some, cols, chosen).sub_(_weights(of, some, cols, chosen))
                 error = torch.maximum(error, away.abs_().flatten(2).amax(2).float())
                 if bool((error > self.tolerance).all()):
-                    break  # they need more bits, whatever the other rows say
+                    break  # they need more bits, whatever the other rows give
             errors.append(error)
         return torch.cat(errors, 1).unflatten(1, (len(groups), size)).amax(2)
 
 
 def _in_sight(record: AttentionRecord, rows: Tensor) -> slice:
-    """The keys that a band around the diagonal leaves these rows, at least one; the others weigh 0."""
+    """The keys that a band around the diagonal leaves to these rows, at least one; others have weight 0."""
     band, k_len = None if record.mask is None else record.mask.band(), record.shape[3]
     if band is None:
         return slice(0, k_len)
@@ -149,7 +149,7 @@ def _in_sight(record: AttentionRecord, rows: Tensor) -> slice:
 
 
 def _weights(record: AttentionRecord, rows: Tensor, cols: slice, heads: Tensor) -> Tensor:
-    """Those of `record.weights`, of rows that see no keys but these; it would check the choice for longer."""
+    """The same as `record.weights`, for rows that see only these keys, without its slow checks."""
     rows, heads = rows.to(record.q.device), heads.to(record.q.device)
     sinks = None if record.sinks is None else record.sinks[heads]
     return attention_weights(record.call.scores(rows, cols, heads), sinks, overwrite=True)

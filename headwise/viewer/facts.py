@@ -33,7 +33,7 @@ def facts_of(
     rows: int | None = None,
     language: str | None = None,
 ) -> dict[str, Any]:
-    """The facts of a page that asks a server; `write_page` adds what a page knows of the numbers in it.
+    """The facts of a page that asks a server; `write_page` adds the description of the numbers in a page.
 
     Args:
         inputs: the inputs to show.
@@ -41,7 +41,7 @@ def facts_of(
         made: the Python code that produces `seen`, such as 'headwise.load("run.hw")'; None = unknown.
         quick: leave out (None) statistics and relevance that would take long; the page then asks for them.
         rows: estimate statistics that would take long from this many rows; None = never estimate.
-        language: that of the page, "en" or "zh"; None = the one that `headwise.language.speak` or --lang named, or
+        language: the language of the page, "en" or "zh"; None = the one from `headwise.language.speak` or --lang, or
             else that of each reader's browser.
     """
     stacks = [stack for each in inputs for stack in each.stacks]
@@ -81,14 +81,14 @@ def facts_of(
 
 
 class _Axes:
-    """Each axis once. Equal ones are the same; long ones, which take long to compare, if they hold the same object."""
+    """Each axis once. Axes are the same if they are equal, or, if they are long, if they hold the same object."""
 
     def __init__(self) -> None:
         self.known: list[Axis] = []
         self._places: dict[object, int] = {}
 
     def place(self, axis: Axis) -> int:
-        """The place of an axis among those that are known."""
+        """The index of an axis among the known ones."""
         key = (id(axis.tokens), axis.generated) if is_long(axis.tokens) else axis
         if key not in self._places:
             self._places[key] = len(self.known)
@@ -110,7 +110,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
 
 
 def _weights(record: AttentionRecord) -> int | None:
-    """How many weights of a head the mask allows, to the block; None = all, or nobody knows without every cell."""
+    """The number of weights of a head that the mask allows, by blocks; None = all, or unknown without every cell."""
     mask, (q_len, k_len) = record.mask, record.shape[2:]
     if mask is None or mask.cellwise or q_len * k_len <= QUICK_CELLS:
         return None
@@ -154,7 +154,7 @@ def _relevance(records: tuple[AttentionRecord, ...]) -> list[dict[str, Any]] | N
 def _axis(axis: Axis) -> dict[str, Any]:
     tokens, count, is_text = axis.tokens, len(axis.tokens.labels), axis.tokens.text != ""
     known = {"cut": tokens.cut, "text": is_text, "seconds": tokens.seconds, "generated": axis.generated}
-    if is_long(tokens):  # how many, and their labels unless these are numbers one after the other
+    if is_long(tokens):  # the count, and the labels unless they are consecutive numbers
         first = int(tokens.labels[0]) if tokens.labels[0].isascii() and tokens.labels[0].isdecimal() else None
         numbers = first is not None and all(label == str(i) for i, label in enumerate(tokens.labels, first))
         labels = {"first": first} if numbers else {"labels": tokens.labels}

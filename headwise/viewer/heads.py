@@ -1,6 +1,6 @@
 """One head of one example of a record: its weights in blocks and in sums, from scores in pieces that fit the cache.
 
-Where the mask forbids a whole block nothing is computed, and single cells are only looked at where it cuts through one.
+Where the mask forbids a whole block nothing is computed, and single cells are evaluated only in blocks that it cuts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headwise.tiles import WIDTH, Run, runs_of_rows
 Numbers = NDArray[Any]
 How = Literal["max", "mean", "sample"]
 
-# Cells of a piece: 2 MB of float32, which stay in the cache while they are asked for everything.
+# Cells of a piece: 2 MB of float32, which stay in the cache while all results are computed.
 CELLS = 2**19
 
-# The normalisers of so few rows over so many keys are found before their weights, which reads each key once.
+# The normalisers of so few rows over so many keys are computed before their weights, which reads each key once.
 FEW, LONG_ROW = 16, 2**15
 
 
@@ -38,7 +38,7 @@ class Head:
         self.dtype, self.mask = self.scores.dtype, record.mask
         self.b = example if record.mask is not None and record.mask.batch else None
         self.h = head if record.mask is not None and record.mask.heads else None
-        known: Normaliser | None = vars(record).get("_normaliser")  # found before, where statistics were asked for
+        known: Normaliser | None = vars(record).get("_normaliser")  # known already, if statistics were requested
         if known is None:
             self.known = Normaliser(*self.scores.q.new_full((2, self.scores.shape[2]), torch.nan, dtype=self.dtype))
         else:
@@ -47,7 +47,7 @@ class Head:
     def pieces(self, rows: Tensor, first: int = 0, past: int | None = None) -> Iterator[tuple[int, Tensor]]:
         """The scores of `rows` and the keys [first, past), -inf where forbidden, as (first key, [rows, keys]).
 
-        Rows that stand together are quickest. Keys that none of them may attend to may be left out.
+        Consecutive rows are fastest. Keys that none of them may attend to may be left out.
         """
         if not len(rows):
             return
@@ -64,12 +64,12 @@ class Head:
                 yield start, s
 
     def keys(self, row: int) -> int:
-        """How many keys a row may attend to, to the block."""
+        """The number of keys to which a row may attend, by blocks."""
         runs = runs_of_rows(self.mask, self.b, self.h, row, row + 1, 0, self.scores.shape[3])
         return sum(run.hi - run.lo for run in runs)
 
     def knows(self, rows: Numbers | slice) -> bool:
-        """Whether the normalisers of all these rows were found already."""
+        """Whether the normalisers of all these rows are known already."""
         return not bool(self.known.log_sum[rows].isnan().any())
 
     def blocks(self, rows: Numbers, edges: Numbers, how: How) -> Generator[None, None, Numbers]:

@@ -1,6 +1,6 @@
 """Images as data: URIs in a page: PNG and JPEG files unchanged, pixels as PNG.
 
-What a model reads is shown as well: its channels stand first, and its normalisation is removed.
+The input of a model can be shown too: its channels come first, and its normalisation is removed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SPREAD = (
 
 
 class Picture(NamedTuple):
-    """An image as a page carries it."""
+    """An image in a page."""
 
     uri: str  # data: URI
-    note: str | None = None  # what the reader is to know of its colours
+    note: str | None = None  # a note for the reader on its colours
 
 
 def each_image(images: Any) -> Any:
-    """A batch as the list of its images: what an image processor returned, or pixels [B, C, H, W]. Else `images`."""
+    """A batch as the list of its images: the output of an image processor, or pixels [B, C, H, W]. Else `images`."""
     if isinstance(images, Mapping) and "pixel_values" in images:
         images = images["pixel_values"]
     if getattr(images, "ndim", 0) == 4:
@@ -49,9 +49,9 @@ def picture(image: Image, processor: Normalisation = None) -> Picture:
 
     Args:
         image: a PNG or JPEG file, a PIL image, or pixels [H, W], [H, W, 3] or [3, H, W]: uint8, or floats. Floats from
-            0 to 1 are shown as they are; others are what a model reads, from which the normalisation is removed.
-        processor: the image processor that normalised the pixels, or (mean, std), a number for each channel; None = not
-            known: then the values are spread from black to white, and the page says so.
+            0 to 1 are shown unchanged; others are the input of a model, from which the normalisation is removed.
+        processor: the image processor that normalised the pixels, or (mean, std), a number for each channel; None =
+            unknown: then the values are spread from black to white, and the page says so.
 
     Raises:
         FileError: the file cannot be read.
@@ -77,7 +77,7 @@ def _read(path: Path) -> bytes:
 
 
 def _pixels(image: Any, processor: Normalisation) -> tuple[NDArray[np.uint8], str | None]:
-    """uint8 [H, W, 3] or [H, W], and what to say of their colours."""
+    """uint8 [H, W, 3] or [H, W], and a note on their colours."""
     if hasattr(image, "detach"):
         image = image.detach().cpu()
         image = image.float() if image.is_floating_point() else image  # NumPy has no bfloat16
@@ -110,8 +110,8 @@ def _pixels(image: Any, processor: Normalisation) -> tuple[NDArray[np.uint8], st
 
 
 def _restored(pixels: NDArray[Any], processor: Normalisation) -> NDArray[Any]:
-    """Without the normalisation of the processor, from 0 to 1."""
-    of_images: Any = getattr(processor, "image_processor", processor)  # that of a processor of texts and images
+    """The pixels without the normalisation of the processor, from 0 to 1."""
+    of_images: Any = getattr(processor, "image_processor", processor)  # the part of a processor of texts and images
     if isinstance(processor, (tuple, list)) and len(processor) == 2:
         mean, std = processor
     elif getattr(of_images, "image_mean", None) is not None and getattr(of_images, "image_std", None) is not None:

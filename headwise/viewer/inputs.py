@@ -20,7 +20,7 @@ from headwise.viewer.images import Image, Normalisation, Picture, each_image, pi
 
 BEGINNING = 60  # characters of a text that serve as its name
 LONGEST = 120  # characters of a title that names its inputs
-LONG = 2**17  # of more tokens, a page has labels alone: no words, no sentences, no suggestions
+LONG = 2**17  # with more tokens, a page has only labels: no words, no sentences, no suggestions
 
 Shown = Seen | AttentionRecord
 Many = Shown | Sequence[Shown] | Mapping[str, Shown]
@@ -81,7 +81,8 @@ def inputs_of(
         seen: a `Seen`, a record, or several of them: a list, or a mapping from names. Every example of a
             batch is an input.
         images: if tokens are patches, the image: a path, a PIL image, pixels [H, W], [H, W, 3] or [3, H, W]; or one for
-            each input: a list, a batch [B, 3, H, W], or what an image processor returned. None = what the model read,
+            each input: a list, a batch [B, 3, H, W], or the output of an image processor. None = the images that the
+                model read,
             if the watch saw it.
         processor: the image processor, or (mean, std), whose normalisation is removed from floats.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
@@ -121,7 +122,7 @@ def _has_patches(stack: Stack) -> bool:
 
 
 def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
-    """Each of several with its name (None = unnamed) and its Python code."""
+    """Each of several objects with its name (None = unnamed) and its Python code."""
     several: list[tuple[str | None, Any, str]]
     if isinstance(seen, Mapping):
         several = [
@@ -247,7 +248,7 @@ def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis
     """The tokens of rows and columns; numbers if they are unknown."""
     _, _, q_len, k_len = record.shape
     rows, cols = seen.axes(record)
-    first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is the last key
+    first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is at the last key
     return (
         Axis(rows[example] if rows else _numbers(first, q_len)),
         Axis(cols[example] if cols else _numbers(0, k_len)),
@@ -260,7 +261,7 @@ def _numbers(first: int, count: int) -> Tokens:
 
 
 def is_long(tokens: Tokens) -> bool:
-    """Whether there are so many that a page shows their maps, and no texts."""
+    """Whether there are so many tokens that a page shows their maps, and no texts."""
     return len(tokens.labels) > LONG
 
 
@@ -311,7 +312,7 @@ def _completed_axis(axis: Axis, image: Picture | None, prompt: int | None) -> Ax
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, numbered where several are the same."""
+    """The names, numbered if several are the same."""
     count: Counter[str] = Counter()
     found = []
     for name in names:

@@ -1,6 +1,6 @@
-"""The model behind a live page: it runs a prompt with edits, and beside it the prompt alone.
+"""The model behind a live page: it runs a prompt with edits, and the prompt without them.
 
-One run at a time. Recent runs are kept, so that a change that is taken back costs nothing.
+It makes one run at a time. Recent runs are kept, so that undoing a change costs nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from headwise.viewer.inputs import inputs_of
 from headwise.viewer.predictions import compared
 from headwise.viewer.shown import Shown
 
-MOST_TOKENS = 1024  # of a prompt
+MOST_TOKENS = 1024  # the most tokens of a prompt
 KEPT_BYTES = 2**30  # of recent runs
 KEPT_RUNS = 64
 
 
 @dataclass(frozen=True)
 class LiveModel:
-    """A model and what a live page needs to know of it.
+    """A model, with the data that a live page needs.
 
     `run(ids [1, T])` gives logits [1, T, V] whose row t predicts the token after t; None if the model predicts none,
     and then `why` says so on the page.
@@ -43,7 +43,7 @@ class LiveModel:
     module: nn.Module
     encode: Callable[[str], Tokens]
     run: Callable[[Tensor], Tensor | None]
-    text_of: Callable[[int], str] = str  # of a token
+    text_of: Callable[[int], str] = str  # the text of a token
     most_tokens: int | None = None  # None = not known
     why: str = ""
 
@@ -61,7 +61,7 @@ class Run:
 
 
 class Live:
-    """Answers the questions of live pages. `layers`: those shown, as indices into `seen.layers`; None = all."""
+    """Answers the questions of live pages. `layers`: the layers to show, as indices into `seen.layers`; None = all."""
 
     def __init__(self, model: LiveModel, *, title: str, layers: Collection[int] | None = None) -> None:
         self.model, self.title, self.layers = model, title, layers
@@ -70,7 +70,7 @@ class Live:
         self._running, self._keeping = threading.Lock(), threading.Lock()
 
     def facts(self, asked: Asked) -> dict[str, Any]:
-        """The facts of the page that shows this: those of the edited run, and "live" with the predictions.
+        """The facts of the page for a question: those of the edited run, and "live" with the predictions.
 
         Raises:
             ArgumentError: the prompt does not fit the model, or has no such position, or the model no such head.
@@ -98,7 +98,7 @@ class Live:
         return {**edited.facts, "live": live}
 
     def shown(self, name: str) -> Shown:
-        """What a run showed. ArgumentError if it is not kept any more."""
+        """The inputs of a run. ArgumentError if the run is not kept any more."""
         with self._keeping:
             for run in self._runs.values():
                 if run.shown.name == name:
@@ -106,7 +106,7 @@ class Live:
         raise ArgumentError(f"run: {name} is not kept any more. Reload the page")
 
     def _run(self, asked: Asked, plain: Run | None) -> Run:
-        """A run, kept or new. `plain`: that of the prompt alone; None if this is it."""
+        """A run, kept or new. `plain`: the run without edits; None if this run is that."""
         key = asked.prompt, asked.changes
         with self._keeping:
             if key in self._runs:

@@ -44,18 +44,18 @@ class Small:
 
     kind: Literal["map", "lines"]
     heads: tuple[int, ...]
-    row: int | None = None  # the query that it begins with
+    row: int | None = None  # the query that is marked first
     unnamed: bool = False  # its layer has no number
 
     def height(self, tokens: int) -> int:
-        """Of its frame, in pixels, since a frame does not grow with what is in it; about 800 pixels wide."""
+        """The height of its frame in pixels, because a frame does not grow with its content; about 800 pixels wide."""
         if self.kind == "lines":
             return 300 + LINE * tokens
         return 110 + (400 if len(self.heads) == 1 else 310 * -(-len(self.heads) // 3))
 
 
 class Inline:
-    """What `headwise.view` and `headwise.show` return in a notebook, displayed as the last expression of a cell."""
+    """The result of `headwise.view` and `headwise.show` in a notebook, displayed as the last expression of a cell."""
 
     def __init__(
         self,

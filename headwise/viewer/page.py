@@ -99,7 +99,7 @@ def _hash(source: str) -> str:
 
 
 def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The numbers of every layer, by name. What the page must know about them is added to `facts` (of `facts_of`).
+    """The numbers of every layer, by name. Their description for the page is added to `facts` (of `facts_of`).
 
     Raises:
         RecordError: the page cannot represent a record.

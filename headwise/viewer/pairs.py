@@ -1,10 +1,10 @@
-"""The strongest readable pairs of a stack: what a page opens on, and what it suggests to look at.
+"""The strongest readable pairs of a stack: the first view of a page, and its suggestions.
 
-A readable pair is a token that looks at another word: no special token, no punctuation, not itself, not the sink. Pairs
-are compared by A log(A / u), the part of a weight A in the divergence from what one would expect, u: an even share of
-the query's keys or, if that is more, the mean weight that the key gets from other queries, or that other queries give
-at this distance. So the pairs of a head that always looks at the token before, or at one token, count little.
-Neighbouring words count half: that they belong together is seen in the text itself.
+A readable pair is a token that attends to another word: no special token, no punctuation, not itself, not the sink.
+Pairs are compared by A log(A / u), the part of a weight A in the divergence from the expected weight u: an even share
+of the query's keys or, if that is more, the mean weight that the key gets from other queries, or that other queries
+give at this distance. So the pairs of a head that always attends to the previous token, or to one token, count little.
+Neighbouring words count half, because their relation can be seen in the text itself.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from headwise.text import Tokens
 from headwise.viewer.inputs import Stack, is_long
 from headwise.viewer.threads import on_threads
 
-CELLS = 1e7  # weights that are looked at; of longer inputs evenly spread rows
-# Of a pair: its weight, and how many times an even share and what one would expect that is.
+CELLS = 1e7  # weights that are examined; in longer inputs, evenly spread rows
+# Limits of a pair: its weight, and its multiples of an even share and of the expected weight.
 LEAST, TIMES_EVEN, TIMES_USUAL = 0.15, 3, 1.5
-KEPT = 4  # pairs of a stack, each of another head
+KEPT = 4  # pairs of a stack, each of a different head
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A query and a key of one head. `layer` counts the layers of the stack; `keys`: those that the query sees."""
+    """A query and a key of one head. `layer` counts the layers of the stack; `keys`: how many keys the query sees."""
 
     layer: int
     head: int
@@ -39,10 +39,10 @@ class Pair:
 
 
 def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
-    """The strongest readable pairs of each stack, strongest first; none where attention is nearly even."""
+    """The strongest readable pairs of each stack, strongest first; none if attention is nearly even."""
     examples: dict[AttentionRecord, dict[int, tuple[Stack, _Readable]]] = {}
     for stack in stacks:
-        if is_long(stack.cols.tokens) or is_long(stack.rows.tokens):  # a few rows of very many tell nothing
+        if is_long(stack.cols.tokens) or is_long(stack.rows.tokens):  # a few rows of very many are not informative
             continue
         readable = _Readable(stack)
         for layer in stack.layers:
@@ -79,7 +79,7 @@ def _strongest(
 def _in_example(
     weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, worth: Tensor
 ) -> list[tuple[float, Pair]]:
-    """weights, allowed: [H, R, K] of these rows; worth: [R, K]. The pairs do not know their layer, 0."""
+    """weights, allowed: [H, R, K] of these rows; worth: [R, K]. The pairs get layer 0, which is set later."""
     if stack.kind == "self":
         seen = allowed.any(0).any(0)
         worth[:, int(seen.int().argmax())] = 0  # the sink: the first key that any query may attend to
@@ -99,7 +99,7 @@ def _in_example(
 
 
 def _usual_at_distance(weights: Tensor, allowed: Tensor, rows: Sequence[int]) -> Tensor:
-    """For each cell the mean weight of the other cells as far from their queries, [H, R, K]."""
+    """For each cell the mean weight of the other cells at the same distance, [H, R, K]."""
     heads, _, k_len = weights.shape
     far = torch.arange(k_len) - torch.tensor(rows)[:, None] + max(rows)
     at = far.flatten().to(weights.device)
@@ -114,19 +114,19 @@ def _mean_of_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Readable:
-    """How much the cells of a stack tell a reader: 0 where a token is not readable."""
+    """The value of the cells of a stack for a reader: 0 if a token is not readable."""
 
     def __init__(self, stack: Stack) -> None:
         queries, keys = stack.rows.tokens, stack.cols.tokens
         self.rows, self.cols = _are_readable(queries), _are_readable(keys)
-        self.words = self.names = None  # the number of each token's word, and one that tokens of the same text share
+        self.words = self.names = None  # the number of each token's word, and a number by its text
         if stack.kind == "self" and len(self.rows) == len(self.cols):
             numbers: dict[str, int] = {}
             self.names = torch.tensor([numbers.setdefault(x.strip().lower(), len(numbers)) for x in keys.labels])
             self.words = torch.tensor(keys.words().index)
 
     def worth(self, rows: Sequence[int]) -> Tensor:
-        """Of the cells of some rows, float [R, K]: 1, of neighbouring words 0.5, of tokens that are not readable 0."""
+        """The value of the cells of some rows, float [R, K]: 1; neighbouring words 0.5; unreadable tokens 0."""
         readable = self.rows[rows, None] & self.cols
         if self.words is None or self.names is None:
             return readable.float()
@@ -135,7 +135,7 @@ class _Readable:
 
 
 def _are_readable(tokens: Tokens) -> Tensor:
-    """Letters or digits, but not one Latin letter alone (a piece of a word, or says little), and known to the model."""
+    """Whether tokens have letters or digits, are more than one Latin letter, and are known to the model."""
     readable = [
         any(map(str.isalnum, label)) and not (len(label.strip()) == 1 and label.strip().isascii())
         for label in tokens.labels
@@ -145,7 +145,7 @@ def _are_readable(tokens: Tokens) -> Tensor:
 
 
 def _distinct(found: Iterable[tuple[float, Pair]]) -> list[Pair]:
-    """The first few, each of other tokens."""
+    """The first few pairs, each with different tokens."""
     kept: list[Pair] = []
     for _, pair in sorted(found, key=lambda each: -each[0]):
         if all((pair.row, pair.col) != (other.row, other.col) for other in kept):

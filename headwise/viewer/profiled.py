@@ -15,10 +15,10 @@ from headwise.profiles.examples import Window, distinct
 from headwise.profiles.profile import DEFAULT_MODEL
 from headwise.viewer.page import page_of
 
-PAIRS = 24  # of each head
+PAIRS = 24  # pairs of each head
 ENTRY = "profile.js"
 
-#: The scores of patterns, and what each is.
+#: The scores of patterns, with a description of each.
 PATTERNS = {
     "previous_token": "The mean weight on the token before.",
     "duplicate_token": "The mean weight on the same token before, of the queries that have one.",
@@ -42,12 +42,12 @@ def profile_page(profile: Profile, *, title: str, serves: bool = False) -> Itera
 
 
 def facts_of_profile(profile: Profile, *, title: str, serves: bool = False) -> dict[str, Any]:
-    """What the page knows, as JSON."""
+    """The data of the page, as JSON."""
     windows = distinct([each for sums in profile.layers for each in sums.examples])
     places = {(window.text, window.start): place for place, window in enumerate(windows)}
     heads = list(profile.heads())
     known = [name for name in PATTERNS if heads and name in heads[0].patterns]
-    # A learned sink is rare: without one its numbers say nothing.
+    # A learned sink is rare: without one its numbers are meaningless.
     measures = [each for each in MEASURES if each.name != "learned_sink" or any(h.means[each.name] for h in heads)]
     names = [each.name for each in measures]
     return {

@@ -54,7 +54,7 @@ def serve(
 def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = False) -> None:
     """Serve a page on which a person types prompts and edits a model's attention, until Ctrl-C.
 
-    `live`: the model. `prompt`: the first one. The rest, and errors: see `serve`; also those of `Live.facts`.
+    `live`: the model. `prompt`: the first one. The other arguments and the errors: see `serve`, also `Live.facts`.
     """
     make = _maker((), title=live.title, live=live, prompt=prompt)
     serve_site(make, title=live.title, port=port, open_page=open_page)

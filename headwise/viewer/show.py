@@ -21,8 +21,8 @@ from headwise.viewer.inputs import inputs_of
 from headwise.viewer.notebook import Inline, Small
 
 MOST = 16  # heads of one output
-SUM_OFF = {torch.bfloat16: 2e-2, torch.float16: 5e-3}  # how far a row's sum may be from 1; else 1e-3
-ZERO = -1e4  # the logarithm that stands for that of 0, whose weight is exactly 0 again
+SUM_OFF = {torch.bfloat16: 2e-2, torch.float16: 5e-3}  # the largest distance of a row's sum from 1; 1e-3 by default
+ZERO = -1e4  # stands for the logarithm of 0; its weight is exactly 0 again
 
 
 def show(
@@ -41,12 +41,12 @@ def show(
         headwise.show(record, heads=5, kind="lines", row="it")
         headwise.show(weights, tokens=tokens)                     a plain tensor [H, Q, K]
 
-    The maps share one colour scale, and all mark the cell that is pointed at. `headwise.view` shows every layer.
+    The maps share one colour scale, and all mark the cell under the pointer. `headwise.view` shows every layer.
 
     Args:
         what: a `Seen` and one `layer` of it, a record, or weights: a tensor or an array [H, Q, K], [B, H, Q, K] or
             [Q, K] whose rows sum to 1 (or are 0), or a list of these and one `layer` of it, as models return with
-            `output_attentions=True`. Weights are shown as they are; of zeros it is not known whether a mask made them.
+            `output_attentions=True`. Weights are shown unchanged; whether a mask made their zeros is unknown.
         heads: a number or several; None = all, at most 16.
         kind: "map", or "lines" between queries and keys.
         tokens: the names of the positions, if `what` has none, in any form that `headwise.text.as_tokens` takes; for
@@ -58,7 +58,7 @@ def show(
         An object that is displayed as the last expression of a cell.
 
     Raises:
-        ArgumentError: an argument has an invalid value; weights that are no weights.
+        ArgumentError: an argument has an invalid value; an array that is not weights.
         DtypeError, ShapeError: `what` is of another type or shape.
         RecordError: a layer that was not recorded, or tokens that do not fit.
     """
@@ -86,7 +86,7 @@ def show(
 
 
 def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int | None]:
-    """What holds the record, the record, and the number of its layer; None = it has none."""
+    """(the Seen with the record, the record, the number of its layer or None)."""
     if isinstance(what, Seen):
         record = one_layer(what, layer)
         one = Seen([record], what.coverage())
@@ -105,8 +105,8 @@ def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int 
 def record_of(weights: Any) -> AttentionRecord:
     """A record of plain weights [H, Q, K], [B, H, Q, K] or [Q, K]: its scores are their logarithms.
 
-    Raises DtypeError, ShapeError and ArgumentError for what are no weights: negative, NaN, rows with another sum than 1
-    (rows of zeros are allowed: such a query attends to nothing).
+    Raises DtypeError, ShapeError and ArgumentError for arrays that are not weights: negative, NaN, rows with another
+    sum than 1 (rows of zeros are allowed: such a query attends to nothing).
     """
     if isinstance(weights, np.ndarray):
         weights = torch.from_numpy(weights)
@@ -117,7 +117,7 @@ def record_of(weights: Any) -> AttentionRecord:
         raise ShapeError(f"show: expected weights [H, Q, K], [B, H, Q, K] or [Q, K]. Received: {list(weights.shape)}")
     off = SUM_OFF.get(weights.dtype, 1e-3)
     a_BHQK = weights.detach().float().cpu()[(None,) * (4 - weights.ndim)]
-    if not bool((a_BHQK >= 0).all()):  # NaN is not, either
+    if not bool((a_BHQK >= 0).all()):  # false for NaN too
         raise ArgumentError("show: weights must be 0 or more. Received: negative ones or NaN; are these scores?")
     sums = a_BHQK.sum(-1)
     wrong = ((sums - 1).abs() > off) & (sums != 0)

@@ -1,4 +1,4 @@
-"""Inputs that a server shows, and what it has found out about their layers."""
+"""The inputs that a server shows, and the results about their layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.viewer.statistics import Numbers, statistics_of
 
 
 class Shown:
-    """The inputs of one run. What is kept about them goes when they go."""
+    """The inputs of one run. Results about them are dropped together with them."""
 
     def __init__(self, name: str, inputs: Sequence[Input]) -> None:
         self.name, self.inputs = name, inputs

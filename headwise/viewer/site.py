@@ -52,8 +52,8 @@ KEPT_BYTES = 2**28
 # The most bytes of a question to the model: a long prompt in UTF-8 with JSON's escapes, and its edits.
 ASKED_BYTES = 2**18
 
-# Statistics of longer layers are estimated from this many rows, and of very long ones from fewer: of at most so many
-# weights, some seconds.
+# Statistics of longer layers are estimated from this many rows, and of very long ones from fewer: from at most so many
+# weights, in some seconds.
 ESTIMATED_ROWS, FEWEST_ROWS, ESTIMATED_CELLS = 256, 32, 2**28
 
 # Sent with every answer. The page's own policy precedes it.
@@ -202,7 +202,7 @@ class Site(Guarded):
         return Response(_bytes(numbers), media_type="application/octet-stream")
 
     async def give_terms(self, request: Request) -> Response:
-        """All that the weights of a row of a head are computed from."""
+        """Everything from which the weights of a row of a head are computed."""
         _, answers = self.layer(request)
         _, heads, q_len, _ = answers.record.shape
         head, row = place_of(request, "head", heads), place_of(request, "row", q_len)
@@ -248,7 +248,7 @@ class Site(Guarded):
 
 
 def rows_of(record: AttentionRecord) -> int:
-    """From how many rows the statistics of a long record are estimated."""
+    """The number of rows from which the statistics of a long record are estimated."""
     return max(FEWEST_ROWS, min(ESTIMATED_ROWS, ESTIMATED_CELLS * record.shape[2] // cost(record)))
 
 

@@ -56,9 +56,9 @@ def cost(record: AttentionRecord) -> int:
 
 
 def rows_of_estimate(record: AttentionRecord, rows: int) -> int | None:
-    """`rows`, if the statistics of so many rows are found sooner than those of all; else None.
+    """`rows`, if the statistics of so many rows are faster than those of all; else None.
 
-    The native kernels look at all rows in the time in which torch looks at a quarter of them.
+    The native kernels process all rows in the time in which torch processes a quarter of them.
     """
     quick = 1 if refuse(record.call) else 4
     return None if record.shape[2] <= quick * rows else rows
@@ -94,11 +94,12 @@ def statistics_of(
 def _induction(
     record: AttentionRecord, tokens: Mapping[int, Tokens], looked_at: int | None
 ) -> dict[int, list[float | None]]:
-    """Prefix matching: the weight on tokens that followed earlier occurrences of the query's token, mean over queries
-    with such occurrences.
+    """Prefix matching: the weight on tokens that followed earlier occurrences of the query's token, mean over queries.
 
-    Only tokens before the query count. Special tokens are ignored, because they are frequent and mean little. Not of
-    very long texts, whose tokens all occur again.
+    Only queries with such occurrences count.
+
+    Only tokens before the query count. Special tokens are ignored, because they are frequent and mean little. Very
+    long texts are left out, because all their tokens occur again.
     """
     found = {}
     for b, each in tokens.items():
@@ -126,7 +127,7 @@ def _repeated(tokens: Tokens) -> list[list[int]]:
 
 
 def _joined(repeated: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-    """The places of several tokens together: a matrix for each would take longer than its cells."""
+    """The places of several tokens together: a matrix for each token would take longer than its cells."""
     block: list[list[int]] = []
     for places in repeated:
         block.append(places)
@@ -136,7 +137,7 @@ def _joined(repeated: Sequence[list[int]]) -> Iterator[list[list[int]]]:
 
 
 def _followed(record: AttentionRecord, block: Sequence[list[int]], rows: Set[int]) -> Tensor:
-    """The weight of these rows on what followed earlier occurrences of their token, summed, for each head [H]."""
+    """The summed weight of these rows on tokens that followed earlier occurrences of their token, for each head [H]."""
     device = record.q.device
     of = {place: number for number, places in enumerate(block) for place in places}
     cols = [place + 1 for place in of if place + 1 < record.shape[3]]

@@ -39,8 +39,8 @@ def view(
     Args:
         seen: a `Seen` of `headwise.watch` or `headwise.load`, a record, or several of them: a list, or a mapping from
             names. The page offers every example of a batch.
-        out: the file to write. None = in a notebook none: the page is shown below the cell. Elsewhere attention.html,
-            and a line on standard error says so.
+        out: the file to write. None = no file in a notebook, where the page is shown below the cell; elsewhere
+            attention.html, with a line on standard error.
         title: the title of the page; None = the first words of the texts.
         images: if tokens are patches of an image, the image: a path of a PNG or JPEG, a PIL image, or pixels [H, W],
             [H, W, 3] or [3, H, W] (uint8, or floats). Or one for each input: a list, a batch [B, 3, H, W], or what an
@@ -49,7 +49,8 @@ def view(
             floats. None = floats beyond 0 to 1 are spread from black to white, and the page says so.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
-        language: that of the page, "en" or "zh"; None = that of each reader's browser. The page has a switch.
+        language: the language of the page, "en" or "zh"; None = the language of each reader's browser. The page has a
+            switch.
 
     Returns:
         The path of the file; in a notebook without `out`, an object that displays the page as the last expression of

@@ -32,7 +32,7 @@ FITS = (
 class Builder:
     """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by its `step`.
 
-    `longest`: by letter, how many rows or columns are allowed where it is not what a person can follow.
+    `longest`: by letter, the most rows or columns, if it differs from what a person can follow.
     """
 
     def __init__(self, longest: Mapping[str, int] = LONGEST_OF) -> None:

@@ -6,8 +6,8 @@ A worksheet (`sheet.py`) is a list of `Step`s; a step holds matrices; a matrix h
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -169,3 +169,29 @@ class Step:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         return tuple(matrix for row in self.grid for matrix in row)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """A computation from the inputs to the output: what the writers read of a worksheet."""
+
+    title: str
+    about: str
+    steps: tuple[Step, ...]
+    output: Matrix
+    notes: tuple[str, ...] = ()
+    dimensions: tuple[tuple[str, str], ...] = field(default=())  # letter, its size: "5", or "4, 8"
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, name: str) -> Matrix:
+        return self.matrices[name]
+
+    @property
+    def matrices(self) -> dict[str, Matrix]:
+        """All matrices by name."""
+        return {matrix.name: matrix for step in self.steps for matrix in step.matrices}

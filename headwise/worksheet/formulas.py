@@ -1,4 +1,4 @@
-"""The formula language: that of a spreadsheet, with names of matrices instead of addresses.
+"""The formula language: spreadsheet formulas, with names of matrices instead of addresses.
 
     MMULT(X,W_Q_1)+b_Q_1                 a whole matrix at once
     EXP(Masked_1[i,j]-Max_1[i,1])        cell by cell: row i, column j, counted from 1; [i,:] is a row, [:,j] a column
@@ -89,7 +89,7 @@ def readable(text: str) -> str:
 
 
 def _number(index: str) -> int:
-    """`3` or `3+2`."""
+    """Parse an index: `3` or `3+2`."""
     return sum(int(part) for part in index.split("+"))
 
 

@@ -111,7 +111,7 @@ class Given:
 
 
 def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys: int) -> NDArray[np.bool_]:
-    """[H or 1, Q, K], True = may attend."""
+    """The mask as an array [H or 1, Q, K], True = may attend."""
     together = with_real(mask, as_real(real, None, keys))
     if together is None:
         return np.ones((1, query.shape[1], keys), dtype=bool)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from headwise.worksheet.description import Matrix, Step
-
-if TYPE_CHECKING:
-    from headwise.worksheet.sheet import Worksheet
+from headwise.worksheet.description import Matrix, Step, Steps
 
 FIRST_ROW = 6  # above it: title, sentence, formula, links
 LONGEST_NAME = 31
@@ -52,7 +48,7 @@ class Place:
         return f"'{self.sheet}'!{xl_range_abs(*self._corners(None, None))}"
 
     def _corners(self, i: int | None, j: int | None) -> tuple[int, int, int, int]:
-        """The first row and column and the last, counted from 0, as XlsxWriter has them."""
+        """The first row and column and the last, counted from 0, as in XlsxWriter."""
         rows, cols = self.matrix.shape
         top, left = self.at(1 if i is None else i, 1 if j is None else j)
         bottom, right = self.at(rows if i is None else i, cols if j is None else j)
@@ -78,7 +74,7 @@ class Sheet:
         return max(place.at(*place.matrix.shape)[0] for place in self.places)
 
 
-def lay_out(sheet: Worksheet) -> list[Sheet]:
+def lay_out(sheet: Steps) -> list[Sheet]:
     """A sheet for each step. Matrices in one row of the grid are side by side, in columns that all rows share."""
     found = []
     for number, step in enumerate(sheet.steps, start=1):

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headwise.language import said
-from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Steps
 from headwise.worksheet.formulas import readable
-
-if TYPE_CHECKING:
-    from headwise.worksheet.sheet import Worksheet
 
 _SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_{}[]<>|#~$!&"})
 
 
-def write_markdown(sheet: Worksheet, path: Path) -> None:
+def write_markdown(sheet: Steps, path: Path) -> None:
     """Write the steps as UTF-8."""
     path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
 
 
-def _lines(sheet: Worksheet) -> Iterator[str]:
+def _lines(sheet: Steps) -> Iterator[str]:
     yield f"# {_plain(sheet.title)}"
     yield from ("", _plain(sheet.about), "")
     yield said(

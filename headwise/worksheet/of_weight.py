@@ -42,7 +42,7 @@ def of_weight(
     >>> sheet.write("weight.xlsx")                    # or .md, .html
 
     Args:
-        what: a record, or a `Seen`; of several layers, `layer` chooses one.
+        what: a record, or a `Seen`; `layer` chooses one of several layers.
         layer: the layer: its number, its name, or a part of its name.
         head: the query head.
         row, col: query and key: a position from 0, or the text of a token; "it:2" is the second "it".
@@ -54,8 +54,8 @@ def of_weight(
         "Scores", "Scaled", "Masked", "Exponentials" and "Weights" [K, 1]; and the number "Weight".
 
     Raises:
-        ArgumentError: no such layer, head, example or token, or several such tokens.
-        RecordError: no layer was chosen, or its name means none or several.
+        ArgumentError: the layer, head, example or token does not exist, or there are several such tokens.
+        RecordError: no layer was chosen, or its name matches none or several.
         WorksheetError: more than 1,024 keys or 512 dimensions, or numbers that are not finite.
     """
     record, (rows, cols) = _found(what, layer, example)
@@ -187,9 +187,9 @@ def _softmax(b: Builder, terms: Terms, s: Matrix) -> Matrix:
     )
 
 
-# --- What is asked for ---------------------------------------------------------------------------------------------
+# --- The requested weight ---------------------------------------------------------------------------------------------
 
-Labels = Tokens | tuple[str, ...] | None  # of an axis
+Labels = Tokens | tuple[str, ...] | None  # the labels of an axis
 
 
 def _found(

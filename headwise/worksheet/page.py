@@ -7,24 +7,20 @@ from collections.abc import Iterator
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headwise.language import language, said
-from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Steps
 from headwise.worksheet.formulas import readable
-
-if TYPE_CHECKING:
-    from headwise.worksheet.sheet import Worksheet
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def write_page(sheet: Worksheet, path: Path) -> None:
+def write_page(sheet: Steps, path: Path) -> None:
     """Write the page as UTF-8."""
     path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
 
 
-def _lines(sheet: Worksheet) -> Iterator[str]:
+def _lines(sheet: Steps) -> Iterator[str]:
     style = resources.files(__name__.rpartition(".")[0]).joinpath("page.css").read_text("utf-8")
     title = escape(sheet.title)
     yield f'<!DOCTYPE html>\n<html lang="{language()}">\n<head>\n<meta charset="utf-8">'

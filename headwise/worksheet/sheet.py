@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.errors import ArgumentError
 from headwise.files import writing
-from headwise.worksheet.description import Matrix, Step
+from headwise.worksheet.description import Steps
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @dataclass(frozen=True, eq=False)
-class Worksheet:
+class Worksheet(Steps):
     """A computation that can be followed from the inputs to the output.
 
     >>> sheet = headwise.worksheet.make(module, x, tokens=["I", "drink"])
@@ -25,27 +25,6 @@ class Worksheet:
     >>> sheet.write("attention.xlsx")                       # or .md, .html
     >>> sheet.show()                                        # in the terminal
     """
-
-    title: str
-    about: str
-    steps: tuple[Step, ...]
-    output: Matrix
-    notes: tuple[str, ...] = ()
-    dimensions: tuple[tuple[str, str], ...] = field(default=())  # letter, its size: "5", or "4, 8"
-
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self.steps)
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, name: str) -> Matrix:
-        return self.matrices[name]
-
-    @property
-    def matrices(self) -> dict[str, Matrix]:
-        """All matrices by name."""
-        return {matrix.name: matrix for step in self.steps for matrix in step.matrices}
 
     def write(self, path: str | Path) -> None:
         """Write the worksheet to a file: a workbook (.xlsx), Markdown (.md) or a page (.html).
@@ -67,7 +46,7 @@ class Worksheet:
         print_worksheet(self, console)
 
 
-def writer_of(path: Path) -> Callable[[Worksheet, Path], None]:
+def writer_of(path: Path) -> Callable[[Steps, Path], None]:
     """The writer for this file name. ArgumentError for another suffix, WorksheetError if XlsxWriter is missing."""
     suffix = path.suffix.lower()
     if suffix == ".xlsx":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -14,17 +13,14 @@ from rich.text import Text
 
 from headwise.language import said
 from headwise.worksheet import colour
-from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, in_lines
-
-if TYPE_CHECKING:
-    from headwise.worksheet.sheet import Worksheet
+from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Steps, in_lines
 
 GIVEN = "blue"
 MARGIN, GAP = 2, 3
 UNBOUNDED = 160  # columns, if there is no terminal
 
 
-def print_worksheet(sheet: Worksheet, console: Console | None = None) -> None:
+def print_worksheet(sheet: Steps, console: Console | None = None) -> None:
     """Print the worksheet, by default to standard output."""
     if console is None:
         console = Console(highlight=False)

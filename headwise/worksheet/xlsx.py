@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import WorksheetError
 from headwise.language import said
-from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix
+from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix, Steps
 from headwise.worksheet.layout import Place, Sheet, lay_out
 from headwise.worksheet.look import FONT, STYLES, WRAPPED, follow_numbers, set_up_printing
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet as Page
 
-    from headwise.worksheet.sheet import Worksheet
 
 OVERVIEW = "Overview"
 HOW = (
@@ -29,7 +28,7 @@ HOW = (
 )
 NUMBER_WIDTH, LABEL_WIDTH, LONGEST_LABEL, GAP = 8.5, 9.0, 26.0, 3.0
 DIGIT = 7  # pixels: the width of a digit, the unit of these widths
-LEAST_COLUMNS = 9  # so that a sentence fits on the narrowest sheet
+LEAST_COLUMNS = 9  # the least columns, so that a sentence fits on the narrowest sheet
 
 
 def load_xlsxwriter() -> Any:
@@ -43,7 +42,7 @@ def load_xlsxwriter() -> Any:
         ) from error
 
 
-def write_workbook(sheet: Worksheet, path: Path) -> None:
+def write_workbook(sheet: Steps, path: Path) -> None:
     """Write the workbook."""
     path.write_bytes(Writer(sheet).written())
 
@@ -51,7 +50,7 @@ def write_workbook(sheet: Worksheet, path: Path) -> None:
 class Writer:
     """A workbook that is being built. Rows and columns are counted from 1, as in `layout.py`."""
 
-    def __init__(self, sheet: Worksheet) -> None:
+    def __init__(self, sheet: Steps) -> None:
         self.file = io.BytesIO()
         self.book = load_xlsxwriter().Workbook(self.file, {"in_memory": True})
         self.sheet, self.layouts = sheet, lay_out(sheet)
@@ -221,7 +220,7 @@ def _lines(text: str, room: float) -> int:
 
 
 def origin(matrix: Matrix) -> str:
-    """Where its numbers come from: "= MMULT(X,W_Q_1)", or that they may be changed."""
+    """The origin of its numbers: "= MMULT(X,W_Q_1)", or a note that they may be changed."""
     formula = matrix.formula
     if formula is None:
         return said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")

@@ -111,6 +111,7 @@ def test_classes_of_the_ini_file(suite: pytest.Pytester) -> None:
     assert not [line for line in listed if "attention: odd.py" in line]
 
 
+@pytest.mark.slow
 def test_an_unknown_finding_in_the_ini_file_is_a_sentence(suite: pytest.Pytester) -> None:
     suite.makeini("[pytest]\nattention = odd.py:Healthy\nattention_ignore = wrong_scale\n")
     suite.path.joinpath("test_mine.py").unlink()

@@ -125,7 +125,7 @@ def _as_plain(
 
 @functools.cache
 def wrong_with_op() -> str | None:
-    """What the installed ONNX Runtime gets wrong with the operator, as the end of a sentence; None = nothing.
+    """The fault of the installed ONNX Runtime with the operator, as the end of a sentence; None = it has no fault.
 
     Runs small calls of each kind that models make, and compares them with PyTorch: grouped heads, values of another
     dimension, causal and other masks, biases, and an empty row, whose output must be 0.

@@ -1,4 +1,4 @@
-"""ONNX, as `headwise export` knows it."""
+"""The description of the format ONNX for `headwise export`."""
 
 from __future__ import annotations
 

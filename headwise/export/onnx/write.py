@@ -46,7 +46,7 @@ def to_onnx(
         metadata: further metadata properties of the model.
 
     Raises:
-        ExportError: it cannot be traced, or ONNX lacks one of its operations.
+        ExportError: the graph cannot be traced, or ONNX lacks one of its operations.
     """
     program = trace(graph, dtype)
     try:

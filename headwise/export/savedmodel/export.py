@@ -27,7 +27,7 @@ def write(order: Order) -> Written:
 
     Raises:
         ArgumentError: a model without a twin, or Keras or TensorFlow is not installed.
-        ExportError: it cannot be written or run, or its outputs differ.
+        ExportError: the model cannot be written or run, or its outputs differ.
     """
     subject, out = order.subject, order.folder / VERSION
     model: nn.Module = subject.model if isinstance(subject, Task) else subject

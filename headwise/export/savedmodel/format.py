@@ -1,4 +1,4 @@
-"""TensorFlow's SavedModel, as `headwise export` knows it."""
+"""The description of the format SavedModel for `headwise export`."""
 
 from __future__ import annotations
 

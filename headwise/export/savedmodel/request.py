@@ -31,7 +31,7 @@ TWINS: dict[type[nn.Module], str] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What to write.
+    """The SavedModel to write.
 
     Args:
         model: a model with a twin.

@@ -1,4 +1,4 @@
-"""PyTorch programs, as `headwise export` knows them."""
+"""The description of the format of PyTorch programs for `headwise export`."""
 
 from __future__ import annotations
 

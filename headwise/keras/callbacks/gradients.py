@@ -26,7 +26,7 @@ class GradientNorms(Logging):
         callbacks.GradientNorms("logs", x[:32], y[:32])
 
         attention/gradient_norm                         all gradients as one vector
-        attention/encoder/gradient_norm                 those of one layer, with all that is in it, by its path
+        attention/encoder/gradient_norm                 one layer, with its inner layers, by its path
         attention/encoder.attention.qkv/gradient_norm
 
     Keras callbacks cannot read the gradients of a training step, so this one computes its own: the gradient of the
@@ -48,7 +48,8 @@ class GradientNorms(Logging):
         prefix: the beginning of the names.
 
     Raises:
-        ArgumentError, DtypeError: an invalid option, named; or, at the start of fit, a model without a loss.
+        ArgumentError, DtypeError: an invalid option; the message names it; or, at the start of fit, a model without a
+            loss.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class GradientNorms(Logging):
         super().on_train_begin(logs)
         if not self.model.trainable_variables:
             raise ArgumentError("GradientNorms: expected a model with trainable weights. Received: a model without any")
-        self._squares, self._batches = None, 0  # it may have been compiled again
+        self._squares, self._batches = None, 0  # the model may have been compiled again
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._of_epoch = 0
@@ -149,7 +150,7 @@ def _by_tensorflow(model: Any) -> Callable[..., list[Tensor]]:
             tape.watch(weights)
             loss = _loss(model, values, batch, scale)
         found = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [_square(tf.convert_to_tensor(each), scale) for each in found]  # an embedding's is sparse
+        return [_square(tf.convert_to_tensor(each), scale) for each in found]  # the gradient of an embedding is sparse
 
     return squares if model.run_eagerly else tf.function(squares, jit_compile=bool(model.jit_compile), autograph=False)
 

@@ -64,7 +64,7 @@ class Logging(keras.callbacks.Callback):
         raise NotImplementedError
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._close()  # of a fit that failed
+        self._close()  # close the file of a fit that failed
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._close()

@@ -24,7 +24,7 @@ Convert = Callable[[nn.Module], Any]
 
 
 def multi_head(module: torch_nn.MultiHeadAttention, convert: Convert) -> Options:
-    """Of a MultiHeadAttention."""
+    """The arguments of a MultiHeadAttention."""
     first: Any = module.qkv if module.is_fused else module.q
     norm = module.q_norm
     return {
@@ -41,7 +41,7 @@ def multi_head(module: torch_nn.MultiHeadAttention, convert: Convert) -> Options
 
 
 def multi_head_latent(module: torch_nn.MultiHeadLatentAttention, convert: Convert) -> Options:
-    """Of a MultiHeadLatentAttention."""
+    """The arguments of a MultiHeadLatentAttention."""
     return {
         **_same(module, "dim", "num_heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_head_dim"),
         **_same(module, "dropout", "scale", "path", "kernel"),
@@ -52,7 +52,7 @@ def multi_head_latent(module: torch_nn.MultiHeadLatentAttention, convert: Conver
 
 
 def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
-    """Of a LatentAttention."""
+    """The arguments of a LatentAttention."""
     reader, out = module.reads[0], module.read_out
     first: Options = cross(reader, convert)  # type: ignore[arg-type]
     among: Any = reader.layers
@@ -74,7 +74,7 @@ def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
 
 
 def cross(module: CrossLayer, convert: Convert) -> Options:
-    """Of a CrossLayer."""
+    """The arguments of a CrossLayer."""
     attention = module.attention
     return {
         **_same(module, "dim", "memory_dim", "norm_first", "query_residual"),
@@ -85,18 +85,18 @@ def cross(module: CrossLayer, convert: Convert) -> Options:
 
 
 def feed_forward(module: FeedForward, convert: Convert) -> Options:
-    """Of a FeedForward."""
+    """The arguments of a FeedForward."""
     bias = module.up.bias is not None
     return {**_same(module, "dim", "hidden_dim", "activation"), "dropout": _rate(module.dropout), "bias": bias}
 
 
 def encoder_layer(module: torch_nn.EncoderLayer, convert: Convert) -> Options:
-    """Of an EncoderLayer, with the attention that it has."""
+    """The arguments of an EncoderLayer, with its attention."""
     return {**_transformer_layer(module, module.attention_norm), "attention": convert(module.attention)}
 
 
 def decoder_layer(module: torch_nn.DecoderLayer, convert: Convert) -> Options:
-    """Of a DecoderLayer, with the attentions that it has."""
+    """The arguments of a DecoderLayer, with its two attentions."""
     return {
         **_transformer_layer(module, module.self_attention_norm),
         "self_attention": convert(module.self_attention),
@@ -105,7 +105,7 @@ def decoder_layer(module: torch_nn.DecoderLayer, convert: Convert) -> Options:
 
 
 def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
-    """Of a ShawRelative."""
+    """The arguments of a ShawRelative."""
     with_values = {"value_dim": module.value_dim} if module.uses_values else {}
     return {
         "head_dim": module.head_dim,
@@ -116,7 +116,7 @@ def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
 
 
 def alike(module: nn.Module, convert: Convert) -> Options:
-    """Of a module that keeps each argument under its own name."""
+    """The arguments of a module that keeps each under its own name."""
     return _same(module, *inspect.signature(type(module)).parameters)
 
 
@@ -185,7 +185,7 @@ def _eps(norm: Any) -> float:
     return float(norm.eps)
 
 
-# What None means for a CrossLayer.
+# The meaning of None for a CrossLayer.
 _OF_WIDTH: dict[str, Callable[[Options], int | None]] = {
     "head_dim": lambda part: None if part["dim"] % part["num_heads"] else part["dim"] // part["num_heads"],
     "value_head_dim": lambda part: part["head_dim"],

@@ -1,6 +1,6 @@
 """`keras.layers.MultiHeadAttention` and `keras.layers.GroupQueryAttention` as ours, and back.
 
-Their projections are [M, H, D], one each for queries, keys, values and the gate; their output's is [H, D, M].
+Their projections are [M, H, D], one each for queries, keys, values and the gate; the output projection is [H, D, M].
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def from_keras(layer: keras.layers.Layer, cls: type[Layer] = MultiHeadAttention)
         kdim=kdim,
         vdim=vdim,
         bias=config["use_bias"],
-        gate=config.get("use_gate", False),  # Keras 3.12 has none, and no sliding window
+        gate=config.get("use_gate", False),  # Keras 3.12 has no gate, and no sliding window
         dropout=config["dropout"],
         seed=config["seed"],
         name=layer.name,
@@ -116,7 +116,7 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
 
 
 def _check_weights(what: str, layer: Any) -> None:
-    """Raise unless the weights are plain, and all trainable or all frozen: one part here is several parts there."""
+    """Raise unless the weights are plain, and all trainable or all frozen: one part here is several parts in Keras."""
     if not layer.built:
         raise ArgumentError(f"{what}: {layer.name!r} is not built: call the layer once")
     parts = _parts(layer) if what == "from_keras" else {part.name: part for part, _ in _layout(layer)}
@@ -138,7 +138,7 @@ def _parts(layer: Any) -> Parts:
 
 
 def _layout(ours: MultiHeadAttention) -> list[tuple[Any, tuple[str, ...]]]:
-    """For each of our parts, the parts of Keras that it joins."""
+    """For each of our parts, the parts of the Keras layer that it joins."""
     separate = [(getattr(ours, name[0]), (name,)) for name in ("query", "key", "value")] if not ours.is_fused else []
     found: list[tuple[Any, tuple[str, ...]]] = [*separate, (ours.out, ("output",))]
     if ours.is_fused:
@@ -181,7 +181,7 @@ def _check_options(config: dict[str, Any], parts: Parts) -> None:
 
 
 def _matrix(kernel: Any, *, into_heads: bool) -> np.ndarray:
-    """[M, H, D] as [M, H · D], or of the output's projection [H, D, M] as [H · D, M]."""
+    """A kernel [M, H, D] as [M, H · D]; or of the output projection, [H, D, M] as [H · D, M]."""
     values = _array(kernel)
     return values.reshape(values.shape[0], -1) if into_heads else values.reshape(-1, values.shape[-1])
 

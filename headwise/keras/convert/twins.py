@@ -45,7 +45,7 @@ def from_torch(
     policy = (dtype_of(module) or keras.config.dtype_policy()) if dtype is None else dtype
     layer = _Maker(kernel, policy).layer(module, cls, **kwargs)
     layer.build(None)
-    # The dtype of a variable is the requested one, that of its value the actual one.
+    # The dtype of a variable is the requested one, the dtype of its value is the actual one.
     made = {keras.backend.standardize_dtype(weight.value.dtype) for weight in layer.weights}
     wrong = made - {keras.dtype_policies.get(policy).variable_dtype}
     if wrong:
@@ -120,7 +120,7 @@ class _Twin:
         options: dict[str, Any] = {}
         for name, value in layer._given.items():
             if name in accepted:
-                value = tuple(value) if isinstance(value, list) else value  # as a config has it
+                value = tuple(value) if isinstance(value, list) else value  # a config has lists
                 options[name] = self.module(value) if isinstance(value, Layer) else value
             elif name not in KERAS_ALONE and value != inspect.signature(type(layer)).parameters[name].default:
                 raise ArgumentError(f"{name}: {_name(cls)} has no such option. Received: {name}={value!r}")

@@ -6,9 +6,9 @@ from keras import ops
 
 from headwise.keras.call import Call, Tensor, attend
 
-BLOCK = 64  # at least so many queries at a time
-CELLS = 2**22  # scores at a time, of all examples and heads: 16 MiB, which a cache still holds some of
-PARTS = 32  # at most, or a compiled program becomes long
+BLOCK = 64  # the least number of queries at a time
+CELLS = 2**22  # scores at a time, of all examples and heads: 16 MiB, which partly fit into a cache
+PARTS = 32  # the most parts, or a compiled program becomes long
 
 
 def block_size(low: int, high: int) -> int:
@@ -39,7 +39,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
         at = ops.minimum(rows, q_len - 1), ops.clip(cols, 0, k_len - 1)
         return attend(call, q[:, :, begin:end], keys, values, *at, valid=valid)[0]
 
-    if isinstance(count, int) and not call.dropout:  # dropout's seed is for all at once
+    if isinstance(count, int) and not call.dropout:  # the seed of dropout is for all blocks at once
         cells = (call.q.shape[0] or 1) * call.q.shape[1] * size * size * (last - first + 1)
         step = max(1, CELLS // cells, -(-count // PARTS))
         parts = [rows_of(i, min(i + step, count)) for i in range(0, count, step)]

@@ -15,7 +15,7 @@ from keras.src.backend import AutocastScope  # which has no public name
 from headwise.keras import masking
 from headwise.keras.call import Call, Tensor, attend, runs_now
 
-ROWS = 256  # at a time: 256 rows of scores of 16k keys and 8 heads are 128 MiB
+ROWS = 256  # rows at a time: 256 rows of scores of 16k keys and 8 heads are 128 MiB
 
 
 def run(call: Call) -> Tensor:
@@ -27,7 +27,7 @@ def run(call: Call) -> Tensor:
     steps = ops.arange(size, dtype="int32")
 
     # Tensors that need gradients are passed as arguments: TensorFlow's recomputation ignores variables of closures. It
-    # would count the gradient of a variable twice, so variables are copied, and not in the dtype of the layer.
+    # would count the gradient of a variable twice, so variables are copied, in their own dtype.
     given = {name: x for name in ("bias", "sinks") if (x := getattr(call, name)) is not None and not callable(x)}
     learned = list(getattr(call.bias, "variables", ())) if callable(call.bias) else []
     with AutocastScope(None):

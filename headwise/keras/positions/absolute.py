@@ -36,7 +36,7 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         o = self._begin(*args, **kwargs)
-        twin = torch_positions.Sinusoidal(**vars(o))  # which checks the options
+        twin = torch_positions.Sinusoidal(**vars(o))  # the twin checks the options
         self.dim, self.base, self.interleaved = twin.dim, twin.base, twin.interleaved
         turns = self.base ** -(np.arange(0, self.dim, 2, dtype=np.float64) / self.dim) / (2.0 * math.pi)  # a position
         per_digit = np.stack([turns * 2.0 ** (DIGIT * j) % 1.0 for j in range(3)])

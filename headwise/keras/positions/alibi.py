@@ -35,7 +35,7 @@ class Alibi(Positions, twin=torch_positions.Alibi):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         o = self._begin(*args, **kwargs)
-        twin = torch_positions.Alibi(**vars(o))  # which checks the options, and has the numbers
+        twin = torch_positions.Alibi(**vars(o))  # the twin checks the options and has the numbers
         self.num_heads, self.max_bias = twin.num_heads, twin.max_bias
         self._slopes = twin.slopes.cpu().numpy()
 

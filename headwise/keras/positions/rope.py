@@ -31,7 +31,7 @@ class Rope(Positions, twin=torch_positions.Rope):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         o = self._begin(*args, **kwargs)
-        twin = torch_positions.Rope(**vars(o))  # which checks the options, and has the numbers
+        twin = torch_positions.Rope(**vars(o))  # the twin checks the options and has the numbers
         self.head_dim, self.rotary_dim = twin.head_dim, twin.rotary_dim
         self.base, self.interleaved, self.scaling = twin.base, o.interleaved, o.scaling
         self.amplitude = twin.amplitude
@@ -52,7 +52,7 @@ class Rope(Positions, twin=torch_positions.Rope):
                 f"length: expected the number of tokens, {self.scaling} depends on it. Received: length=None"
             )
         scaling, dim = self.scaling, self.rotary_dim
-        if isinstance(length, int):  # the twin's own numbers
+        if isinstance(length, int):  # then use the twin's own numbers
             return ops.convert_to_tensor(scaling.frequencies(dim, self.base, length, "cpu").numpy())
         beyond = ops.maximum(ops.cast(length, "float32") - scaling.original_length, 0.0)
         stretched = self.base * (1.0 + scaling.factor * beyond / scaling.original_length) ** (dim / (dim - 2))

@@ -1,5 +1,6 @@
-"""The interface of position schemes: one may rotate queries and keys, add a bias to the scores, and add to the output.
-`headwise.nn.positions.scheme` for Keras tensors.
+"""The interface of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
+
+It is `headwise.nn.positions.scheme` for Keras tensors.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Positions(Layer):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias of the scaled scores of q [B, H, …, r, D] at query_ids and key_ids, […, r] and […, c]: float
-        [1|B, H, …, r, c], where … is nothing or n blocks. Ids may have a leading B, [B, …, r].
+        """The bias of the scaled scores of q [B, H, …, r, D] at query_ids and key_ids, […, r] and […, c].
+
+        It is float [1|B, H, …, r, c], where … is nothing or n blocks. Ids may have a leading B, [B, …, r].
 
         `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is only used to save memory: rows may then
         differ by a constant, which does not change the softmax. It is None if the ids are only a part.
@@ -47,7 +49,7 @@ class Positions(Layer):
         raise NotImplementedError
 
     def values(self, weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """The tensor to add to the output, [B, H, Q, E]; weights [B, H, Q, K], ids [S] or [B, S]."""
+        """The tensor that is added to the output, [B, H, Q, E]; weights [B, H, Q, K], ids [S] or [B, S]."""
         raise NotImplementedError
 
     def check(self, num_heads: int, head_dim: int) -> None:

@@ -31,9 +31,9 @@ def watch(model: keras.layers.Layer, *, tokens: Any = None, **options: Any) -> W
 
     It records the layers of headwise.keras, keras.layers.MultiHeadAttention, GroupQueryAttention and Attention with
     their subclasses, and keras.ops.dot_product_attention in any layer; on PyTorch also matmul, softmax, matmul. Other
-    layers called attention are listed by `seen.coverage()` as missed. Inside the context predict, evaluate and fit run
-    eagerly; nothing is recorded in functions that other code compiled. Layers are named by their names in functional
-    and sequential models, otherwise by their attributes.
+    layers whose class name says attention are listed by `seen.coverage()` as missed. Inside the context predict,
+    evaluate and fit run eagerly; nothing is recorded in functions that other code compiled. Layers are named by their
+    names in functional and sequential models, otherwise by their attributes.
 
     On TensorFlow and JAX, tensors are copied. The options are those of `headwise.watch`; gradients needs PyTorch.
 

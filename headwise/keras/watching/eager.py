@@ -17,7 +17,7 @@ NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outpu
 
 @contextlib.contextmanager
 def eagerly(model: keras.layers.Layer) -> Iterator[Callable[[], Iterable[str]]]:
-    """Within the context, the model and every model in it run layer by layer. Yields what gives the notes."""
+    """Within the context, the model and every model in it run layer by layer. Yields a function that gives notes."""
     models = [layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)]
     models = [each for each in models if not each.run_eagerly or is_changed(("run_eagerly", id(each)))]
     with contextlib.ExitStack() as stack:
@@ -42,13 +42,13 @@ def _change(model: keras.Model) -> Undo:
 
 
 def _sameness(model: keras.Model) -> Callable[[], bool]:
-    """What tells whether `compile` was not called since."""
+    """A function that tells whether `compile` has not been called since."""
     loss = getattr(model, "_compile_loss", None)
     return lambda: bool(model.run_eagerly) and getattr(model, "_compile_loss", None) is loss
 
 
 def _ran(model: keras.Model) -> Callable[[], bool]:
-    """What tells whether predict, evaluate or fit has run eagerly since."""
+    """A function that tells whether predict, evaluate or fit has run eagerly since."""
     is_same = _sameness(model)
     return lambda: _compiles(model) and is_same() and any(getattr(model, name, None) is not None for name in _COMPILED)
 

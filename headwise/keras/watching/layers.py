@@ -1,5 +1,6 @@
-"""Reads the computations of Keras layers: MultiHeadAttention, GroupQueryAttention, Attention and their subclasses; and
-keras.ops.dot_product_attention in any layer.
+"""Reads the computations of Keras attention layers, and of keras.ops.dot_product_attention in any layer.
+
+The layers are MultiHeadAttention, GroupQueryAttention, Attention and their subclasses.
 
 A result is kept only if it reproduces the layer's output. Layers are changed only during a call.
 """
@@ -68,7 +69,7 @@ _READERS: Scope[Reader] = Scope()
 @contextlib.contextmanager
 def read_operations(reader: Reader) -> Iterator[None]:
     """Within the context, keras.ops.dot_product_attention reports its computation to the reader."""
-    # keras.ops looks it up there at each call.
+    # keras.ops looks the function up there at each call.
     change = functools.partial(replaced, keras.src.backend.nn, "dot_product_attention", _reading)
     with changed("keras.ops.dot_product_attention", change), _READERS.open(reader):
         yield
@@ -103,7 +104,7 @@ def instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., 
             del attributes[name]
 
 
-# keras.layers.MultiHeadAttention and GroupQueryAttention.
+# Readers of keras.layers.MultiHeadAttention and GroupQueryAttention.
 
 
 def _multi_head(reader: Reader, layer: keras.layers.Layer) -> Callable[[Callable[..., Any]], Any]:
@@ -130,7 +131,7 @@ def _multi_head(reader: Reader, layer: keras.layers.Layer) -> Callable[[Callable
 def _heard(
     reader: Reader, layer: keras.layers.Layer, read: Callable[[Mapping[str, Any], Any, str], None]
 ) -> Callable[[Callable[..., Any]], Any]:
-    """What makes of a method of a layer one whose arguments and result are read, too."""
+    """A function that wraps a method of a layer so that its arguments and its result are read."""
 
     def make(original: Callable[..., Any]) -> Any:
         how = f"keras.layers.{_library_name(layer)}"
@@ -167,7 +168,7 @@ def _by_head(x: Tensor) -> torch.Tensor:
         return to_torch(x).transpose(1, 2)
 
 
-# keras.layers.Attention.
+# Reader of keras.layers.Attention.
 
 
 def _scores(pair: list[Tensor]) -> Callable[[Callable[..., Any]], Any]:
@@ -201,7 +202,7 @@ def _weighted(reader: Reader, layer: keras.layers.Layer, pair: list[Tensor]) -> 
     return _heard(reader, layer, read)
 
 
-# Common to all of them.
+# Common to all readers.
 
 
 def _read(

@@ -1,4 +1,4 @@
-"""The layers of a watched Keras model: their paths, which of them runs, how often, and what each computes in a run."""
+"""The layers of a watched Keras model: their paths, which layer runs, how often, and what it computes in a run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Layers(Parts):
         return self.here() is None
 
     def closed(self, known: Set[str]) -> Iterator[CallSite]:
-        """The layers called attention that ran and of which nothing was seen, on whatever backend."""
+        """The layers whose class name says attention, that ran, and of which nothing was seen, on any backend."""
         self._find()
         alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
         for path, layer in alike.items():
@@ -114,7 +114,7 @@ class Layers(Parts):
 
     def _name_of(self, layer: keras.layers.Layer) -> str | None:
         if id(layer) not in self._names and id(layer) not in self._strangers:
-            self._find()  # made on the first call, perhaps
+            self._find()  # layers may be made in the first call
             if id(layer) not in self._names:
                 self._strangers[id(layer)] = layer
         return self._names.get(id(layer))
@@ -155,7 +155,7 @@ class Reader:
                     self._watcher.refuse(place, Refusal(reason))
 
     def seen(self, call: AttentionCall, out: torch.Tensor, arrange: Arrange, how: str, weight: Any = None) -> None:
-        """A computation was read; `weight` is W_O [H, E, M] where it is known."""
+        """Report a computation that was read; `weight` is W_O [H, E, M] if it is known."""
         place = self.layers.here()
         if place is not None:
             event = Event(call, out, arrange, how)

@@ -9,7 +9,7 @@ import keras
 
 
 def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Every layer by its path; that of the model is "". A layer in several places has its first path.
+    """Every layer by its path; the path of the model is "". A layer in several places has its first path.
 
     A layer of a functional or sequential model is called by its name, any other by its attribute, "encoder.0.mlp", or
     by its name if the attribute is private.
@@ -20,7 +20,7 @@ def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
     def walk(layer: keras.layers.Layer, path: str) -> None:
         if id(layer) in found:
             return
-        while path in layers:  # two layers of one name
+        while path in layers:  # two layers have the same name
             path += "_"
         found[id(layer)], layers[path] = path, layer
         for name, part in _parts(layer):
@@ -32,7 +32,7 @@ def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 def _parts(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Layer]]:
     """The sublayers of a layer, with their names."""
-    # A model that is sequential or functional: its layers have names and are not attributes.
+    # In a sequential or functional model, layers have names and are not attributes.
     if isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Model) and hasattr(layer, "_operations")):
         for part in layer.layers:
             yield _dotless(part.name), part

@@ -34,7 +34,7 @@ _thread = threading.local()
 
 
 def running() -> tuple[Running, ...]:
-    """The calls of this thread that have not ended, the innermost last; none while a model is only being built."""
+    """The calls of this thread that have not ended, the innermost last; empty while a model is only being built."""
     calls: tuple[Running, ...] = getattr(_thread, "calls", ())
     return calls
 
@@ -68,7 +68,7 @@ _TOLD: Scope[Before] = Scope()
 
 @contextlib.contextmanager
 def told_of_calls(before: Before) -> Iterator[None]:
-    """Inside, each call of a layer that runs there runs inside `before(call)`."""
+    """Within the context, each call of a layer runs inside `before(call)`."""
     change = functools.partial(replaced, keras.layers.Layer, "__call__", _telling)
     with changed("calls of Keras layers", change), _TOLD.open(before):
         yield

@@ -1,6 +1,6 @@
-"""The families of encoders that `headwise.Bert` reads: one file each, with what its checkpoints call the parts.
+"""The families of encoders that `headwise.Bert` reads: one file each, with the names of parts in its checkpoints.
 
-Another one is its file and its entry in `FAMILIES`.
+To add a family, add its file and its entry in `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
-    """The family of a checkpoint, by its config.json; None = it is of no family here."""
-    model_type = config.get("model_type", "bert")  # those of 2018 do not say it
+    """The family of a checkpoint, by its config.json; None = its family is not known here."""
+    model_type = config.get("model_type", "bert")  # configs of 2018 lack it
     return next((each for each in FAMILIES.values() if model_type in each.model_types), None)
 
 
 def read_config(config: Mapping[str, Any]) -> BertConfig:
-    """The shape that a Hugging Face config.json describes; what it leaves out is as in BERT-base.
+    """The shape that a Hugging Face config.json describes; missing entries are as in BERT-base.
 
     Raises:
-        CheckpointError: it describes an architecture of no family, or one that is not computed here.
+        CheckpointError: its architecture is of no known family, or cannot be computed here.
     """
     family = family_of(config)
     if family is None:

@@ -1,4 +1,4 @@
-"""The shape of an encoder: BERT's, and what the families that came after it do otherwise."""
+"""The shape of an encoder: that of BERT, and the differences of later families."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from headwise.errors import ArgumentError
 from headwise.nn.feed_forward import Activation
 
-ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: ours
+ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: our name
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -19,13 +19,13 @@ GATED: dict[str, Activation] = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "sil
 
 @dataclass(frozen=True)
 class ModernLayers:
-    """Layers as ModernBERT's (Warner et al. 2024, arXiv:2412.13663, section 2.1).
+    """Layers like those of ModernBERT (Warner et al. 2024, arXiv:2412.13663, section 2.1).
 
-    Norms stand before each branch, but the first attention has none; one more stands at the end. Feed-forward networks
+    A norm is before each branch, except the first attention, and one at the end. Feed-forward networks
     have a gate. Positions are rotary. Local layers see `window` neighbours on each side.
 
     Raises:
-        ArgumentError: a value that no such layers can have.
+        ArgumentError: a value that is impossible for such layers.
     """
 
     local_layers: tuple[int, ...] = ()
@@ -41,23 +41,23 @@ class ModernLayers:
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT, or of an encoder of its kind; the defaults are BERT-base.
+    """The shape of a BERT, or of a similar encoder; the defaults are BERT-base.
 
-    `initializer_range` is the deviation of the weights that training begins with. 0.02 suits widths near 768; a narrow
-    model whose scores then all begin near 0 learns sooner from `dim ** -0.5`.
+    `initializer_range` is the standard deviation of the initial weights. 0.02 suits widths near 768; a narrow
+    model, whose scores would all begin near 0, learns faster with `dim ** -0.5`.
 
     Args:
         max_positions: the most tokens of a text.
-        num_token_types: 0 = there are none (DistilBERT, MPNet, ModernBERT).
-        family: one of `headwise.models.families`: how a checkpoint calls the parts.
-        embedding_dim: of the embeddings, where a linear map makes `dim` of it (ELECTRA); None = `dim`.
-        first_position: row of the first token in the table of positions (RoBERTa, MPNet: 2). Where it is not 0,
+        num_token_types: 0 = no token types (DistilBERT, MPNet, ModernBERT).
+        family: one of `headwise.models.families`: it has the names of parts in a checkpoint.
+        embedding_dim: width of the embeddings, if a linear map turns it into `dim` (ELECTRA); None = `dim`.
+        first_position: row of the first token in the table of positions (RoBERTa, MPNet: 2). If it is not 0,
             padding does not count.
-        relative_buckets: of relative positions, a bias that all layers share (MPNet); 0 = none.
-        modern: layers as ModernBERT's, and no table of positions; None = layers as BERT's.
+        relative_buckets: number of buckets of relative positions, a bias that all layers share (MPNet); 0 = none.
+        modern: layers like ModernBERT's, and no table of positions; None = layers like BERT's.
 
     Raises:
-        ArgumentError: a value that no such encoder can have.
+        ArgumentError: a value that is impossible for such an encoder.
     """
 
     vocab_size: int = 30522
@@ -80,7 +80,7 @@ class BertConfig:
     modern: ModernLayers | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.modern, dict):  # from JSON
+        if isinstance(self.modern, dict):  # it comes from JSON
             object.__setattr__(self, "modern", ModernLayers(**self.modern))
         for field in fields(self):
             value = getattr(self, field.name)
@@ -102,7 +102,7 @@ class BertConfig:
 
     @property
     def embedding_width(self) -> int:
-        """Dimensions of the embeddings."""
+        """The width of the embeddings."""
         return self.dim if self.embedding_dim is None else self.embedding_dim
 
     @property
@@ -112,7 +112,7 @@ class BertConfig:
 
     @property
     def is_bert(self) -> bool:
-        """Whether all is as in BERT, the embeddings too, whatever the parts are called in a checkpoint."""
+        """Whether everything is as in BERT, also the embeddings; the names in a checkpoint do not matter."""
         return (
             self.has_bert_layers
             and self.embedding_dim is None
@@ -121,7 +121,7 @@ class BertConfig:
         )
 
     def require_bert(self, what: str) -> None:
-        """ArgumentError unless `is_bert`; `what` computes nothing else."""
+        """Raise ArgumentError unless `is_bert`; `what` names the code that needs it."""
         if not self.is_bert:
             raise ArgumentError(
                 f"{what}: expected a BERT. Received: family={self.family!r}, which is computed otherwise"

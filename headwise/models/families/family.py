@@ -1,4 +1,4 @@
-"""`Family`: how the checkpoints of one kind of encoder say what `headwise.Bert` is to be, and name its tensors."""
+"""`Family`: how checkpoints of one kind of encoder describe a `headwise.Bert` and name its tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError, CheckpointError
 from headwise.models.families.config import BertConfig
 
-# Buffers that older versions of transformers saved: 0, 1, 2 …, zeros, frequencies. Nothing in them is learned.
+# Buffers that older versions of transformers saved: 0, 1, 2 …, zeros, frequencies. They are not learned.
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 
 
@@ -21,13 +21,14 @@ class Family:
 
     Args:
         name: `BertConfig.family`.
-        model_types: what config.json calls it.
-        prefix: what stands before the encoder's tensors where a head stands on it.
-        settings: our option: the one of config.json.
-        tensors: our modules: theirs, under their names without the layer's; several are separated by spaces. Ours
+        model_types: its names in config.json.
+        prefix: the prefix of the encoder's tensors in a model with a head.
+        settings: our option: the entry of config.json.
+        tensors: our modules: their modules, by names without the layer; several are separated by spaces. Ours
             concatenated along their rows are theirs concatenated.
-        own: further options, worked out from config.json. It raises CheckpointError for what is not computed here.
-        layer: what stands before the number of a layer.
+        own: further options, derived from config.json. It raises CheckpointError for options that are not supported
+            here.
+        layer: the prefix of the number of a layer.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Family:
     layer: str = "encoder.layer."
 
     def config(self, config: Mapping[str, Any]) -> BertConfig:
-        """What a config.json says."""
+        """The config that a config.json describes."""
         for flag in ("is_decoder", "add_cross_attention"):
             if config.get(flag):
                 raise CheckpointError(f"{flag}: expected an encoder, not a decoder. Received: {flag}=true")
@@ -54,7 +55,7 @@ class Family:
             raise CheckpointError(f"config.json: {cause}") from cause
 
     def encoder_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The encoder's and pooler's, under the names of a bare encoder saved today."""
+        """The tensors of the encoder and pooler, under the names of a bare encoder in current files."""
         prefix = self.prefix if any(name.startswith(self.prefix) for name in tensors) else ""
         named = {
             # Checkpoints converted from TensorFlow call the scale and shift of a LayerNorm gamma and beta.
@@ -74,7 +75,7 @@ class Family:
         }
 
     def places(self, parameters: Iterable[str]) -> list[tuple[list[str], list[str]]]:
-        """Ours and theirs: names of parameters that hold the same, concatenated along their rows.
+        """(our names, their names) of parameters that are equal when concatenated along their rows.
 
         `layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in BERT's checkpoints.
         """

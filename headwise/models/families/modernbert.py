@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024, arXiv:2412.13663).
 
-In training `dropout` falls on the embeddings and on what each branch adds. Checkpoints were trained without any.
+In training `dropout` applies to the embeddings and to the output of each branch. Checkpoints were trained without it.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def _own(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The numbers of the layers that see neighbours only: listed, or all but each third (of older configs)."""
+    """The numbers of the layers that see only neighbours: listed, or all except each third layer (in older configs)."""
     types = config.get("layer_types")
     if types is None:
         every, count = config.get("global_attn_every_n_layers", 3), config.get("num_hidden_layers", 22)

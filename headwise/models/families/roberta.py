@@ -12,7 +12,7 @@ from headwise.models.families.family import Family
 
 
 def counted(config: Mapping[str, Any], padding: Any) -> dict[str, Any]:
-    """`first_position`, and how many positions that leaves of those in config.json."""
+    """`first_position`, and the number of positions in config.json that remain."""
     rows = config.get("max_position_embeddings", 512)
     if type(padding) is not int or padding < 0 or type(rows) is not int:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint as the parameters of a model: each has one place, and every place a tensor."""
+"""The tensors of a checkpoint as the parameters of a model: each tensor has one place, and each place one tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.models.families.family import Family
 
 
 def check_sizes(family: Family, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """CheckpointError if the config speaks of a model of another size, before one of that size is built."""
+    """Raise CheckpointError if the config describes a model of another size, before such a model is built."""
     layers = {name[len(family.layer) :].split(".")[0] for name in tensors if name.startswith(family.layer)}
     sizes = {"num_layers": (config.num_layers, len(layers))}
     width = "dim" if config.embedding_dim is None else "embedding_dim"
@@ -42,7 +42,7 @@ def match(family: Family, model: nn.Module, tensors: Mapping[str, Tensor]) -> di
     """Each of the model's parameters by our name.
 
     Raises:
-        CheckpointError: a tensor that the model has not, that the checkpoint has not, or of another shape or kind.
+        CheckpointError: a tensor that the model or the checkpoint lacks, or one of another shape or kind.
     """
     own = dict(model.named_parameters())
     places = family.places(own)
@@ -68,7 +68,7 @@ def match(family: Family, model: nn.Module, tensors: Mapping[str, Tensor]) -> di
 
 
 def named(family: Family, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """The other way: parameters of ours by their names in a checkpoint, on the CPU."""
+    """The reverse: our parameters by their names in a checkpoint, on the CPU."""
     own = {name: parameter.detach().cpu() for name, parameter in parameters}
     found: dict[str, Tensor] = {}
     for ours, theirs in family.places(own):

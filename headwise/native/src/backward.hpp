@@ -2,21 +2,21 @@
 //
 //     P = exp(s - lse),  dV = P^T dO,  dS = scale P (dO V^T - rowsum(dO out)),  dQ = dS K,  dK = dS^T Q
 //
-// (Dropout: P in dV and dO V^T are of the weights that are kept. Softcap: its slope is a factor of dS. The gradient of a
-// bias is dS before slope and scale, that of ALiBi's slopes the sum of these times the negative distances, that of a sink
-// the sum of -exp(sink - lse) rowsum(dO out).)
+// With dropout, dV and dO V^T use the weights that are kept. With softcap, its slope is a factor of dS. The gradient of
+// a bias is dS before slope and scale; the gradient of ALiBi's slopes is the sum of these times the negative distances;
+// the gradient of a sink is the sum of -exp(sink - lse) rowsum(dO out).
 //
-// rowsum(dO out) has the rounding of `out`, which in half precision is large. With few keys it is computed from P instead,
-// before any dS. Otherwise the sum of dS over the keys of a row, which would be 0, says how far it is off. The gradients
-// of slopes and sinks, each one sum over all pairs, are corrected by that.
+// rowsum(dO out) has the rounding error of `out`, which is large in half precision. With few keys it is computed from
+// P instead, before any dS. Otherwise the sum of dS over the keys of a row, which should be 0, is its error. The
+// gradients of slopes and sinks, each one sum over all pairs, are corrected by it.
 //
-// Where scores are large, their rounding is too, and in another order they are others than those that lse is of: it is
-// then found again first.
+// Large scores have large rounding errors, and in another order of summation they are not the scores that lse was
+// computed from: lse is then computed again first.
 //
-// Scores are computed transposed, a row a key: P^T and dS^T are then the left sides that dV and dK need, and the right
-// side of dQ^T = K^T dS^T. A piece of work is one key head, or some of its queries: then the shares of the pieces in dK
-// and dV are added in their order. How the work is cut depends on the shapes alone, so the number of threads changes no
-// result.
+// Scores are computed transposed, with one row per key: P^T and dS^T are then the left sides that dV and dK need, and
+// the right side of dQ^T = K^T dS^T. A piece of work is one key head with all its queries, or with some of them: the
+// shares of these pieces in dK and dV are added in the order of the pieces. How the work is cut depends only on the
+// shapes, so the number of threads does not change the result.
 #pragma once
 
 #include "tile.hpp"
@@ -24,8 +24,8 @@
 namespace ISA {
 
 constexpr int64_t QUERIES = 640 << 10; // bytes of packed queries in a chunk
-constexpr int64_t PART = 32;           // of a tile's queries and of a block's keys: as small as tiles of AMX allow
-constexpr int64_t FEW_BLOCKS = 4;      // of keys: so few are all held, with the scores of a tile
+constexpr int64_t PART = 32;           // queries or keys that are computed together: as few as tiles of AMX allow
+constexpr int64_t FEW_BLOCKS = 4;      // up to so many blocks of keys are all kept, with the scores of a tile
 
 template <class T>
 struct Backward {
@@ -36,14 +36,14 @@ struct Backward {
     const hw_attention& call;
     const int64_t b, g, first_tile, past_tile;
     float *dk, *dv; // [keys, dw], [keys, ew]: where the piece adds its share
-    double *dslopes, *dsinks; // [heads]: and here
+    double *dslopes, *dsinks; // [heads]: the same for slopes and sinks
     const int64_t du = P::units(call.D), eu = P::units(call.E);
     const int64_t dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS), dr = up(call.D, ROWS);
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
     const int64_t packed_tile = TILE * (du + eu + (dw + ew) / T::PAIR + dr + 7) * 4; // bytes
     int64_t chunk_tiles = 0;
 
-    // Of each tile of the chunk, one head after the other.
+    // The packed data of one tile of the chunk. Tiles of one head after the other.
     struct Queries {
         unit *qt, *dot; // [du, 64], [eu, 64]
         unit *q, *dout; // [64, dw], [64, ew]
@@ -52,15 +52,15 @@ struct Backward {
         int32_t* drops;                   // [64]
         float *rest, *steep, *far;        // [64]: sums over the keys of dS, of dS times distance, of P times distance
     };
-    // Of a block of keys, and its pairs with a tile.
+    // The packed data of a block of keys, and its pairs with a tile.
     struct Keys {
         unit *k, *v, *kt;           // [64, du], [64, eu], [dr, 64]
         float *scores, *dp, *bias; // [64, 64] keys by queries
     };
     const int64_t blocks = (call.K + TILE - 1) / TILE;
     const bool few = blocks <= FEW_BLOCKS;
-    const bool plain = are_products(call);                  // then scores stay products
-    const float natural = plain ? (float)call.scale : 1.0f; // what makes them scores
+    const bool plain = are_products(call);                  // then `scores` holds products
+    const float natural = plain ? (float)call.scale : 1.0f; // the factor from products to scores
     const float factor = natural * LOG2E;
     Keys slots[FEW_BLOCKS] = {}; // of all blocks, if they are few; else the first one, of one after the other
     Weight *p = nullptr, *ds = nullptr;             // the same as the left side of a product
@@ -147,7 +147,7 @@ struct Backward {
         P::right(dtype, row_of(td, h, q), td.stride[2], td.stride[3], some, call.E, ew, x.dout);
         std::memset(x.dqt, 0, 4 * TILE * dr);
         std::memset(x.rest, 0, 3 * 4 * TILE);
-        for (int64_t r = 0; r < TILE; r++) x.highest[r] = 0, x.log_sum[r] = INFINITY, x.delta[r] = 0; // nothing is seen
+        for (int64_t r = 0; r < TILE; r++) x.highest[r] = 0, x.log_sum[r] = INFINITY, x.delta[r] = 0; // sees no key
         const int64_t at = (b * call.H + h) * call.Q + q;
         for (int64_t r = 0; r < some; r++) {
             if (call.log_sum[at + r] != -INFINITY) {
@@ -180,8 +180,8 @@ struct Backward {
         for (int64_t r = 0; r < rows; r += ROWS) T::product(least(ROWS, rows - r), a + r * rs, rs, 1, (const float*)right_side, bs, n, c + r * cs, cs, columns, add);
     }
 
-    // The pairs of a tile's queries, from q, and a block's keys, from `key`: query i sees the keys [lo[i], hi[i]) of the
-    // block, apart from its bits; whole: all see all.
+    // The pairs of a tile's queries, from query q, and a block's keys, from key `key`: query i sees the keys
+    // [lo[i], hi[i]) of the block that the bits of the block allow; `whole`: all queries see all keys.
     struct Pairs {
         int64_t h, q, key, keys;
         Block block;
@@ -199,7 +199,7 @@ struct Backward {
         }
     };
 
-    // All keys, few, for one tile.
+    // Score a tile with all blocks of keys, when they are few.
     void all_keys(int64_t h, int64_t tile, const Queries& x) {
         const Sight sight = sight_of(call, b, h, tile);
         for (int64_t i = sight.first; i < sight.past; i++) score(Pairs(call, h, tile, sight, sight.block(i)), x, slots[sight.block(i).number]);
@@ -252,7 +252,7 @@ struct Backward {
         vi seen;
     };
 
-    // The same of any block, with options.
+    // The same for any block, with options.
     void weigh(int64_t j, const Pairs& pairs, const Queries& x, const Keys& y) {
         for (int64_t i = 0; i < pairs.columns; i += W) {
             const Weighed a = weighed(j, i, pairs, x, y);
@@ -321,8 +321,8 @@ struct Backward {
         return found;
     }
 
-    // highest and log_sum of a tile's rows, from the scores as they are here. (They are not as forward has them where it
-    // reads keys where they are: with few queries.)
+    // Compute highest and log_sum of a tile's rows from the scores as they are computed here. (The forward pass has
+    // other scores for calls with few queries, which read keys in place.)
     void normalise(int64_t h, int64_t tile, const Queries& x) {
         const Sight sight = sight_of(call, b, h, tile);
         float tops[TILE], totals[TILE] = {};
@@ -341,15 +341,15 @@ struct Backward {
         }
         for (int64_t r = 0; r < TILE; r++) {
             double total = totals[r];
-            if (!(total > 0.0)) continue; // nothing is seen, or NaN
+            if (!(total > 0.0)) continue; // the row sees no key, or has NaN
             if (call.sinks) total += std::exp2(((double)call.sinks[h] - (double)tops[r] * natural) * LOG2E);
             x.highest[r] = tops[r], x.log_sum[r] = (float)std::log2(total);
         }
     }
 
-    // Of a tile whose scores are all held: weights that add up to 1, although scores may be rounded in another order than
-    // forward, and delta from them (as what it differs by from that of `out`: so equal values leave the least rounding).
-    // False: the weights of a row are far from that.
+    // For a tile whose scores are all kept: make its weights add up to 1, although its scores may be rounded in another
+    // order than in the forward pass, and compute delta from them, as a correction to the delta of `out`, which has
+    // less rounding. Returns false if the weights of a row add up to another number by far.
     bool find_delta(int64_t h, int64_t tile, const Sight& sight, const Queries& x) const {
         float sums[TILE] = {}, totals[TILE] = {};
         for (int64_t n = sight.first; n < sight.past; n++) {
@@ -357,10 +357,10 @@ struct Backward {
             for (int64_t i = 0; i < pairs.columns; i += W) {
                 const vf delta = load(x.delta + i);
                 for (int64_t j = 0; j < pairs.rows;) {
-                    vf sum{}, total{}; // of 8 keys: sums of sums are rounded less
+                    vf sum{}, total{}; // sums over 8 keys: sums of sums have smaller rounding errors
                     for (const int64_t past = j + 8; j < past; j++) {
                         const Weighed a = weighed(j, i, pairs, x, slots[pairs.block.number]);
-                        sum += a.seen ? a.p * (a.dp - delta) : vf{}, total += a.p; // (a key that is not seen may have NaN)
+                        sum += a.seen ? a.p * (a.dp - delta) : vf{}, total += a.p; // (keys that are not seen may have NaN)
                     }
                     store(sums + i, load(sums + i) + sum), store(totals + i, load(totals + i) + total);
                 }
@@ -371,7 +371,7 @@ struct Backward {
             const float sink = call.sinks ? of_sink(h, r, x) : 0.0f, total = totals[r] + sink;
             const bool near = total > 0.5f && total < 2.0f; // not 0, nor NaN
             if (near) x.log_sum[r] += std::log2(total);
-            found &= near || x.log_sum[r] == INFINITY; // it sees nothing
+            found &= near || x.log_sum[r] == INFINITY; // the row sees no key
             x.delta[r] += near ? (sums[r] - sink * x.delta[r]) / total : 0.0f;
         }
         return found;
@@ -382,7 +382,7 @@ struct Backward {
         return (float)std::exp2(((double)call.sinks[h] - (double)x.highest[r] * natural) * LOG2E - x.log_sum[r]);
     }
 
-    // Keys by queries.
+    // The bias of a block, as a table of keys by queries.
     void gather_bias(const Pairs& pairs, float* bias) const {
         const hw_tensor& t = call.bias;
         const float* x = (const float*)t.data + b * t.stride[0] + pairs.h * t.stride[1] + pairs.q * t.stride[2] + pairs.key * t.stride[3];
@@ -391,7 +391,7 @@ struct Backward {
             for (int64_t i = 0; i < least(TILE, call.Q - pairs.q); i++) bias[j * TILE + i] = x[i * t.stride[2] + j * t.stride[3]];
     }
 
-    // What `weigh` left in place of the bias.
+    // Add the gradients that `weigh` left in place of the bias.
     void add_bias(const Pairs& pairs, const float* bias) {
         const hw_tensor& t = call.d_bias;
         float* x = (float*)t.data + b * t.stride[0] + pairs.h * t.stride[1] + pairs.q * t.stride[2] + pairs.key * t.stride[3];
@@ -399,10 +399,10 @@ struct Backward {
             for (int64_t j = 0; j < pairs.keys; j++) x[i * t.stride[2] + j * t.stride[3]] += bias[j * TILE + i];
     }
 
-    // A tile's share in the gradients of its head's slope and sink.
+    // Add a tile's share in the gradients of its head's slope and sink.
     void add_sums(int64_t head, int64_t tile, const Queries& x) {
         for (int64_t r = 0; r < least(TILE, call.Q - tile * TILE); r++) {
-            if (x.log_sum[r] == INFINITY) continue; // it sees nothing
+            if (x.log_sum[r] == INFINITY) continue; // the row sees no key
             const double share = call.sinks ? of_sink(g * heads + head, r, x) : 0.0;
             const double off = x.rest[r] - share * x.delta[r]; // 0 if delta were exact
             dslopes[head] -= x.steep[r] - off * x.far[r];
@@ -419,8 +419,8 @@ struct Backward {
     }
 };
 
-// Of the keys of a block the sum of the parts, whose rows have `width` numbers, a multiple of W. From one part to the next
-// it is `step` numbers.
+// The sum of the parts for the keys of a block. A row has `width` numbers, a multiple of W; the next part is `step`
+// numbers further on.
 static void join_keys(const hw_attention& call, const hw_tensor& t, int64_t n, int64_t matrix, int64_t key, const float* x, int64_t width, int64_t parts, int64_t step) {
     for (int64_t r = key; t.data && r < least(call.K, key + TILE); r++) {
         const int64_t at = matrix / call.G * t.stride[0] + matrix % call.G * t.stride[1] + r * t.stride[2];
@@ -436,8 +436,8 @@ static void join_keys(const hw_attention& call, const hw_tensor& t, int64_t n, i
 template <class T>
 static int64_t backward(const hw_attention& call) {
     const int64_t all = (call.Q + TILE - 1) / TILE, matrices = call.B * call.G, heads = call.H / call.G;
-    const int64_t parts = matrices < 8 ? least(all, (8 + matrices - 1) / matrices) : 1; // of each key head
-    const int64_t tiles = (all + parts - 1) / parts;                                    // of a part
+    const int64_t parts = matrices < 8 ? least(all, (8 + matrices - 1) / matrices) : 1; // parts of each key head
+    const int64_t tiles = (all + parts - 1) / parts;                                    // tiles of a part
     const int64_t keys = up(call.K, TILE), dw = up(call.D, T::COLUMNS), ew = up(call.E, T::COLUMNS);
     const int64_t size = keys * (dw + ew), floats = up(matrices * parts * size, 16);
     float* sums = (float*)std::aligned_alloc(64, up(4 * floats + 8 * matrices * parts * 2 * heads, 64)); // [B, G, parts, size]
@@ -447,7 +447,7 @@ static int64_t backward(const hw_attention& call) {
         const int64_t matrix = piece / parts, first = piece % parts * tiles;
         float *dk = sums + piece * size, *dv = dk + keys * dw;
         double *slopes = of_heads + piece * 2 * heads, *sinks = slopes + heads;
-        const int64_t rows = least(keys, up(call.K, PART) + T::ROWS); // products read more than they need
+        const int64_t rows = least(keys, up(call.K, PART) + T::ROWS); // products also read rows after the last one
         std::memset(dk, 0, 4 * rows * dw), std::memset(dv, 0, 4 * rows * ew);
         std::memset(slopes, 0, 8 * 2 * heads);
         if (first >= all) return true;

@@ -1,4 +1,4 @@
-// What the C interface accepts of decoders.
+// Checks of the arguments of decoders.
 #pragma once
 
 #include "check_encoder.hpp"

@@ -1,4 +1,4 @@
-// What the C interface accepts of linear layers and encoders.
+// Checks of the arguments of linear layers and encoders.
 #pragma once
 
 #include "../headwise.h"
@@ -25,7 +25,7 @@ int64_t check_norm(const hw_norm& norm) {
     return aligned(4, {norm.weight, norm.bias}) ? FINE : ALIGNMENT;
 }
 
-// The parts of a layer: those of a source where it is read, and a gate if there is one.
+// Check the weights of a layer: those of cross-attention if there is a source, and of a gate if there is one.
 int64_t check_layer(const hw_layer& layer, int64_t dtype, bool source) {
     for (const hw_weights* each : {&layer.qkv, &layer.out, &layer.up, &layer.down})
         if (const int64_t code = check_weights(*each, dtype)) return code;
@@ -39,7 +39,8 @@ int64_t check_layer(const hw_layer& layer, int64_t dtype, bool source) {
     return check_norm(layer.cross_norm);
 }
 
-// What a linear layer and an encoder have in common. A row of a matrix has at most 2^20 numbers, so that no size overflows.
+// The checks that a linear layer and an encoder share. A row of a matrix has at most 2^20 numbers, so that no size
+// overflows.
 template <class Call>
 int64_t check_rows(const Call& call, std::initializer_list<int64_t> widths) {
     if (call.size != sizeof(Call)) return LAYOUT;

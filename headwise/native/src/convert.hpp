@@ -76,7 +76,7 @@ INLINE void write_number(int64_t dtype, void* data, int64_t at, float x) {
     else ((uint16_t*)data)[at] = dtype == HW_BFLOAT16 ? to_bfloat(x) : to_half(x);
 }
 
-// W numbers behind one another.
+// W numbers that are next to one another.
 template <int DTYPE>
 INLINE vf vector_of(const void* data, int64_t at) {
     if constexpr (DTYPE == HW_FLOAT32) return load((const float*)data + at);
@@ -115,13 +115,13 @@ INLINE void floats_of(int64_t dtype, const void* data, int64_t at, int64_t step,
     else floats_of<HW_FLOAT16>(data, at, step, n, to);
 }
 
-// Of two vectors every other block of S lanes: the first ones, and the second ones.
+// Every other block of S lanes of two vectors: the even ones, and the odd ones.
 template <int S, int... I>
 constexpr auto upper(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I & S ? I - S + W : I)...>(); }
 template <int S, int... I>
 constexpr auto lower(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I & S ? I + W : I + S)...>(); }
 
-// W floats as numbers behind one another.
+// Write W floats as numbers that are next to one another.
 INLINE void write_vector(int64_t dtype, void* data, int64_t at, vf x) {
     if (dtype == HW_FLOAT32) return store((float*)data + at, x);
     uint16_t* to = (uint16_t*)data + at;
@@ -138,7 +138,7 @@ INLINE void write_vector(int64_t dtype, void* data, int64_t at, vf x) {
 #endif
 }
 
-// W vectors as the columns of a square become its rows: at each stage, blocks of S x S off the diagonal change places.
+// Transpose a square of W vectors: at each stage, blocks of S x S off the diagonal change places.
 template <int S>
 INLINE void exchange(vu* x) {
     for (int i = 0; i < W; i++) {

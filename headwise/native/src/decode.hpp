@@ -1,24 +1,24 @@
-// The forward pass of a few queries on many keys, as when a model decodes. What such a step costs is reading keys and
-// values: they are read once for all heads that share them, from where they are, and the keys are shared by threads
-// (Dao et al. 2023, Flash-Decoding).
+// The forward pass of a few queries on many keys, as when a model decodes. Most of its time goes into reading keys and
+// values: they are read in place, once for all heads that share them, and the keys are divided among threads (Dao et
+// al. 2023, Flash-Decoding).
 //
-// A piece of work is a part of the keys of one key head. The parts depend on K alone, and what rows have from each is
-// added in their order, so the number of threads changes no result.
+// A piece of work is a part of the keys of one key head. The parts depend only on K, and the results of a row from each
+// part are added in the order of the parts, so the number of threads does not change the result.
 #pragma once
 
 #include "softmax.hpp"
 
 namespace ISA {
 
-constexpr int64_t FEW = 16;  // rows that share a key head: with more, packing pays
+constexpr int64_t FEW = 16;  // rows that share a key head: with more of them, packing is worth its time
 #if defined(__AMX_BF16__)
-constexpr int64_t FEW_BFLOAT16 = 4; // for tiles it pays sooner
+constexpr int64_t FEW_BFLOAT16 = 4; // for tiles it is worth its time sooner
 #else
 constexpr int64_t FEW_BFLOAT16 = FEW;
 #endif
 
-// Blocks of 64 keys in a part: enough parts for the threads, and long ones, because a part begins without what was asked for
-// ahead.
+// Blocks of 64 keys in a part: there are enough parts for the threads, and parts are long, because a part begins
+// without prefetched data.
 static int64_t part_of(const hw_attention& call) { return most(8, least(64, (call.K + TILE - 1) / TILE / 64)); }
 
 // Lane i is the sum of x[i].
@@ -31,7 +31,7 @@ INLINE vf sums(vf* x) {
     }
 }
 
-// Asks for a line of a block that is read soon. (It need not be there.)
+// Prefetch a line of a block that is read soon. (It may be past the end.)
 template <int DTYPE>
 INLINE void fetch(const void* data, int64_t at, int64_t d) {
     constexpr int64_t size = DTYPE == HW_FLOAT32 ? 4 : DTYPE == HW_INT8 ? 1 : 2;
@@ -80,7 +80,7 @@ static void blended(const float* weights, const void* values, int64_t at, int64_
     for (; e < n; e += W) blend<DTYPE, R, 1>(weights, values, at + e, step, n, out + e);
 }
 
-template <int DTYPE> // of keys and values
+template <int DTYPE> // the dtype of keys and values
 struct Decode {
     const hw_attention& call;
     const int64_t b, g;
@@ -89,7 +89,7 @@ struct Decode {
     const int64_t depth = up(call.D, W), width = up(call.E, W);
     Softmax<Float32> softmax{call, b, width};
 
-    // What a part has so far of each row, one behind the other.
+    // The bytes of what a part has computed so far, for all rows.
     static int64_t size_of(const hw_attention& call) {
         const int64_t rows = up(call.H / call.G * call.Q, 4);
         return up(rows * (int64_t)(sizeof(Row) + 4 * up(call.E, W)), 64);
@@ -97,7 +97,7 @@ struct Decode {
     float* outputs(char* kept) const { return (float*)kept; }
     Row* states(char* kept) const { return (Row*)(kept + 4 * all * width); }
 
-    // Whether 64 rows of n numbers from a key can be read where they are.
+    // Whether 64 rows of n numbers from a key can be read in place.
     bool is_plain(const hw_tensor& t, int64_t key, int64_t n) const { return t.stride[3] == 1 && n % W == 0 && key + TILE <= call.K; }
 
     // The place of a row, for this example and key head.
@@ -171,7 +171,7 @@ struct Decode {
         return true;
     }
 
-    // Adds up the parts, which stand behind one another, and writes the answers.
+    // Add up the parts, which are next to one another, and write the answers.
     void finish(char* kept, int64_t parts) {
         for (int64_t r = 0; r < rows; r++) {
             float* out = outputs(kept) + r * width;
@@ -198,7 +198,7 @@ static int64_t decode(const hw_attention& call) {
     const int64_t size = part_of(call);
     first = first < past ? first / size : 0, past = most(first + 1, (past + size - 1) / size);
     const int64_t parts = past - first, pieces = call.B * call.G * parts, bytes = Decode<DTYPE>::size_of(call);
-    char* kept = (char*)hw::scratch(3, pieces * bytes); // of each part of each key head
+    char* kept = (char*)hw::scratch(3, pieces * bytes); // the results of each part of each key head
     if (!kept) return 1;
     const int64_t code = over_with_memory(call.threads, pieces, [&](int64_t piece) {
         const int64_t matrix = piece / parts;

@@ -1,5 +1,6 @@
-// One token more in each hypothesis of several texts: all layers of a decoder, and the logits. Texts know nothing of one
-// another, so each thread takes some of them through all layers; what a text gets does not depend on which ones are there.
+// One more token for each hypothesis of several texts: all layers of a decoder, and the logits. Texts are independent
+// of one another, so each thread takes some of them through all layers, and the other texts do not change a text's
+// result.
 #pragma once
 
 #include "linear.hpp"
@@ -17,7 +18,7 @@ INLINE float dot(const float* q, const float* k, int64_t n) {
     return found;
 }
 
-// The sum of weights times values, C vectors of it. value(i): of key i.
+// The sum of weights times values, C vectors of it. value(i): the value of key i.
 template <int C, class Value>
 INLINE void weighted(const float* weights, int64_t count, int64_t d, const Value& value, float* out) {
     vf total[C] = {};
@@ -28,7 +29,8 @@ INLINE void weighted(const float* weights, int64_t count, int64_t d, const Value
     for (int c = 0; c < C; c++) store(out + d + c * W, total[c]);
 }
 
-// The output of one query, and keys that stand apart: key(i), value(i). s: room for so many scores and a vector.
+// The attention output of one query. Its keys may be apart in memory: key(i), value(i). s: memory for all scores and
+// one vector more.
 template <class Key, class Value>
 INLINE void attend_apart(const float* q, int64_t n, int64_t count, float scale, float* s, const Key& key, const Value& value, float* out) {
     vf top = splat(-INFINITY), total{};
@@ -56,7 +58,7 @@ INLINE void attend_apart(const float* q, int64_t n, int64_t count, float scale, 
     }
 }
 
-// Some texts on their way through the layers.
+// Some texts and their state between the layers.
 template <class T>
 struct Step {
     const hw_decoder& call;
@@ -66,10 +68,10 @@ struct Step {
     std::atomic<bool> failed{false};
 
     float *x = nullptr;     // [rows, M]: the residual stream
-    float *y = nullptr;     // [rows, M or F]: of a product
+    float *y = nullptr;     // [rows, M or F]: the result of a product
     float *qkv = nullptr;   // [rows, Q]
     float *heads = nullptr; // [rows, M]: the output of attention
-    float *row = nullptr;   // [M]: of a norm
+    float *row = nullptr;   // [M]: a row of a norm
     Left<T> left{}, hidden{}; // [rows, M] and [rows, F]
 
     bool prepare() {
@@ -105,7 +107,7 @@ struct Step {
         return !failed;
     }
 
-    // x += y, and its norm on the left of the next product.
+    // x += y, and the norm of x becomes the left side of the next product.
     void norm(const hw_norm& norm) {
         for (int64_t r = 0; r < rows; r++) {
             add_norm(norm, call.M, y + r * M, x + r * M, row, call.rms);
@@ -113,7 +115,7 @@ struct Step {
         }
     }
 
-    // Of what is on the left, [rows, N] with rows of `step` numbers.
+    // The product of the left side, [rows, N] in rows of `step` numbers.
     void times(const hw_weights& weights, const Left<T>& by, int64_t K, int64_t N, float* to, int64_t step) {
         product<T>(threads, weights, K, N, by, rows, [&](int64_t r, int64_t j, vf z) { store(to + r * step + j, z); });
     }
@@ -150,12 +152,12 @@ struct Step {
         for (int64_t r = 0; r < rows; r++) left.take(r, heads + r * M, M);
     }
 
-    // Where a slot of a hypothesis begins in keys and values.
+    // The position in keys and values at which a slot of a hypothesis begins.
     int64_t slot(int64_t number, int64_t text, int64_t place, int64_t hypothesis) const {
         return (((number * call.room + first_text + text) * call.slots + place) * call.width + hypothesis) * call.M;
     }
 
-    // Turns query and key of a row, and keeps key and value.
+    // Rotate query and key of a row, and store key and value.
     void remember(int64_t number, int64_t r) {
         const int64_t text = r / call.width, place = call.places[first_text + text];
         float *q = qkv + r * Q, *k = q + call.M;

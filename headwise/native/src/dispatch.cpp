@@ -14,7 +14,7 @@
 #include <unistd.h>
 #endif
 
-#ifndef INSTRUCTION_SETS // X(portable) X(avx2) ...: those that were compiled, from the plainest
+#ifndef INSTRUCTION_SETS // X(portable) X(avx2) ...: the instruction sets that were compiled, from the plainest
 #define INSTRUCTION_SETS X(portable)
 #endif
 
@@ -66,7 +66,7 @@ bool here(const char* name) {
     return false;
 }
 
-// Intel multiplies bf16 in vectors at half the speed of float32: there only tiles are worth it.
+// Intel multiplies bf16 in vectors at half the speed of float32: there bf16 is worth it only with tiles.
 bool worth(const char* name) {
 #if defined(__x86_64__)
     return std::strcmp(name, "avx512bf16") || __builtin_cpu_is("amd");
@@ -106,7 +106,7 @@ int64_t range_of(const hw_tensor& t, const int64_t* sizes, int64_t bytes, Range&
     return FINE;
 }
 
-// What is written: each number has a place of its own.
+// Check a tensor that is written: no two of its numbers may share a place.
 int64_t check_written(const hw_tensor& t, const int64_t* sizes) {
     int64_t order[4] = {0, 1, 2, 3}, past = 1;
     for (int i = 0; i < 4; i++)
@@ -239,7 +239,7 @@ int64_t check(const hw_dropout& call) {
     return x != y && x < y + call.N * bytes && y < x + call.N * bytes ? OVERLAP : FINE;
 }
 
-// Waking a thread takes as long as so many products of two numbers.
+// Waking a thread takes as long as so many multiplications.
 const double WORTH_A_THREAD = 1 << 20;
 
 int64_t run(const hw_attention* given, Pass pass, int64_t (*kernel)(const hw_attention*)) {
@@ -288,7 +288,7 @@ int64_t hw_decoder_step(const hw_decoder* call) { return run(call, isas[used].de
 int64_t hw_dropout_of(const hw_dropout* given) {
     if (const int64_t code = given ? check(*given) : (int64_t)MISSING) return code;
     hw_dropout call = *given;
-    if (call.N < 1 << 16) call.threads = 1; // waking another takes longer
+    if (call.N < 1 << 16) call.threads = 1; // waking another thread takes longer
     return isas[used].dropout(&call);
 }
 

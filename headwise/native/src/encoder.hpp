@@ -1,4 +1,5 @@
-// The layers of an encoder over texts behind one another. Some texts go through all layers while they are in the cache.
+// The layers of an encoder over texts that are packed one after the other. A group of texts goes through all layers, so
+// that it stays in the cache.
 #pragma once
 
 #include "forward.hpp"
@@ -8,9 +9,9 @@
 
 namespace ISA {
 
-constexpr int64_t GROUP = 144; // tokens of the texts that go together, about
+constexpr int64_t GROUP = 144; // approximate number of tokens in a group of texts
 
-// Some texts on their way through the layers.
+// A group of texts and its state between the layers.
 template <class T>
 struct Group {
     // Queries, keys and values are floats, or bf16.
@@ -27,10 +28,10 @@ struct Group {
     std::atomic<bool> failed{false};
 
     float *x = nullptr;    // [rows, M]: the residual stream
-    float *y = nullptr;    // [block, M or F]: of a product
+    float *y = nullptr;    // [block, M or F]: the result of a product
     char *qkv = nullptr;   // [rows, Q]
     char *heads = nullptr; // [rows, M]: the output of attention
-    float *row = nullptr;  // [M]: of a norm before a branch
+    float *row = nullptr;  // [M]: a row of a norm before a branch
     Left<T> left{};        // [rows, M]: x, or the heads, as the left side of a product
     Left<T> hidden{};      // [block, F]
 
@@ -62,7 +63,7 @@ struct Group {
         return !failed;
     }
 
-    // What the first layer reads of token t.
+    // The input of the first layer for token t.
     void begin_row(int64_t t, float* to) {
         const hw_embeddings& tables = call.embeddings;
         if (!tables.ids) return padded_row(call.x + t * call.M, call.M, to);
@@ -107,7 +108,7 @@ struct Group {
             for (int64_t r = 0; r < some; r++) hidden.take(r, y + r * F, F);
     }
 
-    // The heads' output of some rows as the left side of a product.
+    // Make the heads' output of some rows the left side of a product.
     void take_heads(int64_t b, int64_t some) {
         for (int64_t r = b; r < b + some; r++) {
             if constexpr (T::PAIR < 4) std::memcpy(left.row(r), heads + r * SIZE * M, SIZE * M);
@@ -118,7 +119,7 @@ struct Group {
         }
     }
 
-    // Of x += y, on the left of the next product; it takes the place of x, if there is no other one `to` write it to.
+    // The norm of x += y, as the left side of the next product; it replaces x, unless it is written `to` another place.
     void norm(const hw_norm& norm, int64_t b, int64_t some, float* to) {
         for (int64_t r = 0; r < some; r++) {
             float *from = x + (b + r) * M, *found = to ? to : from;
@@ -148,7 +149,7 @@ struct Group {
     }
 };
 
-// Groups are shared by threads; where there are fewer than threads, each is computed by all of them.
+// Threads take different groups; if there are fewer groups than threads, all threads compute each group together.
 template <class T>
 static int64_t encoder(const hw_encoder& call) {
     const int64_t most_groups = call.T / GROUP + 1;

@@ -1,4 +1,4 @@
-// What the C interface refuses, in numbers and in words.
+// The errors of the C interface: their numbers and their messages.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,6 @@ const char* const errors[] = {
     "a token, its past or a source lies outside of its slots",
 };
 
-const int64_t LARGE = INT64_C(1) << 40; // of a size, a product of sizes, and bytes from the first number to the last
+const int64_t LARGE = INT64_C(1) << 40; // limit of a size, a product of sizes, and the bytes that a tensor spans
 
 } // namespace

@@ -2,8 +2,8 @@
 //
 // A piece of work is some tiles of 64 queries and all query heads that share a key head. Keys and values are packed for
 // it a chunk at a time, so that they stay in the cache; a tile walks through the chunk in steps of a few blocks of 64
-// keys: scores, softmax, weights times values. What a row has so far (highest score, sum, output) is kept between chunks.
-// A row meets its keys in their order, whatever the pieces are, so the number of threads changes no result.
+// keys: scores, softmax, weights times values. The state of a row (highest score, sum, output) is kept between chunks.
+// A row meets its keys in their order, however the work is cut, so the number of threads does not change the result.
 #pragma once
 
 #include "softmax.hpp"
@@ -17,9 +17,9 @@ struct Forward {
     static constexpr int64_t ROWS = T::ROWS, COLUMNS = T::COLUMNS, BLOCKS = T::BLOCKS, SPAN = BLOCKS * TILE;
 
     const hw_attention& call;
-    const int64_t b, g, first_tile, past_tile; // the piece
+    const int64_t b, g, first_tile, past_tile; // the piece of work
     const int64_t du = P::units(call.D);       // units of a query
-    const int64_t width = up(call.E, COLUMNS); // of a packed value
+    const int64_t width = up(call.E, COLUMNS); // width of a packed value
     const int64_t of_key = 4 * du, of_value = 4 * width / T::PAIR; // bytes
     const int64_t heads = call.H / call.G, tiles = past_tile - first_tile;
     const int64_t size = call.dtype == HW_FLOAT32 ? 4 : 2;
@@ -29,14 +29,14 @@ struct Forward {
     uint8_t* is_packed = nullptr;            // [blocks of the chunk]
     int64_t chunk = 0, chunk_blocks = 0;     // its first block, and how many
     unit* query = nullptr;                   // [64, du]; rows that are missing are 0
-    const unit* left = nullptr;              // the queries of a tile: packed, or where they are
-    int64_t left_step = 0;                   // from row to row
+    const unit* left = nullptr;              // the queries of a tile: packed, or in place
+    int64_t left_step = 0;                   // step from row to row
     float* scores = nullptr;                 // [ROWS, SPAN]
-    Weight* weights = nullptr;               // [ROWS, SPAN]: in place of the scores, or behind them
+    Weight* weights = nullptr;               // [ROWS, SPAN]: in the memory of the scores, or after it
     float* outputs = nullptr;                // [tiles * heads, 64, width]
     Row* rows = nullptr;                     // [tiles * heads, 64]
 
-    // Floats whose rows have no gaps are read where they are: queries of a whole tile, and values.
+    // Floats whose rows have no gaps are read in place: the queries of a whole tile, and values.
     bool is_plain(const hw_tensor& t) const { return T::PAIR == 1 && call.dtype == HW_FLOAT32 && t.stride[3] == 1; }
     const bool plain_values = is_plain(call.v) && width == call.E;
 
@@ -74,7 +74,7 @@ struct Forward {
         }
     }
 
-    // The chunk, for one tile of one head.
+    // Walk through the chunk, for one tile of one head.
     void walk(int64_t h, int64_t tile, float* out, Row* mine) {
         const Sight sight = sight_of(call, b, h, tile);
         const int64_t q = tile * TILE, some = least(TILE, call.Q - q);
@@ -108,7 +108,7 @@ struct Forward {
         P::right(call.dtype, x, vt.stride[2], vt.stride[3], some, call.E, width, values + at * TILE / T::PAIR * width);
     }
 
-    // The rows [r0, r1) of a tile, which begins at query q, and the keys of n blocks.
+    // Attend with the rows [r0, r1) of a tile, which begins at query q, to the keys of n blocks.
     void attend(int64_t h, int64_t q, int64_t r0, int64_t r1, const Sight& sight, const Block* blocks, int64_t n, float* out, Row* mine) {
         const int64_t place = blocks->number - chunk, key = blocks->number * TILE, count = r1 - r0;
         int64_t lo = n * TILE, hi = 0; // the columns that some row sees
@@ -135,7 +135,7 @@ struct Forward {
         T::product(count, (const unit*)(weights + lo), SPAN / T::PAIR, 1, right, plain_values ? t.stride[2] : width, depth / T::PAIR, out + r0 * width, width, width, true);
     }
 
-    // Which columns of a block some of these rows see.
+    // The columns of a block that some of these rows see, as bits.
     uint64_t seen(int64_t r0, int64_t r1, const Block& block) const {
         uint64_t columns = block.bits < 0 ? ~UINT64_C(0) : 0;
         for (int64_t r = r0; block.bits >= 0 && r < r1; r++) columns |= call.words[block.bits + r];
@@ -156,11 +156,11 @@ struct Forward {
 template <class T>
 static int64_t forward(const hw_attention& call) {
     const int64_t heads = call.H / call.G, all = (call.Q + TILE - 1) / TILE;
-    int64_t tiles = most(1, PIECE / TILE / heads); // of a piece
+    int64_t tiles = most(1, PIECE / TILE / heads); // tiles of a piece
     while (tiles > 1 && call.B * call.G * ((all + tiles - 1) / tiles) < 4 * call.threads) tiles = (tiles + 1) / 2;
     const int64_t groups = (all + tiles - 1) / tiles, pieces = call.B * call.G * groups;
     return over_with_memory(call.threads, pieces, [&](int64_t i) {
-        const int64_t piece = pieces - 1 - i; // of a causal mask the last have the most to do, and begin
+        const int64_t piece = pieces - 1 - i; // with a causal mask the last pieces have the most work, so they begin
         const int64_t first = piece % groups * tiles, matrix = piece / groups;
         Forward<T> forward{call, matrix / call.G, matrix % call.G, first, least(all, first + tiles)};
         if (!forward.prepare()) return false;

@@ -9,11 +9,11 @@
 
 namespace ISA {
 
-// Whether the log-sum-exps of forward tell the weights of scores that are computed again.
+// Whether the log-sum-exps of the forward pass are exact enough for the weights of scores that are computed again.
 static bool are_exact(const hw_attention& call) {
     for (int64_t row = 0; row < call.B * call.H * call.Q; row++)
         if (std::fabs(call.highest[row]) > EXACT) return false;
-    return !is_few(call); // there scores are rounded in another order
+    return !is_few(call); // with few queries, scores are rounded in another order
 }
 
 template <class T>
@@ -27,7 +27,7 @@ static int64_t forward_and_received(const hw_attention& call) {
     return look<T>(alone);
 }
 
-// A kernel in the dtype of its call: of attention, which computes float16 in float32; and of packed weights.
+// The kernel for the dtype of a call: of attention, which computes float16 in float32; and of packed weights.
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
 #define ATTENDS(kernel) (call->dtype == HW_BFLOAT16 ? kernel<BFloat16>(*call) : kernel<Float32>(*call))
 #else

@@ -9,7 +9,7 @@
 
 namespace ISA {
 
-constexpr int64_t PANEL = 64;  // columns of packed weights that stand together
+constexpr int64_t PANEL = 64;  // columns of packed weights that are next to one another
 constexpr int64_t BLOCK = 96;  // rows that are computed together: a multiple of ROWS of every product
 
 INLINE int64_t padded(int64_t n) { return up(n, PANEL); }
@@ -20,7 +20,8 @@ typedef BFloat16 Half;
 typedef TwoFloats Half;
 #endif
 
-// Places of so many bytes each, aligned to 64, in memory of this thread. False if there is none.
+// Addresses of N pieces of memory of these sizes in bytes, aligned to 64, in memory of this thread. False if there is
+// not enough memory.
 template <int N>
 INLINE bool lay_out(const int64_t (&bytes)[N], void* (&places)[N]) {
     int64_t total = 0;
@@ -31,17 +32,17 @@ INLINE bool lay_out(const int64_t (&bytes)[N], void* (&places)[N]) {
     return true;
 }
 
-// Rows of a padded number of floats as the left side of products by T.
+// Rows of floats, padded, as the left side of products by T.
 template <class T> struct Left {
     unit* data;
-    float* scale; // of int8: what a row was divided by
+    float* scale; // of int8: the number by which a row was divided
     int64_t step; // units from row to row
 
     static int64_t units(int64_t n) { return padded(n) / T::PAIR; }
     unit* row(int64_t r) const { return data + r * step; }
     Left from(int64_t r) const { return {data + r * step, scale + r, step}; }
 
-    // Row r, of n floats.
+    // Store row r, of n floats.
     inline __attribute__((always_inline)) void take(int64_t r, const float* x, int64_t n) const {
         if constexpr (T::PAIR == 1) std::memcpy(row(r), x, 4 * n);
         else if constexpr (T::PAIR == 2) for (int64_t j = 0; j < n; j += W) put(r, j, load(x + j));
@@ -56,22 +57,22 @@ template <class T> struct Left {
             for (int64_t j = 0; j < n; j += W) put_bytes((uint8_t*)row(r) + j, fma(load(x + j), splat(by), splat(128.5f)));
         }
     }
-    // Floats or bf16 at column j of row r.
+    // Store floats or bf16 at column j of row r.
     inline __attribute__((always_inline)) void put(int64_t r, int64_t j, vf x) const {
         if constexpr (T::PAIR == 1) store((float*)row(r) + j, x);
         else write_vector(HW_BFLOAT16, row(r), j, x);
     }
-    // The whole part of numbers from 1 to 256: their sum is 128 more than that of the rounded numbers.
+    // Store the whole part of numbers from 1 to 256: their sum is 128 more than the sum of the rounded numbers.
     inline __attribute__((always_inline)) void put_bytes(uint8_t* to, vf x) const {
 #if defined(__AVX512F__)
         _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x)));
 #else
-        for (int i = 0; i < W; i++) to[i] = (uint8_t)(x[i] >= 1.0f ? x[i] : 1.0f); // (of NaN it matters not which)
+        for (int i = 0; i < W; i++) to[i] = (uint8_t)(x[i] >= 1.0f ? x[i] : 1.0f); // (for NaN any byte will do)
 #endif
     }
 };
 
-// Of the result of a product in registers, W numbers of a row: with scale, offset and bias.
+// W numbers of a row, from the result of a product in registers: with scale, offset and bias.
 template <class T>
 INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
     const vf bias = load(w.bias + column);
@@ -79,7 +80,7 @@ INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
     else return fma(__builtin_convertvector((vi)c, vf) - load(w.offset + column), scale * load(w.scale + column), bias);
 }
 
-// Panels of the product of some rows and weights with K inputs; each(row, column, W numbers) for what comes out.
+// Panels of the product of some rows and weights with K inputs; each(row, column, W numbers) takes the result.
 template <class T, class Each>
 INLINE void panels_of(const hw_weights& w, int64_t K, const Left<T>& x, int64_t rows, int64_t panel, int64_t past, const Each& each) {
     const Products products;
@@ -97,7 +98,7 @@ INLINE void panels_of(const hw_weights& w, int64_t K, const Left<T>& x, int64_t 
         }
 }
 
-// All N outputs. Threads share panels, and rows if there are more threads than panels.
+// The product for all N outputs. Threads share panels, and also rows if there are more threads than panels.
 template <class T, class Each>
 static void product(int64_t threads, const hw_weights& w, int64_t K, int64_t N, const Left<T>& x, int64_t rows, const Each& each) {
     const int64_t panels = padded(N) / PANEL;
@@ -110,7 +111,8 @@ static void product(int64_t threads, const hw_weights& w, int64_t K, int64_t N, 
     });
 }
 
-// x += y and LayerNorm(x), or RMSNorm(x), of M numbers, in rows padded with zeros. It is written to `to`, which may be x.
+// x += y, then LayerNorm(x) or RMSNorm(x), of M numbers, in rows padded with zeros. The norm is written to `to`, which
+// may be x.
 INLINE void add_norm(const hw_norm& norm, int64_t M, const float* y, float* x, float* to, bool rms = false) {
     const int64_t width = padded(M);
     vf total{}, squares{};
@@ -129,7 +131,7 @@ INLINE void add_norm(const hw_norm& norm, int64_t M, const float* y, float* x, f
     for (int64_t j = 0; j < width; j += W) store(to + j, fma((load(x + j) - mean) * by, load(norm.weight + j), load(norm.bias + j)));
 }
 
-// Turns every head of `depth` numbers among n: dimensions i and i + turned by the angle i of a place.
+// Rotate every head of `depth` numbers among n: dimensions i and i + turned by the angle i of a position.
 INLINE void turn(float* x, int64_t n, int64_t depth, int64_t turned, const float* cos, const float* sin) {
     for (float* past = x + n; x < past; x += depth)
         for (int64_t i = 0; i < turned; i++) {
@@ -138,7 +140,7 @@ INLINE void turn(float* x, int64_t n, int64_t depth, int64_t turned, const float
         }
 }
 
-// f with the activation as a constant.
+// Call f with the activation as a constant.
 template <class F>
 INLINE void with_activation(int64_t activation, F f) {
     switch (activation) {
@@ -150,7 +152,7 @@ INLINE void with_activation(int64_t activation, F f) {
     }
 }
 
-// A row of n numbers, and zeros behind it.
+// A row of n numbers, padded with zeros.
 INLINE void padded_row(const float* x, int64_t n, float* to) {
     std::memcpy(to, x, 4 * n);
     std::memset(to + n, 0, 4 * (padded(n) - n));

@@ -1,9 +1,10 @@
-// What the weights of whole rows tell: everything that the forward pass answers beside the output, and what needs all
-// weights of a row at once (the largest, how many hold most) or each of them (sums of columns, small pictures).
+// Statistics of the weights of whole rows: everything that the forward pass returns besides the output, and statistics
+// that need all weights of a row at once (the largest, how many hold most) or each of them (sums of columns, small
+// pictures).
 //
-// A piece of work is a key head, or some of its queries. The scores of a few rows and of all keys that they may see stand
-// side by side in a strip, which stays in the cache of a core; then row after row becomes weights. How the work is cut
-// depends on the shapes alone, so the number of threads changes no result.
+// A piece of work is a key head, or some of its queries. The scores of a few rows and of all keys that they may see are
+// side by side in a strip, which stays in the cache of a core; then the scores of one row after the other become
+// weights. How the work is cut depends only on the shapes, so the number of threads does not change the result.
 #pragma once
 
 #include "select.hpp"
@@ -13,9 +14,9 @@ namespace ISA {
 
 constexpr int64_t STRIP = 1 << 20; // bytes of a strip, unless the fewest rows need more
 
-// What a head has so far of columns and pictures. A band: rows that are in the same cells of the pictures.
+// The columns and pictures of a head, so far. A band: rows that are in the same cells of the pictures.
 struct Columns {
-    float *sums, *greatest;           // [K], of the band
+    float *sums, *greatest;           // [K], of the columns of the band
     float* received;                  // [K]
     float *mean, *greatest_of;        // [height, width]
 };
@@ -26,13 +27,13 @@ struct Look {
     static constexpr int64_t ROWS = T::ROWS;
 
     const hw_attention& call;
-    const int64_t b, g, first_tile, past_tile; // the piece
+    const int64_t b, g, first_tile, past_tile; // the piece of work
     float* kept;                               // [heads, size_of_columns]
     const int64_t du = P::units(call.D), blocks = (call.K + TILE - 1) / TILE;
     const int64_t heads = call.H / call.G, size = call.dtype == HW_FLOAT32 ? 4 : 2;
     const bool pictures = call.mean || call.greatest, columns = pictures || call.received;
-    const bool plain = are_products(call);                  // then scores stay products
-    const float natural = plain ? (float)call.scale : 1.0f; // what makes them scores
+    const bool plain = are_products(call);                  // then scores are kept as products
+    const float natural = plain ? (float)call.scale : 1.0f; // the factor from products to scores
 
     unit *keys = nullptr, *query = nullptr; // [blocks, du, 64], [64, du]
     uint8_t* is_packed = nullptr;           // [blocks]
@@ -67,7 +68,7 @@ struct Look {
         return true;
     }
 
-    // The rows of a tile.
+    // Look at the rows of a tile.
     bool look(int64_t h, int64_t tile, const Columns& mine) {
         const Sight sight = sight_of(call, b, h, tile);
         const int64_t q = tile * TILE, some = least(TILE, call.Q - q), span = (sight.past - sight.first) * TILE;
@@ -102,7 +103,7 @@ struct Look {
         P::transposed(call.dtype, (const char*)t.data + size * (b * t.stride[0] + g * t.stride[1] + k * t.stride[2]), t.stride[2], t.stride[3], least(TILE, call.K - k), call.D, keys + k * du);
     }
 
-    // One row, from its scores, which become weights times the sum of all.
+    // Look at one row: its scores become weights times the sum of all.
     void look_at(int64_t h, int64_t q, int64_t r, const Sight& sight, float* s, int64_t span, const Columns& mine) {
         const int64_t row = q + r;
         vf top = splat(-INFINITY);
@@ -115,7 +116,7 @@ struct Look {
         }
         const float highest_score = highest(top);
         vf totals{}, products{}, lengths{};
-        if (highest_score == -INFINITY) { // nothing is seen, or nothing but NaN
+        if (highest_score == -INFINITY) { // the row sees no key, or only NaN
             for (int64_t x = 0; x < span; x += W) {
                 const vf e = load(s + x) == -INFINITY ? vf{} : load(s + x);
                 totals += e;
@@ -148,13 +149,13 @@ struct Look {
         if (call.top) largest(sight, s, span, inverse, call.top_weights + at * call.top, call.top_keys + at * call.top);
     }
 
-    // The weight on a key, times the sum of all.
+    // The weight on a key, times the sum of all weights.
     float weight_at(const Sight& sight, const float* s, int64_t key) const {
         const int64_t i = key < 0 || key >= call.K ? -1 : sight.find(key / TILE);
         return i < 0 ? 0.0f : s[(i - sight.first) * TILE + key % TILE];
     }
 
-    // One row's share in the columns.
+    // Add one row's share to the columns.
     void add(const Sight& sight, const float* s, float inverse, const Columns& mine) {
         for (int64_t i = sight.first; i < sight.past; i++) {
             const int64_t key = sight.block(i).number * TILE;
@@ -175,7 +176,7 @@ struct Look {
         return row + 1 < call.Q && (first_cell(row, call.height, call.Q) != first_cell(row + 1, call.height, call.Q) || past_cell(row, call.height, call.Q) != past_cell(row + 1, call.height, call.Q));
     }
 
-    // The band that ends with a row goes into what it is a part of.
+    // Add the band that ends with a row to the totals of the head and to its pictures.
     void close(int64_t row, const Columns& mine) {
         for (int64_t k = 0; k < call.K; k++) mine.received[k] += mine.sums[k];
         for (int64_t x = 0; pictures && x < call.width; x++) {
@@ -194,9 +195,9 @@ struct Look {
         std::memset(mine.sums, 0, 4 * 2 * up(call.K, TILE));
     }
 
-    // The largest weights of a row, descending, and their keys. A row that sees fewer is filled up with other keys.
+    // The largest weights of a row, descending, and their keys. If a row sees fewer keys, other keys follow.
     void largest(const Sight& sight, float* s, int64_t span, float inverse, float* weights, int64_t* found) {
-        if (span && call.K % TILE && sight.block(sight.past - 1).number == blocks - 1) // there are no such keys
+        if (span && call.K % TILE && sight.block(sight.past - 1).number == blocks - 1) // the last block has fewer keys
             for (int64_t j = call.K % TILE; j < TILE; j++) s[span - TILE + j] = -1.0f;
         int64_t n = take_largest(s, span, call.top, weights, found, spare);
         for (int64_t i = 0; i < n; i++) {
@@ -211,7 +212,7 @@ struct Look {
     }
 };
 
-// What the parts of a head have of its columns and pictures, together. From one part to the next it is `step` numbers.
+// Join the columns and pictures of the parts of a head. The next part is `step` numbers further on.
 static void join_parts(const hw_attention& call, int64_t head, const float* x, int64_t parts, int64_t step) {
     const int64_t padded = up(call.K, TILE), cells = call.height * call.width;
     for (int64_t part = 0; part < parts; part++, x += step) {
@@ -231,10 +232,10 @@ static void join_parts(const hw_attention& call, int64_t head, const float* x, i
 template <class T>
 static int64_t look(const hw_attention& call) {
     const int64_t all = (call.Q + TILE - 1) / TILE, matrices = call.B * call.G, heads = call.H / call.G;
-    const int64_t parts = matrices < 16 ? least(all, (16 + matrices - 1) / matrices) : 1; // of each key head
-    const int64_t tiles = (all + parts - 1) / parts;                                      // of a part
+    const int64_t parts = matrices < 16 ? least(all, (16 + matrices - 1) / matrices) : 1; // parts of each key head
+    const int64_t tiles = (all + parts - 1) / parts;                                      // tiles of a part
     const bool columns = call.mean || call.greatest || call.received;
-    const int64_t size = columns ? Look<T>::size_of_columns(call) : 0; // of the columns of a head
+    const int64_t size = columns ? Look<T>::size_of_columns(call) : 0; // numbers for the columns of a head
     float* kept = columns ? (float*)std::aligned_alloc(64, up(4 * call.B * call.H * parts * size, 64)) : nullptr; // [B, G, parts, heads, size]
     if (columns && !kept) return 1;
     const int64_t code = over_with_memory(call.threads, matrices * parts, [&](int64_t piece) {

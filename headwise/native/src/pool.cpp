@@ -1,4 +1,4 @@
-// Of POSIX alone: whatever C++ library the compiler has, the kernels need none when they run.
+// Threads by POSIX functions only: whatever C++ library the compiler has, the kernels need none when they run.
 #include "pool.hpp"
 
 #include <atomic>
@@ -41,7 +41,7 @@ struct Job {
 struct Pool {
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t called = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
-    Job *newest = nullptr; // of those with places left for helpers
+    Job *newest = nullptr; // newest of the jobs with places left for helpers
     int64_t threads = 0;
 
     void help() {
@@ -58,7 +58,7 @@ struct Pool {
         }
     }
 
-    // Another thread; false if the system gives none: then those that there are do the work.
+    // Start another thread; false if the system refuses: then the existing threads do the work.
     bool grow() {
         pthread_t thread;
         const auto begin = [](void *pool) -> void * { return ((Pool *)pool)->help(), nullptr; };
@@ -84,8 +84,8 @@ struct Pool {
     }
 };
 
-// Never destroyed: threads may sleep in it while the process ends. A child of fork has no threads, so it begins anew,
-// and with threads of its own: those of an OpenMP runtime do not survive either.
+// Never destroyed: threads may sleep in it while the process ends. A child of fork has no threads, so it makes a new
+// pool with threads of its own: the threads of an OpenMP runtime do not survive a fork either.
 Pool pool;
 std::atomic<Parallel> parallel{nullptr};
 
@@ -100,7 +100,7 @@ void on_threads(int64_t threads, int64_t pieces, Piece piece, void *work) {
     job.wanted = (threads < pieces ? threads : pieces) - 1;
     if (job.wanted <= 0)
         job.take();
-    else if (const Parallel theirs = parallel) // (with all threads, or the runtime would end some, and others would have to begin)
+    else if (const Parallel theirs = parallel) // (with all threads: else the runtime would end some and begin others)
         theirs([](void *given) { ((Job *)given)->take(); }, &job, (unsigned)threads, 0);
     else
         pool.run(job);

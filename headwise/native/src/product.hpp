@@ -1,7 +1,8 @@
-// The one matrix product of all kernels: C [rows, columns] = A B, or += A B, in registers.
+// The matrix product that all kernels use: C [rows, columns] = A B, or += A B, in registers.
 //
-// A unit is 4 bytes: a float, or a pair of bf16 or four int8 that stand behind one another in the dimension that is summed
-// over. So A (row, i) is a unit anywhere, and B is a table of units [i, columns], whose rows are read in vectors.
+// A unit is 4 bytes: a float, or a pair of bf16 or four int8 that are next to one another in the dimension that is
+// summed over. A (row, i) may be a unit anywhere in memory; B is a table of units [i, columns], whose rows are read in
+// vectors.
 #pragma once
 
 #include "vec.hpp"
@@ -58,7 +59,7 @@ struct Float32 : Registers<Float32> {
 };
 
 #if defined(__AMX_BF16__)
-// Products in tiles of 16 x 16. Of A, 32 rows are read, and units up to the next multiple of 16.
+// Products in tiles of 16 x 16. They read 32 rows of A, and units up to the next multiple of 16.
 struct BFloat16 {
     static constexpr int PAIR = 2, UNITS = 16, DEGREE = 4, ROUGH = 3, ROWS = 32, COLUMNS = 32, BLOCKS = 4;
     static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
@@ -115,7 +116,7 @@ struct BFloat16 : Registers<BFloat16> {
 };
 #endif
 
-// A pair of bf16 where no instruction multiplies them: as two floats.
+// A pair of bf16 as two floats, where no instruction multiplies bf16.
 struct TwoFloats : Registers<TwoFloats> {
     static constexpr int PAIR = 2;
     INLINE vf low(vf x) { return (vf)((vu)x << 16); }
@@ -126,9 +127,9 @@ struct TwoFloats : Registers<TwoFloats> {
     }
 };
 
-// Of A four numbers from 0 to 255, of B from -128 to 127; the sums are int32.
+// A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32.
 struct Int8 : Registers<Int8> {
-    typedef vi Sum; // (GCC keeps sums in registers only if they are of the type that they are added in)
+    typedef vi Sum; // (GCC keeps sums in registers only if they have the type in which they are added)
     static constexpr int PAIR = 4;
     INLINE vi mac(vi c, unit a, vi b) {
 #if defined(__AVX512VNNI__)
@@ -140,8 +141,8 @@ struct Int8 : Registers<Int8> {
     }
 };
 
-// While it lives, results so small that they are denormal become 0 (products with them are many times slower), and all
-// tiles have 16 rows of 64 bytes.
+// While an object lives, results so small that they are denormal become 0 (products with them are many times slower),
+// and all tiles have 16 rows of 64 bytes.
 struct Products {
 #if defined(__x86_64__)
     const unsigned control = _mm_getcsr();

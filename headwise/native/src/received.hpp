@@ -1,8 +1,8 @@
-// How much attention each key gets: sums of columns of A = exp(s - lse), from the log-sum-exps that forward has found, if
-// they tell: scores must be rounded as there, and not by much.
+// How much attention each key gets: sums of columns of A = exp(s - lse), from the log-sum-exps of the forward pass.
+// Scores must be rounded as there, and by little.
 //
-// A piece of work is some blocks of keys of one head and all queries that see them, so that no two pieces add to the same
-// sum, and the number of threads changes no result.
+// A piece of work is some blocks of keys of one head and all queries that see them, so that no two pieces add to the
+// same sum, and the number of threads does not change the result.
 #pragma once
 
 #include "tile.hpp"
@@ -17,13 +17,13 @@ struct Received {
     static constexpr int64_t ROWS = T::ROWS;
 
     const hw_attention& call;
-    const int64_t b, h, first, past; // the piece
+    const int64_t b, h, first, past; // the piece of work
     const int64_t du = P::units(call.D), g = h / (call.H / call.G), size = call.dtype == HW_FLOAT32 ? 4 : 2;
     const bool plain = are_products(call);
     const float factor = (plain ? (float)call.scale : 1.0f) * LOG2E;
 
     unit *keys = nullptr, *query = nullptr;                         // [blocks, du, 64], [64, du]
-    float *scores = nullptr, *highest = nullptr, *down = nullptr; // [64, 64], [64], [64]: what takes a score to log2 of its weight
+    float *scores = nullptr, *highest = nullptr, *down = nullptr; // [64, 64], [64], [64]: see `add`
     float* sums = nullptr;                                          // [blocks, 64]
 
     bool prepare() {
@@ -48,7 +48,7 @@ struct Received {
         std::memcpy(found, sums, 4 * (least(call.K, past * TILE) - first * TILE));
     }
 
-    // What the queries of a tile give.
+    // Add the attention that the queries of a tile give.
     void add(int64_t tile, const Sight& sight) {
         const int64_t q = tile * TILE, some = least(TILE, call.Q - q), row = (b * call.H + h) * call.Q + q;
         bool packed = false;
@@ -86,7 +86,7 @@ struct Received {
 
 template <class T>
 static int64_t received(const hw_attention& call) {
-    const int64_t blocks = (call.K + TILE - 1) / TILE, stretches = (blocks + STRETCH - 1) / STRETCH; // of a head
+    const int64_t blocks = (call.K + TILE - 1) / TILE, stretches = (blocks + STRETCH - 1) / STRETCH; // blocks and pieces of a head
     return over_with_memory(call.threads, call.B * call.H * stretches, [&](int64_t piece) {
         const int64_t first = piece % stretches * STRETCH, head = piece / stretches;
         Received<T> received{call, head / call.H, head % call.H, first, least(blocks, first + STRETCH)};

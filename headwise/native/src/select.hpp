@@ -6,14 +6,14 @@
 namespace ISA {
 
 constexpr int64_t CHUNK = 64;      // numbers whose largest is kept
-constexpr int64_t CANDIDATES = 24; // so few numbers are sorted
-constexpr double ROUND_OFF = 1e-6; // a sum that is so little short of the share has reached it
+constexpr int64_t CANDIDATES = 24; // up to so many numbers are sorted
+constexpr double ROUND_OFF = 1e-6; // a sum that is short by at most this counts as the share
 
 INLINE float from_bits(uint32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 INLINE uint32_t to_bits(float x) { uint32_t bits; std::memcpy(&bits, &x, 4); return bits; }
 
-// Those of n numbers, a multiple of W, from `lo` on and below `hi`, one behind the other; returns how many. W more may be
-// written.
+// Copy the numbers from `lo` on and below `hi`, of n numbers, a multiple of W; returns how many there are. W more
+// numbers may be written.
 static int64_t between(const float* x, int64_t n, uint32_t lo, uint32_t hi, float* to) {
     const vf least = splat(from_bits(lo)), past = splat(from_bits(hi));
     int64_t count = 0;
@@ -30,31 +30,31 @@ static int64_t between(const float* x, int64_t n, uint32_t lo, uint32_t hi, floa
     return count;
 }
 
-// The fewest of n numbers, a multiple of 4 W and at most 1 each, that hold this share of their sum `total`. 0 where that
-// is 0 or NaN. `memory`: for n + 4 W numbers.
+// The smallest count of numbers that hold this share of the sum `total` of n numbers, a multiple of 4 W and each at
+// most 1. Returns 0 where that sum is 0 or NaN. `memory`: for n + 4 W numbers.
 static int64_t fewest(const float* x, int64_t n, float total, double share, float* memory) {
     if (!(total > 0.0f) || total == INFINITY) return 0;
     const double target = (double)total * (share - ROUND_OFF);
-    // The bits of positive floats are in the order of the floats. Numbers from `lo` on hold the target, those from `hi`
-    // on do not: these are `above` in number, and `sum_above` together. The smallest numbers that together hold less
-    // than what may be left out are not needed.
+    // The bits of positive floats are in the order of the floats. The numbers from `lo` on hold the target, and the
+    // numbers from `hi` on do not: there are `above` of these, with the sum `sum_above`. The smallest numbers, which
+    // together hold less than the part of the sum that may be left out, are not needed.
     uint32_t lo = to_bits((float)(total * (1.0 - share) * 0.5 / (double)n)), hi = to_bits(2.0f);
     int64_t above = 0, from_lo = n, left_out = 0;
     double sum_above = 0.0, sum_from_lo = total, sum_left_out = 0.0;
-    int side = 0; // which limit moved last, and how often one after the other
+    int side = 0; // which limit moved last, and how often in succession
     while (hi - lo > 1 && from_lo - above > CANDIDATES) {
-        if (x != memory && from_lo - above <= n / 8) { // look at these alone from now on
+        if (x != memory && from_lo - above <= n / 8) { // look only at these from now on
             n = between(x, n, lo, hi, memory);
             while (n % (4 * W)) memory[n++] = -1.0f;
             x = memory, left_out = above, sum_left_out = sum_above;
         }
-        // Where a straight line between the two sums would meet the target; the middle if one limit does not move.
+        // The place where a straight line between the two sums meets the target; the middle if one limit does not move.
         double part = side > 1 || side < -1 ? 0.5 : (sum_from_lo - target) / (sum_from_lo - sum_above);
         part = part > 0.05 ? part < 0.95 ? part : 0.95 : 0.05;
         uint32_t middle = lo + (uint32_t)((double)(hi - lo) * part);
         middle = middle <= lo ? lo + 1 : middle >= hi ? hi - 1 : middle;
         const vf least = splat(from_bits(middle));
-        vf sums[4] = {}; // side by side: an addition waits for the one before it
+        vf sums[4] = {}; // several, because an addition waits for the one before it
         vi counts[4] = {};
         for (int64_t i = 0; i < n; i += 4 * W)
             for (int j = 0; j < 4; j++) {
@@ -68,7 +68,7 @@ static int64_t fewest(const float* x, int64_t n, float total, double share, floa
         if (found >= target) lo = middle, from_lo = count, sum_from_lo = found, side = side > 0 ? side + 1 : 1;
         else hi = middle, above = count, sum_above = found, side = side < 0 ? side - 1 : -1;
     }
-    if (hi - lo == 1) { // all that are left are equal
+    if (hi - lo == 1) { // all remaining numbers are equal
         const int64_t more = (int64_t)std::ceil((target - sum_above) / (double)from_bits(lo));
         return above + (more < 1 ? 1 : more > from_lo - above ? from_lo - above : more);
     }
@@ -84,15 +84,15 @@ static int64_t fewest(const float* x, int64_t n, float total, double share, floa
     return above;
 }
 
-// Of each lane the largest number of a chunk.
+// The largest number of each lane of a chunk.
 INLINE vf largest_of_lanes(const float* chunk) {
     vf top = splat(-1.0f);
     for (int64_t j = 0; j < CHUNK; j += W) top = max(load(chunk + j), top);
     return top;
 }
 
-// The largest of n numbers, a multiple of CHUNK, descending, and their places; returns how many: `want` of them, or all
-// that are not negative. In x they become -1. NaN is never among them. `most`: memory for n numbers.
+// The largest of n numbers, a multiple of CHUNK, in descending order, and their places; returns how many: `want`, or
+// all numbers that are not negative. In x they become -1. NaN is never among them. `most`: memory for n numbers.
 static int64_t take_largest(float* x, int64_t n, int64_t want, float* values, int64_t* places, float* most) {
     const int64_t chunks = n / CHUNK;
     for (int64_t i = 0; i < chunks; i++) store(most + i * W, largest_of_lanes(x + i * CHUNK));

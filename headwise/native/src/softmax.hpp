@@ -1,18 +1,18 @@
-// The softmax of rows whose scores come a few blocks of keys at a time (Milakov and Gimelshein 2018), and what follows from
-// it: log-sum-exp, entropy, distance, the largest weight, that of some keys, output.
+// The softmax of rows whose scores come a few blocks of keys at a time (Milakov and Gimelshein 2018), and the results
+// from it: log-sum-exp, entropy, distance, the largest weight, the weight on some keys, and the output.
 #pragma once
 
 #include "tile.hpp"
 
 namespace ISA {
 
-// What a row has so far. x = (s - reference) log2(e): scores relative to a reference, in units of log 2.
+// The state of a row. x = (s - reference) log2(e): scores relative to a reference, in units of log 2.
 struct Row {
     float total[W];                // sums of e = 2^x, each over the keys of one lane
-    float product[W], distance[W]; // of e x and e |i - j|
+    float product[W], distance[W]; // sums of e x and of e |i - j|
     float reference;               // a score at most SLACK below the highest; -inf before the first
     float on_keys;                 // sum of e over call.keys
-    float best;                    // the highest score, where the largest weight is asked for
+    float best;                    // the highest score, if call.top is set
     int32_t best_key;
 
     void clear() {
@@ -28,14 +28,14 @@ struct Softmax {
 
     const hw_attention& call;
     const int64_t b;
-    const int64_t width; // of an output so far
-    const bool plain = are_products(call);                  // then `s` stays a product
-    const float natural = plain ? (float)call.scale : 1.0f; // what makes it a score
+    const int64_t width; // width of an output so far
+    const bool plain = are_products(call);                  // then `s` holds products
+    const float natural = plain ? (float)call.scale : 1.0f; // the factor from products to scores
     const float factor = natural * LOG2E, slack = SLACK / factor;
     bool odd = false;
 
-    // The weights p of one row from its products s, in the columns [from, past) of some blocks side by side, of which the
-    // first has these keys. r: its place in the tile, which begins at query q.
+    // The weights p of one row from its products s, in the columns [from, past) of some blocks side by side, of which
+    // blocks[0] is the first. r: the row's place in the tile, which begins at query q.
     inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Row& mine) const {
         const int64_t key = blocks->number * TILE;
         if (!plain) transform(call, b, h, q + r, key, from, past, s);
@@ -51,7 +51,7 @@ struct Softmax {
             if (from <= x && x < past) add_key(s[x], mine);
         }
         const float reference = mine.reference;
-        if (reference == -INFINITY) { // nothing is seen yet, or nothing but NaN
+        if (reference == -INFINITY) { // the row has seen no key yet, or only NaN
             vf total = load(mine.total);
             for (int64_t x = from; x < past; x += W) {
                 const vf e = load(s + x) == -INFINITY ? vf{} : load(s + x);
@@ -118,7 +118,7 @@ struct Softmax {
         if (s != -INFINITY) mine.on_keys += mine.reference == -INFINITY ? s : std::exp2((s - mine.reference) * factor);
     }
 
-    // Another reference for what a row has so far.
+    // Change the reference of the state of a row.
     __attribute__((noinline)) void refer(float to, float* out, Row& mine) const {
         const bool nothing = mine.reference == -INFINITY;
         const float down = (mine.reference - to) * factor;
@@ -132,7 +132,7 @@ struct Softmax {
         for (int64_t e = 0; e < width; e += W) store(out + e, by * load(out + e));
     }
 
-    // What one row has from other keys, added to what it has.
+    // Add the state of a row from other keys to its state.
     void add(float* out, Row& mine, float* more, Row& other) const {
         const float to = mine.reference > other.reference || mine.reference != mine.reference ? mine.reference : other.reference;
         if (mine.reference != to) refer(to, out, mine);
@@ -145,7 +145,7 @@ struct Softmax {
         for (int64_t e = 0; e < width; e += W) store(out + e, load(out + e) + load(more + e));
     }
 
-    // The answers for one row.
+    // Write the results for one row.
     void finish(int64_t h, int64_t row, const float* out, const Row& mine) {
         const float inverse = answer(call, b, h, row, scored(mine.reference, natural), sum(load(mine.total)), sum(load(mine.product)), sum(load(mine.distance)));
         const int64_t at = (b * call.H + h) * call.Q + row;
@@ -154,7 +154,7 @@ struct Softmax {
         if (call.out.data) write(h, row, out, inverse * kept_scale(call));
     }
 
-    // Several threads may.
+    // Set call.odd. Several threads may do this.
     void tell_odd() const {
         if (odd && call.odd) __atomic_store_n(call.odd, 1, __ATOMIC_RELAXED);
     }

@@ -1,4 +1,4 @@
-// A tile: 64 queries of one head, the keys that each of them may see, and its scores as options, mask and dropout change them.
+// A tile: 64 queries of one head, the keys that each of them may see, and its scores after options, mask and dropout.
 #pragma once
 
 #include "dropout.hpp"
@@ -10,24 +10,24 @@ namespace ISA {
 constexpr int64_t TILE = 64;          // queries of a tile, keys of a block
 constexpr int64_t PACKED = 1 << 19;   // bytes of packed keys and values in a chunk
 constexpr int64_t PIECE = 1024;       // rows of a piece, so that packing is small beside the products
-constexpr float SLACK = 8.0f;         // a row's scores may be so far above its reference, in units of log 2
+constexpr float SLACK = 8.0f;         // how far a row's scores may be above its reference, in units of log 2
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.69314718055994531f;
 
-constexpr float EXACT = 1024.0f;       // scores up to this size are rounded by so little that a log-sum-exp tells their weights
+constexpr float EXACT = 1024.0f;       // up to this size scores are exact enough to compute weights from a log-sum-exp
 
 INLINE float bounded(float x) { return x > -200.0f ? x : -200.0f; } // below that 2^x is 0, and 0 times -inf would be NaN
 
 struct Block {
-    int64_t number, bits; // bits: where, or -1 for none
+    int64_t number, bits; // bits: the place of its words, or -1 for none
 };
 
 // The keys that each row of a tile may see, and the blocks in which they are.
 struct Sight {
-    int64_t lo[TILE], hi[TILE];     // apart from bits
-    const hw_run* runs = nullptr;    // of HW_BLOCKS: [first_run, past_run) are the tile's
+    int64_t lo[TILE], hi[TILE];     // without the bits of blocks
+    const hw_run* runs = nullptr;    // of HW_BLOCKS: [first_run, past_run) are the runs of the tile
     int64_t first_run = 0, past_run = 0;
-    int64_t first = 0, past = 0;     // blocks: by number, or by place
-    mutable int64_t last = 0;        // the run of the block that was asked for last
+    int64_t first = 0, past = 0;     // blocks, by number or by place
+    mutable int64_t last = 0;        // the run of the block that was found last
 
     Block block(int64_t i) const {
         if (!runs) return {i, -1};
@@ -43,13 +43,13 @@ struct Sight {
         return most(first, least(runs[run + 1].place, runs[run].place + most(0, number - runs[run].number)));
     }
 
-    // Where the block of this number is, from `first` to `past`; -1 if no row of the tile sees it.
+    // The place of the block with this number, from `first` to `past`; -1 if no row of the tile sees it.
     int64_t find(int64_t number) const {
         const int64_t at = from(number);
         return at < past && block(at).number == number ? at : -1;
     }
 
-    // The last run of the tile that comes before what is looked for; the first one if none does.
+    // The last run of the tile for which `before` is true; the first run if there is none.
     template <typename Before> int64_t last_run(Before before) const {
         int64_t lo = first_run, hi = past_run;
         while (hi - lo > 1) {
@@ -82,13 +82,13 @@ INLINE Sight sight_of(const hw_attention& call, int64_t b, int64_t h, int64_t ti
 }
 
 // Whether scores are products times a factor above 0, so that the highest product has the highest score. Differences of
-// products are taken first and multiplied then: large products would lose them by the rounding of the factor. (The bounds
-// keep SLACK, and the factor times -inf, what they are.)
+// products are then taken before they are multiplied by the factor: large products would lose them by the rounding of
+// the factor. (The bounds keep SLACK, and the factor times -inf, what they are.)
 INLINE bool are_products(const hw_attention& call) {
     return call.softcap == 0.0 && !call.bias.data && !call.slopes && call.scale > 1e-30 && call.scale < 2e38;
 }
 
-// cap tanh(s / cap), by the polynomial of Cephes' tanhf where 1 - 2 / (exp(2 x) + 1) would cancel.
+// cap tanh(s / cap); by the polynomial of Cephes' tanhf where 1 - 2 / (exp(2 x) + 1) would cancel.
 INLINE vf capped(vf s, float cap) {
     constexpr float NEAR[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f};
     const vf y = s * splat(1.0f / cap), size = y < 0.0f ? -y : y, square = y * y;
@@ -98,14 +98,14 @@ INLINE vf capped(vf s, float cap) {
     return (size < 0.625f ? near : y < 0.0f ? -far : far) * splat(cap);
 }
 
-// |i + K - Q - j| of the rows or keys of a vector, whose places differ by this.
+// |i + K - Q - j| of the rows or keys of a vector, whose positions differ by `apart`.
 INLINE vf distances(vi apart) {
     const vf far = __builtin_convertvector(apart, vf);
     return far < 0.0f ? -far : far;
 }
 
-// Scale, softcap, bias and slope, of one row and the keys from `key + from` to `key + past`. (A bias may be the least
-// number, which a factor would make infinite.)
+// Apply scale, softcap, bias and slope to one row and the keys from `key + from` to `key + past`. (A bias may be the
+// most negative number, which a factor would make infinite.)
 static void transform(const hw_attention& call, int64_t b, int64_t h, int64_t row, int64_t key, int64_t from, int64_t past, float* s) {
     const hw_tensor& t = call.bias;
     const float* bias = t.data ? (const float*)t.data + b * t.stride[0] + h * t.stride[1] + row * t.stride[2] + key * t.stride[3] : nullptr;
@@ -124,7 +124,7 @@ static void transform(const hw_attention& call, int64_t b, int64_t h, int64_t ro
     }
 }
 
-// -inf for the pairs of row r that the mask forbids, of some blocks side by side.
+// Write -inf for the pairs of row r that the mask forbids, of some blocks side by side.
 INLINE void hide(const hw_attention& call, const Sight& sight, const Block* blocks, int64_t r, int64_t from, int64_t past, float* s) {
     const int64_t lo = sight.lo[r] - blocks->number * TILE, hi = sight.hi[r] - blocks->number * TILE;
     if (lo > from || hi < past)
@@ -142,14 +142,15 @@ INLINE void hide(const hw_attention& call, const Sight& sight, const Block* bloc
     }
 }
 
-// A product as a score, which no factor makes infinite.
+// A product as a score; the factor makes no finite product infinite.
 INLINE float scored(float product, float factor) {
     const float score = product * factor;
     return std::isinf(score) && !std::isinf(product) ? std::copysign(3.40282347e38f, score) : score;
 }
 
-// The answers of one row that follow from sums over its keys: the score m that they are relative to, the sums of e = exp(s - m),
-// of e log2(e) and of e times the distance. A learned sink is one more key. Returns the factor that makes e a weight.
+// Write the results of one row that follow from sums over its keys: the score m that they are relative to, the sums of
+// e = exp(s - m), of e log2(e) and of e times the distance. A learned sink counts as one more key. Returns the factor
+// that makes e a weight.
 static float answer(const hw_attention& call, int64_t b, int64_t h, int64_t row, float m, float total, float product, float distances) {
     float by = 1.0f;
     if (call.sinks && call.sinks[h] != -INFINITY) {

@@ -1,7 +1,7 @@
 // Vectors of floats, as wide as the instruction set that this file is compiled for, and exp2.
 //
-// Everything is in the namespace ISA, which the build names after the instruction set: a function compiled for one must
-// never be linked in place of that compiled for another.
+// Everything is in the namespace ISA, which the build names after the instruction set: a function compiled for one
+// instruction set must never be linked in place of a function compiled for another.
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,7 @@ INLINE vf fma(vf a, vf b, vf c) { return a * b + c; } // contracted: -ffp-contra
 INLINE vf max(vf a, vf b) { return a > b ? a : b; }    // b if one is NaN
 INLINE vi lanes() { vi x; for (int i = 0; i < W; i++) x[i] = i; return x; }
 
-// The lanes FROM of a and, from W on, of b. GCC before 12 lacks the second name, clang the first.
+// The lanes FROM of a and, from number W on, of b. GCC before 12 lacks the second name, clang the first.
 template <int... FROM, class V>
 INLINE V picked(V a, V b, std::integer_sequence<int, FROM...>) {
 #if defined(__clang__)
@@ -65,7 +65,7 @@ typedef std::make_integer_sequence<int, W> Lanes;
 template <int S, int... I>
 constexpr auto behind(std::integer_sequence<int, I...>) { return std::integer_sequence<int, (I + S) % W...>(); }
 
-// The lanes that are S further on, the first ones behind the last.
+// The lanes that are S further on; the first lanes come after the last.
 template <int S>
 INLINE vf rotated(vf x) { return picked(x, x, behind<S>(Lanes())); }
 
@@ -75,7 +75,7 @@ INLINE float sum(vf x) {
     else return sum<S / 2>(x + rotated<S>(x));
 }
 
-// NaN if one is NaN.
+// The highest number of x; NaN if one is NaN.
 template <int S = W / 2>
 INLINE float highest(vf x) {
     if constexpr (S == 0) return x[0];
@@ -93,7 +93,7 @@ INLINE vf polynomial(const float (&c)[N], vf f) {
     return p;
 }
 
-// The polynomial for 2^f of this degree.
+// The polynomial for 2^f of the degree DEGREE.
 template <int DEGREE, int A, int B, int C>
 INLINE vf power(const float (&fine)[A], const float (&coarse)[B], const float (&rough)[C], vf f) {
     return DEGREE >= 6 ? polynomial(fine, f) : DEGREE >= 4 ? polynomial(coarse, f) : polynomial(rough, f);
@@ -123,7 +123,7 @@ INLINE vf exp2(vf x) {
 #endif
 }
 
-// A comparison as bits, one a lane.
+// A comparison as bits, one per lane.
 INLINE uint32_t bits_of(vi x) {
 #if defined(__AVX512F__)
     return _mm512_movepi32_mask((__m512i)x);

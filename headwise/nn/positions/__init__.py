@@ -1,4 +1,4 @@
-"""Positions: what tells attention where a token stands.
+"""Position schemes, which tell attention the positions of tokens.
 
 Inside an attention module (`MultiHeadAttention(..., positions=)`): `Rope`, `Rope2D`, `Alibi`, `T5Buckets`,
 `ShawRelative`. Added to the input, before the first layer: `Sinusoidal`, `Learned`.

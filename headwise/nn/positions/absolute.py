@@ -16,12 +16,12 @@ class Sinusoidal(nn.Module):
 
         PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
 
-    It has no parameters and no last position.
+    It has no parameters and no maximum position.
 
     Args:
         dim: M, even.
-        base: of the wavelengths.
-        interleaved: sine and cosine take turns, as in the paper and in DistilBERT; where False the sines come first and
+        base: the base of the wavelengths.
+        interleaved: sine and cosine take turns, as in the paper and in DistilBERT; if False, the sines come first and
             then the cosines, as in Marian.
 
     Raises:
@@ -40,10 +40,10 @@ class Sinusoidal(nn.Module):
         self.interleaved = interleaved
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """The vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M], to be cast to what they are added to."""
+        """The vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M], to be cast to the embeddings' dtype."""
         check_integers("position_ids", position_ids)
         device = position_ids.device
-        # In float64 where there is one: of the phase of a far position float32 keeps few digits behind the point.
+        # In float64 if the device has it: float32 keeps few digits after the point in the phase of a far position.
         dtype = torch.float32 if device.type == "mps" else torch.float64
         exponents = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
         phases = position_ids[..., None].to(dtype) / self.base**exponents
@@ -58,14 +58,14 @@ class Learned(nn.Module):
     """A learned vector for each position. Gehring et al. 2017; Devlin et al. 2019 (BERT), §3; GPT-2.
 
     Args:
-        max_positions: rows of the table; there is nothing beyond.
+        max_positions: rows of the table, the limit of positions.
         dim: M.
-        std: of the normal distribution that the table is drawn from; 0.02 in BERT and GPT-2.
+        std: the standard deviation of the normal distribution for the table; 0.02 in BERT and GPT-2.
 
-    The table is `weight`, [max_positions, M], as that of Hugging Face's `position_embeddings` and `wpe`.
+    The table is `weight`, [max_positions, M], like Hugging Face's `position_embeddings` and `wpe`.
 
     Raises:
-        ArgumentError: a size that is not positive; at the call, a position that the table does not have (not checked
+        ArgumentError: a size that is not positive; at the call, a position outside of the table (not checked
             inside torch.compile and torch.export, where a tensor's values are not known).
     """
 

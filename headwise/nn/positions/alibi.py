@@ -1,4 +1,4 @@
-"""ALiBi: scores are lowered in proportion to the distance, by a slope of each head's own."""
+"""ALiBi: scores are lowered in proportion to the distance, with a different slope for each head."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Alibi(Positions):
 
         bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
 
-    where H is a power of two. Else the slopes of the next lower power of two come first, and then every other one of
+    if H is a power of two. Otherwise the slopes of the next lower power of two come first, and then every other one of
     the next higher (the authors' code, BLOOM and MPT).
 
-    An attention module passes `slopes` to `headwise.attention` where the tokens of each row follow one another, padding
-    before or behind them. Elsewhere (`position_ids`, a second sequence, padding between tokens, or padding that cannot
-    be looked at: on a GPU, in torch.compile) it asks for `bias`:
+    An attention module passes `slopes` to `headwise.attention` if the tokens of each row are consecutive, with padding
+    before or after them. Otherwise (`position_ids`, a second sequence, padding between tokens, or padding that cannot
+    be checked, on a GPU or in torch.compile) it calls `bias`:
 
-    Where the mask looks only backwards it is [1|B, H, 1, K], m_h · (j - last): each row of it differs from the
-    above by a constant, which the softmax does not see, and memory stays linear. Positions must then not fall from one
-    key that a query sees to a later one. Any other mask, and none, gives [1|B, H, Q, K].
+    If the mask looks only backwards, the bias is [1|B, H, 1, K], m_h · (j - last): each row differs from the above by a
+    constant, which does not change the softmax, and memory stays linear. Positions must then not decrease from one key
+    that a query sees to a later one. With any other mask, or without one, it is [1|B, H, Q, K].
 
     Args:
         num_heads: H, any number.
@@ -53,7 +53,7 @@ class Alibi(Positions):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """[1|B, H, Q, K], or [1|B, H, 1, K] where the mask looks only backwards; float32 (float64 for float64 q)."""
+        """[1|B, H, Q, K], or [1|B, H, 1, K] if the mask looks only backwards; float32 (float64 for float64 q)."""
         check_ids("query_ids", query_ids, q_BHQD.shape[0], q_BHQD.shape[2])
         check_ids("key_ids", key_ids, q_BHQD.shape[0], key_ids.shape[-1])
         dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
@@ -66,7 +66,7 @@ class Alibi(Positions):
         return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
 
     def slopes_of_heads(self) -> Tensor | None:
-        """`slopes`, unless a subclass has another bias."""
+        """`slopes`, None if a subclass has another bias."""
         return self.slopes if type(self).bias is Alibi.bias else None
 
     def extra_repr(self) -> str:
@@ -77,7 +77,7 @@ class Alibi(Positions):
 
 
 def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
-    """Whether the mask is known to let no query see a key after it, the last query standing at the last key."""
+    """Whether the mask certainly lets no query see a later key, if the last query is at the last key."""
     if not isinstance(mask, Mask):
         return False
     for part in mask.conjuncts:

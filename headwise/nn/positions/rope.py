@@ -1,5 +1,6 @@
-"""RoPE: queries and keys are turned by angles that grow with their position, so that a score depends on how far apart
-two tokens are and not on where they stand."""
+"""RoPE: queries and keys are turned by angles proportional to their position.
+
+So a score depends on the distance of two tokens and not on their positions."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ class Rope(Positions):
     The angles are float32 under autocast too, and after `.half()` or `.to(bfloat16)`.
 
     Args:
-        head_dim: D, of the queries and keys.
-        base: of the frequencies θ_i.
-        interleaved: which dimensions are a pair: (0, 1), (2, 3) … as in the paper, in GPT-J and DeepSeek; or, where
-            False, (0, D/2), (1, D/2 + 1) … as in GPT-NeoX, Llama and most since. A checkpoint is made for one of them.
-        rotary_dim: only so many dimensions are turned, the first ones (GPT-J, GPT-NeoX); None = D.
+        head_dim: D, the dimensions of queries and keys.
+        base: the base of the frequencies θ_i.
+        interleaved: which dimensions are a pair: (0, 1), (2, 3) … as in the paper, in GPT-J and DeepSeek; or, if
+            False, (0, D/2), (1, D/2 + 1) … as in GPT-NeoX, Llama and most later models. A checkpoint needs one of the
+            two.
+        rotary_dim: the number of first dimensions that are turned (GPT-J, GPT-NeoX); None = D.
         scaling: `Linear`, `DynamicNTK`, `Yarn` or `Llama3`.
 
     Raises:
@@ -90,19 +92,19 @@ class Rope(Positions):
 
         Args:
             config: a transformers config, or the dict in its config.json; transformers itself is not needed.
-            head_dim: where the config does not say it (head_dim, qk_rope_head_dim, or hidden size over heads).
-            interleaved: None = what the config says (`rope_interleave`), else what the model of that name does.
-            layer_type: of a config with one RoPE for each type of layer (Gemma 3): which.
+            head_dim: needed if the config does not have it (head_dim, qk_rope_head_dim, or hidden size over heads).
+            interleaved: None = as in the config (`rope_interleave`), else as in the model of that name.
+            layer_type: the type of layer, for a config with one RoPE per type (Gemma 3).
 
         Raises:
-            CheckpointError: a rope type, or an option of one, that is not known here: it would be computed wrongly.
+            CheckpointError: a rope type, or an option of it, that is not supported: it would be computed wrongly.
         """
         return cls(**rope_config.read(config, head_dim=head_dim, interleaved=interleaved, layer_type=layer_type))
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] at positions [S] or [B, S], turned. The dtype stays.
+        """Queries or keys [B, H, S, D] at positions [S] or [B, S], turned, in the same dtype.
 
-        `length`, the number of tokens seen so far, is for `DynamicNTK`, which cannot do without.
+        `length`, the number of tokens seen so far, is needed by `DynamicNTK`.
         """
         check_ids("position_ids", position_ids, x_BHSD.shape[0], x_BHSD.shape[2])
         phases = position_ids[..., None].float() * self._frequencies(length)

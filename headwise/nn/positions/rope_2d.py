@@ -13,23 +13,23 @@ from headwise.nn.positions.scheme import Positions, check_integers
 
 
 class Rope2D(Positions):
-    """Rotary positions on a grid, as Pixtral's (Agrawal et al. 2024). Pairs are (0, D/2), (1, D/2 + 1) ….
+    """Rotary positions on a grid, as in Pixtral (Agrawal et al. 2024). Pairs are (0, D/2), (1, D/2 + 1) ….
 
-    Of RoPE's frequencies θ_0 … θ_(D/2-1) the rows take those with even index and the columns those with odd index: the
+    Of RoPE's frequencies θ_0 … θ_(D/2-1) rows use the frequencies with even index and columns those with odd index: the
     first D/4 pairs of a patch at (r, c) turn by r · θ_0, r · θ_2 …, the other D/4 by c · θ_1, c · θ_3 ….
 
-    Position ids are [S, 2] or [B, S, 2], (row, column) of each patch; of a whole grid, row by row:
+    Position ids are [S, 2] or [B, S, 2], (row, column) of each patch; for a whole grid, row by row:
     `torch.cartesian_prod(torch.arange(rows), torch.arange(columns))`.
 
     Args:
         head_dim: D, a multiple of 4.
-        base: of the frequencies.
+        base: the base of the frequencies.
 
     Raises:
-        ArgumentError: head_dim is no positive multiple of 4.
+        ArgumentError: head_dim is not a positive multiple of 4.
     """
 
-    inverse_frequencies: Tensor  # [2, D / 4] float32: the rows', the columns'
+    inverse_frequencies: Tensor  # [2, D / 4] float32: of the rows, of the columns
 
     def __init__(self, head_dim: int, base: float = 10000.0) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Rope2D(Positions):
         self._register_constants()
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] of patches at (row, column) [S, 2] or [B, S, 2], turned. The dtype stays."""
+        """Queries or keys [B, H, S, D] of patches at (row, column) [S, 2] or [B, S, 2], turned, in the same dtype."""
         _check_places(position_ids, x_BHSD.shape[0], x_BHSD.shape[2])
         phases = (position_ids[..., None].float() * self.inverse_frequencies).flatten(-2)
         return turn(x_BHSD, phases)

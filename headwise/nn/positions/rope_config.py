@@ -1,5 +1,6 @@
-"""Which RoPE a Hugging Face config asks for. The names are those of transformers 5 (rope_parameters) and of the years
-before (rope_scaling beside rope_theta). What is not known here is refused: ignored, it would be computed wrongly."""
+"""Reads the RoPE of a Hugging Face config, named as in transformers 5 (rope_parameters) or 4 (rope_scaling).
+
+An option that is not supported is refused: if it were ignored, the RoPE would be computed wrongly."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from headwise.errors import CheckpointError
 from headwise.nn.positions.rope_scaling import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
 
 _SCALINGS: dict[str, type[Any]] = {"linear": Linear, "dynamic": DynamicNTK, "yarn": Yarn, "llama3": Llama3}
-_ORIGINAL = "original_max_position_embeddings"  # the one option that has another name here: original_length
+_ORIGINAL = "original_max_position_embeddings"  # the only option with another name here: original_length
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
-# Models whose pairs are (0, 1), (2, 3) …, by model_type: their configs do not say it.
+# Models whose pairs are (0, 1), (2, 3) …, by model_type: their configs do not have this option.
 _INTERLEAVED = {
     *("codegen", "cohere", "cohere2", "deepseek_v2", "ernie4_5", "glm", "glm4", "gptj", "helium"),
     *("llama4_text", "roformer"),
@@ -60,7 +61,7 @@ def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
 
 
 def _older_parameters(config: Any) -> dict[str, Any]:
-    """Those of transformers 4, where layers with a window had a base of their own beside the others' (Gemma 3)."""
+    """The parameters in a config of transformers 4, where layers with a window have their own base (Gemma 3)."""
     scaling = entry(config, "rope_scaling") or {}
     local = entry(config, "rope_local_base_freq", "local_rope_theta")
     if local is None:
@@ -87,7 +88,7 @@ def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling:
 
 
 def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
-    """As in Hugging Face: dynamic NTK uses the length of the model, the others the original length."""
+    """As in Hugging Face: dynamic NTK uses the length of the model, other types use the original length."""
     longest = entry(config, "max_position_embeddings", "n_positions")
     length = (
         longest
@@ -130,7 +131,7 @@ def _interleaved(config: Any) -> bool:
 
 
 def entry(config: Any, *names: str) -> Any:
-    """The first of these entries that the config has, and is not None."""
+    """The first of these entries that the config has and that is not None."""
     for name in names:
         value = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
         if value is not None:

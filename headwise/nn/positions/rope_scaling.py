@@ -1,5 +1,6 @@
-"""How RoPE's frequencies are changed so that a model reads further than it was trained: linear interpolation, dynamic
-NTK, YaRN and Llama 3's. Each says what Hugging Face's function of the same name says."""
+"""Changes of RoPE's frequencies for texts longer than in training: linear, dynamic NTK, YaRN and Llama 3's.
+
+Each computes the same as Hugging Face's function of that name."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.nn.options import positive, whole
 
-Length = int | Tensor | None  # the tokens there are
+Length = int | Tensor | None  # the number of tokens
 Device = torch.device | str | None
 
 
@@ -21,8 +22,8 @@ class RopeScaling:
     """A change of RoPE's frequencies θ_i = base^(-2i/D), for i = 0 … D/2 - 1.
 
     Attributes:
-        depends_on_length: the frequencies depend on how many tokens there are.
-        amplitude: what cos and sin are multiplied by, in queries and keys both.
+        depends_on_length: whether the frequencies depend on the number of tokens.
+        amplitude: the factor on cos and sin, for both queries and keys.
     """
 
     depends_on_length: ClassVar[bool] = False
@@ -32,16 +33,16 @@ class RopeScaling:
         return 1.0
 
     def check(self, dim: int) -> None:
-        """Raise ArgumentError unless so many dimensions can be turned this way."""
+        """Raise ArgumentError unless `dim` dimensions can be turned in this way."""
 
     def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
-        """Float32 [dim / 2], radians per position. `length`: the tokens there are, where it matters."""
+        """Float32 [dim / 2], radians per position. `length`: the number of tokens, if it matters."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear(RopeScaling):
-    """θ_i / factor: positions are squeezed into the range that was trained (Chen et al. 2023, equation 4)."""
+    """θ_i / factor: positions are compressed into the range that was trained (Chen et al. 2023, equation 4)."""
 
     factor: float
 
@@ -77,7 +78,7 @@ class DynamicNTK(RopeScaling):
     def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
         if length is None:
             return unscaled(dim, base, device)
-        # A tensor, not a Python number: a compiled graph must not depend on what the length is.
+        # A tensor, not a Python number: a compiled graph must not depend on the value of the length.
         if isinstance(length, Tensor):
             length = length.to(device=device, dtype=torch.float32)
         else:
@@ -96,7 +97,7 @@ class Yarn(RopeScaling):
     γ_i falls from 1 to 0 between the dimensions that turn `beta_fast` and `beta_slow` times in `original_length` tokens
     (§3.2, over dimensions instead of turns as in the authors' code; `truncate` rounds the two outwards).
     cos and sin are multiplied by `attention_factor`, which is 0.1 ln(factor) + 1 (§3.4), or DeepSeek's
-    m(mscale) / m(mscale_all_dim) with m(x) = 0.1 x ln(factor) + 1 where both are given.
+    m(mscale) / m(mscale_all_dim) with m(x) = 0.1 x ln(factor) + 1 if both are given.
     """
 
     factor: float
@@ -140,13 +141,13 @@ class Yarn(RopeScaling):
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dim - 1)
         if low == high:
-            high += 0.001  # a step, without dividing by 0
+            high += 0.001  # a step, without a division by 0
         slow = ((torch.arange(dim // 2, dtype=torch.float32, device=device) - low) / (high - low)).clamp(0.0, 1.0)
         fast = 1.0 - slow
         return 1.0 / (self.factor * turns) * (1.0 - fast) + 1.0 / turns * fast
 
     def _dimension(self, turns: float, dim: int, base: float) -> float:
-        """The (fractional) i whose frequency makes so many turns in `original_length` tokens."""
+        """The (fractional) i whose frequency makes `turns` turns in `original_length` tokens."""
         return dim * math.log(self.original_length / (turns * 2.0 * math.pi)) / (2.0 * math.log(base))
 
     def _mscale(self, weight: float) -> float:
@@ -155,7 +156,7 @@ class Yarn(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class Llama3(RopeScaling):
-    """Llama 3.1's: by wavelength λ = 2π / θ, short ones stay, long ones are divided by `factor`, those between mixed.
+    """The scaling of Llama 3.1, by the wavelength λ = 2π / θ: short ones stay, long ones are divided by `factor`.
 
         θ' = θ                                          λ < original / high_freq_factor
         θ' = θ / factor                                 λ > original / low_freq_factor
@@ -185,7 +186,7 @@ class Llama3(RopeScaling):
         smooth = (self.original_length / wavelength - self.low_freq_factor) / (
             self.high_freq_factor - self.low_freq_factor
         )
-        # Clamped to [0, 1] the middle case is the other two.
+        # Clamped to [0, 1], the middle case includes the other two.
         smooth = smooth.clamp(0.0, 1.0)
         return (1.0 - smooth) * theta / self.factor + smooth * theta
 

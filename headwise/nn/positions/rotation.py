@@ -7,21 +7,21 @@ from torch import Tensor
 
 
 def turn(x_BHSD: Tensor, phases: Tensor, *, amplitude: float = 1.0, interleaved: bool = False) -> Tensor:
-    """x with its first 2n dimensions turned by `phases`, [S, n] or [B, S, n], in float32 or better; x's dtype.
+    """x with its first 2n dimensions turned by `phases`, [S, n] or [B, S, n], in float32 or better, in the dtype of x.
 
-    The pairs are (0, n), (1, n + 1) …, or where `interleaved` (0, 1), (2, 3) …; what is left is passed on.
+    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not change.
 
         (a, b) → (a cos φ - b sin φ,  b cos φ + a sin φ)
     """
     if phases.ndim == 3:
-        phases = phases[:, None]  # the heads of a row stand at the same positions
+        phases = phases[:, None]  # the heads of a row have the same positions
     cos, sin = phases.cos(), phases.sin()
     if amplitude != 1.0:
         cos, sin = cos * amplitude, sin * amplitude
     turned = 2 * phases.shape[-1]
     x, rest = x_BHSD[..., :turned], x_BHSD[..., turned:]
     a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
-    # cos and sin are float32, so are the products, whatever the dtype of x.
+    # cos and sin are float32, and so are the products, for any dtype of x.
     parts = (a * cos - b * sin, b * cos + a * sin)
     out = torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
     out = out.to(x_BHSD.dtype)

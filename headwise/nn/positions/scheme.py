@@ -1,6 +1,7 @@
-"""What a position scheme is to an attention module: it may rotate queries and keys, add a bias to the scores, and add
-to the output. Positions are those of tokens, 0, 1, 2 …: with a cache the queries' go on where the cache ended, with
-left padding each row counts its own tokens.
+"""The interface of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
+
+Positions are those of tokens, 0, 1, 2 …: with a cache, the positions of queries continue after those in the cache; with
+left padding, each row counts its own tokens.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from headwise.masks import Mask
 
 
 class Positions(nn.Module):
-    """A position scheme. This one does nothing: a scheme overrides what it does.
+    """A position scheme that does nothing. A subclass overrides the methods that it needs.
 
     Position ids are integer tensors [S], one for all rows, or [B, S].
 
     Attributes:
-        depends_on_length: `rotate` needs `length`, and a cache keeps keys as they were before it.
-        uses_values: `values` gives something, for which the weights must be made.
+        depends_on_length: whether `rotate` needs `length`; then a cache keeps keys before rotation.
+        uses_values: whether `values` is overridden; it needs the weights.
     """
 
     depends_on_length: bool = False
@@ -40,13 +41,14 @@ class Positions(nn.Module):
     ) -> Tensor | None:
         """The bias added to the scaled scores: float, broadcasts to [B, H, Q, K]; None = nothing.
 
-        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is only looked at to save
-        memory: rows may then differ by a constant, which the softmax does not see. The caller must apply the same mask.
+        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is only used to save
+        memory: rows may then differ by a constant, which does not change the softmax. The caller must apply the same
+            mask.
         """
         return None
 
     def slopes_of_heads(self) -> Tensor | None:
-        """[H], where the bias is the option `slopes` of `attention` for tokens that follow one another; else None."""
+        """[H], if the bias is the option `slopes` of `attention` for consecutive tokens; else None."""
         return None
 
     def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
@@ -57,14 +59,14 @@ class Positions(nn.Module):
         """Initialise the parameters again, for schemes that learn."""
 
     def check(self, num_heads: int, head_dim: int) -> None:
-        """Raise ArgumentError unless this scheme fits a module of so many query heads of so many dimensions.
+        """Raise ArgumentError unless this scheme fits a module with these query heads and head dimensions.
 
         A scheme with an attribute `num_heads` or `head_dim` is made for that number.
         """
         check_fits(self, num_heads, head_dim)
 
     def _constants(self) -> dict[str, Tensor]:
-        """Float32 tensors on the CPU that follow from the options alone, by the name of their attribute."""
+        """Float32 tensors on the CPU that depend only on the options, by the name of their attribute."""
         return {}
 
     def _register_constants(self) -> None:
@@ -73,8 +75,8 @@ class Positions(nn.Module):
             self.register_buffer(name, constant.to(device), persistent=False)
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # as in nn.Module
-        # .half() and .to(bfloat16) would lower the constants too, and phases of lowered frequencies are wrong by
-        # whole turns at far positions. So they are made anew, in float32, on the device that they were moved to.
+        # .half() and .to(bfloat16) would also round the constants, and phases from rounded frequencies are wrong by
+        # whole turns at far positions. So they are made anew, in float32, on the device to which they were moved.
         super()._apply(fn, recurse)
         for name, constant in self._constants().items():
             setattr(self, name, constant.to(getattr(self, name).device))

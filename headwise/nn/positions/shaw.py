@@ -1,4 +1,4 @@
-"""Shaw's relative positions: a learned vector for each distance, beside the keys and, if asked for, the values."""
+"""Shaw's relative positions: a learned vector for each distance, added to the keys and, if requested, to the values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ class ShawRelative(Positions):
 
         e_ij = scale · q_i · (k_j + a^K_(clip(j - i))),     z_i = Σ_j α_ij (v_j + a^V_(clip(j - i)))
 
-    The products with the keys and values are the attention module's; `bias` gives scale · q_i · a^K, `values` gives
-    Σ_j α_ij a^V. Neither holds a tensor of [Q, K, D]: queries meet the table, and weights are summed by distance.
+    The attention module computes the products with the keys and values; `bias` gives scale · q_i · a^K, `values` gives
+    Σ_j α_ij a^V. Neither makes a tensor [Q, K, D]: queries are multiplied with the table, weights are summed by
+    distance.
 
     Args:
         head_dim: D. All heads share the tables (§3.3).
         max_distance: k, at which distances are clipped on both sides; or (left, right), as in Wav2Vec2-BERT.
-        values: whether there is a^V. It needs the weights themselves, so no fused kernel computes it.
+        values: whether there is a^V. It needs the weights, so no fused kernel computes it.
         value_dim: E, if not D.
 
     The tables are `distance_embedding.weight` [left + right + 1, D], as in Hugging Face, and `value_embedding.weight`
@@ -57,7 +58,7 @@ class ShawRelative(Positions):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the tables anew, uniformly by Glorot's rule: what the authors' code (tensor2tensor) does."""
+        """Draw the tables anew, uniformly by Glorot's rule, as in the authors' code (tensor2tensor)."""
         nn.init.xavier_uniform_(self.distance_embedding.weight)
         if self.value_embedding is not None:
             nn.init.xavier_uniform_(self.value_embedding.weight)

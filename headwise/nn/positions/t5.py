@@ -18,17 +18,17 @@ class T5Buckets(Positions):
 
         bias[h, i, j] = table[bucket(j - i), h]
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`; what is further
-    shares the last one. T5 uses no scale: give the attention module `scale=1.0`. The layers of a T5 stack share one
-    table: give them one object.
+    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`; larger distances
+    share the last one. T5 uses no scale: give the attention module `scale=1.0`. The layers of a T5 stack share one
+    table: give them the same object.
 
     Args:
         num_heads: H.
         num_buckets: rows of the table.
         max_distance: where the last bucket begins.
-        bidirectional: half of the buckets for keys before the query, half for those after (the encoder's). Where
-            False, all keys after it fall into bucket 0 (the decoder's, whose mask hides them).
-        std: of the normal distribution that the table is drawn from. T5's is 1/√M.
+        bidirectional: half of the buckets for keys before the query, half for keys after it (as in the encoder). If
+            False, all keys after it are in bucket 0 (as in the decoder, whose mask hides them).
+        std: the standard deviation of the normal distribution for the table. T5 uses 1/√M.
 
     The table is `relative_attention_bias.weight`, [num_buckets, H], as in Hugging Face.
 
@@ -78,7 +78,7 @@ class T5Buckets(Positions):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """[1|B, H, Q, K] in the table's dtype; 1 where all rows have the same positions."""
+        """[1|B, H, Q, K] in the table's dtype; B is 1 if all rows have the same positions."""
         apart = distances(q_BHQD, query_ids, key_ids)[:, 0]
         return self.relative_attention_bias(self.buckets(apart)).permute(0, 3, 1, 2)
 
@@ -107,5 +107,5 @@ class T5Buckets(Positions):
 
     @property
     def _exact(self) -> int:
-        """How many distances have a bucket of their own."""
+        """The number of distances that have their own bucket."""
         return self._per_side // 2

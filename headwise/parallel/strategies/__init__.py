@@ -1,4 +1,4 @@
-"""How processes that share a sequence attend to it. Each strategy says why it refuses and what it would cost."""
+"""The strategies of processes that share a sequence. Each says why it refuses a call and what the call would cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headwise.errors import KernelRefused
 from headwise.parallel.strategies import gather, heads, ring
 from headwise.parallel.strategies.part import Part, Strategy
 
-# Of two that cost the same, the first is taken.
+# Of two strategies with the same cost, the first is taken.
 STRATEGIES: dict[str, Strategy] = {"gather": gather, "ring": ring, "heads": heads}
 
 

@@ -21,7 +21,7 @@ from headwise.parallel.strategies.part import Cost, Part, Sizes
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
-    """Heads that cannot be dealt."""
+    """Refuse numbers of heads that cannot be dealt evenly."""
     count = part.layout.processes
     heads, key_heads = part.q.shape[1], part.k.shape[1]
     if heads % count or key_heads % count:
@@ -34,7 +34,7 @@ def refuse(part: Part, *, followed: bool) -> str | None:
 
 
 def cost(sizes: Sizes) -> Cost:
-    """All of q, k and v travel, and the output back; every process computes as many cells."""
+    """The cost of sending q, k and v, and the output back; every process computes equally many cells."""
     if sizes.heads % len(sizes.rows) or sizes.key_heads % len(sizes.rows):
         return Cost(0, float("inf"))
     others = 1 - 1 / len(sizes.rows)
@@ -45,11 +45,11 @@ def cost(sizes: Sizes) -> Cost:
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
-    """By one call of `local`, over the whole sequence and this process's heads."""
+    """Compute by one call of `local`, over the whole sequence and this process's heads."""
     count, rank = part.layout.processes, part.rank
 
     def own(x: Tensor, dim: int) -> Tensor:
-        """Of something with numbers for each head, those of this process's."""
+        """The part for this process's heads."""
         return x if x.shape[dim] == 1 else x.chunk(count, dim)[rank]
 
     def ways(layout: Layout) -> list[Callable[[Tensor], Tensor]]:
@@ -78,12 +78,12 @@ def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
 
 
 def _back(x: Tensor, layout: Layout, group: Any) -> Tensor:
-    """The other way."""
+    """The reverse of `_there`."""
     count = dist.get_world_size(group)
     rows = [len(each) for each in layout.positions]
     mine = rows[dist.get_rank(group)]
     order = torch.cat(layout.positions).to(x.device)
-    sent = x.permute(2, 0, 1, 3).reshape(len(order), -1)[order]  # the rows of process 0 first
+    sent = x.permute(2, 0, 1, 3).reshape(len(order), -1)[order]  # first the rows for process 0
     found = all_to_all(sent, rows, [mine] * count, group)
     heads = found.unflatten(0, (count, mine)).unflatten(2, (x.shape[0], x.shape[1], x.shape[3]))
     return heads.permute(2, 0, 3, 1, 4).flatten(1, 2)  # [B, H, S, D]

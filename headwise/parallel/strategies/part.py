@@ -1,4 +1,4 @@
-"""`Part`: what one process has of a call that several share; `Sizes`: what its cost follows from."""
+"""`Part`: the part of one process in a call that processes share; `Sizes`: the sizes that determine its cost."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from headwise.masks.picked import picked
 from headwise.parallel.layout import Layout, grid_of
 from headwise.parallel.routes import Routes, routes_of
 
-GLOO, NCCL = 1.5e9, 5e10  # nominal bytes a second between two processes
+GLOO, NCCL = 1.5e9, 5e10  # nominal bytes per second between two processes
 
 
 class Cost(NamedTuple):
-    """Of the slowest process."""
+    """The cost of the slowest process."""
 
-    sent: int  # bytes that a process receives, at most
+    sent: int  # the most bytes that a process receives
     time: float  # seconds, nominal
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """A call on paper: what each process computes and gets.
+    """A call on paper: what each process computes and receives.
 
     Args:
-        cells: [P], allowed pairs, mean over examples and heads.
-        traffic: [P, P], keys that the one gets from the other, its own included.
-        rows: [P].
+        cells: [P], the allowed pairs, as a mean over examples and heads.
+        traffic: [P, P], keys that a process gets from each process, including itself.
+        rows: [P], the rows of each process.
         key_rows: [P]: keys that each process holds.
         batch, heads, key_heads, dim, value_dim: B, H, G, D, E.
         itemsize: bytes of a number.
-        bandwidth: bytes a second.
-        flops: a second.
+        bandwidth: bytes per second.
+        flops: operations per second.
     """
 
     cells: NDArray[np.float64]
@@ -57,7 +57,7 @@ class Sizes:
 
     @classmethod
     def of(cls, mask: Mask | None, layout: Layout, key_layout: Layout, *sizes: int, **speeds: Any) -> Sizes:
-        """Those of a mask that is aligned to the whole sequences."""
+        """The sizes for a mask that is aligned to the whole sequences."""
         grid, count = grid_of(mask, layout.edges, key_layout.edges), layout.processes
         cells, needed = grid.per_process(layout.owner, key_layout.owner, count)
         rows = np.bincount(layout.owner, grid.rows, count).astype(np.int64)
@@ -85,7 +85,7 @@ class Sizes:
 
     @property
     def key_bytes(self) -> int:
-        """Of one position's key and value."""
+        """The bytes of the key and value of one position."""
         return self.batch * self.key_heads * (self.dim + self.value_dim) * self.itemsize
 
 
@@ -96,12 +96,12 @@ class Part:
     q: Tensor
     k: Tensor
     v: Tensor
-    mask: Mask | None  # aligned to [N, K], in self-attention [N, N]
+    mask: Mask | None  # aligned to [N, K], [N, N] in self-attention
     layout: Layout
-    key_layout: Layout | None  # of keys and values; None = every process has all of them
+    key_layout: Layout | None  # the layout of keys and values; None = every process has all of them
     rank: int
     group: Any
-    options: dict[str, Any]  # those of `attention`, of the whole sequence
+    options: dict[str, Any]  # the options of `attention`, for the whole sequence
 
     @property
     def rows(self) -> Tensor:
@@ -110,7 +110,7 @@ class Part:
 
     @cached_property
     def routes(self) -> Routes:
-        """What travels."""
+        """The routes of the keys."""
         given = self.layout, self.dealt_keys, self.rank
         if self.mask is None:
             return routes_of(None, *given)
@@ -124,7 +124,7 @@ class Part:
 
     @property
     def key_length(self) -> int:
-        """K: keys of the whole sequence that is read."""
+        """K: the number of keys of the whole sequence that is read."""
         return self.k.shape[2] if self.key_layout is None else self.key_layout.length
 
     @property
@@ -132,22 +132,22 @@ class Part:
         return self.layout.digest, b"" if self.key_layout is None else self.key_layout.digest
 
     def masked(self, keys: Tensor, purpose: object) -> Mask | None:
-        """The mask of this process's rows over some keys; remembered for this purpose."""
+        """The mask of this process's rows over some keys; remembered for `purpose`."""
         if self.mask is None:
             return None
         device = self.q.device
 
         def make(mask: Mask) -> Mask:
             made = picked(mask, self.rows, keys)
-            # Positions are on the CPU, and a mask without tensors of its own fits every device.
+            # Positions are on the CPU, and a mask without its own tensors fits every device.
             return made.to(device) if mask.device is None else made
 
         return self.mask.remember(("picked", *self._digests, self.rank, purpose, str(device)), make)
 
     def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
-        """What `local`, `attention` of one process, makes of this process's rows over the keys at positions `keys`."""
+        """The result of `local` (attention of one process) for this process's rows and the keys at positions `keys`."""
         options = {**self.options, "bias": self.bias_of(keys), "slopes": None}
-        own = self.key_layout is self.layout  # what reads another sequence is no share of a square matrix
+        own = self.key_layout is self.layout  # a call that reads another sequence is no share of a square matrix
         share = Share(self.rows, keys, self.layout.length, self.mask) if own else None
         return local(self.q, k, v, mask=self.masked(keys, purpose), share=share, **options)
 
@@ -166,20 +166,20 @@ class Part:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """What the costs follow from."""
+        """The sizes that determine the costs."""
         shape = (*self.q.shape[:2], self.k.shape[1], self.q.shape[3], self.v.shape[3], self.q.element_size())
         bandwidth = NCCL if self.q.is_cuda else GLOO
         return Sizes.of(self.mask, self.layout, self.dealt_keys, *shape, bandwidth=bandwidth)
 
 
 class Strategy(Protocol):
-    """A module with these functions."""
+    """A strategy: a module with these functions."""
 
     def refuse(self, part: Part, *, followed: bool) -> str | None:
-        """Why it cannot run a call; None if it can."""
+        """Why the strategy cannot run a call; None if it can."""
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Of the forward pass."""
+        """The cost of the forward pass."""
 
     def attend(self, part: Part, local: Callable[..., Any]) -> Any:
-        """What `local`, `attention` of one process, returns for this process's rows."""
+        """The result for this process's rows, by `local`, the attention of one process."""

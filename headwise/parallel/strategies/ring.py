@@ -1,7 +1,7 @@
-"""Keys and values travel from process to process while those that are here are computed (ring attention).
+"""Keys and values are sent from process to process while those that have arrived are computed (ring attention).
 
 Liu et al. 2023, arXiv 2310.01889. Partial results are merged by their log-sum-exps. Only the keys that a process may
-see come to it, those of one other process at a time: that is all the memory they take. Backward sends them again, and
+see are sent to it, from one other process at a time, which bounds the memory. Backward sends them again, and
 their gradients back.
 """
 
@@ -28,13 +28,13 @@ from headwise.parallel.routes import Routes
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
 
-FEWEST = 257  # keys of a part: for fewer, the native backward needs those of the whole row at once
-STEP = 5e-4  # seconds, nominal: of one more transfer and one more call
-MERGE = 1000  # operations, nominal, for each number of an output that is merged: memory, not arithmetic, takes the time
+FEWEST = 257  # keys of a part: with fewer, the native backward needs the keys of the whole row at once
+STEP = 5e-4  # seconds, nominal: the time of one more transfer and one more call
+MERGE = 1000  # operations, nominal, per number of an output that is merged: the time of memory, not of arithmetic
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
-    """What needs whole rows of weights at once, or another kernel than the native ones."""
+    """Refuse calls that need whole rows of weights at once, or another kernel than the native ones."""
     if followed:
         return "records, listeners and edits expect all keys of a row in one call"
     if part.options.get("kernel", "auto") not in ("auto", "native"):
@@ -58,7 +58,7 @@ def _too_small(sizes: Sizes) -> str | None:
 
 
 def cost(sizes: Sizes) -> Cost:
-    """What takes longer, the computation or the transfers."""
+    """The cost of the longer one of computation and transfers."""
     sent = int(sizes.keys.max()) * sizes.key_bytes
     if _too_small(sizes) is not None:
         return Cost(sent, float("inf"))
@@ -68,9 +68,9 @@ def cost(sizes: Sizes) -> Cost:
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
-    """By the native kernels, once for the keys of each process.
+    """Compute by the native kernels, once for the keys of each process.
 
-    Which weights are dropped follows from a seed for each part, their place in it, and the process: the same forward
+    The dropped weights depend on a seed for each part, their place in it, and the process: the same in forward
     and backward.
     """
     seeds = [0] * part.layout.processes
@@ -139,7 +139,7 @@ class _Ring(torch.autograd.Function):
 
 
 class _Trip(NamedTuple):
-    """Which rows travel, for whom."""
+    """The rows that are sent, and their receivers."""
 
     routes: Routes
     rank: int
@@ -147,10 +147,10 @@ class _Trip(NamedTuple):
 
 
 def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """(a process, the positions of its keys, the keys, the values), this one first; the next come meanwhile."""
+    """(a process, the positions of its keys, the keys, the values), this process first; more arrive meanwhile."""
     rows, routes = rows_of(k, v), trip.routes
     count = len(routes.sends)
-    # In step s each process sends to the one s places on, and receives from the one s places back.
+    # In step s each process sends to the process s places ahead, and receives from the one s places behind.
     coming = _exchanged(trip, rows, trip.rank, trip.rank)
     for step in range(1, count + 1):
         process, received, works = coming
@@ -163,12 +163,12 @@ def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, 
 
 
 def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
-    """Begin to send what `to` needs, and to receive what is needed of `source`."""
+    """Begin to send the rows that `to` needs, and to receive rows from `source`."""
     sent = rows[trip.routes.sends[to]]
     if source == trip.rank:
         return source, sent, []
     received = rows.new_empty(len(trip.routes.receives[source]), rows.shape[1])
-    works: list[Any] = [sent]  # held until it is sent
+    works: list[Any] = [sent]  # kept alive until it is sent
     with talking(trip.group):
         if len(sent):
             works.append(dist.isend(sent.view(torch.uint8), group=trip.group, group_dst=to))
@@ -184,14 +184,14 @@ def _wait(trip: _Trip, works: list[Any]) -> None:
 
 
 class _Back:
-    """Gradients of keys and values on their way to the processes that hold these; they are added there."""
+    """Sends gradients of keys and values to the processes that hold these, which add them."""
 
     def __init__(self, trip: _Trip, into: Tensor) -> None:
         self.trip, self.into = trip, into
         self.works: list[list[Any]] = []
 
     def send(self, process: int, rows: Tensor) -> None:
-        """Those of the keys of a process."""
+        """Send the gradients of the keys of a process."""
         trip = self.trip
         if process == trip.rank:
             self.into.index_add_(0, trip.routes.sends[process], rows)
@@ -201,7 +201,7 @@ class _Back:
             self.works.append([rows, dist.isend(rows.view(torch.uint8), group=trip.group, group_dst=process, tag=1)])
 
     def finish(self) -> None:
-        """Add what the others have sent, in the order of processes, so that sums come out alike."""
+        """Add the gradients from the others, in the order of processes, so that sums are reproducible."""
         trip = self.trip
         for source, sends in enumerate(trip.routes.sends):
             if source == trip.rank or not len(sends):
@@ -229,7 +229,7 @@ def _options(part: Part) -> dict[str, Any]:
 def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Normaliser, bool]:
     """The output over some keys, its normaliser, and whether a number is not finite.
 
-    Then it is by the definition, so that it reaches only the rows that may see it.
+    In that case it is computed by the definition, so that the number reaches only the rows that may see it.
     """
     out = _empty(call)
     normaliser = Normaliser(*(call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2)))
@@ -240,7 +240,7 @@ def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Nor
 
 
 def _kept(call: AttentionCall, seed: int) -> Tensor | None:
-    """Which weights were kept, as of `exact.kept_weights`; None = nothing is dropped."""
+    """The weights that dropout kept, as in `exact.kept_weights`; None = nothing is dropped."""
 
     def again(other: AttentionCall) -> Tensor:
         out = _empty(other)

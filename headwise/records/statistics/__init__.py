@@ -1,10 +1,10 @@
-"""The statistics of attention weights: an entry of this list for each.
+"""The statistics of attention weights, in the list `STATISTICS`.
 
 The record, the summary of heads, `headwise stats` and the page read `STATISTICS`. `register` adds one; see `Statistic`.
 
-The names that sound alike: the *learned sink* is a logit that takes part in the softmax of a head (`sinks=` of
-`headwise.attention`), and "learned_sink" its weight. "first_visible" is the weight on the first key that any query may
-attend to. `headwise.analyses.key_zero_rate` is the share of heads that put much of their weight on key 0.
+Three names sound alike. The *learned sink* is a logit that takes part in the softmax of a head (`sinks=` of
+`headwise.attention`), and "learned_sink" is its weight. "first_visible" is the weight on the first key that any query
+may attend to. `headwise.analyses.key_zero_rate` is the share of heads that put much of their weight on key 0.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def register(statistic: S) -> S:
 
 
 def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
-    """The named statistics, in the order of `STATISTICS`, each with those of the options that it has.
+    """The named statistics, in the order of `STATISTICS`, each with its own among the options.
 
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
@@ -78,7 +78,7 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
     made = {}
     for name, statistic in STATISTICS.items():
         own = {option: value for option, value in options.items() if option in options_of(statistic)}
-        if own or name in names:  # the values are checked of those too that are not asked for
+        if own or name in names:  # values are also checked for statistics that are not requested
             made[name] = statistic(**own)
     return [made[name] for name in made if name in names]
 
@@ -89,7 +89,7 @@ def options_of(statistic: type[Statistic]) -> set[str]:
 
 
 def columns() -> dict[type[Statistic], Column]:
-    """The statistics that have a number for each head, and their columns; nothing in these is left empty."""
+    """The statistics that have a number for each head, and their columns; with no field left empty."""
     found = {}
     for statistic in STATISTICS.values():
         if (column := statistic.column) is not None:

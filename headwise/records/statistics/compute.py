@@ -1,4 +1,4 @@
-"""All statistics in one or two passes over the weights, however many are asked for. The weights are never held."""
+"""All statistics in one or two passes over the weights, however many are requested, without all weights in memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headwise.records.statistics.part import Part, Unit, on_all_threads, units
 from headwise.records.statistics.statistic import Statistic, tensors_of
 from headwise.tables import Cell, Heading, Table
 
-Look = Callable[[set[str], dict[str, Any]], Mapping[str, Tensor]]  # what a kernel finds, of these, with these options
+Look = Callable[[set[str], dict[str, Any]], Mapping[str, Tensor]]  # (names, options) -> the answers of a kernel
 
 
 class Statistics(SimpleNamespace):
-    """The answers, by the names of the statistics; None for those that were not asked for.
+    """The answers, by the names of the statistics; None for those that were not requested.
 
-    The classes in `headwise.records.statistics` say what each is. An empty row (it attends to nothing) has 0
+    The classes in `headwise.records.statistics` describe them. An empty row (it attends to nothing) has 0
     everywhere but in `lse` (-inf), and, if there is a learned sink, in `learned_sink` (1). Iterating gives names and
     answers: `dict(record.statistics("lse"))`.
     """
@@ -40,7 +40,7 @@ class Statistics(SimpleNamespace):
         return Table(headings, [rows])._repr_html_()
 
     def _lines(self) -> list[tuple[str, str, str]]:
-        """The name, the shape and the mean of each answer; of an answer in several tensors those of the first."""
+        """The name, the shape and the mean of each answer; for an answer of several tensors, those of the first."""
         found = []
         for name, answer in self:
             first = tensors_of(answer)[0]
@@ -68,19 +68,19 @@ class OfLayers(dict[str, Statistics]):
 
 
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
-    """The answers to some statistics of a call's weights, by name; from about so many rows, or from all.
+    """The answers to some statistics of a call's weights, by name; from about `rows` rows, or from all.
 
-    The native kernels, on a GPU those of Triton, find what they can; a pass over tiles by torch the rest. Which
-    statistics are asked for together decides how they are computed, and so the last digits.
+    The native kernels, on a GPU those of Triton, compute what they can; a pass over tiles by torch computes the rest.
+    Which statistics are requested together decides how they are computed, and so the last digits.
     """
-    whole = rows is None and call.places is None  # kernels take it that the last query stands at the last key
+    whole = rows is None and call.places is None  # kernels assume that the last query is at the last key
     answers = by_native(call, statistics) or by_triton(call, statistics) if whole else {}
     left = [each for each in statistics if each.name not in answers]
     return {**answers, **by_tiles(call, left, rows)} if left else answers
 
 
 def by_native(call: Scores, statistics: Sequence[Statistic], out: Tensor | None = None) -> dict[str, Any]:
-    """The answers that the native kernels find, in one call: of all, some or no statistics.
+    """The answers of the native kernels, in one call: for all, some or none of the statistics.
 
     With `out` [B, H, Q, E] they write the output too, if there is an answer.
     """
@@ -90,14 +90,14 @@ def by_native(call: Scores, statistics: Sequence[Statistic], out: Tensor | None 
 
 
 def by_triton(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
-    """The answers that the kernels for a GPU find: of all, some or no statistics."""
+    """The answers of the kernels for a GPU: for all, some or none of the statistics."""
     if gpu.refuse(call) is not None:
         return {}
     return _found(call, statistics, gpu.ANSWERS, lambda names, _: gpu.look(call, names))
 
 
 def _found(call: Scores, statistics: Sequence[Statistic], known: Set[str], look: Look) -> dict[str, Any]:
-    """The answers that follow from what a kernel knows."""
+    """The answers that can be computed from the results of a kernel."""
     asked, names, options = list[Statistic](), set[str](), dict[str, Any]()
     for each in statistics:
         own = each.native_options(call) if each.native and known >= set(each.native) else None
@@ -115,12 +115,12 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def by_tiles(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
-    """All answers, by torch: the weights are made tile by tile."""
+    """All answers, by torch: the weights are computed tile by tile."""
     answers = {each.name: each.empty(call) for each in statistics}
     ordered = sorted(statistics, key=lambda each: each.overwrites)  # "" first
 
     def work(unit: Unit) -> None:
-        # The answers were made outside, so what is written into them is not marked as made in inference mode.
+        # The answers are created outside, so they are not marked as made in inference mode.
         with torch.inference_mode(), as_written(call.q.device):
             part = Part(call, unit, rows)
             asked = [each.of(part, answers[each.name]) for each in ordered]

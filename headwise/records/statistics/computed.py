@@ -1,4 +1,4 @@
-"""Statistics that were computed when a call was made: what a watch keeps of them, and how a record looks them up."""
+"""Statistics that were computed during a call: how a watch keeps them, and how a record looks them up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Names = str | Collection[str] | Mapping[str, Mapping[str, Any]]
 
 
 def named(names: Names) -> list[Statistic]:
-    """The statistics that `watch(statistics=)` means; if there are any, also `lse`, which every pass finds on its way.
+    """The statistics that `watch(statistics=)` means; if there are any, also `lse`, which every pass gives.
 
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
@@ -44,7 +44,7 @@ def named(names: Names) -> list[Statistic]:
 
 
 def look_up(computed: Computed, asked: Iterable[Statistic]) -> dict[str, Any]:
-    """The answers to those that were computed, by name: copies, so that nobody changes what is kept."""
+    """The answers that were computed, by name: copies, so that nobody changes the kept ones."""
     answers = {}
     for each in asked:
         for known, answer in computed:

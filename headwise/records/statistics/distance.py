@@ -1,4 +1,4 @@
-"""How far the keys are that each row attends to."""
+"""The distance of the keys to which each row attends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.records.statistics.statistic import Column, Statistic
 class Distance(Statistic):
     """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query is at the position of the last key.
 
-    In a share of a longer sequence, positions are those of the whole.
+    In a share of a longer sequence, positions are those of the whole sequence.
     """
 
     name = "distance"

@@ -52,7 +52,7 @@ class FirstVisible(Statistic):
         return {"keys": self._keys(call.mask, *call.shape[2:], call.share)}
 
     def of_step(self, call: Scores, answer: Tensor, before: int) -> tuple[Tensor, ...]:
-        """And the first key that is visible, counted from 1; 0 where there is none."""
+        """Also the first visible key, counted from 1; 0 if there is none."""
         first = self._keys(call.mask, *call.shape[2:])[..., :1, None].to(answer.device) + 1
         return answer[..., None], torch.where(first > 0, first + before, 0).expand(*answer.shape, 1)
 
@@ -60,14 +60,14 @@ class FirstVisible(Statistic):
         answer, first = (x[..., 0] for x in rows)
         if self.first_keys > 1:
             return None
-        # A step that has a later first key does not see that of the whole.
+        # A step with a later first key does not see the first key of the whole sequence.
         of_all = first.masked_fill(first == 0, k_len + 1).amin(2, keepdim=True)
         return torch.where(first == of_all, answer, 0.0)
 
     def _keys(self, mask: Mask | None, q_len: int, k_len: int, share: Share | None = None) -> Tensor:
-        """The first keys that are visible, int64 [B|1, H|1, first_keys]; -1 where there are no more.
+        """The first keys that are visible, int64 [B|1, H|1, first_keys]; -1 if there are no more.
 
-        Of a share, the columns of those that are visible in the whole; -1 also where it does not have them.
+        In a share, the columns of the keys that are first in the whole sequence; -1 also for keys that it lacks.
         """
         if share is not None:
             keys, cols = self._keys(share.mask, share.length, share.length), share.cols.cpu()

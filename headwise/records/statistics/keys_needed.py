@@ -24,7 +24,7 @@ ROUND_OFF = {torch.float32: 1e-6, torch.float64: 1e-13}
 class KeysNeeded(Statistic):
     """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row.
 
-    A sum within round-off (one part in a million) of the share has reached it: of ten equal weights, nine are 0.9.
+    A sum within round-off (one part in a million) of the share has reached it: nine of ten equal weights are 0.9.
     """
 
     name = "keys_needed"
@@ -54,7 +54,8 @@ class KeysNeeded(Statistic):
             weights.numpy().sort(axis=-1)  # NumPy sorts with vector instructions: 30 times as fast as torch.sort
         else:
             weights.copy_(weights.sort(dim=-1).values)
-        # All but the smallest weights that sum to no more than the rest: whole chunks of them, then part of the next.
+        # Drop the smallest weights that sum to no more than the rest: whole chunks of them, then part of the next
+        # chunk.
         by_chunk = weights.view(n * rows, chunks, WIDTH)
         sums = by_chunk.sum(-1).cumsum(-1)
         rest = sums[:, -1:] * (1.0 - self.share + ROUND_OFF[weights.dtype])
@@ -62,7 +63,7 @@ class KeysNeeded(Statistic):
         chunk = chunks_of(by_chunk, whole.clamp(max=chunks - 1))[:, 0]
         before = sums.gather(1, (whole - 1).clamp_(min=0)).masked_fill_(whole == 0, 0.0)
         some = torch.searchsorted(chunk.cumsum(-1).add_(before), rest, right=True)
-        # (Below 0 where every chunk is a whole one.)
+        # (Below 0 if every chunk is dropped as a whole.)
         self.answer[:, tile.rows] = (width - whole * WIDTH - some).clamp_(min=0).view(n, rows)
 
     def native_options(self, call: Scores) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class LogSumExp(Statistic):
 
 
 class NormaliserOfRows(Statistic):
-    """The two parts of the log-sum-exp, [B, H, Q, 2], for `Normaliser`: what a record keeps of every pass."""
+    """The two parts of the log-sum-exp, [B, H, Q, 2], for `Normaliser`: a record keeps them from every pass."""
 
     name = "normaliser"
     unit = "nats"
@@ -60,7 +60,7 @@ class NormaliserOfRows(Statistic):
 
 
 def normaliser_of(call: Scores, rows: Tensor | None = None) -> Normaliser:
-    """That of the rows of a call, [B, H, Q]; with `rows` of these, in any order: no other is looked at."""
+    """The normaliser of the rows of a call, [B, H, Q]; with `rows` only of these, in any order."""
     if rows is None:
         return Normaliser(*compute(call, [NormaliserOfRows()])["normaliser"].unbind(-1))
     few, places = rows.unique(return_inverse=True)

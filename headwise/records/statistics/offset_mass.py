@@ -19,7 +19,7 @@ from headwise.records.statistics.statistic import Column, Statistic
 class OffsetMass(Statistic):
     """A[i, i - d] for each offset d, [B, H, Q, offsets]; 0 where there is no such key.
 
-    d = 1 is the previous token. Where a block of T tokens is repeated, T gives duplicate tokens and T - 1 induction.
+    d = 1 is the previous token. If a block of T tokens is repeated, T gives duplicate tokens and T - 1 induction.
     """
 
     name = "offset_mass"
@@ -49,7 +49,7 @@ class OffsetMass(Statistic):
 
     def begin(self) -> None:
         share = self.part.share
-        if share is not None:  # the column of each row's key, [Q, offsets]; that of no key is -1
+        if share is not None:  # the column of each row's key, [Q, offsets]; -1 if there is no key
             rows, cols = (x.to(self.answer.device) for x in (share.rows, share.cols))
             keys = rows[:, None] - torch.tensor(list(self.offsets), dtype=torch.long, device=rows.device)
             at = torch.searchsorted(cols, keys).clamp_(max=len(cols) - 1)

@@ -1,7 +1,7 @@
-"""The weights of a record, tile by tile: of some rows, and of all keys that they may attend to.
+"""The weights of a record, tile by tile: of some rows, and all keys to which they may attend.
 
-A tile is made, every statistic is asked about it while it is in the processor's cache, and then the next tile takes its
-place. The memory is that of the answers and of a few tiles.
+A tile is made, every statistic gets it while it is in the processor's cache, and then the next tile replaces it. The
+memory is that of the answers and of a few tiles.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from headwise.records.tiles import Forbidden, Tiles, forbid, spread
 from headwise.softmax import EMPTY, Normaliser, finite, weigh
 from headwise.tiles import Tile
 
-# The cells of a tile, all its heads together, and how many could be computed in the time that even the smallest tile
-# costs. On the CPU a tile is two buffers of 4 MB, which stay in the last cache. Half as much is as fast; a quarter is
-# not, because the hundred small operations of each tile then weigh more. Other devices want few and large operations.
+# The cells of a tile, all its heads together, and the number of cells that could be computed in the time that even the
+# smallest tile costs. On the CPU a tile is two buffers of 4 MB, which stay in the last cache. Half as much is as fast;
+# a quarter is not, because the hundred small operations of each tile then matter more. Other devices want few and large
+# operations.
 CELLS, OVERHEAD = 2**20, 2**15
 DEVICE_CELLS, DEVICE_OVERHEAD = 2**26, 2**23
 
-# Heads are put together in one tile where one head alone would fill it only with more rows than this. Tiles of few rows
+# Heads are put together in one tile if one head alone would fill it only with more rows than this. Tiles of few rows
 # follow the mask closely.
 ROWS = 64
 
-# The keys of a tile are filled up to a multiple of this.
+# The keys of a tile are padded to a multiple of this.
 WIDTH = 64
 
 
@@ -48,7 +49,7 @@ def units(call: Scores) -> list[Unit]:
     batch, heads, q_len, k_len = call.shape
     on_cpu = call.q.device.type == "cpu"
     cells, overhead = (CELLS, OVERHEAD) if on_cpu else (DEVICE_CELLS, DEVICE_OVERHEAD)
-    # Several heads at a time where one would make small tiles, as long as no thread waits for another at the end.
+    # Several heads at a time if one would make small tiles, as long as no thread waits for another at the end.
     threads = torch.get_num_threads() if on_cpu else 1
     most = 1 if call.mask is not None and call.mask.heads else min(heads, max(1, cells // (min(q_len, ROWS) * k_len)))
     together = min(range(most, 0, -1), key=lambda n: n * -(-batch * -(-heads // n) // threads))
@@ -65,8 +66,9 @@ def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torc
         for unit in units:
             work(unit)
         return
-    # A head for each thread keeps its tiles in the cache of one core, and no thread waits for another after every
-    # operation. How many threads torch uses is set for each thread, but what new threads begin with has to be restored.
+    # A head for each thread keeps its tiles in the cache of one core, so that no thread waits for another after every
+    # operation. The number of torch's threads is set for each thread, but the number for new threads has to be
+    # restored.
     try:
         with ThreadPoolExecutor(threads, "headwise", lambda: torch.set_num_threads(1)) as pool:
             for _ in pool.map(work, units):
@@ -77,15 +79,15 @@ def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torc
 
 @dataclasses.dataclass
 class WeightTile:
-    """The queries [q_lo, q_hi) of n heads, and the keys [k_lo, k_hi): they attend to nothing else."""
+    """The queries [q_lo, q_hi) of n heads, and the keys [k_lo, k_hi), the only ones to which they attend."""
 
     part: Part
     q_lo: int
     q_hi: int
     k_lo: int
     k_hi: int
-    scores: Tensor  #: [n, rows, width], -inf where attention is forbidden and where keys are filled up
-    filled: Tensor  #: the weights [n, rows, width]; the keys are filled up with 0 to a multiple of `WIDTH`
+    scores: Tensor  #: [n, rows, width], -inf where attention is forbidden and at padded keys
+    filled: Tensor  #: the weights [n, rows, width]; keys are padded with 0 to a multiple of `WIDTH`
     forbidden: list[Forbidden]
 
     @property
@@ -104,7 +106,7 @@ class WeightTile:
 
     @functools.cached_property
     def received(self) -> Tensor:
-        """What each key gets from these queries, [n, keys]."""
+        """The weight that each key gets from these queries, [n, keys]."""
         return self.filled.sum(1)[:, : self.k_hi - self.k_lo]
 
     def spread(self) -> Tensor:
@@ -124,7 +126,7 @@ class WeightTile:
 class Part:
     """One pass over the rows of a unit; `shape` is (n, Q, K), where n is the number of its heads.
 
-    With `rows` only about so many, evenly spread in small groups.
+    With `rows`, only about so many rows, evenly spread in small groups.
     """
 
     def __init__(self, call: Scores, unit: Unit, rows: int | None) -> None:
@@ -148,7 +150,7 @@ class Part:
             yield WeightTile(self, tile.q_lo, tile.q_hi, tile.k_lo, tile.k_hi, s, self._weights_of(s, tile), forbidden)
 
     def _scores_of(self, tile: Tile, forbidden: list[Forbidden]) -> Tensor:
-        """[n, rows, width], -inf where attention is forbidden and where keys are filled up."""
+        """The scores [n, rows, width], -inf where attention is forbidden and at padded keys."""
         shape = (self.shape[0], tile.rows, _width(tile))
         s = self._buffers[0, : math.prod(shape)].view(shape)
         inner = s[..., : tile.span]
@@ -159,7 +161,7 @@ class Part:
         return s
 
     def _weights_of(self, s: Tensor, tile: Tile) -> Tensor:
-        """exp(s - lse), 0 for an empty row. Notes the normaliser of each row."""
+        """The weights exp(s - lse), 0 for an empty row. Stores the normaliser of each row."""
         weights, found = weigh(s, out=self._buffers[1, : s.numel()].view(s.shape))
         for known, x in zip(self.of_keys, found, strict=True):
             known[:, tile.q_lo : tile.q_hi] = x
@@ -168,10 +170,10 @@ class Part:
         return weights
 
     def close(self) -> None:
-        """After the last tile: find `normaliser`, and what follows from it, of all rows at once, [n, Q] each.
+        """After the last tile: compute `normaliser`, and the values below, for all rows at once, [n, Q] each.
 
         `above` is how far the log-sum-exp is above the highest score, `on_keys` and `on_sink` are the weights on all
-        keys and on the learned sink. A row that was left out has NaN in `lse`.
+        keys and on the learned sink. A row that was skipped has NaN in `lse`.
         """
         keys, sinks = self.of_keys, self.scores.sinks
         total = self.normaliser = keys.with_sinks(sinks)
@@ -193,5 +195,5 @@ def _one_example(call: Scores, b: int, heads: slice) -> Scores:
 
 
 def _width(tile: Tile) -> int:
-    """The number of the tile's keys, filled up."""
+    """The number of the tile's keys, padded."""
     return -(-tile.span // WIDTH) * WIDTH

@@ -20,7 +20,7 @@ from headwise.errors import ArgumentError
 from headwise.records.statistics.part import WeightTile
 from headwise.records.statistics.statistic import Statistic
 
-# Cells of the buffer in which rows are put together.
+# Cells of the buffer in which rows are collected.
 BUFFER_CELLS = 2**20
 
 Places = NDArray[np.int64]
@@ -30,15 +30,15 @@ Places = NDArray[np.int64]
 class Pooled(Statistic):
     """A picture of the matrix, [B, H, h, w], of `size` cells, (h, w) or one number for both, at most (Q, K).
 
-    Cell i of h stands for rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
+    Cell i of h covers rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
 
-    Rows are first put together in strips, which are cut wherever a cell of the picture begins or ends. Each strip is
-    then pooled over its keys, and goes into the one or two cells that it belongs to.
+    Rows are first joined to strips, which are cut wherever a cell of the picture begins or ends. Each strip is
+    then pooled over its keys, and added to the one or two cells to which it belongs.
     """
 
     unit = "share"
 
-    # Over the rows of a strip, over the keys of a cell, and of two strips or cells together.
+    # The pooling over the rows of a strip, over the keys of a cell, and over two strips or cells.
     over_rows: ClassVar[Callable[..., Tensor]]
     over_keys: ClassVar[Callable[..., Tensor]]
     join: ClassVar[Callable[..., Tensor]]
@@ -68,7 +68,7 @@ class Pooled(Statistic):
         places_of_tiles = [self._place(tile.q_lo, tile.q_hi) for tile in self.part.ranges]
         most = max((stop - start for start, stop in places_of_tiles), default=0)
         held = min(len(self.cuts) - 1, max(most, BUFFER_CELLS // (n * k_len)))
-        self.first = 0  # the strip that is the first in the buffer
+        self.first = 0  # the number of the first strip in the buffer
         self.strips = self.answer.new_zeros(n, held, k_len)
 
     def add(self, tile: WeightTile) -> Tensor:
@@ -101,7 +101,7 @@ class Pooled(Statistic):
         self.flush()
 
     def _place(self, q_lo: int, q_hi: int) -> tuple[int, int]:
-        """The strips that these rows are in: the first, and one past the last."""
+        """The strips of these rows: (the first, one past the last)."""
         return bisect.bisect_right(self.cuts, q_lo) - 1, bisect.bisect_left(self.cuts, q_hi)
 
 
@@ -149,7 +149,7 @@ class PooledMax(Pooled):
 
 
 class _OfShare(Pooled):
-    """What some rows of a longer sequence give to the picture of the whole (`Scores.share`), [B, H, h, w] of that."""
+    """The part of some rows of a longer sequence (`Scores.share`) in the picture [B, H, h, w] of the whole."""
 
     def empty(self, call: Scores) -> Tensor:
         _, q_len, k_len = call.whole
@@ -196,14 +196,14 @@ def _edges(length: int, count: int) -> list[tuple[int, int]]:
 
 
 def _cells(at: Tensor, length: int, count: int) -> list[tuple[int, int]]:
-    """Which of the positions `at`, that rise, are in each of `count` cells: [from, to)."""
+    """The ascending positions `at` that are in each of `count` cells: [from, to)."""
     edges = torch.tensor(_edges(length, count), dtype=at.dtype, device=at.device)
     found: list[tuple[int, int]] = [(lo, hi) for lo, hi in torch.searchsorted(at, edges).tolist()]
     return found
 
 
 def _inside(cells: list[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(cell, from, to) of those that have something in [first, end), counted from `first`."""
+    """(cell, from, to) for the cells that overlap [first, end), counted from `first`."""
     for cell, (lo, hi) in enumerate(cells):
         if max(lo, first) < min(hi, end):
             yield cell, max(lo, first) - first, min(hi, end) - first
@@ -211,9 +211,10 @@ def _inside(cells: list[tuple[int, int]], first: int, end: int) -> Iterator[tupl
 
 @functools.lru_cache(maxsize=8)
 def _strips(q_len: int, height: int) -> tuple[list[int], list[tuple[Places, Places]]]:
-    """For a picture of so many rows of cells: where strips are cut, and which strips the cells have.
+    """For a picture of `height` rows of cells: where strips are cut, and the strips of each cell.
 
-    The latter as pairs (cells, strips): the first strip of every cell, the second of those that have one, and so on.
+    The latter as pairs (cells, strips): the first strip of every cell, the second of those that have a second, and so
+    on.
     """
     cells = np.arange(height)
     low, high = cells * q_len // height, -(-(cells + 1) * q_len // height)

@@ -17,7 +17,7 @@ from headwise.native.attend import MOST
 from headwise.records.statistics.part import WeightTile
 from headwise.records.statistics.statistic import Column, Statistic
 
-# Keys are put in chunks: the k largest weights of a row are in the k chunks with the largest maxima.
+# Keys are divided into chunks: the k largest weights of a row are in the k chunks with the largest maxima.
 CHUNK = 32
 
 
@@ -32,7 +32,7 @@ class Largest(NamedTuple):
 class Top(Statistic):
     """The `top` largest weights of each row, descending, and their keys: (weights, keys), [B, H, Q, min(top, K)] each.
 
-    A row that attends to fewer keys is filled up with other keys, whose weights are 0.
+    A row that attends to fewer keys is padded with other keys, whose weights are 0.
     """
 
     name = "top"
@@ -71,13 +71,13 @@ class Top(Statistic):
         count = min(weights.shape[-1], span)
         weights[:, tile.rows, :count], where = largest(tile.filled, span, count)
         torch.add(where, tile.k_lo, out=keys[:, tile.rows, :count])
-        if (missing := weights.shape[-1] - count) > 0:  # all others are before the tile or after it
+        if (missing := weights.shape[-1] - count) > 0:  # all other keys are before the tile or after it
             others = torch.arange(missing, device=keys.device)
             keys[:, tile.rows, count:] = others.add_(span * (others >= tile.k_lo))
 
     def in_whole(self, answer: Largest, share: Share) -> Largest:
         weights, cols = answer.weights, share.cols.to(answer.keys.device)
-        missing = min(self.top, share.length) - weights.shape[-1]  # all keys that the process has are there
+        missing = min(self.top, share.length) - weights.shape[-1]  # all keys of the process are there
         all_keys = torch.arange(share.length if missing > 0 else 0, device=cols.device)
         others = all_keys[~torch.isin(all_keys, cols)][: max(0, missing)]
         return Largest(
@@ -108,19 +108,19 @@ class Top(Statistic):
 
 
 def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
-    """The largest of the first `keys` weights of each row, descending, and where they are: [n, rows, top] each."""
+    """The largest of the first `keys` weights of each row, descending, and their places: [n, rows, top] each."""
     n, rows, width = weights.shape
     chunks = width // CHUNK
     if chunks <= 2 * top:
         where = _places(weights[..., :keys], top, ordered=True)
         return weights.gather(2, where), where
-    # If one of the `top` largest were in a chunk not taken, each chunk taken would hold one at least as large.
+    # If one of the `top` largest were in another chunk, each of these chunks would hold one at least as large.
     by_chunk = weights.view(n * rows, chunks, CHUNK)
     maxima = by_chunk.amax(-1)
     whole, rest = divmod(keys, CHUNK)
     taken = _places(maxima[:, : whole + (rest > 0)], top, ordered=False)
     inside = chunks_of(by_chunk, taken)
-    if rest:  # what the last chunk is filled up with is not a key
+    if rest:  # the padding of the last chunk is not a key
         inside[..., rest:].masked_fill_((taken == whole)[..., None], -1.0)
     where = _places(inside.flatten(1), top, ordered=True)
     found = taken.gather(1, where // CHUNK) * CHUNK + where % CHUNK
@@ -136,7 +136,7 @@ def chunks_of(by_chunk: Tensor, places: Tensor) -> Tensor:
 
 
 def _places(x: Tensor, top: int, *, ordered: bool) -> Tensor:
-    """Where the `top` largest along the last axis are; the largest first, if they are to be ordered.
+    """The places of the `top` largest along the last axis; the largest first if `ordered`.
 
     On the CPU NumPy partitions numbers with vector instructions, but not while it keeps track of their places. So each
     number is packed with its place into one integer. (The bits of floats that are not negative, or -1, have the same

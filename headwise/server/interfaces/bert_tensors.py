@@ -36,14 +36,15 @@ class Ids:
 
 @dataclass(frozen=True)
 class Text(Ids):
-    """A text, or the ids of one, of which only the vector is asked for."""
+    """A text, or the ids of one, of which only the vector is requested."""
 
     prompt: str = ""
 
 
 class BertTensors(Answering[Ids]):
-    """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`; rows of `Embeds` -> vectors
-    as the checkpoint's own settings say.
+    """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`; rows of `Embeds` -> vectors.
+
+    Vectors are made by the checkpoint's own settings.
 
     Args:
         path: a folder or a Hugging Face hub id.
@@ -135,7 +136,7 @@ class BertTensors(Answering[Ids]):
         return found
 
     def _vectors(self, asked: Sequence[Ids], hidden: Sequence[torch.Tensor]) -> Iterator[np.ndarray]:
-        """The vectors of those that are texts."""
+        """The vectors of the rows that are texts."""
         pairs = [(x_SM, each.prompt) for each, x_SM in zip(asked, hidden, strict=True) if isinstance(each, Text)]
         if pairs and self.sentences is not None:
             yield from self.sentences.vectors(*zip(*pairs, strict=True)).numpy()

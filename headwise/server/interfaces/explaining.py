@@ -18,7 +18,7 @@ def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
     """The viewer's statistics: for each layer a list with one number per head; None if a number is undefined.
 
     Returns:
-        "statistics": what each statistic is: "key", "name", "unit", "about".
+        "statistics": a description of each statistic: "key", "name", "unit", "about".
         "inputs": one entry per input of the model: "name", and "stacks". A stack is a list of layers with the same
         tokens: "name", "kind" ("self" or "cross"), "rows" (the query tokens), "columns" (the key tokens), and "layers":
         "name", "number", "heads", and "statistics": key -> one number per head.
@@ -51,7 +51,7 @@ def weights_of(calls: Sequence[AttentionCall], names: Sequence[str], places: Seq
 
     Args:
         calls: the attention calls of one pass over a single input: q [1, H, Q, D], k [1, G, K, D] with Q = K tokens.
-        names: of the tokens.
+        names: the names of the tokens.
         places: the rows; negative ones count from the end.
 
     Returns:

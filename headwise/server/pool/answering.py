@@ -29,7 +29,7 @@ def answers_of(
 def value_of(
     ask: Callable[[Any], Value], model: Interface[Any], row: Row, max_tokens: int | None, log: Log
 ) -> Value | RequestRefused:
-    """The result of `ask` for what `model` reads in a row, or an error."""
+    """The result of `ask` for a row as `model` reads it, or an error."""
     asked = _read(model, row, max_tokens, log)
     if isinstance(asked, RequestRefused):
         return asked
@@ -40,7 +40,7 @@ def value_of(
 
 
 def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> Any:
-    """What the model reads in a row; a RequestRefused if the row is invalid or too long."""
+    """A row as the model reads it; a RequestRefused if the row is invalid or too long."""
     if max_tokens is not None:
         most = CHARACTERS_PER_TOKEN * max_tokens
         characters = sum(len(cell) for cell in row.values() if isinstance(cell, str))
@@ -57,7 +57,7 @@ def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> 
 
 
 def _answers(model: Interface[Any], asked: Sequence[Any], log: Log) -> list[Row | RequestRefused]:
-    """The model's answers. If it fails on several rows, those to each half of them, so that only a bad row fails."""
+    """The model's answers. If it fails on several rows, it gets each half of them, so that only a bad row fails."""
     if not asked:
         return []
     try:
@@ -78,7 +78,7 @@ def refusal(error: HeadwiseError) -> RequestRefused:
 
 
 def refusal_of(error: Exception, log: Log) -> RequestRefused:
-    """The error for a row on which the model raised one, which is logged if it was not the row's."""
+    """The error for a row on which the model raised one, which is logged unless the row was invalid."""
     if isinstance(error, HeadwiseError):
         return refusal(error)
     log("the model failed on a row", error)

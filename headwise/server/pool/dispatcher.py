@@ -34,7 +34,7 @@ _UNSENT = "the request cannot be sent to a worker; see the server's log"
 
 
 class Dispatcher:
-    """Between queues and workers.
+    """Connects queues and workers.
 
     Args:
         settled: called with a model that has no more work.
@@ -98,7 +98,7 @@ class Dispatcher:
             self._timer = self._loop.call_at(soonest, self.wake)
 
     def _give_joining(self, model: Model, now: float) -> bool:
-        """Give the oldest row to the worker with the fewest; whether there is one with room."""
+        """Give the oldest row to the worker with the fewest rows. Returns whether a worker has room."""
         settings = self._settings
         worker = min(self.crew.of(model), key=lambda worker: len(worker.joined), default=None)
         if worker is None or len(worker.joined) >= settings.max_batch:
@@ -147,7 +147,7 @@ class Dispatcher:
         return True
 
     def _expected(self, model: Model) -> int:
-        """How many rows and streams compete for the cores: those of the model as of late, and those of others now."""
+        """The number of rows and streams that compete for the cores: recent ones of the model, others now."""
         others = (each for each in self.crew.models.values() if each is not model)
         now = sum(each.waiting + each.in_workers for each in others)
         return now + max(round(model.level), model.waiting + model.in_workers)
@@ -202,7 +202,7 @@ class Dispatcher:
         model.numbers.model_seconds.observe(seconds)
         if (
             together == 1 and rows[0].request.kind == "batch" and not model.description.joins
-        ):  # others have another time for each character
+        ):  # other requests take another time for each character
             model.pace.took(batch.threads, rows[0].size, seconds)
         each = seconds / together
         model.row_seconds = 0.8 * model.row_seconds + 0.2 * each if model.row_seconds else each

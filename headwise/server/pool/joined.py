@@ -15,13 +15,13 @@ Give = Callable[[int, float, "Row | RequestRefused"], None]
 
 
 class Joined:
-    """The rows of all models of a worker.
+    """The joined rows of all models of a worker.
 
     Args:
-        most: rows of a model at a time.
-        max_tokens: of a row; None = no limit.
+        most: the most rows of a model at a time.
+        max_tokens: the most tokens of a row; None = no limit.
         give: called with the number of a row, the seconds since it joined, and its answer or its error.
-        log: called with what went wrong, for the log.
+        log: called with an error, for the log.
     """
 
     def __init__(self, most: int, max_tokens: int | None, give: Give, log: Log) -> None:
@@ -31,11 +31,11 @@ class Joined:
         self._numbers: dict[tuple[int, int], int] = {}  # the reverse
 
     def __len__(self) -> int:
-        """Rows that have no answer yet."""
+        """The number of rows that have no answer yet."""
         return len(self._rows)
 
     def add(self, number: int, key: int, model: Interface[Any], row: Row) -> None:
-        """One more row, for the model with this key."""
+        """Add a row for the model with this key."""
         begun = time.perf_counter()
         ticket = value_of(lambda asked: self._running(key, model).add(asked), model, row, self._max_tokens, self._log)
         if isinstance(ticket, RequestRefused):
@@ -50,7 +50,7 @@ class Joined:
         return self._models[key][1]
 
     def cancel(self, number: int) -> bool:
-        """Forget a row, whose answer nobody waits for: it ends with an error. False if there is no such row."""
+        """Forget a row, whose answer is not needed any more: it ends with an error. False if there is no such row."""
         if number not in self._rows:
             return False
         key, ticket, _ = self._rows[number]
@@ -59,7 +59,7 @@ class Joined:
         return True
 
     def step(self) -> None:
-        """Go on with all rows."""
+        """Take a step of all rows."""
         for key, (_, running) in list(self._models.items()):
             for ticket, found in running.step():
                 answer = refusal_of(found, self._log) if isinstance(found, Exception) else found

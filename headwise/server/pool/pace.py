@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-_NEW = 0.5  # the share of the newest time in the recent one
+_NEW = 0.5  # the share of the newest time in the recent average
 _TRY = 200  # every so many rows the slower choice is tried: too few to be seen in the 99th percentile
 
 
 class Pace:
     """The recent time of single rows, by the number of threads.
 
-    More threads halve the time of a row where cores are idle. Where other programs use them, the threads wait for one
+    More threads halve the time of a row if cores are idle. If other programs use the cores, the threads wait for one
     another, and the row takes longer than with one.
     """
 
@@ -30,8 +30,8 @@ class Pace:
         return fast if self._asked % _TRY else slow
 
     def took(self, threads: int, size: int, seconds: float) -> None:
-        """Note the time of a row of so many characters."""
-        if threads not in self._warm:  # the first time threads are made, and memory is new to them
+        """Note the time of a row of `size` characters."""
+        if threads not in self._warm:  # the first time includes creating threads and first memory accesses
             self._warm.add(threads)
             return
         each = seconds / size

@@ -40,7 +40,7 @@ class Worker(asyncio.Protocol):
         self._buffer = bytearray()
         self._loop = asyncio.get_running_loop()
         self._loads: dict[int, asyncio.Future[Description]] = {}
-        self.batch: Batch | None = None  # the batch it is computing
+        self.batch: Batch | None = None  # the batch that it is computing
         self.joined: dict[int, Batch] = {}  # texts that it is writing side by side, each a batch of one row
         self.streams: dict[int, Stream] = {}
         self.loaded: set[int] = set()  # keys of models
@@ -60,8 +60,9 @@ class Worker(asyncio.Protocol):
         number = str(threads)
         variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
         environment = {**os.environ, **dict.fromkeys(variables, number)}
-        # Threads of OpenMP wait awake for the next operator, by default for milliseconds after the last one, and on a
-        # busy machine in the place of those they wait for: beside other work a sentence took 3 times as long.
+        # Threads of OpenMP spin while they wait for the next operator, by default for milliseconds after the last one,
+        # and on a busy machine they block the threads for which they wait: beside other work a sentence took 3 times as
+        # long.
         if "OMP_WAIT_POLICY" not in environment:
             environment.setdefault("GOMP_SPINCOUNT", "4000")
         environment["HEADWISE_WORKER_PATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)

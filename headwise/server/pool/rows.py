@@ -23,7 +23,7 @@ Kind = Literal["batch", "explain", "page", "attend"]
 # In one batch that is padded, the cost of the longest row is at most this multiple of the cost of the shortest; and the
 # least cost of a row, in characters.
 _SPREAD, _LEAST = 2.0, 32
-# The cost of a batch, in characters, about 4 to a token: more tokens at a time make none of them cheaper, and the
+# The cost of a batch, in characters, about 4 to a token: more tokens at a time do not make a token cheaper, and the
 # others wait.
 _BUDGET = 32_768
 
@@ -33,8 +33,8 @@ class Request:
 
     Args:
         future: done when every row has its answer.
-        kind: what is computed; only a "batch" shares a batch with other requests.
-        places: for "attend": the queries whose weights are asked for.
+        kind: the kind of work; only a "batch" shares a batch with other requests.
+        places: for "attend": the queries whose weights are requested.
     """
 
     __slots__ = ("answers", "future", "kind", "left", "places", "rows")
@@ -142,8 +142,9 @@ class Model:
         self._count()
 
     def take(self, most: int) -> list[Waiting]:
-        """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters: the
-        next oldest ones, or if a batch is padded those of similar length.
+        """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters.
+
+        The others are the next oldest ones, or, if a batch is padded, those of similar length.
         """
         oldest = self.oldest
         if oldest.request.kind != "batch":
@@ -183,7 +184,7 @@ class Model:
 
 
 def oldest_of(rows: list[Waiting], most: int) -> list[Waiting]:
-    """At most `most` rows, the first ones, of no more characters than the budget; at least one."""
+    """At most `most` rows, the first ones, with no more characters than the budget; at least one."""
     total = 0
     for count, waiting in enumerate(rows[:most]):
         total += waiting.size

@@ -1,4 +1,4 @@
-"""The protocols of other systems' clients: `PROTOCOLS`, the one list from which routes, ports and texts are taken.
+"""The protocols of other systems' clients: `PROTOCOLS`, the single list from which routes, ports and texts are made.
 
 Another package adds one by an entry point of the group "headwise.protocols": toy = "package.module:TOY", a `Protocol`.
 """

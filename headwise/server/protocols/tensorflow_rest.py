@@ -54,7 +54,7 @@ def router(engine: Engine) -> APIRouter:
     async def v1_models() -> Response:
         names = sorted({served.name for served in engine.models()})
         listed = [{"id": name, "object": "model", "created": 0, "owned_by": "headwise"} for name in names]
-        return json_of({"models": names, "object": "list", "data": listed})  # KServe's, OpenAI's: both
+        return json_of({"models": names, "object": "list", "data": listed})  # names of both KServe and OpenAI
 
     async def v1_status(_: Request, name: str, version: str | None) -> Response:
         found = tf.statuses(engine, name, version)
@@ -66,7 +66,7 @@ def router(engine: Engine) -> APIRouter:
             }
             for served in found
         ]
-        return json_of({"model_version_status": status, "name": name, "ready": found[0].ready})  # KServe's, TF's: both
+        return json_of({"model_version_status": status, "name": name, "ready": found[0].ready})  # both have their names
 
     async def v1_metadata(_: Request, name: str, version: str | None) -> Response:
         served = engine.find(name, version)

@@ -3,7 +3,7 @@
     {"inputs": "a text" | ["a text", …], "truncate": false, "normalize": true, "prompt_name": null}  ->  [[…], …]
 
 An error is {"error": a sentence, "error_type": …}, with the status that this server has for the type: "Empty" 400,
-"Validation" 413 (422 where the body is not one of the protocol), "Backend" 424, "Overloaded" 429, "Unhealthy" 503.
+"Validation" 413 (422 if the body does not belong to the protocol), "Backend" 424, "Overloaded" 429, "Unhealthy" 503.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _TYPES: dict[RefusalKind, tuple[str, int]] = {  # and statuses; others are 401 a
 
 
 class _Empty(RequestRefused):
-    """No text, or an empty one."""
+    """There is no text, or an empty text."""
 
 
 class _Malformed(RequestRefused):
-    """A body that is not one of this protocol."""
+    """The body does not belong to this protocol."""
 
 
 class Embed(BaseModel):
-    """The texts; `truncate` cuts those with too many tokens, `normalize` makes vectors of length 1."""
+    """The texts; `truncate` cuts texts with too many tokens, `normalize` makes vectors of length 1."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a warm film", "a dull film"]}})
 

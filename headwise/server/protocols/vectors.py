@@ -1,4 +1,4 @@
-"""Vectors of texts, as both protocols for embeddings ask for them."""
+"""Vectors of texts, for both protocols of embeddings."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ async def vectors(
 
 
 def check_width(dimensions: int | None, dim: int) -> None:
-    """Raise RequestRefused unless vectors of `dim` elements have so many first ones; None = all."""
+    """Raise RequestRefused unless vectors of `dim` elements have at least so many elements; None = all."""
     if dimensions is not None and not 1 <= dimensions <= dim:
         raise bad_input(f"dimensions: expected 1 to {dim}. Received: {dimensions}")
 
 
 def of_length_1(vectors_NM: np.ndarray) -> np.ndarray:
-    """Vectors of length 1; one of length 0 stays."""
+    """Vectors scaled to length 1; a vector of length 0 stays."""
     norms = np.linalg.norm(vectors_NM, axis=-1, keepdims=True)
     return vectors_NM / np.maximum(norms, np.float32(1e-12))
 

@@ -110,9 +110,9 @@ def _explain(served: Sequence[Served]) -> Schema:
 
 
 def _asked(served: Sequence[Served], *, several: bool = False, streams: bool = False) -> Schema:
-    """What a plain route of some models takes: a row of one of them, or `several` in one request."""
+    """The body of a plain route of some models: a row of one of them, or `several` rows in one request."""
     names = {each.name for each in served}
-    named = ["model"] if len(names) > 1 else []  # what a request has to have besides its columns
+    named = ["model"] if len(names) > 1 else []  # the keys that a request needs besides its columns
     beside: Schema = {"stream": {"type": "boolean"}} if streams else {}
     bodies, examples = [], {}
     for each in served:
@@ -143,7 +143,7 @@ def _parameter(name: str, says: str, values: Iterable[str]) -> Schema:
 
 
 def _columns(columns: Sequence[Column], *, takes: bool = True, labels: Sequence[str] = ()) -> Schema:
-    """A row as an object. `takes`: whether it is asked, not answered; `labels`: of a classifier that answers."""
+    """A row as an object. `takes`: whether it is a request, not an answer; `labels`: of a classifier, in answers."""
     required = [column.name for column in columns if not column.optional]
     return _object({column.name: _cell(column, takes, labels) for column in columns}, required)
 

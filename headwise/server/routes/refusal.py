@@ -28,7 +28,7 @@ class Refusals:
     """Responses to requests that are refused before they come to a route, in the form that its protocol gives errors.
 
     Args:
-        replies: the path with which all of a protocol begin -> its response to an error.
+        replies: the prefix of all paths of a protocol -> its response to an error.
     """
 
     def __init__(self, replies: Mapping[str, Callable[[BaseException], Response]] | None = None) -> None:

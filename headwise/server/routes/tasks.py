@@ -26,7 +26,7 @@ from headwise.tasks.columns import Row
 class TaskRoutes:
     """ASGI middleware: answers the plain routes of tasks, which change when models are loaded or unloaded.
 
-    Before the router, which would compare the path with every other route first: several times the work of an answer.
+    It runs before the router, which would compare the path with every other route: several times the work of an answer.
 
     Args:
         others: the routes of the application; a task whose path is one of theirs has no plain route.
@@ -87,8 +87,9 @@ async def answer(request: Request, engine: Engine, task: str) -> Response:
 
 
 async def explain(request: Request, engine: Engine) -> Response:
-    """The attention statistics of one row; with ?page=true (or Accept: text/html) the page that shows it; with
-    ?rows=0,-1 the answer, and the weights with which these tokens attend.
+    """The attention statistics of one row; with ?page=true (or Accept: text/html) the page that shows it.
+
+    With ?rows=0,-1 the answer, and the weights with which these tokens attend.
     """
     candidates = [served for served in engine.models() if served.description.explains]
     if not candidates:

@@ -20,11 +20,11 @@ _ANY_TEXT = "a [MASK]"  # a valid input for every text task
 
 @dataclass(frozen=True)
 class Answered:
-    """The columns of a table, then those of the predictions; None in rows that the task cannot use.
+    """The columns of a table, then the columns of the predictions, which are None in rows that the task cannot use.
 
     Args:
         count: number of rows with a prediction.
-        left_out: reason -> numbers of the rows without a prediction, counted in `unit`.
+        left_out: reason -> numbers of the rows without a prediction, in the numbering of `unit`.
         cut: reason -> numbers of the rows that were read only in part.
         arrow: the original columns of a Parquet file as Arrow arrays.
         tokens: number of tokens that were read, if they are counted.
@@ -53,9 +53,9 @@ class Note:
     """Summary of some rows: names of columns, numbers of rows and of predictions, and reasons for missing ones.
 
     Args:
-        left_out, cut: as of `Answered`; reason -> (count, numbers of the first ones).
-        tokens: as of `Answered`.
-        size: of the file with these rows, in bytes.
+        left_out, cut: as for `Answered`; reason -> (count, numbers of the first ones).
+        tokens: as for `Answered`.
+        size: the size of the file with these rows, in bytes.
     """
 
     columns: list[str]
@@ -94,8 +94,10 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
 
 
 def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) -> Answered:
-    """Predictions for all rows of a table, in order. If the task reads other rows from the source (the questions of a
-    SQuAD file, the documents of a text), predictions for these rows.
+    """Predictions for all rows of a table, in order.
+
+    If the task reads other rows from the source (the questions of a SQuAD file, the documents of a text), predictions
+    for these rows.
 
     Args:
         source: the input of `task.read`; usually the table itself.

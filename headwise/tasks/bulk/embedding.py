@@ -34,10 +34,10 @@ class Embedding:
     """The vectors of a column.
 
     Args:
-        folder: of the checkpoint.
-        column: with the texts.
-        prompt: what is put before each text.
-        dtype, batch_tokens: as of `Bert.encode`.
+        folder: the folder of the checkpoint.
+        column: the column with the texts.
+        prompt: the text that is put before each text.
+        dtype, batch_tokens: as for `Bert.encode`.
         alone: whether the vectors are written without the columns of the file.
     """
 
@@ -77,7 +77,7 @@ def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table)
 
 
 def _fixed_size(vectors_NM: Any) -> Any:
-    """The vectors as Arrow has lists of one length."""
+    """The vectors as Arrow lists of fixed length."""
     import pyarrow
 
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors_NM.ravel()), vectors_NM.shape[1])
@@ -97,21 +97,21 @@ def embed_file(
 ) -> Written:
     """Write a vector for each row of a file, in the same order.
 
-    A .parquet has the columns of the file and "vector", a list of float32 of one length; a .npy has the vectors alone,
+    A .parquet has the columns of the file and "vector", a list of float32 of fixed length; a .npy has only the vectors,
     float32 [N, M]. Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If
     the process stops or is killed, the same call resumes with the missing parts.
 
     Args:
         encoder: `Bert.sentences`.
         path: a CSV, TSV, JSON lines or text file (all also .gz; each line of a text file is a row), or Parquet.
-        column: with the texts. Numbers in it are read as text.
-        prompt: what is put before each text: see `SentenceEncoder.prompt`.
-        dtype, batch_tokens: as of `Bert.encode`.
-        how: chunk, engine, workers, address, restart: as of `compute`.
+        column: the column with the texts. Numbers in it are read as text.
+        prompt: the text that is put before each text: see `SentenceEncoder.prompt`.
+        dtype, batch_tokens: as for `Bert.encode`.
+        how: chunk, engine, workers, address, restart: as for `compute`.
 
     Raises:
         FileError: a file cannot be read or written; the message names the line.
-        ArgumentError: no such column, a row without a text (None, NaN, a list, or bytes that are not UTF-8; said
+        ArgumentError: a missing column, a row without a text (None, NaN, a list, or bytes that are not UTF-8; reported
             before the first chunk is read), another suffix, parts that belong to other work, or Ray is missing.
         KeyboardInterrupt: Ctrl-C; finished parts are kept.
     """
@@ -133,7 +133,7 @@ def embed_file(
 
 
 def _finer(tell: Tell) -> tuple[Tell, Inside]:
-    """`tell` for finished chunks, and for the texts of the one that is computed in this process."""
+    """`tell` for finished chunks, and for the texts of the current chunk in this process."""
     last = (0, 0, "")
 
     def outer(done: int, total: int, what: str) -> None:
@@ -148,7 +148,7 @@ def _finer(tell: Tell) -> tuple[Tell, Inside]:
 
 
 def _check_texts(found: Found, column: str) -> None:
-    """Raise ArgumentError if a row has no text: now, and not after hours."""
+    """Raise ArgumentError if a row has no text: at once, not after hours."""
     count, unit = 0, "row"
     listed: list[int] = []
     with Reader(found) as reader:

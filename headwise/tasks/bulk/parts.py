@@ -2,10 +2,10 @@
 
     .out.parquet.parts/
         journal.json       the file, the job and the chunks of the parts
-        000000.parquet     the first chunk with what was computed; renamed when it is complete
+        000000.parquet     the first chunk with the results; renamed when it is complete
         000000.json        its columns, rows without an answer, and its size in bytes; written before it
 
-A part that has its size is complete, so after any interruption another process computes the missing parts. One of
+A part with its noted size is complete, so after any interruption another process computes the missing parts. A part of
 another size is damaged, and is computed again.
 """
 
@@ -32,20 +32,20 @@ _FORMAT = 3
 _JOURNAL, _LOCK = "journal.json", "lock"
 
 
-Answers = Callable[[Table], Answered]  # what is computed for the rows of a chunk
+Answers = Callable[[Table], Answered]  # computes the answers for the rows of a chunk
 
 
 class Job(Protocol):
-    """What is computed for each row of a file. It can be pickled, for other processes."""
+    """The computation for each row of a file. It can be pickled, for other processes."""
 
     def load(self) -> Answers:
         """Load the model. Raises HeadwiseError."""
 
     def state(self) -> Mapping[str, Any]:
-        """All that the results depend on besides the file, as JSON has it; parts of another state are not resumed."""
+        """Everything on which the results depend besides the file, as JSON data; parts with another are not resumed."""
 
     def told(self, name: str, was: Any) -> str:
-        """For a message: the state that some parts were computed with, which differs from that of now in `name`."""
+        """For a message: the state with which some parts were computed, which differs from the current in `name`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Work:
         return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
 
     def rows_of(self, number: int) -> str:
-        """The rows of a part, for messages: from 1, and of text the line of the first."""
+        """The rows of a part, for messages: from 1; for text, also the line of the first."""
         chunk = self.found.chunks[number]
         line = f", from line {chunk.line:,} on" if chunk.line else ""
         return f"{self.found.path}: rows {chunk.first + 1:,} to {chunk.first + chunk.rows:,}{line}"
@@ -91,7 +91,7 @@ class Work:
         """Compute the answers for a chunk and write its part.
 
         Raises:
-            FileError, ArgumentError: it cannot be read, used or written.
+            FileError, ArgumentError: the chunk cannot be read, used or written.
         """
         answered = answers(reader.read(number))
         note = answered.note()
@@ -115,7 +115,7 @@ def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]
 
     Raises:
         ArgumentError: existing parts belong to another file, job or chunk size.
-        FileError: its journal cannot be read or written.
+        FileError: the journal cannot be read or written.
     """
     folder = folder_of(out)
     _clear(out)
@@ -188,8 +188,8 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
         restart: whether to delete its content first.
 
     Raises:
-        ArgumentError: another process uses it.
-        FileError: it cannot be made.
+        ArgumentError: another process uses the folder.
+        FileError: the folder cannot be made.
     """
     folder = folder_of(out)
     try:

@@ -1,6 +1,6 @@
-"""Items that Ray Data workers compute: processes on this machine or on a cluster. For files: the parts of one.
+"""Items that Ray Data workers compute: processes on this machine or on a cluster. For a file, the items are its parts.
 
-Of a file only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file,
+For a file, only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file,
 the model's folder and the folder of `out` must be accessible to all machines under the same path.
 """
 
@@ -32,12 +32,12 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
     """Compute the parts in any order; yields the number of each finished part.
 
     Args:
-        workers, address: as of `on_workers` and `connected`.
+        workers, address: as for `on_workers` and `connected`.
         gpus: whether each worker gets a GPU, if the cluster has enough.
 
     Raises:
         ArgumentError: Ray is not installed or does not respond, a part cannot be computed, or its worker ended `TRIES`
-            times; says which rows.
+            times; the message says which rows.
     """
     with connected(workers, address) as ray:
         items = ray.data.from_items(
@@ -49,7 +49,7 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
 
 
 class _Parts:
-    """What a worker does for a file: `_Parts(work)()` loads the model."""
+    """The work of a worker for a file: `_Parts(work)()` loads the model."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -69,19 +69,19 @@ def on_workers(
     gpus: bool = False,
     in_order: bool = False,
 ) -> Generator[tuple[int, Any]]:
-    """What workers compute of each item of a `ray.data.Dataset`; yields (item, what was computed).
+    """Compute each item of a `ray.data.Dataset` by workers; yields (item, result).
 
     A worker that ends is replaced, on another machine if its own is gone, and its item is computed again: at most
     `TRIES` times, so that an item that ends every worker ends the work.
 
     Args:
         items: the columns "item" (its number), "given" (pickled) and "error" (empty, or why it cannot be computed).
-        load: is called once in each worker, and gives what computes one item: `given` -> a value that can be pickled.
+        load: called once in each worker; returns the function for one item: `given` -> a value that can be pickled.
             It is pickled itself.
         workers: number of processes, each of which computes one item at a time.
-        name: what an item is called in an error, of `given`.
+        name: the name of an item in an error, from `given`.
         gpus: whether each worker gets a GPU, if the cluster has one for each.
-        in_order: whether they come in the order of the items; else as they are finished.
+        in_order: whether results come in the order of the items; else as they are finished.
 
     Raises:
         ArgumentError: an item cannot be computed, or Ray has failed.
@@ -193,7 +193,7 @@ def connected(workers: int, address: str | None, store: int = _STORE) -> Iterato
 
 @contextlib.contextmanager
 def _settings(ray: Any) -> Iterator[None]:
-    """Without progress bars. What is set of this process's Ray Data meanwhile is as before afterwards."""
+    """Inside, Ray Data shows no progress bars. Afterwards the settings of this process's Ray Data are restored."""
     context = ray.data.DataContext.get_current()
     options = context.execution_options
     before = context.enable_progress_bars, context.target_max_block_size, options.preserve_order

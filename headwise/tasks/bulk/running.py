@@ -15,14 +15,14 @@ from headwise.tasks.rows.sources import is_packed
 from headwise.tasks.rows.tables import LISTED
 from headwise.tasks.rows.written import schema_with
 
-CHUNK = 2000  #: rows
+CHUNK = 2000  #: rows per chunk
 
 Engine = Literal["local", "ray"]
 Tell = Callable[[int, int, str], None]  # (done, total (0 = unknown), what)
 
 
 class How(TypedDict, total=False):
-    """How a file is computed, as `compute` explains it."""
+    """The options of `compute` for the computation of a file."""
 
     chunk: int
     engine: Engine
@@ -36,10 +36,10 @@ class Written:
     """A finished output.
 
     Args:
-        rows, before: numbers of rows, and of those that were finished before.
-        notes: on rows without an answer, and on cut texts.
+        rows, before: the numbers of rows, and of rows that were finished before.
+        notes: notes on rows without an answer, and on cut texts.
         tokens: number of tokens that were read now, if they are counted.
-        seconds: what the parts that were missing took.
+        seconds: the time of the missing parts.
     """
 
     rows: int
@@ -64,11 +64,11 @@ def compute(
     address: str | None = None,
     restart: bool = False,
 ) -> Written:
-    """Write `out`: its parts, as far as they are missing, then all of them joined.
+    """Write `out`: compute its missing parts, then join all parts.
 
     Args:
-        job, answers: what to compute; `answers` is what `job.load()` gives, or the like of it.
-        path, out: absolute.
+        job, answers: what to compute; `answers` is the result of `job.load()`, or an equivalent.
+        path, out: absolute paths.
         look: scans the file for chunks of so many rows, if there is no journal yet.
         gpus: whether Ray workers may have GPUs.
         chunk: rows per chunk, which become one part.
@@ -77,7 +77,7 @@ def compute(
         restart: whether to delete existing parts first.
 
     Raises:
-        FileError, ArgumentError, KeyboardInterrupt: as of `predict_file`.
+        FileError, ArgumentError, KeyboardInterrupt: as for `predict_file`.
     """
     if engine == "ray" and is_packed(path):
         raise ArgumentError(f"{path}: Ray workers cannot read a gzipped file from the middle. Unpack it first")
@@ -116,7 +116,7 @@ def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Itera
 
 
 def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> tuple[int, float]:
-    """Report progress and speed, and check that the parts can be joined. The tokens of these parts, and the seconds."""
+    """Report progress and speed, and check that the parts can be joined. Returns their tokens, and the seconds."""
     total, begun, rows, tokens = work.found.rows, time.monotonic(), 0, 0
     tell(before, total, "rows")
     schema = None

@@ -67,7 +67,7 @@ def predict_file(
     tell: Tell = lambda done, total, what: None,
     **how: Unpack[How],
 ) -> Written:
-    """Predict for the rows of a file. `out` gets its columns and those of the predictions, with rows in the same order.
+    """Predict for the rows of a file. `out` gets its columns and the columns of the predictions, in the same order.
 
     Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If the process stops
     or is killed, the same call resumes with the missing parts.
@@ -76,7 +76,7 @@ def predict_file(
         task: the trained task of the run folder `run`.
         path: a CSV, TSV, JSON lines (all also .gz) or Parquet file.
         out: a .csv, .tsv, .jsonl or .parquet file.
-        how: chunk, engine, workers, address, restart: as of `compute`.
+        how: chunk, engine, workers, address, restart: as for `compute`.
 
     Raises:
         FileError: a file cannot be read or written; the message names the line.

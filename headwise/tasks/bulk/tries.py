@@ -1,15 +1,15 @@
-"""Counts tries of Ray workers. A process of its own imports this, so it imports nothing."""
+"""Counts tries of Ray workers. A separate process imports this file, so it imports nothing."""
 
 from __future__ import annotations
 
-TRIES = 3  #: how often an item is computed whose worker ends; a model is loaded so often for each worker
+TRIES = 3  #: the most tries of an item whose worker dies, and of loading the model, per worker
 
 
 class Tries:
-    """How often each item was begun, and how often a model was loaded since the last item was finished.
+    """Counts how often each item was begun, and how often a model was loaded since the last finished item.
 
     Args:
-        loads: how often a model may be loaded, by all workers.
+        loads: the most times that a model may be loaded, over all workers.
     """
 
     def __init__(self, loads: int) -> None:
@@ -28,6 +28,6 @@ class Tries:
         return self._begun[item] <= TRIES
 
     def ends(self, item: int) -> None:
-        """An item is computed."""
+        """Note that an item is computed."""
         self._loaded = 0
         self._begun.pop(item, None)

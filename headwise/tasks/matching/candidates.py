@@ -1,4 +1,4 @@
-"""Images and texts that a `Match` has read, ready to be compared: which are alike, and which belong together."""
+"""The encoded images and texts of a `Match`: their similarity, and whether they belong together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Candidates:
 
     @torch.no_grad()
     def match(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Whether text belongs to image, a logit for each of the pairs: places int64 [P] and [P] -> [P]."""
+        """The logits [P] that text and image belong together, for pairs of places int64 [P] and [P]."""
         pairs = zip(images.split(AT_ONCE), texts.split(AT_ONCE), strict=True)
         seen, read = self.images.states, self.texts.states
         return torch.cat([self.model.match(seen[i], read[t], self.real[t]) for i, t in pairs])
@@ -55,25 +55,26 @@ class Candidates:
 
     @torch.no_grad()
     def score(self, images: Tensor, texts: Tensor) -> Tensor:
-        """What puts candidates in order, [P]: the log of the softmax over all, but for what these have in common,
-        and the log of how likely the two belong together. Li et al. 2022 (BLIP) add both up too."""
+        """The score that orders candidates, [P]: their log-softmax, up to a common term, plus the log of the match.
+
+        The match is the probability that image and text belong together. Li et al. 2022 (BLIP) also add both."""
         return self.model.scale * self.cosines(images, texts) + logsigmoid(self.match(images, texts))
 
     def cosines(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Of each of the pairs, [P]."""
+        """The cosine of each pair, [P]."""
         return (self.images.vector[images] * self.texts.vector[texts]).sum(-1)
 
 
 @torch.no_grad()
 def encode_images(model: ImageText, images: Sequence[Pixels]) -> Encoded:
-    """The images, some at a time."""
+    """Encode the images, some at a time."""
     parts = batch_of_images(images).split(AT_ONCE)
     return _joined([model.encode_image(some.to(model.log_scale.device)) for some in parts])
 
 
 @torch.no_grad()
 def encode_texts(model: ImageText, texts: Sequence[Sequence[int]], pad: int) -> tuple[Encoded, Tensor]:
-    """Texts given as ids, some at a time, and which of their tokens are real."""
+    """Encode texts, given as ids, some at a time. Returns also which of their tokens are real."""
     device, batch = model.log_scale.device, batch_of_texts(texts, pad)
     ids, real = batch["input_ids"].to(device), batch["real"].to(device)
     parts = zip(ids.split(AT_ONCE), real.split(AT_ONCE), strict=True)
@@ -96,11 +97,11 @@ def ids_of(subwords: Subwords, texts: Sequence[str], most: int, read: Read | Non
 
 
 def batch_of_images(images: Sequence[Pixels]) -> Tensor:
-    """uint8 [B, channels, height, width]."""
+    """The batch, uint8 [B, channels, height, width]."""
     return torch.stack([torch.from_numpy(pixels) for pixels in images]).permute(0, 3, 1, 2)
 
 
 def batch_of_texts(texts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
-    """ "input_ids" [B, S] with padding behind the shorter ones, and "real" [B, S], True = a token."""
+    """ "input_ids" [B, S] with padding after the shorter ones, and "real" [B, S], True = a token."""
     ids, real = padded_with_real(texts, pad)
     return {"input_ids": ids, "real": real}

@@ -1,4 +1,4 @@
-"""Telling what belongs together from what does not, among all pairs that a batch can make."""
+"""The contrastive loss: distinguishes matching pairs from others, among all pairs of a batch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch.nn.functional import log_softmax
 
 
 def paired(texts_of_image: Tensor, texts: Tensor) -> Tensor:
-    """Which image has which text, bool [U, T], from the numbers of each image's texts [U, n] and of texts [T, 1]."""
+    """Whether image and text match, bool [U, T], from the numbers of each image's texts [U, n] and of texts [T, 1]."""
     return (texts_of_image[:, None] == texts).any(-1)
 
 
 def contrastive(scores: Tensor, belong: Tensor) -> Tensor:
-    """The cross-entropy of each row, [rows], with all that belong to it equally likely.
+    """The cross-entropy of each row, [rows], with all its matches equally likely.
 
-    Radford et al. 2021, figure 3, where one belongs to each; Khosla et al. 2020, equation 2, where several do.
+    Radford et al. 2021, figure 3, for one match per row; Khosla et al. 2020, equation 2, for several.
 
     Args:
         scores, belong: [rows, candidates]; True = belongs.
@@ -25,18 +25,18 @@ def contrastive(scores: Tensor, belong: Tensor) -> Tensor:
 
 
 def others(similarity: Tensor, belong: Tensor, rows: Tensor, *, draw: bool) -> tuple[Tensor, Tensor]:
-    """For some rows the place of something that does not belong to each, int64, and whether there is any, bool.
+    """For some rows: (the place of a candidate that does not match, int64; whether there is one, bool).
 
     Hard negatives (Li et al. 2021, section 3.2): drawn by their similarity, half of them evenly, since a sharp
-    similarity would never draw most of them; or, to be the same every time, the likest.
+    similarity would never draw most of them; or, for a fixed choice, the most similar one.
 
     Args:
-        similarity, belong: [rows, candidates]; what softmax makes a choice of, and True = belongs.
-        rows: int64, which rows.
-        draw: by torch's own generator.
+        similarity, belong: [rows, candidates]; logits of the choice, and True = match.
+        rows: the numbers of the rows, int64.
+        draw: whether to draw, by torch's own generator.
     """
     there = ~belong.all(1)
-    choice = ~belong | ~there[:, None]  # where everything belongs, anything: it will not be looked at
+    choice = ~belong | ~there[:, None]  # if everything matches, any candidate: it will not be used
     likeness = similarity.float().masked_fill(~choice, float("-inf")).softmax(1)
     if not draw:
         return likeness.argmax(1)[rows], there[rows]

@@ -1,4 +1,4 @@
-"""What belongs to an image or a text: the best of the gallery, which is encoded once."""
+"""Finds the matches of an image or a text in the gallery, which is encoded once."""
 
 from __future__ import annotations
 

@@ -23,8 +23,9 @@ def option(
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field of the options: its default, its text in `--help`, its least and its most value, or what it is above or
-    below.
+    """A field of the options: its default, its text in `--help`, its limits.
+
+    `least` and `most` are allowed values; `above` and `below` are not.
 
     With MISSING as default, the option is required. Limits hold for subclasses that only change the default.
     """
@@ -45,9 +46,9 @@ class TrainOptions:
         ArgumentError, DtypeError: a value has a wrong type or is out of range.
     """
 
-    about: ClassVar[str] = "A task of another package."  #: what the task does, for --help and for cards of exports
-    data_example: ClassVar[str] = "data.csv"  #: what may stand after `headwise train NAME`
-    input_example: ClassVar[str] = '"a text"'  #: what may stand after `headwise predict RUN`
+    about: ClassVar[str] = "A task of another package."  #: a description, for --help and for cards of exports
+    data_example: ClassVar[str] = "data.csv"  #: an example of data after `headwise train NAME`
+    input_example: ClassVar[str] = '"a text"'  #: an example of an input after `headwise predict RUN`
 
     validation: str | None = option(
         None, "A file with validation data, to select the best weights. Default: a share of the data."
@@ -83,7 +84,7 @@ class TrainOptions:
 
     @property
     def sequence_processes(self) -> int:
-        """Processes that share each sequence; 1 = a sequence is one process's."""
+        """Processes that share each sequence; 1 = each process has whole sequences."""
         return 1
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Two text files of which line i of the one belongs to line i of the other, as corpora of translations are written."""
+"""Two text files whose lines with the same number belong together, as in corpora of translations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwise.tasks.rows.tables import Data
 
 
 def are_aligned(source: object) -> bool:
-    """Whether this names two such files: "train.en,train.de", each of them may end in .gz."""
+    """Whether `source` names two such files: "train.en,train.de"; each may end in .gz."""
     if not isinstance(source, str) or source.count(",") != 1 or Path(source).exists():
         return False
     first, second = (Path(part.strip()) for part in source.split(","))
@@ -20,11 +20,11 @@ def are_aligned(source: object) -> bool:
 
 
 def read_aligned(source: str) -> Data:
-    """Columns "source" and "target", a row a line; lines that are empty in one of the files are left out.
+    """Columns "source" and "target", one row per line; lines that are empty in one of the files are left out.
 
     Raises:
         FileError: one of the files cannot be read.
-        ArgumentError: they have not the same number of lines, or none.
+        ArgumentError: they have different numbers of lines, or no lines.
     """
     paths = [Path(part.strip()) for part in source.split(",")]
     contents = [_read(path) for path in paths]

@@ -1,8 +1,8 @@
 """The rows of a file that need not fit into memory: CSV, TSV, JSON lines, Parquet or text, some rows at a time.
 
-A file is looked through once, which finds what is wrong in any of its rows, its columns, and where each chunk begins.
-A chunk can then be read without those before it, by any process that has the file. Each is a `Table`, with the rows as
-`open_table` gives those of the whole file.
+A file is scanned once, which finds all errors in its rows, its columns, and where each chunk begins. A chunk can then
+be read without the chunks before it, by any process that has the file. Each is a `Table`, with the same rows that
+`open_table` gives for the whole file.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from headwise.tasks.rows.sources import (
 )
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-LINES = ".txt"  # a row for each line, empty ones too
+LINES = ".txt"  # a row for each line, also for empty lines
 _BATCH = 10_000  # rows that are unpacked at a time
 
-Tell = Callable[[int, int], None]  # bytes of the file that were looked through, and all
+Tell = Callable[[int, int], None]  # (bytes of the file that were scanned, all bytes)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Where some rows are: the number of the first, from 0, and how many; of text also its line, and its first byte."""
+    """The place of some rows: the number of the first, from 0, their count; in text also its line and first byte."""
 
     first: int
     rows: int
@@ -55,11 +55,11 @@ _BEGINNING = Chunk(0, 0, line=1)
 
 @dataclass(frozen=True)
 class Found:
-    """What there is to know of a file to read any of its chunks.
+    """The information on a file that is needed to read any of its chunks.
 
     Args:
-        columns: all that any row has, in the order in which they come.
-        layout: of a CSV or TSV file.
+        columns: all columns that any row has, in the order in which they occur.
+        layout: the layout of a CSV or TSV file.
     """
 
     path: Path
@@ -72,7 +72,7 @@ class Found:
         return sum(chunk.rows for chunk in self.chunks)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the path, as JSON has it."""
+        """All fields but the path, as JSON data."""
         layout = self.layout
         return {
             "columns": list(self.columns),
@@ -91,7 +91,7 @@ class Found:
 
 
 def check_suffix(path: Path) -> None:
-    """Raise ArgumentError if a file of this name is not read in chunks."""
+    """Raise ArgumentError if a file with this name cannot be read in chunks."""
     suffix, known = suffix_of(path), (*SUFFIXES, LINES)
     if suffix not in known or (suffix == ".parquet" and is_packed(path)):
         raise ArgumentError(f"{path}: expected a name that ends in {', '.join(known)}. Received: {path.name}")
@@ -101,11 +101,11 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
     """Find the chunks of a file, of so many rows each.
 
     Args:
-        wanted: the columns that will be asked for, as `open_table` takes them.
+        wanted: the columns that will be used, as for `open_table`.
 
     Raises:
-        FileError: no such file, or a row that cannot be read; says which.
-        ArgumentError: no such kind of file, no rows in it.
+        FileError: the file does not exist, or a row cannot be read; the message says which.
+        ArgumentError: the kind of file is not supported, or it has no rows.
     """
     check_suffix(path)
     suffix = suffix_of(path)
@@ -126,7 +126,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
 
 
 def layout_of(path: Path, wanted: Sequence[str]) -> Layout:
-    """How a CSV or TSV file is written. Raises FileError, as `look_through`."""
+    """The layout of a CSV or TSV file. Raises FileError, as `look_through`."""
     with readable(path), contextlib.ExitStack() as files:
 
         def lines() -> Iterable[str]:
@@ -163,14 +163,14 @@ def _json(path: Path, most: int, tell: Tell) -> Found:
 
 
 def _objects(lines: _Lines) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """Each row of JSON lines, and its line."""
+    """Each row of JSON lines, with the number of its line."""
     for text in lines:
         if text.strip():
             yield lines.number, parse_row(text.removesuffix("\n"), lines.name, lines.number)
 
 
 def _cut(rows: Iterable[object], lines: _Lines, most: int, path: Path, tell: Tell) -> tuple[Chunk, ...]:
-    """Chunks of `most` rows: one begins where the last row of that before it has ended."""
+    """Chunks of `most` rows: a chunk begins where the last row of the chunk before ends."""
     size = 0 if is_packed(path) else path.stat().st_size
     chunks: list[Chunk] = []
     begun = _BEGINNING
@@ -184,7 +184,7 @@ def _cut(rows: Iterable[object], lines: _Lines, most: int, path: Path, tell: Tel
 
 
 class _Lines:
-    """The lines of a file, with their ends, from where it stands; it knows where the last one ended.
+    """The lines of a file, with their ends, from its current position; it knows where the last line ended.
 
     Args:
         returns: whether a carriage return by itself ends a line too.
@@ -204,13 +204,13 @@ class _Lines:
 
 
 class Reader:
-    """Reads the chunks of a file, in any order; quickest in theirs. Close it, or use it as a context."""
+    """Reads the chunks of a file in any order; fastest in order. Close it, or use it as a context."""
 
     def __init__(self, found: Found) -> None:
         self.found = found
         self._file: Any = None
         self._tables: Iterator[Any] = iter(())  # chunks of a Parquet file
-        self._next = -1  # which of them comes next
+        self._next = -1  # the number of the next chunk
 
     def __enter__(self) -> Reader:
         return self
@@ -226,7 +226,7 @@ class Reader:
         """The rows of a chunk, with all columns of the file.
 
         Raises:
-            FileError: it cannot be read, or is not as it was when it was looked through.
+            FileError: the file cannot be read, or has changed since it was scanned.
         """
         found, chunk = self.found, self.found.chunks[number]
         name = str(found.path)
@@ -287,7 +287,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _batches(file: Any, first: int) -> Iterator[Any]:
-    """The rows of a Parquet file from this one on, as record batches."""
+    """The rows of a Parquet file from `first` on, as record batches."""
     group = 0
     while group < file.metadata.num_row_groups and first >= (rows := file.metadata.row_group(group).num_rows):
         first -= rows
@@ -299,7 +299,7 @@ def _batches(file: Any, first: int) -> Iterator[Any]:
 
 
 def _tables(file: Any, chunks: Sequence[Chunk]) -> Iterator[Any]:
-    """The rows of chunks that follow each other, as Arrow tables."""
+    """The rows of chunks that are consecutive, as Arrow tables."""
     import pyarrow
 
     batches = _batches(file, chunks[0].first)

@@ -1,4 +1,4 @@
-"""The documents of a corpus: of a text file or of a table, one a row."""
+"""The documents of a corpus: in a text file, or in a table, one per row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def read_corpus(source: Any, column: str) -> Data:
     """Documents, in the column "text"; each has the number of its first line.
 
     Args:
-        source: a .txt file (also .gz), in which documents are what blank lines part or, where there are none, lines; a
-            list of strings; or anything that `read_table` takes.
-        column: of a table, that with the documents.
+        source: a .txt file (also .gz), whose documents are separated by blank lines or, without blank lines, are lines;
+            a list of strings; or anything that `read_table` takes.
+        column: for a table, the column with the documents.
 
     Raises:
-        FileError, ArgumentError: no such file or column, no text in it.
+        FileError, ArgumentError: the file or column does not exist, or has no text.
     """
     if isinstance(source, Data):
         return source
@@ -39,7 +39,7 @@ def read_corpus(source: Any, column: str) -> Data:
 
 
 def _documents(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(first, end) of each document: of lines between blank ones, or of each line where no blank one parts them."""
+    """(first, end) of each document: lines between blank lines, or each line if there are no blank lines."""
     filled = [place for place, line in enumerate(lines) if line.strip()]
     if not filled:
         yield 0, len(lines)

@@ -1,4 +1,4 @@
-"""What a `Match` is asked: about a text, an image or both; and the images and texts that it answers with."""
+"""The questions to a `Match`: a text, an image or both; and the gallery of images and texts for answers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headwise.tasks.rows.tables import Data, as_texts
 from headwise.tasks.text.subwords import Read
 
 FILE = "gallery.safetensors"
-QUESTION = "question"  # the column of what is asked
+QUESTION = "question"  # the column of questions
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images and texts of the training data, to find some for others: names of images, their pixels, and texts."""
+    """Images and texts of the training data, in which matches are found: names of images, their pixels, texts."""
 
     names: tuple[str, ...]
     images: tuple[Pixels, ...]
@@ -37,7 +37,7 @@ class Gallery:
         return cls(tuple(images)[:most], tuple(images.values())[:most], tuple(texts)[:most])
 
     def state(self) -> dict[str, list[str]]:
-        """What `load` needs beside the file."""
+        """The data that `load` needs beside the file."""
         return {"names": list(self.names), "texts": list(self.texts)}
 
     def save(self, folder: Path) -> None:
@@ -48,7 +48,7 @@ class Gallery:
 
     @classmethod
     def load(cls, folder: Path, state: Mapping[str, list[str]]) -> Gallery:
-        """As it was saved. CheckpointError if the file is missing or another's."""
+        """Load a saved gallery. CheckpointError if the file is missing or belongs to another gallery."""
         images: tuple[Pixels, ...] = ()
         if state["names"]:
             try:
@@ -71,14 +71,14 @@ class Question:
 
     @property
     def wants(self) -> str:
-        """What is asked for: an "image", a "text", or the score of a "pair"."""
+        """The kind of question: an "image", a "text", or the score of a "pair"."""
         if self.pixels is None:
             return "image"
         return "text" if self.text is None else "pair"
 
 
 def questions(inputs: Any, options: MatchOptions) -> list[Question]:
-    """What `Match.predict` was given, each by itself.
+    """The inputs of `Match.predict`, one by one.
 
     Raises:
         FileError, ArgumentError, DtypeError: an image that cannot be read, something that is neither image nor text, or
@@ -129,7 +129,7 @@ def _with_image(image: Any, text: str | None, place: int, options: MatchOptions,
 
 
 def asked_in(table: Table, options: MatchOptions) -> Data:
-    """What the rows of a table of a file ask, as `questions` takes it; rows without an image to read are left out.
+    """The questions in the rows of a table, for `questions`; rows without a readable image are left out.
 
     Raises:
         ArgumentError: a table with neither of the columns; NoUsableRows, whose questions have a black image.
@@ -162,7 +162,7 @@ def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Q
 
 
 def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[str] | None]:
-    """The images and the texts; None where there is no such column."""
+    """The images and the texts; None if there is no such column."""
     images, texts = table.columns.get(options.image), table.columns.get(options.text)
     if images is None and texts is None:
         raise ArgumentError(

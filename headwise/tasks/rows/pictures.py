@@ -21,20 +21,20 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 
 def is_image_path(text: str) -> bool:
-    """Whether a text is the path of an image, by how it ends."""
+    """Whether a text is the path of an image, by its suffix."""
     return text.lower().endswith(SUFFIXES)
 
 
 def read_picture(image: Any, size: int, channels: int, folder: Path | None = None) -> Pixels:
-    """The pixels of an image, brought to `size` × `size`, grey (1 channel) or colour (3): uint8 [size, size, channels].
+    """The pixels of an image, scaled to `size` × `size`, grey (1 channel) or colour (3): uint8 [size, size, channels].
 
     Args:
         image: a path, an array or tensor [H, W], [H, W, 1] or [H, W, 3] (uint8, or floats from 0 to 1), a PIL image.
-        folder: what a relative path begins at.
+        folder: the folder of relative paths.
 
     Raises:
-        FileError: no such file, or one that is not an image.
-        ArgumentError, DtypeError: no pixels.
+        FileError: the file does not exist, or is not an image.
+        ArgumentError, DtypeError: the object has no pixels.
     """
     from PIL import Image, ImageOps
 
@@ -51,7 +51,7 @@ def read_picture(image: Any, size: int, channels: int, folder: Path | None = Non
 
 
 def decoded(data: Any) -> Any:
-    """The bytes of an image file from a stranger as a PIL image. Raises DtypeError, ArgumentError."""
+    """The bytes of an untrusted image file as a PIL image. Raises DtypeError, ArgumentError."""
     from PIL import Image
 
     if not isinstance(data, bytes):
@@ -75,7 +75,7 @@ def decoded(data: Any) -> Any:
 
 
 def name_of(image: Any, place: int) -> str:
-    """What to call an image: its path, or "image 3" of one that has none."""
+    """The name of an image: its path, or "image 3" without a path."""
     return str(image) if isinstance(image, (str, Path)) else f"image {place}"
 
 
@@ -86,7 +86,7 @@ def digest(text: str | bytes) -> int:
 
 
 def why_not(image: Any, error: HeadwiseError) -> str:
-    """Why a row is left out, without what only this one image has."""
+    """Why a row is left out, without details of this single image."""
     if image is None or (isinstance(image, str) and not image.strip()) or (isinstance(image, float) and image != image):
         return "no image"
     if isinstance(image, str | Path):
@@ -103,7 +103,7 @@ def _open(path: Path) -> Any:
             return opened
     except FileNotFoundError as error:
         raise FileError(f"{path}: no such image") from error
-    except Exception as error:  # each format has its own ways of being damaged, and Pillow its own error for each
+    except Exception as error:  # Pillow raises many kinds of errors for damaged files
         raise FileError(f"{path}: not an image that can be read") from error
 
 

@@ -1,4 +1,4 @@
-"""How a CSV or TSV file is written: its separator, its header, whether quotes mean anything; and its rows."""
+"""The layout of a CSV or TSV file (its separator, its header, whether quotes have a meaning), and its rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 @dataclass(frozen=True)
 class Layout:
-    """What has to be known to read such a file exactly.
+    """The properties that are needed to read such a file exactly.
 
     Args:
-        names: of the columns; those of a file without a header are "1", "2", …
-        separator, quoting: as the `csv` module has them.
+        names: the names of the columns; in a file without a header "1", "2", …
+        separator, quoting: as in the `csv` module.
         headed: whether the first line is a header.
         doubled: new names of columns whose name in the header is that of an earlier one: "text.2".
     """
@@ -40,15 +40,15 @@ class Layout:
 
 
 def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str], *, tabs: bool) -> Layout:
-    """How a text is written.
+    """Find the layout of a text.
 
     In a TSV file quotes are characters like any other, unless each cell that has one is quoted as the `csv` module
     quotes: corpora have lone quotes, spreadsheets write quoted cells. A CSV file whose header has no comma may be
     separated by semicolons or tabs.
 
     Args:
-        lines: gives its lines from the first on, with their ends, as often as it is called.
-        wanted: the columns that will be asked for. If all are numbers there is no header, unless it counts: 0, 1, 2.
+        lines: a function that gives the lines from the first one, with their ends, at each call.
+        wanted: the columns that will be used. If all are numbers, there is no header, unless it counts: 0, 1, 2.
 
     Raises:
         FileError: quotes in the first row that are not closed.
@@ -68,7 +68,7 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
 
 
 def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> Iterator[tuple[int, list[str]]]:
-    """Each row but the header, and the line it begins on. It has a cell for each column: "" where it ends early.
+    """Each row except the header, with the line on which it begins. A row that ends early gets "" in missing cells.
 
     No line is taken from `lines` before it is needed.
 
@@ -76,7 +76,8 @@ def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> I
         line: the number of the first of `lines`.
 
     Raises:
-        FileError: a row with more cells than there are columns, or quotes that are not closed; says in which line.
+        FileError: a row with more cells than there are columns, or quotes that are not closed; the message says in
+            which line.
     """
     width = len(layout.names)
     found = _rows(lines, name, layout.separator, layout.quoting, line)
@@ -98,7 +99,7 @@ def _separator(header: str) -> str:
 
 
 def _counts_itself(cells: Sequence[str]) -> bool:
-    """Whether a header is 0, 1, 2, … or 1, 2, 3, …, as a frame without names is written."""
+    """Whether a header is 0, 1, 2, … or 1, 2, 3, …, as in a written frame without names."""
     return any(list(cells) == [str(first + place) for place in range(len(cells))] for first in (0, 1))
 
 
@@ -108,14 +109,14 @@ def _are_characters(lines: Iterable[str]) -> bool:
     for each in lines:
         line = each.rstrip("\r\n")
         width = line.count("\t") if width is None else width
-        if line and line.count("\t") != width:  # a quoted cell has a tab or a new line in it
+        if line and line.count("\t") != width:  # a quoted cell contains a tab or a new line
             return False
         lone = lone or ('"' in line and any('"' in cell and not _QUOTED.fullmatch(cell) for cell in line.split("\t")))
     return lone
 
 
 def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: int) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, and the line it begins on."""
+    """The cells of each row, and the line on which it begins."""
     longest = csv.field_size_limit(sys.maxsize)
     begin = line
     try:

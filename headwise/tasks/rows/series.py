@@ -1,6 +1,6 @@
-"""Series from a table: which columns, in which order, at which times; gaps and everything else that makes one unusable.
+"""Series from a table: their columns, order and times; gaps and everything else that makes a series unusable.
 
-What comes out is regular: every series has a row at each of its time steps, and a number in each column.
+The result is regular: every series has a row at each of its time steps, and a number in each column.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Series:
     """One series of a table.
 
     Args:
-        name: in the column of names; "" where there is only one.
+        name: its name in the column of names; "" if there is only one series.
         values: float64 [T, C].
-        times: of each row; None where there are none.
-        rows: where its rows lie in the table.
+        times: the time of each row; None without times.
+        rows: the places of its rows in the table.
     """
 
     name: str
@@ -43,13 +43,13 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     """The rows of all series, one series after another, with the columns TIME, SERIES and VALUE + name.
 
     Args:
-        source: as `read_table` takes it.
-        least: how many rows a series must have; of several series, shorter ones are left out.
-        columns: the columns to take; None = those that the options name, or all that hold numbers.
+        source: as for `read_table`.
+        least: the least rows of a series; if there are several series, shorter ones are left out.
+        columns: the columns to take; None = the columns that the options name, or all columns of numbers.
 
     Raises:
-        FileError, ArgumentError: no such file or column; cells that are no numbers; timestamps that are out of order,
-            come twice or are irregular; gaps; a series that is too short or constant.
+        FileError, ArgumentError: a missing file or column; cells that are not numbers; timestamps that are out of
+            order, occur twice or are irregular; gaps; a series that is too short or constant.
     """
     table = source if isinstance(source, Table) else open_table(source)
     if not table.numbers:
@@ -79,7 +79,7 @@ def step_of(data: Data) -> Step | None:
     """The time step of all series.
 
     Raises:
-        ArgumentError: they differ in it.
+        ArgumentError: series differ in their step.
     """
     if TIME not in data.columns:
         return None
@@ -107,14 +107,14 @@ def channels_of(data: Data) -> list[str]:
 
 
 class _Reader:
-    """What is asked of the rows of one series; messages name it."""
+    """Checks and completes the rows of one series, which messages name."""
 
     def __init__(self, table: Table, name: str, options: ForecastOptions) -> None:
         self.table, self.options = table, options
         self.where = f"{table.name}, series {name!r}" if name else table.name
 
     def regular(self, series: Series) -> Series:
-        """In order, a row at every step, a number in every cell."""
+        """The series in order, with a row at every step and a number in every cell."""
         if series.times is not None and len(series.rows) > 1:
             series = self._filled(self._ordered(series, series.times))
         gaps = np.isnan(series.values)
@@ -129,12 +129,12 @@ class _Reader:
         steps = np.arange(len(gaps))
         values = series.values.copy()
         for column, gap in zip(values.T, gaps.T, strict=True):
-            if not gap.all():  # else it is no series at all, which is said elsewhere
+            if not gap.all():  # otherwise it is no series at all, which is reported elsewhere
                 column[gap] = np.interp(steps[gap], steps[~gap], column[~gap])
         return replace(series, values=values)
 
     def _ordered(self, series: Series, times: Times) -> Series:
-        """Each row later than the one before."""
+        """The series with its rows in order of time."""
         if not times.is_monotonic_increasing:
             if not self.options.sort:
                 row = int(np.argmax(times[1:] < times[:-1])) + 1
@@ -155,7 +155,7 @@ class _Reader:
         return series
 
     def _filled(self, series: Series) -> Series:
-        """With rows of NaN where there are none."""
+        """The series with rows of NaN in its gaps."""
         assert series.times is not None
         step = find_step(series.times)
         if step is None:
@@ -180,7 +180,7 @@ class _Reader:
             )
         values = np.full((place[-1] + 1, series.values.shape[1]), np.nan)
         values[place] = series.values
-        known = np.searchsorted(place, np.arange(len(values)), side="right") - 1  # the row before, where there is none
+        known = np.searchsorted(place, np.arange(len(values)), side="right") - 1  # the row before, in gaps
         rows = [series.rows[i] for i in known]
         return Series(series.name, values, step.between(series.times[0], series.times[-1]), rows)
 
@@ -189,7 +189,7 @@ class _Reader:
 
 
 def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | None]:
-    """The column of timestamps, by name or the first of text that is all timestamps, and what is in it."""
+    """The column of timestamps, by name or the first text column with only timestamps, and its times."""
     if options.time == "none" and "none" not in table.columns:
         return None, None
     if options.time is not None:
@@ -206,7 +206,7 @@ def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | 
     for name, cells in table.columns.items():
         if name == options.series or name in options.target or _is_number(cells[0]):
             continue
-        # The first cell is cheap, and tells most columns of text from timestamps.
+        # The first cell is cheap to read, and distinguishes most text columns from timestamps.
         if read_times(cells[:1]) is not None and (times := read_times(cells)) is not None:
             return name, times
     return None, None
@@ -230,7 +230,7 @@ def _targets(
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:
-    """A column as float64 [T], NaN where there is nothing."""
+    """A column as float64 [T], NaN for an empty cell."""
     cells = table.columns[name]
     found = np.empty(len(cells))
     for row, cell in enumerate(cells):
@@ -245,7 +245,7 @@ def _numbers(table: Table, name: str) -> np.ndarray:
 
 
 def _number(cell: Any) -> float | None:
-    """NaN where a cell is empty, None where it is no number."""
+    """The number in a cell: NaN if it is empty, None if it is not a number."""
     try:
         return float(cell)
     except (TypeError, ValueError):
@@ -262,7 +262,7 @@ def _is_numeric(cells: Sequence[Any]) -> bool:
 
 
 def _unusable(series: Series, names: Sequence[str], least: int) -> str | None:
-    """Why nothing can be learned from a series; None if something can."""
+    """Why nothing can be learned from a series; None if it can be used."""
     if len(series.values) < least:
         return f"expected at least {least} rows. Received: {len(series.values)}; choose a smaller context or horizon"
     empty = np.isnan(series.values).all(0)

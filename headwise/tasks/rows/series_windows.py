@@ -1,4 +1,4 @@
-"""Windows of series: every stretch of so many steps, gathered as one tensor when a batch is made, never before."""
+"""Windows of series: all ranges of a number of steps, gathered as a tensor only when a batch is made."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 class SeriesWindows(Sequence["SeriesWindow"]):
-    """All windows of some series, or the last one of each. Channels stay together: a window has all of them.
+    """All windows of some series, or the last window of each series. Channels stay together: a window has all of them.
 
     Args:
         series: each float32 [C, T], all with the same C, and T of at least `length`.
         length: steps in a window.
-        last: only the last window of each series.
+        last: whether to use only the last window of each series.
     """
 
     def __init__(self, series: Sequence[Tensor], length: int, *, last: bool = False) -> None:
@@ -39,7 +39,7 @@ class SeriesWindows(Sequence["SeriesWindow"]):
         return SeriesWindow(self, place)
 
     def gather(self, places: Sequence[int]) -> Tensor:
-        """[n, C, length]."""
+        """The windows at some places, [n, C, length]."""
         steps = self.starts[list(places), None] + torch.arange(self.length)
         return self.values_CT[:, steps].transpose(0, 1)
 

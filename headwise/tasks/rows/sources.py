@@ -1,6 +1,7 @@
-"""Opens what a user has rows in, and gives its columns as they are. Arrow reads Parquet, `datasets` the hub.
+"""Opens the sources of rows, and returns their columns unchanged. Arrow reads Parquet, `datasets` the hub.
 
-CSV and JSON are read by Python itself: Arrow needs one type a column, and takes text that looks like a date for one.
+CSV and JSON are read by Python itself: Arrow needs one type per column, and reads text that looks like a date as a
+date.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+){0,2}(:\w+)?")
 
 @dataclass(frozen=True)
 class Table:
-    """All columns of a source, or those that were asked for where the others would be costly.
+    """All columns of a source, or only the requested ones if others would be costly.
 
     Args:
-        name, numbers, unit, fingerprint: as `Data` has them.
+        name, numbers, unit, fingerprint: as in `Data`.
         columns: each a list; all of one length.
         headed: whether the names were taken from the first line of a file.
-        notes: what is to be said of its columns, a sentence each.
-        plain: whether it is a text file, whose only column has no name of its own.
-        arrow: of a Parquet file, columns as Arrow has them, so that they can be written with the types that they had.
+        notes: notes on its columns, one sentence each.
+        plain: whether it is a text file, whose only column has no name.
+        arrow: for a Parquet file, columns as Arrow arrays, so that they can be written with their original types.
     """
 
     name: str
@@ -59,12 +60,12 @@ class Table:
 
 
 def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
-    """The columns of anything that `read_table` takes; `wanted` are those that will be asked for.
+    """The columns of anything that `read_table` takes; `wanted`: the columns that will be used.
 
-    A `Table` is given back as it is.
+    A `Table` is returned unchanged.
 
     Raises:
-        FileError, ArgumentError, DtypeError: it cannot be read, or is nothing that holds rows.
+        FileError, ArgumentError, DtypeError: the source cannot be read, or has no rows.
     """
     if isinstance(source, Table):
         return source
@@ -88,17 +89,17 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
 
 
 def _is_path(source: str) -> bool:
-    """Not the name of a data set on the hub: there is such a file, or it is named like one."""
+    """Whether a text is a path, not a data set on the hub: the file exists, or the name is like that of a file."""
     return Path(source).exists() or suffix_of(Path(source)) in _SUFFIXES or not _HUB_NAME.fullmatch(source)
 
 
 def suffix_of(path: Path) -> str:
-    """What a name ends in, without .gz: ".csv"."""
+    """The suffix of a name, without .gz: ".csv"."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _read_file(path: Path, wanted: Sequence[str]) -> Table:
-    """A file, by its suffix."""
+    """Read a file by its suffix."""
     suffix = suffix_of(path)
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
@@ -131,7 +132,7 @@ def is_packed(path: Path) -> bool:
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is read becomes a FileError that says so."""
+    """Inside, errors while a file is read become a FileError."""
     try:
         yield
     except FileError:
@@ -144,7 +145,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def decode(data: bytes, name: str, line: int = 1) -> str:
-    """The text of a file, or of a part of it that begins with this line. Raises FileError if it is not UTF-8."""
+    """The text of a file, or of a part that begins with this line. Raises FileError if it is not UTF-8."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -170,17 +171,17 @@ def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -
 def of_rows(
     name: str, layout: separated.Layout, found: Sequence[tuple[int, list[str]]], fingerprint: str = ""
 ) -> Table:
-    """Rows of a CSV or TSV file, each with its line."""
+    """Rows of a CSV or TSV file, each with the number of its line."""
     cells = [row for _, row in found]
     columns = {column: [row[place] for row in cells] for place, column in enumerate(layout.names)}
     return Table(name, columns, [line for line, _ in found], "line", fingerprint, layout.headed, notes=layout.notes)
 
 
 def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
-    """JSON lines, or one list of objects; also one object that has the list under "data"."""
+    """JSON lines, or one list of objects; or an object that has the list under "data"."""
     if lines:
         rows, numbers = [], []
-        # Not splitlines: JSON may hold U+2028 as it is.
+        # Not splitlines: JSON may contain U+2028.
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 rows.append(parse_row(line, name, number))
@@ -198,7 +199,7 @@ def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
 
 
 def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
-    """The object in a line of a JSON lines file. Raises FileError if there is none."""
+    """The object in a line of a JSON lines file. Raises FileError if there is no object."""
     return _as_row(_parse(line, name, number), name, "line", number)
 
 
@@ -215,7 +216,7 @@ def _parse(text: str, name: str, line: int) -> Any:
         raise FileError(f"{name}: line {line + error.lineno - 1} is not JSON: {error.msg.lower()}") from error
     except ValueError as error:  # nested too deeply, or a number of thousands of digits
         raise FileError(f"{name}: line {line}: cannot be read: {error}") from error
-    if "\\ud" in text.lower():  # maybe half a pair: no character, which nothing can read or write
+    if "\\ud" in text.lower():  # maybe half a surrogate pair, which is no character and cannot be written
         try:
             json.dumps(found, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -226,7 +227,7 @@ def _parse(text: str, name: str, line: int) -> Any:
 
 
 def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = None) -> dict[str, list[Any]]:
-    """Objects as columns of these names, or of all that they have; None where an object lacks one."""
+    """Objects as columns of these names, or of all their names; None if an object lacks one."""
     names = dict.fromkeys(name for row in rows for name in row) if names is None else names
     return {str(name): [row.get(name) for row in rows] for name in names}
 
@@ -238,7 +239,7 @@ def _listed(name: Any, cells: Any) -> list[Any]:
 
 
 def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None, *, first: int = 0) -> Table:
-    """`first` is the number of the first row: 1 in files, 0 in what is in memory, where Python counts from 0."""
+    """`first` is the number of the first row: 1 in files, 0 for data in memory, where Python counts from 0."""
     columns = {column: decoded(cells) for column, cells in columns.items()}
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -249,12 +250,12 @@ def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | Non
 
 
 def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Of cells that are in memory: the same for the same names and cells."""
+    """A fingerprint of cells in memory: the same for the same names and cells."""
     found = hashlib.sha256()
     for name, cells in columns.items():
         found.update(repr((name, len(cells))).encode())
         for cell in cells:
-            # Arrays and pictures do not print all that they hold.
+            # Arrays and pictures do not print all their contents.
             found.update(cell.tobytes() if hasattr(cell, "tobytes") else repr(cell).encode("utf-8", "surrogatepass"))
             found.update(b"\0")
     return found.hexdigest()
@@ -271,10 +272,10 @@ def _parquet(path: Path, data: bytes) -> Any:
 
 @contextlib.contextmanager
 def arrow_errors(path: Path) -> Iterator[None]:
-    """What Arrow raises while it reads a Parquet file becomes a FileError that says so."""
+    """Inside, errors of Arrow while it reads a Parquet file become a FileError."""
     try:
         import pyarrow
-    except ImportError as error:  # it comes with datasets
+    except ImportError as error:  # Arrow comes with datasets
         raise ArgumentError(_MISSING) from error
     try:
         yield
@@ -283,7 +284,7 @@ def arrow_errors(path: Path) -> Iterator[None]:
 
 
 def from_arrow(table: Any) -> dict[str, list[Any]]:
-    """The columns of an Arrow table as Python has them; a class is its name, not its number."""
+    """The columns of an Arrow table as Python objects; a class is its name, not its number."""
     columns = {name: table[name].to_pylist() for name in table.column_names}
     return columns | {name: named(columns[name], names) for name, names in classes(table.schema).items()}
 
@@ -294,7 +295,7 @@ def _from_hub(name: str) -> Table:
     parts = place.split("/")
     if len(parts) == 3:
         places: list[tuple[str, str | None]] = [("/".join(parts[:2]), parts[2])]
-    else:  # "glue/sst2" is a data set and one of its configurations, "stanfordnlp/sst2" somebody's data set
+    else:  # "glue/sst2" is a data set and one of its configurations, "stanfordnlp/sst2" is a data set of an owner
         places = [(place, None), *([(parts[0], parts[1])] if len(parts) == 2 else [])]
     failures = []
     with quiet() as datasets, as_reachable(places[0][0]) as answers:
@@ -313,7 +314,7 @@ def _from_hub(name: str) -> Table:
 
 @contextlib.contextmanager
 def as_reachable(repository: str) -> Iterator[bool]:
-    """Whether the hub answers. If not, only what was downloaded before is looked at, and nothing is tried for long."""
+    """Whether the hub answers. If not, only earlier downloads are used, without long tries."""
     import datasets
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -323,8 +324,8 @@ def as_reachable(repository: str) -> Iterator[bool]:
     try:
         HfApi().dataset_info(repository, timeout=10)
     except HfHubHTTPError:
-        pass  # it answered, if only that there is none
-    except Exception:  # of whichever client it uses
+        pass  # the hub answered, if only that the data set does not exist
+    except Exception:  # errors of any client
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
         answers = False
     try:
@@ -334,7 +335,7 @@ def as_reachable(repository: str) -> Iterator[bool]:
 
 
 def _of_dataset(name: str, rows: Any) -> Table:
-    """A `datasets.Dataset`, or another of its kinds."""
+    """A `datasets.Dataset`, or a similar class."""
     if isinstance(rows, Mapping):
         raise ArgumentError(f"{name}: expected one split. Received: {len(rows)}: choose one of {', '.join(rows)}")
     if not hasattr(rows, "with_format"):
@@ -343,7 +344,7 @@ def _of_dataset(name: str, rows: Any) -> Table:
 
 
 def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
-    """All columns as Python has them; a class is its name, not its number."""
+    """All columns as Python objects; a class is its name, not its number."""
     features = rows.features or {}
     columns: dict[str, list[Any]] = {name: [] for name in features}
     for table in rows.with_format("arrow").iter(batch_size=_BATCH):
@@ -353,7 +354,7 @@ def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
 
 
 def decoded(cells: list[Any]) -> list[Any]:
-    """Cells with bytes as text: some programs write a column of texts as bytes. What is not UTF-8 remains bytes."""
+    """Cells with bytes as text: some programs write a column of texts as bytes. Bytes that are not UTF-8 stay bytes."""
     return [_decoded(cell) for cell in cells] if any(isinstance(cell, bytes) for cell in cells) else cells
 
 
@@ -364,7 +365,7 @@ def _decoded(cell: Any) -> Any:
 
 
 def classes(schema: Any) -> dict[str, list[str]]:
-    """As `_classes`, by an Arrow schema: where `datasets` wrote the file."""
+    """`_classes` of an Arrow schema, for files that `datasets` wrote."""
     if b"huggingface" not in (schema.metadata or {}):
         return {}
     import datasets
@@ -373,20 +374,20 @@ def classes(schema: Any) -> dict[str, list[str]]:
 
 
 def _classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The columns that have numbers of classes, and the names of these."""
+    """The columns that have numbers of classes, and the names of the classes."""
     import datasets
 
     return {name: feature.names for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)}
 
 
 def named(numbers: Sequence[int | None], names: Sequence[str]) -> list[str | None]:
-    """Classes by their names; None where there is none."""
+    """Classes by their names; None if there is none."""
     return [None if each is None or each < 0 else names[each] for each in numbers]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Any]:
-    """`datasets`, without bars and notes."""
+    """Inside, the package `datasets`, without progress bars and notes."""
     try:
         import datasets
     except ImportError as error:

@@ -19,7 +19,7 @@ _START = "answer_start"
 _LISTED = 5
 
 
-Answers = list[tuple[str, int | None]]  # texts, and where they are said to begin
+Answers = list[tuple[str, int | None]]  # texts, and their stated beginnings
 
 
 class Span(NamedTuple):
@@ -30,17 +30,17 @@ class Span(NamedTuple):
 
 
 def read_questions(source: Any, options: AnswerOptions, *, targets: bool = True) -> Data:
-    """Columns "question", "context" and, with `targets`, "answers": those that there are in the context, or ().
+    """Columns "question", "context" and, with `targets`, "answers": the answers that occur in the context, or ().
 
-    A row of which no answer stands in its context is left out, and said. Where an answer stands in the context but not
-    at its answer_start, the nearest place is taken, and that is said too.
+    A row without an answer in its context is left out and reported. If an answer is in the context, but not
+    at its answer_start, the nearest place is used, and this is reported too.
 
     Args:
-        source: a SQuAD file (JSON), or what `read_table` reads, with the columns that the options name. The column of
-            answers may also have objects, {"text": [...], "answer_start": [...]}, as data sets of the hub do.
+        source: a SQuAD file (JSON), or a source for `read_table`, with the columns that the options name. The column of
+            answers may also have objects, {"text": [...], "answer_start": [...]}, as in data sets of the hub.
 
     Raises:
-        FileError, ArgumentError, DtypeError: it cannot be read, or has no such columns.
+        FileError, ArgumentError, DtypeError: the source cannot be read, or lacks these columns.
     """
     if isinstance(source, Mapping) and isinstance(source.get("data"), list):
         source = source["data"]
@@ -80,7 +80,7 @@ def _questions(table: Table) -> Iterator[tuple[str, str, Answers]]:
 
 
 def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
-    """Columns as they are."""
+    """The questions from columns."""
     names = {"question": options.question, "context": options.context}
     columns: dict[str, list[Any]] = {
         name: as_texts(table, column, table.columns[find_column(table, column)]) for name, column in names.items()
@@ -129,7 +129,7 @@ def _lacks(question: str, context: str) -> str | None:
 
 
 def _with_places(data: Data) -> Data:
-    """Each answer where it stands in the context; rows whose answers do not are left out."""
+    """Each answer with its place in the context; rows without a place are left out."""
     found: list[tuple[Span, ...]] = []
     wrong: dict[int, str] = {}
     moved = []
@@ -152,7 +152,7 @@ def _with_places(data: Data) -> Data:
 
 
 def _place(context: str, text: str, start: int | None) -> Span | None:
-    """Where an answer is: at `start`, else in the nearest place that has it, else nowhere."""
+    """The place of an answer: at `start`, else the nearest place with the text, else None."""
     kept = text.strip()
     if not kept:
         return None

@@ -52,7 +52,7 @@ def _dataset(name: str) -> Any:
             if (Path(place) / "dataset_info.json").is_file():
                 return datasets.load_from_disk(place)
             return datasets.load_dataset(place, config, split=split, streaming=True)
-        except Exception as error:  # each library below has its own
+        except Exception as error:  # each library below has its own errors
             said = " ".join(str(error).split()) or type(error).__name__
             raise FileError(
                 f"{name}: there is no such folder, and no data set of that name can be read: {shortened(said, 200)}"

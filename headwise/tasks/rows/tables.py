@@ -1,6 +1,6 @@
-"""Rows of anything that holds rows: CSV, TSV, JSON lines, Parquet, a data set of the hub, a frame, dicts.
+"""Rows from any source: CSV, TSV, JSON lines, Parquet, a data set of the hub, a frame, dicts.
 
-`sources.py` reads them; this takes the columns that a task asks for, and says which rows cannot be used.
+`sources.py` reads them; this file takes the columns that a task needs, and reports the rows that cannot be used.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ READ_IN_PART = "read in part"
 
 @dataclass(frozen=True)
 class Data:
-    """Columns of one length, under the names that a task has for them ("text", not "sentence").
+    """Columns of one length, under the task's names for them ("text", not "sentence").
 
     Args:
-        name: what messages call it: the file's name, or "the frame".
+        name: the name in messages: the file's name, or "the frame".
         columns: each a list; all of one length.
-        numbers: the number that a person would find each row under (line 1 of a CSV is its header).
-        left_out: the rows that were not taken, and why, and what was changed in others, a sentence each.
-        fingerprint: of what was read, the same for the same content.
-        unit: what `numbers` count: "line" of a text file, or "row" of anything else, from 1 in files and 0 in memory.
+        numbers: the number of each row for people (line 1 of a CSV is its header).
+        left_out: notes on skipped rows with the reason, and on changes in others, one sentence each.
+        fingerprint: a fingerprint of the source, the same for the same content.
+        unit: the unit of `numbers`: "line" of a text file, or "row" of anything else, from 1 in files and 0 in memory.
         reasons: why rows were left out -> their numbers.
     """
 
@@ -52,10 +52,10 @@ class Data:
         return replace(self, columns=columns, numbers=[self.numbers[row] for row in rows])
 
     def without(self, reasons: Mapping[int, str]) -> Data:
-        """All but some rows, each with why it is left out; `left_out` says so, a sentence for each reason.
+        """All rows except some; `left_out` gets a sentence for each reason.
 
         Args:
-            reasons: the place of a row (0 is the first of this data) -> why, such as "no text".
+            reasons: the index of a row (0 is the first) -> the reason, such as "no text".
 
         Raises:
             NoUsableRows: nothing is left.
@@ -73,12 +73,14 @@ class Data:
     def split(self, share: float, seed: int, *, by: str | None = None) -> tuple[Data, Data]:
         """The rows in two parts, the second with `share` of them (at least one each), drawn at random.
 
-        Both keep the order of the rows. Only the first says what was left out, so that nothing is said twice.
+        Both keep the order of the rows. Only the first part has the notes on rows left out, so that nothing is reported
+        twice.
 
         Args:
-            share: of the second part.
+            share: the share of the second part.
             seed: the same seed draws the same rows.
-            by: a column of labels. Each label has its share in both parts, and at least a row in each if it has two.
+            by: a column of labels. Each label has its share in both parts, and at least one row in each if it has two
+                rows.
 
         Raises:
             ArgumentError: fewer than two rows.
@@ -132,13 +134,13 @@ def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]
 
 
 def _shares(sizes: Sequence[int], count: int) -> list[int]:
-    """How many of each size make up `count`: in proportion, at least one of each and never all of it.
+    """How many to take from groups of these sizes, `count` in all: in proportion, at least one of each, never all.
 
-    A size of one gives none: what is learned from comes first.
+    A group of one gives none: the training data come first.
     """
     exact = [size * count / sum(sizes) for size in sizes]
     found = [min(max(int(share), 1), size - 1) for share, size in zip(exact, sizes, strict=True)]
-    # What rounding left over goes to those that it took most from (Hamilton's method).
+    # The remainder of rounding goes to the groups that lost most by it (Hamilton's method).
     for place in sorted(range(len(sizes)), key=lambda place: int(exact[place]) - exact[place]):
         if sum(found) < count and found[place] < sizes[place] - 1 and found[place] <= exact[place]:
             found[place] += 1
@@ -146,7 +148,7 @@ def _shares(sizes: Sequence[int], count: int) -> list[int]:
 
 
 class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the data)
-    """All rows were left out. `data` has them, and why."""
+    """All rows were left out. `data` has the rows and the reasons."""
 
     def __init__(self, data: Data) -> None:
         super().__init__(f"{data.name}: no row can be used: {'; '.join(data.left_out)}")
@@ -154,25 +156,25 @@ class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the dat
 
 
 def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = ()) -> Data:
-    """The columns that are asked for, of all rows that have them.
+    """The requested columns of all rows that have them.
 
-    Cells are as the source has them. Those of a CSV or TSV file are text, each of them, also 01, NA and null: a task
-    that reads numbers makes them numbers. Columns that are asked for as "1", "2", … are counted, and the first line of
-    a CSV or TSV file is then a row like any other, unless it names them so.
+    Cells are as in the source. Cells of a CSV or TSV file are text, also 01, NA and null: a task that reads numbers
+    converts them. If columns are requested as "1", "2", … they are counted, and the first line of a CSV or TSV file is
+    then an ordinary row, unless it has these names.
 
     Args:
         source: the path of a CSV, TSV, JSON, JSON lines, Parquet or plain text file (also .gz; a text file has one
-            column, of its lines, which may be asked for by any name), the name of a data set on the hub ("name",
+            column, with its lines, which may be requested by any name), the name of a data set on the hub ("name",
             "name:split" or "name/config:split"), a pandas frame, a `datasets.Dataset`, a dict of lists, or a list of
-            dicts. `Data` that was read before is given back as it is.
+            dicts. `Data` is returned unchanged.
         columns: the task's name for a column -> its name in the source.
-        texts: which of the task's names hold text: numbers become text, and rows where one is empty are left out.
+        texts: the task's names of text columns: numbers become text, and rows with an empty text are left out.
 
     Raises:
-        FileError: no such file, or one that cannot be read.
-        ArgumentError: no such column (says which there are), one for two purposes, no rows, a text in bytes that are
-            not UTF-8.
-        DtypeError: `source` is nothing that holds rows.
+        FileError: the file does not exist, or cannot be read.
+        ArgumentError: a missing column (the message lists the columns), one column for two purposes, no rows, a text in
+            bytes that are not UTF-8.
+        DtypeError: `source` has no rows.
     """
     from headwise.tasks.rows.sources import open_table
 
@@ -196,14 +198,14 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
 
 
 def texts_in(inputs: Any) -> list[Any] | None:
-    """What `predict` was given, if it is a text or several; None if it is a table, or a file of that name."""
+    """The inputs of `predict`, if they are one or several texts; None for a table, or an existing file."""
     given = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
     is_table = not isinstance(given, list | tuple) or not given or isinstance(given[0], dict)
     return None if is_table else list(given)
 
 
 def check_filled(texts: Sequence[Any]) -> None:
-    """Raise ArgumentError if an input of `predict` or `look` is empty or no text: tables leave such rows out."""
+    """Raise ArgumentError if an input of `predict` or `look` is empty or not a text: tables skip such rows."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"inputs[{number}]: expected a text. Received: {type(text).__name__} {brief(text)}")
@@ -212,7 +214,7 @@ def check_filled(texts: Sequence[Any]) -> None:
 
 
 def check_different(columns: Mapping[str, str]) -> None:
-    """Raise ArgumentError if one column is asked for twice: from a label in its text nothing is learned."""
+    """Raise ArgumentError if a column is requested twice: nothing is learned from a text that contains its label."""
     first: dict[str, str] = {}
     for name, column in columns.items():
         if (other := first.setdefault(column, name)) != name:
@@ -220,7 +222,7 @@ def check_different(columns: Mapping[str, str]) -> None:
 
 
 def find_column(table: Table, column: str) -> str:
-    """The name of a column, if there is one. Raises ArgumentError that says which there are."""
+    """The name of a column, if there is one. Otherwise raises ArgumentError, which lists the columns."""
     if column in table.columns:
         return column
     names = list(table.columns)
@@ -234,7 +236,7 @@ def find_column(table: Table, column: str) -> str:
 
 
 def as_text(cell: Any) -> str:
-    """A cell as text: numbers as they are written (whole ones without .0), "" where there is nothing, or a list.
+    """A cell as text: numbers as they are written (whole ones without .0), "" for nothing, or for a list.
 
     Raises:
         ArgumentError: bytes that are not UTF-8.
@@ -257,7 +259,7 @@ def as_text(cell: Any) -> str:
 
 
 def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
-    """The cells of a column of a table as text. Raises ArgumentError as `as_text`, with the row."""
+    """The cells of a column of a table as text. Raises ArgumentError like `as_text`, with the row."""
     found = []
     for number, cell in zip(table.numbers, cells, strict=True):
         try:
@@ -268,7 +270,7 @@ def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
 
 
 def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, list[int]]:
-    """Reasons by place, as numbers of rows by reason."""
+    """Turn reasons by index into numbers of rows by reason."""
     found: dict[str, list[int]] = {}
     for row in sorted(reasons):
         found.setdefault(reasons[row], []).append(numbers[row])
@@ -276,13 +278,13 @@ def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, 
 
 
 def cut_notes(cut: Mapping[int, str], numbers: Sequence[int], unit: str) -> tuple[str, ...]:
-    """`1 row read in part: more than 512 tokens, the rest was cut (line 4)`, for what `Task.cut` gave."""
+    """`1 row read in part: more than 512 tokens, the rest was cut (line 4)`, for the result of `Task.cut`."""
     by_reason = numbers_of(cut, numbers)
     return tuple(left_out(len(found), found, reason, unit, READ_IN_PART) for reason, found in by_reason.items())
 
 
 def left_out(count: int, numbers: Sequence[int], reason: str, unit: str, what: str = "left out") -> str:
-    """`3 rows left out: no text (lines 4, 9, 17)`. Of `numbers` the first few are named."""
+    """`3 rows left out: no text (lines 4, 9, 17)`. Only the first few `numbers` are named."""
     shown = ", ".join(map(str, numbers[:LISTED]))
     more = f" and {count - LISTED} more" if count > LISTED else ""
     rows, units = ("row", unit) if count == 1 else ("rows", f"{unit}s")

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 Unit = Literal["second", "month", "month's end", "business day", "number"]
-Times: TypeAlias = pd.Index  # a DatetimeIndex, or one of numbers
+Times: TypeAlias = pd.Index  # a DatetimeIndex, or an index of numbers
 
 _DAY = 24 * 60 * 60
 _SEASONS = {  # (unit, size) -> steps in a season
@@ -33,7 +33,7 @@ _NAMES = {_DAY: "day", 60 * 60: "hour", 60: "minute", 1: "second"}
 
 @dataclass(frozen=True)
 class Step:
-    """From one row of a series to the next: so many of a unit.
+    """The step from one row of a series to the next: a number of units.
 
     >>> step = find_step(read_times(["2024-01-31", "2024-02-29", "2024-03-31"]))
     >>> str(step), step.season, step.after(pd.Timestamp("2024-03-31"), 1)[0]
@@ -52,14 +52,14 @@ class Step:
 
     @property
     def season(self) -> int:
-        """How many steps a season has, by custom: a day of hours, a week of days, a year of months; else 1."""
+        """The usual number of steps in a season: hours of a day, days of a week, months of a year; else 1."""
         known = _SEASONS.get((self.unit, int(self.size)))
         if known is None and self.unit == "second" and self.size < _DAY and _DAY % self.size == 0:
             known = int(_DAY // self.size)
         return known or 1
 
     def after(self, last: Any, count: int) -> list[Any]:
-        """The next `count` times after one."""
+        """The next `count` times after `last`."""
         ahead = np.arange(1, count + 1)
         if self.unit == "number":
             size = int(self.size) if self.size.is_integer() else self.size
@@ -67,13 +67,13 @@ class Step:
         return _shifted(last, self, ahead)
 
     def between(self, first: Any, last: Any) -> Times:
-        """All times from one to another, both included."""
+        """All times from `first` to `last`, both included."""
         count = round(float(_ordinals(pd.Index([first, last]), self.unit)[1:].item() / self.size))
         return pd.Index([first, *self.after(first, count)])
 
 
 def read_times(cells: Sequence[Any]) -> Times | None:
-    """Timestamps from text, dates or numbers; None where one of them is none of these. Dates are read month first."""
+    """Timestamps from text, dates or numbers; None if one of them is something else. Dates are read month first."""
     try:
         numbers = np.asarray(cells, dtype=np.float64)
         if np.isfinite(numbers).all():
@@ -94,7 +94,7 @@ def read_times(cells: Sequence[Any]) -> Times | None:
 
 
 def find_step(times: Times) -> Step | None:
-    """The step of times in rising order, of which some may be missing; None where they lie on no grid."""
+    """The step of ascending times, of which some may be missing; None if they are on no grid."""
     if len(times) < 2:
         return None
     gaps: list[Step] = []
@@ -110,12 +110,12 @@ def find_step(times: Times) -> Step | None:
 
 
 def places(times: Times, step: Step) -> np.ndarray:
-    """Where on the grid each time lies, the first of them at 0."""
+    """The place of each time on the grid, with the first time at 0."""
     return np.round(_ordinals(times, step.unit) / step.size).astype(np.int64)
 
 
 def _units(times: Times) -> list[Unit]:
-    """In which units such times may be counted, the narrowest guess first."""
+    """The units in which these times may be counted, the narrowest guess first."""
     if not isinstance(times, pd.DatetimeIndex):
         return ["number"]
     clock = times - times.normalize()
@@ -124,13 +124,13 @@ def _units(times: Times) -> list[Unit]:
             return ["month", "second"]
         if times.is_month_end.all():
             return ["month's end", "second"]
-        if len(times) > 5 and (times.day_of_week < 5).all():  # of five days in a row there may be a sixth
+        if len(times) > 5 and (times.day_of_week < 5).all():  # five days in a row may be followed by a sixth
             return ["business day", "second"]
     return ["second"]
 
 
 def _ordinals(times: Times, unit: Unit) -> np.ndarray:
-    """Times as numbers of a unit, from the first."""
+    """Times as numbers of units since the first."""
     if unit == "number":
         return np.asarray(times, dtype=np.float64) - float(times[0])
     if unit == "second":

@@ -1,6 +1,6 @@
 """Columns written to a file: CSV, TSV, JSON lines, JSON or Parquet, by its suffix; whole, or in parts to be joined.
 
-A column of vectors alone is also written as .npy, in parts.
+A single column of vectors can also be written as .npy, in parts.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headwise.files import damaged, settle, writing
 
 Columns = Mapping[str, Sequence[Any]]
 
-STREAMED = (".csv", ".tsv", ".jsonl", ".parquet")  #: what can be written in parts
-VECTORS = (".npy", ".parquet")  #: what vectors are written in
+STREAMED = (".csv", ".tsv", ".jsonl", ".parquet")  #: suffixes of files that can be written in parts
+VECTORS = (".npy", ".parquet")  #: suffixes of files for vectors
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl" (vectors alone: ".npy")'
 
 
 def write_table(path: Path, columns: Columns) -> None:
-    """Write columns of one length. The file is there whole, or not at all. `read_table` reads the same rows from it.
+    """Write columns of one length. The file is complete, or does not exist. `read_table` reads the same rows from it.
 
     Raises:
-        ArgumentError: a suffix of another kind of file; a column with values that Parquet cannot have in one column.
+        ArgumentError: an unsupported suffix; a column with values that Parquet cannot have in one column.
         FileError: it cannot be written.
     """
     write = writer_of(path)
@@ -39,16 +39,16 @@ def write_table(path: Path, columns: Columns) -> None:
 def write_part(
     path: Path, columns: Columns, arrow: Columns, settled: Callable[[int], None] = lambda size: None
 ) -> None:
-    """Write some of the rows of a file, for `join_parts` to join with the others. It is there whole, or not at all.
+    """Write some of the rows of a file, for `join_parts` to join. The part is complete, or does not exist.
 
     Args:
         path: ends in one of `STREAMED`; or in .npy, for a single column, of vectors.
-        arrow: Arrow's own arrays of some of the columns, which Parquet keeps the types of.
-        settled: called with the bytes of the file, when they lie on the disk and the file does not yet have its name.
+        arrow: Arrow arrays of some columns, whose types Parquet keeps.
+        settled: called with the bytes of the file, when they are on the disk, before the file gets its name.
 
     Raises:
         ArgumentError: a column with values that Parquet cannot have in one column.
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     suffix = path.suffix.lower()
     with writing(path) as part:
@@ -66,16 +66,16 @@ def write_part(
 
 
 def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> None:
-    """Write one file of parts that `write_part` wrote, in their order. Only one of them is in memory at a time.
+    """Write one file from parts that `write_part` wrote, in their order. Only one of them is in memory at a time.
 
-    It lies on the disk at the end, so that the parts may be deleted.
+    The file is safely on the disk at the end, so that the parts may be deleted.
 
-    A column that has nothing in some parts, or whole numbers in some and fractions in others, has the type that fits
+    A column that is empty in some parts, or has integers in some and fractions in others, gets the type that fits
     all of them.
 
     Raises:
         ArgumentError: parts with values that Parquet cannot have in one column.
-        FileError: it cannot be written, or a part is damaged.
+        FileError: the file cannot be written, or a part is damaged.
     """
     suffix = target.suffix.lower()
     with writing(target) as whole:
@@ -90,11 +90,11 @@ def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> N
 
 
 def schema_with(part: Path, schema: Any) -> Any:
-    """The Arrow schema that fits a part in Parquet and those before it, whose schema is given; None = there were none.
+    """The Arrow schema that fits a part in Parquet and the parts before it, with `schema`; None = there were none.
 
     Raises:
-        ArgumentError: nothing fits them.
-        FileError: it is damaged.
+        ArgumentError: no schema fits them.
+        FileError: the part is damaged.
     """
     import pyarrow
     from pyarrow import parquet
@@ -113,14 +113,14 @@ def schema_with(part: Path, schema: Any) -> Any:
 
 
 def writer_of(path: Path) -> Callable[[Path, Columns], None]:
-    """What writes a file of this name. Raises ArgumentError if nothing does."""
+    """The function that writes a file with this name. Raises ArgumentError if there is none."""
     if path.suffix.lower() not in _WRITERS:
         raise ArgumentError(f"{path}: expected a name that ends in {', '.join(_WRITERS)}. Received: {path.name}")
     return _WRITERS[path.suffix.lower()]
 
 
 def check_vectors(path: Path) -> None:
-    """Raise ArgumentError if vectors are not written to a file of this name."""
+    """Raise ArgumentError if vectors cannot be written to a file with this name."""
     if path.suffix.lower() not in VECTORS:
         raise ArgumentError(f"{path}: expected a name that ends in {' or '.join(VECTORS)}. Received: {path.name}")
 
@@ -160,7 +160,7 @@ def _json(path: Path, columns: Columns) -> None:
 
 
 def _object(columns: Columns, row: Sequence[Any]) -> dict[str, Any]:
-    """A row as JSON has it, which has no NaN and no infinity."""
+    """A row for JSON, which has no NaN and no infinity."""
     return {name: _finite(cell) for name, cell in zip(columns, row, strict=True)}
 
 
@@ -180,14 +180,14 @@ def _parquet(path: Path, columns: Columns) -> None:
 
 
 def _array(name: str, cells: Sequence[Any]) -> Any:
-    """A column as Arrow has it."""
+    """A column as an Arrow array."""
     import pyarrow
 
     if isinstance(cells, pyarrow.Array | pyarrow.ChunkedArray):
         return cells
     kinds = sorted({type(cell).__name__ for cell in cells if cell is not None})
     said = f"column {name!r}: Parquet has one type a column. Received: {', '.join(kinds)}; {_INSTEAD}"
-    if "bool" in kinds and len(kinds) > 1:  # among fractions Arrow takes true for 1.0
+    if "bool" in kinds and len(kinds) > 1:  # among fractions Arrow reads true as 1.0
         raise ArgumentError(said)
     try:
         return pyarrow.array(cells)
@@ -203,7 +203,7 @@ def _array_file(path: Path, vectors_NM: Any) -> None:
 
 
 def _join_arrays(path: Path, parts: Sequence[Path]) -> None:
-    """A .npy is a header with the shape, then the numbers."""
+    """Join .npy files: each is a header with the shape, then the numbers."""
     import numpy as np
 
     def vectors(part: Path) -> Any:

@@ -1,1 +1,1 @@
-"""The scores of each kind of task, beside those of what is trivial."""
+"""The scores of each kind of task, beside those of trivial baselines."""

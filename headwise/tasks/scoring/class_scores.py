@@ -1,4 +1,4 @@
-"""Accuracy, macro F1 and who was taken for whom, beside those of always the commonest label."""
+"""Accuracy, macro F1 and the confusion table, beside those of always the commonest label."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def class_scores(
     commonest: str,
     left_out: Sequence[str] = (),
 ) -> Scores:
-    """The scores of labels that were called, against the true ones.
+    """The scores of predicted labels against the true ones.
 
-    Macro F1 is the mean over the labels that are true of, or were called for, any row: each counts the same.
+    Macro F1 is the mean over the labels that are true or predicted for any row, with equal weights.
 
     Args:
-        truth, called: a label for each row.
-        known: the labels that can be called. Others in `truth` are counted as wrong, and said.
-        commonest: of the training data: what the baseline calls always.
-        left_out: what was not scored, and why.
+        truth, called: the true and the predicted label of each row.
+        known: the labels that can be predicted. Others in `truth` count as wrong, and are reported.
+        commonest: the commonest label of the training data, which the baseline always predicts.
+        left_out: notes on rows that were not scored.
     """
     unseen = Counter(label for label in truth if label not in set(known))
     labels = [*known, *sorted(unseen)]

@@ -1,4 +1,4 @@
-"""How good forecasts are: sums over windows of the errors of each method, and the means of them."""
+"""Scores of forecasts: sums over windows of the errors of each method, and their means."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-NAMED_CHANNELS = 8  # with more columns the errors of each would hide the scores of all
+NAMED_CHANNELS = 8  # with more columns, the errors of single columns would hide the common scores
 
 
 class ForecastSums:
     """Errors of one method, summed up batch by batch.
 
-        mse, mae      of the values as they are given, which is standardised ones where the task standardises
+        mse, mae      of the given values, which are standardised if the task standardises
         mase          |error| over the mean |x[t] - x[t - season]| of the training part. Hyndman & Koehler 2006, section
                       3; without a season their season is 1
         pinball       max(q e, (q - 1) e) with e = truth - forecast, the mean over all q. Koenker & Bassett 1978
-        below_q       the share of truths that are not above the forecast of quantile q: q, if that is calibrated
-        mae_of_NAME   of one column, in its own units
+        below_q       the share of truths that are not above the forecast of quantile q: equal to q if calibrated
+        mae_of_NAME   the mae of one column, in its own units
 
     Args:
         channels: the names of the columns.
-        quantiles: what the forecasts have after the point; a method without them has its point in the place of each.
+        quantiles: the quantiles in forecasts after the point; a method without quantiles uses its point for each.
     """
 
     def __init__(self, channels: Sequence[str], quantiles: Sequence[float]) -> None:
         self.channels, self.quantiles = list(channels), list(quantiles)
-        self._count = 0  # of windows times steps
+        self._count = 0  # number of windows times steps
         self._squared = self._absolute = self._own = torch.zeros(len(channels), dtype=torch.float64)
         self._scaled = self._scaled_count = torch.zeros(len(channels), dtype=torch.float64)
         self._pinball = self._below = torch.zeros(len(quantiles), dtype=torch.float64)
 
     def add(self, forecast_NCFO: Tensor, truth_NCF: Tensor, units_NC: Tensor, naive_NC: Tensor) -> None:
-        """Some windows more.
+        """Add some windows.
 
         Args:
-            forecast_NCFO: [N, C, F, 1 + quantiles], or [N, C, F, 1] of a point alone.
+            forecast_NCFO: [N, C, F, 1 + quantiles], or [N, C, F, 1] for only a point.
             truth_NCF: [N, C, F].
-            units_NC: what one of these values is in the units of its column.
-            naive_NC: the error of the naive forecast in the training part, in these values; 0 where it made none.
+            units_NC: the factor from these values to the units of the column.
+            naive_NC: the error of the naive forecast in the training part, in these values; 0 if it has no error.
         """
         truth_NCF, point_NCF = truth_NCF.double(), forecast_NCFO[..., 0].double()
         error_NCF = (truth_NCF - point_NCF).abs()

@@ -1,4 +1,4 @@
-"""Finding the text of an image, or the image of a text: the order of candidates, and how often it is right."""
+"""Retrieval of texts for images, or images for texts: the order of candidates, and its scores."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DEPTHS = (1, 5, 10)  # k of recall@k
 def best_first(similarity_QN: Tensor, score: Callable[[Tensor, Tensor], Tensor], rerank: int, depth: int) -> Tensor:
     """The places of the best candidates of each query, best first: int64 [Q, depth], or [Q, N] if there are fewer.
 
-    The nearest are found by similarity, and the first of them put in the order of a costlier score (Li et al. 2021,
+    The nearest are found by similarity, and the first of them are sorted by a costlier score (Li et al. 2021,
     section 4.2).
 
     Args:
-        similarity_QN: of every query with every candidate.
+        similarity_QN: the similarity of every query with every candidate.
         score: (queries, candidates), int64 [P] each -> the score of each pair [P].
-        rerank: how many are put in order by it; 0 = none.
-        depth: how many are wanted.
+        rerank: the number of candidates that are sorted by it; 0 = none.
+        depth: the number of places to return.
     """
     count = similarity_QN.shape[1]
     order = similarity_QN.topk(min(max(rerank, depth), count), dim=1).indices
@@ -35,12 +35,12 @@ def best_first(similarity_QN: Tensor, score: Callable[[Tensor, Tensor], Tensor],
 
 
 def recall(order_QK: Tensor, right_QN: Tensor, depth: int) -> float:
-    """recall@depth: the share of queries that have something right among their first `depth` candidates."""
+    """recall@depth: the share of queries that have a right candidate among their first `depth` candidates."""
     return float(right_QN.gather(1, order_QK[:, :depth]).any(1).float().mean())
 
 
 def recall_by_chance(right_QN: Tensor, depth: int) -> float:
-    """What recall@depth is expected to be if candidates stand in a random order.
+    """The expected recall@depth if candidates are in a random order.
 
     Of N candidates r are right: 1 - C(N - r, depth) / C(N, depth).
     """

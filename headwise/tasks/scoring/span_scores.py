@@ -1,7 +1,8 @@
-"""Exact match and F1 of answers, with SQuAD's own normalisation; of Chinese and Japanese by character.
+"""Exact match and F1 of answers, with SQuAD's normalisation; for Chinese and Japanese by character.
 
-Rajpurkar et al. 2016, arXiv:1606.05250, and its evaluate-v1.1.py. By character as in MLQA's evaluation script (Lewis et
-al. 2020, arXiv:1910.07475): punctuation of any script is taken off, and each character of such a script is a word.
+Rajpurkar et al. 2016, arXiv:1606.05250, and its evaluate-v1.1.py. By character it follows MLQA's evaluation script
+(Lewis et al. 2020, arXiv:1910.07475): punctuation of any script is removed, and each character of such a script is a
+word.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PUNCTUATION = frozenset(string.punctuation)
 
 
 def is_by_character(context: str) -> bool:
-    """Whether a text is of a script that writes no spaces between words: Han, Hiragana or Katakana."""
+    """Whether a text is in a script without spaces between words: Han, Hiragana or Katakana."""
     return _BY_CHARACTER.search(context) is not None
 
 
@@ -34,7 +35,7 @@ def normalised(text: str, *, by_character: bool = False) -> list[str]:
 
 
 def exact_match(answer: str, true: Sequence[str], *, by_character: bool = False) -> float:
-    """1 if the answer is any of the true ones, else 0. No answer, "", is right where there are no true ones."""
+    """1 if the answer is one of the true answers, else 0. No answer, "", is right if there are no true answers."""
     said = normalised(answer, by_character=by_character)
     return float(any(said == normalised(each, by_character=by_character) for each in true or [""]))
 
@@ -42,7 +43,7 @@ def exact_match(answer: str, true: Sequence[str], *, by_character: bool = False)
 def f1(answer: str, true: Sequence[str], *, by_character: bool = False) -> float:
     """The harmonic mean of precision and recall over words, with the true answer for which it is highest.
 
-    With no answer on either side it is 1 if there is none on the other, else 0.
+    If one side has no answer, it is 1 if the other has none either, else 0.
     """
     said = normalised(answer, by_character=by_character)
     return max(_f1(said, normalised(each, by_character=by_character)) for each in true or [""])

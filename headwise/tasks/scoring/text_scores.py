@@ -1,4 +1,4 @@
-"""Scores of texts that were written, beside those that people wrote. Chinese counts by character."""
+"""Scores of generated texts against references. Chinese is compared by character."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bleu(written: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     they are Japanese.
 
     Args:
-        references: of each text, one or more.
+        references: one or more for each text.
     """
     from sacrebleu.metrics import BLEU
 
@@ -43,8 +43,8 @@ def chrf(written: Sequence[str], references: Sequence[Sequence[str]]) -> float:
 def rouge(written: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """ROUGE-1, ROUGE-2 and ROUGE-L: the mean of F1, 0 to 100 (Lin 2004), by torchmetrics.
 
-    Words are compared without case and punctuation, not stemmed. Of several references the best counts, for each of the
-    three by itself.
+    Words are compared without case and punctuation, not stemmed. With several references the best one counts,
+    separately for each of the three scores.
     """
     from torchmetrics.functional.text.rouge import rouge_score
 
@@ -63,18 +63,18 @@ def rouge(written: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
 
 
 def distinct(written: Sequence[str], n: int) -> float:
-    """How many different n-grams of words there are in all texts together, by how many there are (Li et al. 2016)."""
+    """The number of different n-grams of words in all texts together, divided by the number of all (Li et al. 2016)."""
     every = [tuple(found[i : i + n]) for text in written for found in [words(text)] for i in range(len(found) - n + 1)]
     return len(set(every)) / len(every) if every else 0.0
 
 
 def words(text: str) -> list[str]:
-    """Words and numbers in lower case, without punctuation; of Chinese and Japanese each character."""
+    """Words and numbers in lower case, without punctuation; in Chinese and Japanese each character."""
     return _WORD.findall(text.lower())
 
 
 def first_words(text: str, count: int) -> str:
-    """The text up to the end of so many words."""
+    """The text up to the end of its first `count` words."""
     for i, word in enumerate(_WORD.finditer(text), start=1):
         if i == count:
             return text[: word.end()]
@@ -82,6 +82,6 @@ def first_words(text: str, count: int) -> str:
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[str]]:
-    """As sacreBLEU wants them: the first of every text, the second of every text …; "" where there is none."""
+    """The references in the form of sacreBLEU: the first of every text, the second of every text …; "" if missing."""
     most = max(map(len, references))
     return [[each[i] if i < len(each) else "" for each in references] for i in range(most)]

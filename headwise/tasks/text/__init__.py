@@ -1,1 +1,1 @@
-"""What tasks on text share: subwords, windows, masks for a language model, and how text is written token by token."""
+"""Shared by tasks on text: subwords, windows, masks for a language model, and writing of text token by token."""

@@ -7,16 +7,16 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-_KEPT = 20  # spans of each window, and answers that are as probable as that
+_KEPT = 20  # number of spans kept for each window, and of answers
 
 
 class BestSpans:
-    """Takes one window after another; then says which span is the best, and how probable it is.
+    """Collects one window after another; then gives the best span, and its probability.
 
-    Within a window the first and the last token are drawn independently, and may both be [CLS], which stands for none.
-    All spans of all windows are weighed against each other; a span that lies in two windows has both its weights.
-    Whether there is an answer at all is told by the window that is surest of having it: none of them may, but the one
-    in which it is (Devlin et al. 2018, section 4.3, for several windows).
+    Within a window the first and the last token are drawn independently, and may both be [CLS], which means no answer.
+    All spans of all windows are compared; a span that is in two windows has the sum of both weights.
+    Whether there is an answer is decided by the window that most certainly has one: none of them may have it, except
+    the one in which it is (Devlin et al. 2018, section 4.3, for several windows).
 
     Args:
         may_be_none: whether "no answer" may be the best.
@@ -29,13 +29,13 @@ class BestSpans:
         self._none = 1.0
 
     def add(self, starts_S: Tensor, ends_S: Tensor, none: float, offsets: list[tuple[int, int]], longest: int) -> None:
-        """One window.
+        """Add a window.
 
         Args:
-            starts_S, ends_S: [S] of the context's tokens, the logarithm of how probable each is as first and as last.
-            none: how probable it is that the window has no answer, likewise.
-            offsets: of those tokens in the context: context[start:end].
-            longest: tokens of an answer at most.
+            starts_S, ends_S: [S] the log-probabilities of the context's tokens as first and as last token.
+            none: the log-probability that the window has no answer.
+            offsets: the offsets of these tokens in the context: context[start:end].
+            longest: the most tokens of an answer.
         """
         self._none = min(self._none, float(torch.tensor(none).exp()))
         length = len(starts_S)

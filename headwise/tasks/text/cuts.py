@@ -1,4 +1,4 @@
-"""What is said of texts that are longer than a model reads."""
+"""Messages about texts that are longer than a model reads."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterable, Sequence
 
 
 def limit(most: int | None, *, part: str = "the rest") -> str:
-    """The end of a column's description: how much of a text is read."""
+    """The end of a column's description: the part of a text that is read."""
     return "" if most is None else f"; at most {most} tokens are read, {part} is cut"
 
 
 def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str = "the rest") -> dict[int, str]:
-    """The texts with more than `most` tokens: their places -> why they are read only in part. None = no limit.
+    """The texts with more than `most` tokens: their indices -> why they are read only in part. None = no limit.
 
     Args:
-        what: of an input has so many tokens: "a question of "; "" = all of it.
-        part: what is not read.
+        what: the part of an input with so many tokens: "a question of "; "" = the whole input.
+        part: the part that is not read.
     """
     said = f"{what}more than {most} tokens, {part} was cut"
     return {place: said for place, length in enumerate(lengths) if most is not None and length > most}
 
 
 def cut_longer(texts: Sequence[list[int]], room: int) -> list[list[int]]:
-    """The tokens of one text or two for which there is room: cut from the end, of two from the longer one."""
+    """The tokens of one text or two for which there is room: cut from the end; with two texts, from the longer one."""
     room = max(room, 0)
     if len(texts) == 1:
         return [texts[0][:room]]

@@ -1,7 +1,7 @@
-"""How a model writes a text, one token after another: greedily, by beam search, or by chance.
+"""How a model writes a text, one token after another: greedily, by beam search, or by sampling.
 
-`write` is for an encoder-decoder and many sources, `follow` for one that is watched as it is written. Both run the
-modules of the model, so that what is watched or edited is what writes.
+`write` is for an encoder-decoder and many sources, `follow` for a single text that is followed while it is written.
+Both run the modules of the model, so that watches and edits apply to the writing model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headwise.tasks.text.searches import Asked, search_for
 from headwise.tasks.text.steps import Decoding, Steps, Written
 from headwise.tasks.text.writing import Stepped, Writing, followed, written
 
-ROWS = 320  # of a batch: sentences × beams
+ROWS = 320  # of a batch: number of sentences × beams
 MEMORY_TOKENS = 16384  # of a batch: rows × source tokens
 
 
 class CachedSteps:
-    """An encoder-decoder on its cache: each source is read and projected once, and each step costs one token a row."""
+    """An encoder-decoder with a cache: each source is read and projected once, each step costs one token per row."""
 
     def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> None:
         self._model = model
@@ -57,22 +57,22 @@ def write(
     *,
     steps: MakeSteps = CachedSteps,
 ) -> list[Written]:
-    """What the model writes for each source. Those of about one length share a batch, which finished ones leave.
+    """The text that the model writes for each source. Sources of similar length share a batch, which texts leave.
 
     Args:
-        model: in eval mode, or its dropout takes part.
-        sources: the ids of each.
-        limits: how many tokens at most for each, the end counted.
-        decoding: how tokens are chosen. What is drawn for a source depends on the seed and on its place alone, not on
+        model: in eval mode; otherwise dropout is active.
+        sources: the ids of each source.
+        limits: the most tokens for each, including the end.
+        decoding: how tokens are chosen. The random numbers of a source depend only on the seed and its place, not on
             the batch that it is in.
-        steps: how the model is run.
+        steps: a function that makes the steps of the model.
 
     Raises:
         ArgumentError: an empty source, a limit below 1.
     """
     asked = _asked(sources, limits, decoding)
     found: dict[int, Written] = {}
-    # A source has as many rows as beams.
+    # A source has one row per beam.
     tokens, size = MEMORY_TOKENS // decoding.beams, max(1, ROWS // decoding.beams)
     for places in sorted_batches([len(source) for source in sources], tokens=tokens, size=size):
         some = [asked[i] for i in places]
@@ -88,9 +88,9 @@ def follow(
     *,
     steps: MakeSteps = CachedSteps,
 ) -> Iterator[list[int]]:
-    """What `write` writes for this source alone, as far as it is certain, after each step; the last time whole.
+    """The certain part of the text of `write` for this source alone, after each step; at last the whole text.
 
-    Of a beam search it is certain what all hypotheses that can still win have in common.
+    In a beam search, the common prefix of all hypotheses that can still win is certain.
     Arguments and errors as for `write`.
     """
     return followed(_writing(model, _asked([source], [limit], decoding), decoding, steps))
@@ -98,7 +98,7 @@ def follow(
 
 @torch.no_grad()
 def _writing(model: EncoderDecoder, asked: Sequence[Asked], decoding: Decoding, steps: MakeSteps) -> Writing:
-    """The beginning of these texts."""
+    """Begin to write these texts."""
     device = next(model.parameters()).device
 
     def begin(sources: Sequence[Sequence[int]]) -> Steps:
@@ -122,7 +122,7 @@ def _asked(sources: Sequence[Sequence[int]], limits: Sequence[int], decoding: De
 
 
 def draws_of(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
-    """[sources, steps], each in [0, 1)."""
+    """Random numbers [sources, steps] in [0, 1); None without sampling."""
     if not decoding.sample:
         return None
     seeded = torch.Generator().manual_seed(decoding.seed)

@@ -1,6 +1,6 @@
 """The encoder of a task that reads text, and its subwords: a checkpoint's, or both made for the data.
 
-Such a model has `encoder`, one of three kinds; what it is like is kept as JSON, and made again from that.
+Such a model has `encoder`, one of three kinds; its shape is kept as JSON, from which it is made again.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from headwise.text import Tokens
 
 AnyEncoder = Bert | SmallEncoder | LatentEncoder
 
-MAX_LENGTH = 512  # tokens of an input that a small encoder reads, if no other number is asked for
+MAX_LENGTH = 512  # tokens of an input that a small encoder reads, by default
 
 
 def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Any, Subwords]:
-    """The checkpoint that the options name, with the characters of the texts that it lacks; or a small new encoder.
+    """The checkpoint in the options, extended by characters of the texts that it lacks; or a small new encoder.
 
     For "latent", new latents that read a text of any length.
 
     Raises:
-        CheckpointError: no such checkpoint, or one that is not a BERT's.
-        ArgumentError: more tokens than the checkpoint can read are asked for.
+        CheckpointError: the checkpoint does not exist, or is not a BERT.
+        ArgumentError: more tokens are requested than the checkpoint can read.
     """
     if options.is_pretrained:
         new = texts if options.new_characters else ()
@@ -65,16 +65,16 @@ def pretrained(
     max_length: int | None = None,
     asked_as: str = "max_length",
 ) -> tuple[Bert, Subwords]:
-    """A checkpoint without its pooler, in training mode, and its subwords and the characters of the texts besides.
+    """A checkpoint without its pooler, in training mode, and its subwords with the characters of the texts added.
 
     Args:
         name: a folder, a hub id, or the folder of a run whose model has a BERT; None = MiniLM, of the extra demo.
-        dropout: in place of what the checkpoint was trained with.
-        max_length: tokens that it must be able to read.
-        asked_as: the option that says so.
+        dropout: replaces the dropout of the checkpoint.
+        max_length: the number of tokens that it must be able to read.
+        asked_as: the name of the option for this number.
 
     Raises:
-        CheckpointError, ArgumentError: as of `make`.
+        CheckpointError, ArgumentError: as for `make`.
     """
     folder = default_model() if name is None else resolve(name)
     bert = _of_run(folder, dropout) if (folder / CONFIG).is_file() else Bert.from_pretrained(folder, dropout=dropout)
@@ -84,7 +84,7 @@ def pretrained(
         )
     subwords = Subwords.from_pretrained(folder).extended(texts)
     _make_room(bert, subwords)
-    bert.pooler, bert.config = None, replace(bert.config, pooler=False)  # nothing here reads it
+    bert.pooler, bert.config = None, replace(bert.config, pooler=False)  # it is not used here
     return bert.train(), subwords
 
 
@@ -106,7 +106,7 @@ def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_lengt
 
 
 def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -> Seen:
-    """The attention of a model that reads tokens, of one text or two; `types`: 0 and 1, for a model that takes them."""
+    """The attention of a model that reads tokens, of one or two texts; `types`: 0 and 1, for a model with types."""
     device = next(model.parameters()).device
     given = {} if types is None else {"token_type_ids": torch.tensor([types], device=device)}
     model.eval()
@@ -116,20 +116,20 @@ def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -
 
 
 def max_length(encoder: AnyEncoder, options: EncoderOptions) -> int | None:
-    """How many tokens of an input are read; None = all."""
+    """The number of tokens of an input that are read; None = all."""
     if options.max_length is not None or isinstance(encoder, LatentEncoder):
         return options.max_length
     return encoder.config.max_positions if isinstance(encoder, Bert) else MAX_LENGTH
 
 
 def describe(encoder: AnyEncoder) -> dict[str, Any]:
-    """What `again` makes the encoder from, as JSON has it."""
+    """The description from which `again` makes the encoder, as JSON data."""
     (kind,) = (name for name, (made, _) in _KINDS.items() if isinstance(encoder, made))
     return {"kind": kind, **asdict(encoder.config)}
 
 
 def again(description: dict[str, Any]) -> Any:
-    """An encoder of that description, with random weights."""
+    """An encoder with this description, with random weights."""
     encoder, config = _KINDS[description["kind"]]
     return encoder(config(**{name: value for name, value in description.items() if name != "kind"}))
 
@@ -152,11 +152,11 @@ def _of_run(folder: Path, dropout: float) -> Bert:
 
 
 def _make_room(bert: Bert, subwords: Subwords) -> None:
-    """Embeddings for characters that were added, each that of some word, drawn at random.
+    """Embeddings for characters that were added, each a copy of the embedding of a random word.
 
-    The layers above know what to do with a word, such as to find the same one elsewhere, and can do it with a character
-    that looks like one; what the characters mean is then learned. With noise of the same mean and deviation as the
-    words' XQuAD's Chinese questions are learned much worse.
+    The layers above can process a word, for example find the same word elsewhere, and so they can process a character
+    that looks like one; the meaning of the characters is then learned. With noise of the same mean and deviation as
+    words, XQuAD's Chinese questions are learned much worse.
     """
     known = bert.embeddings.word.weight.data
     count = len(subwords) - len(known)

@@ -1,4 +1,4 @@
-"""What a tokenizer puts around one text or two: "[CLS] … [SEP]", "<s> … </s></s> … </s>"."""
+"""The signs that a tokenizer puts around one text or two: "[CLS] … [SEP]", "<s> … </s></s> … </s>"."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Frame(NamedTuple):
 
     signs: tuple[tuple[int, ...], ...]
     types_of_signs: tuple[tuple[int, ...], ...]
-    types: tuple[int, ...]  # of each text
+    types: tuple[int, ...]  # the token type of each text
 
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer, texts: int) -> Frame:
-        """That of a tokenizer, for one text or two: as it encodes "a"."""
+        """The frame of a tokenizer, for one text or two, found by encoding "a"."""
         encoding = backend.encode("a", "a" if texts == 2 else None)
         signs: list[list[int]] = [[] for _ in range(texts + 1)]
         types_of_signs: list[list[int]] = [[] for _ in range(texts + 1)]

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 _GROUP = 64
-_LARGE = 2048  # tokens, from which groups are quicker
+_LARGE = 2048  # number of tokens from which groups are faster
 
 
 def likeliest(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest logits of each row and their tokens, [R, count] each, as `topk` gives them.
+    """The largest logits of each row and their tokens, [R, count] each, like `topk`.
 
-    The largest values lie in the groups with the largest maxima, so that only few groups are sorted: with thousands of
-    tokens several times as fast.
+    The largest values are in the groups with the largest maxima, so that only few groups are sorted: with thousands of
+    tokens this is several times as fast.
     """
     rows, size = logits_RV.shape
     groups = size // _GROUP

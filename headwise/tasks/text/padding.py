@@ -1,4 +1,4 @@
-"""Rows of unlike lengths as one tensor."""
+"""Rows of different lengths as one tensor."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """[B, S] of int64 with the rows from the left, as long as the longest."""
+    """int64 [B, S] with the rows at the left, as long as the longest."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def padded_with_real(rows: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:
-    """`padded`, and what of it is no padding: bool [B, S], True = of the row itself."""
+    """(`padded`, bool [B, S] with True for tokens of the row and False for padding)."""
     found = padded(rows, fill)
     lengths = torch.tensor([len(row) for row in rows])
     return found, torch.arange(found.shape[1]) < lengths[:, None]

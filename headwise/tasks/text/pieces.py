@@ -1,18 +1,18 @@
-"""A text in pieces, while it is written."""
+"""Gives a text in pieces while it is written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-UNFINISHED = "\ufffd"  # what stands for bytes that are no character, such as the first ones of a character
+UNFINISHED = "\ufffd"  # stands for bytes that are not a character, such as the first bytes of one
 
 
 def pieces(certain: Iterable[Sequence[int]], text: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """What is new of a text, each time that something is. Together the pieces are the whole; none is empty.
+    """The new part of a text, whenever there is one. Together the pieces are the whole text; none is empty.
 
     Args:
-        certain: the ids that are certain, of which there come to be more; the last time all.
-        text: of ids. What comes after them may change bytes at the end that are no character yet, and nothing else.
+        certain: the certain ids so far, again and again; the last time all ids.
+        text: from ids to text. Later ids may only change bytes at the end that are not a character yet.
     """
     ids: Sequence[int] = ()
     given = 0
@@ -23,5 +23,5 @@ def pieces(certain: Iterable[Sequence[int]], text: Callable[[Sequence[int]], str
             if len(known) > given:
                 yield known[given:]
                 given = len(known)
-    if rest := text(ids)[given:]:  # bytes that remained no character
+    if rest := text(ids)[given:]:  # bytes that never became a character
         yield rest

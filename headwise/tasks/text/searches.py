@@ -1,7 +1,7 @@
-"""How texts choose their next tokens: greedily, by chance, or by beam search. A text joins and leaves at any step.
+"""How texts choose their next tokens: greedily, by sampling, or by beam search. A text joins and leaves at any step.
 
-No model is known here: `choose` is given the logits of the next token. Dimension letters: N texts, w hypotheses of
-each, V vocabulary, t the longest that is written.
+No model is known here: `choose` gets the logits of the next token. Dimension letters: N texts, w hypotheses of
+each, V vocabulary, t the longest written text.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Asked:
     """A text to write.
 
     Args:
-        source: what the model reads first, at least one token.
-        limit: tokens at most, the end counted, at least 1.
-        draws: [limit] in [0, 1), to sample with; None = do not sample.
+        source: the tokens that the model reads first, at least one.
+        limit: the most tokens, including the end, at least 1.
+        draws: [limit] in [0, 1), random numbers for sampling; None = do not sample.
     """
 
     source: Sequence[int]
@@ -34,7 +34,7 @@ class Asked:
 
 
 class Chosen(NamedTuple):
-    """The next token of each hypothesis, [N, w]; which one it continues, None = its own; and the texts that ended."""
+    """The next token of each hypothesis, [N, w]; the one that it continues, None = its own; and the ended texts."""
 
     ids: Tensor
     parents: Tensor | None
@@ -47,7 +47,7 @@ def search_for(decoding: Decoding, device: torch.device) -> Choosing | Searching
 
 
 class _Search:
-    """The state of each text, in tensors whose first dimension is the text. All have `held` names."""
+    """The state of each text, in tensors whose first dimension is the text. Their names are in `held`."""
 
     held: tuple[str, ...]
     width: int
@@ -58,7 +58,7 @@ class _Search:
         self.limits = torch.zeros(0, dtype=torch.int64, device=device)
 
     def __len__(self) -> int:
-        """N"""
+        """N, the number of texts."""
         return len(self.lengths)
 
     def join(self, asked: Sequence[Asked]) -> None:
@@ -66,14 +66,14 @@ class _Search:
         self.limits = torch.cat([self.limits, self.limits.new_tensor([each.limit for each in asked])])
 
     def keep(self, order: Sequence[int]) -> None:
-        """Text i becomes what text order[i] was; the others leave."""
+        """Text i becomes the old text order[i]; the others leave."""
         places = self.lengths.new_tensor(list(order))
         for name in ("lengths", "limits", *self.held):
             setattr(self, name, getattr(self, name)[places])
 
 
 class Choosing(_Search):
-    """One hypothesis a text, each token chosen by itself: the likeliest, or one that is drawn."""
+    """One hypothesis per text; each token is the likeliest, or is drawn."""
 
     held = ("totals", "written", "draws")
     width = 1
@@ -116,20 +116,21 @@ class Choosing(_Search):
         return Chosen(ids[:, None], None, ended)
 
     def certain(self, text: int) -> list[int]:
-        """What this text begins with, whatever follows: every token, as soon as it is chosen."""
+        """The certain beginning of this text: every token, as soon as it is chosen."""
         ids: list[int] = self.written[text, : int(self.lengths[text])].tolist()
         return ids[:-1] if ids[-1:] == [self.decoding.end] else ids
 
 
 class Searching(_Search):
-    """Beam search: several hypotheses side by side, and the best of those that came to an end, by log p(Y) / lp(Y),
-    lp(Y) = ((5 + |Y|) / 6)^α; |Y| counts the end too.
+    """Beam search: several hypotheses side by side; the best finished one by log p(Y) / lp(Y) wins.
+
+    lp(Y) = ((5 + |Y|) / 6)^α; |Y| includes the end.
 
     Wu et al. 2016 (GNMT), equation 14, without coverage. At each step all hypotheses of a text are continued by all
     tokens; of the `beams` likeliest of these, those that end are finished, and the likeliest `beams` that do not end go
-    on. The best finished one is kept. One that goes on is given up when even an end at the limit, with no further loss,
-    could not make it better: so a search ends as soon as no better hypothesis is possible, and not before. If none came
-    to an end at the limit, the best that was cut there is returned, and says so.
+    on. The best finished one is kept. A hypothesis that goes on is dropped when even an end at the limit, without
+    further loss, could not make it better: so a search ends exactly when no better hypothesis is possible. If none came
+    to an end at the limit, the best hypothesis that was cut there is returned, marked as unfinished.
 
     A text has w hypotheses from its first step on: at first all but one of them are impossible.
     """
@@ -199,20 +200,20 @@ class Searching(_Search):
         return Chosen(tokens, parents, ended)
 
     def certain(self, text: int) -> list[int]:
-        """What all hypotheses of a text that can still become the best have in common."""
+        """The common prefix of all hypotheses of a text that can still become the best."""
         best = self._found[text]
         texts = [] if best is None else [best.ids]
         length = int(self.lengths[text])
         if length < int(self.limits[text]):
             texts += self.written[text, self.totals[text] > -torch.inf, :length].tolist()
-        first, last = min(texts, default=[]), max(texts, default=[])  # all others stand between these two
+        first, last = min(texts, default=[]), max(texts, default=[])  # all others are between these two in order
         differs = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
         return first[: next(differs, len(first))]
 
     def _continuations(self, logits_NwV: Tensor) -> tuple[Tensor, Tensor]:
         """log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each.
 
-        Of 2 · w continuations at most half end, so enough go on.
+        Of 2 · w continuations at most half end, so enough of them go on.
         """
         log_p_RV = log_probabilities(logits_NwV.flatten(0, 1), self.decoding.never)
         lengths_R = self.lengths.repeat_interleave(self.width)
@@ -226,17 +227,17 @@ class Searching(_Search):
 
 
 def _stacked(above: Tensor, below: Tensor) -> Tensor:
-    """One below the other, the narrower one filled with 0 at the end of its last dimension."""
+    """Stack two tensors; the narrower one is padded with 0 at the end of its last dimension."""
     width = max(above.shape[-1], below.shape[-1])
     return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (above, below)])
 
 
 def drawn(log_p_RV: Tensor, draws_R: Tensor, decoding: Decoding) -> Tensor:
-    """The token of each row that a number in [0, 1) draws: softmax(log p / temperature), of which
+    """The token that a number in [0, 1) draws in each row, from softmax(log p / temperature), of which
 
-    - only the `top_k` likeliest stay, if it is not 0 (Fan et al. 2018);
-    - of these only the fewest that have `top_p` together (the nucleus; Holtzman et al. 2020, equation 2);
-    - the token is where the draw falls when those lie side by side, the likeliest first.
+    - only the `top_k` likeliest tokens stay, if it is not 0 (Fan et al. 2018);
+    - of these, only the fewest that sum to `top_p` (the nucleus; Holtzman et al. 2020, equation 2);
+    - the token is the one where the number falls when these are laid side by side, the likeliest first.
     """
     p, tokens = (log_p_RV.double() / decoding.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
     if decoding.top_k:
@@ -246,5 +247,5 @@ def drawn(log_p_RV: Tensor, draws_R: Tensor, decoding: Decoding) -> Tensor:
     p = torch.where(before < decoding.top_p, p, 0)
     up_to = p.cumsum(-1)
     place = (up_to <= draws_R[:, None] * up_to[:, -1:]).sum(-1, keepdim=True)
-    last = (p > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past the last that may be drawn
+    last = (p > 0).sum(-1, keepdim=True) - 1  # rounding must not lead past the last allowed token
     return tokens.gather(1, place.minimum(last))[:, 0]

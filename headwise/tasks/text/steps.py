@@ -1,4 +1,4 @@
-"""What every way of writing a text needs: how to choose, the model's next step, and what it wrote."""
+"""Shared by all ways of writing a text: the options of choosing tokens, the model's next step, and the result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Decoding:
         begin, end: the signs around a text.
         never: ids that are never chosen, such as padding.
         beams: hypotheses that are followed side by side; 1 = greedily, always the likeliest token.
-        length_penalty: α of `searches.Searching`.
-        no_repeat: no run of so many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = as the model likes.
+        length_penalty: the α of `searches.Searching`.
+        no_repeat: no run of so many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = no limit.
         sample: draw each token by its probability instead.
-        temperature, top_k, top_p: of `searches.drawn`.
-        seed: of the draws.
+        temperature, top_k, top_p: as for `searches.drawn`.
+        seed: the seed of the draws.
 
     Raises:
-        ArgumentError: a value out of its range, or beams and draws at once.
+        ArgumentError: a value out of range, or beams together with sampling.
     """
 
     begin: int
@@ -61,12 +61,13 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Written:
-    """What a model wrote for one source.
+    """The text that a model wrote for one source.
 
     Args:
-        ids: without the signs that begin and end a text.
-        log_probability: of these tokens and of the end after them, by the model: neither temperature nor cuts in it.
-        score: that, as a beam search ranks it; else the same.
+        ids: the ids, without the signs that begin and end a text.
+        log_probability: the log-probability of these tokens and the end after them by the model, without temperature
+            and cuts.
+        score: the score by which a beam search ranks it; otherwise the log-probability.
         is_finished: whether the model ended the text itself, not the limit.
     """
 
@@ -80,10 +81,10 @@ class Steps(Protocol):
     """A model that reads one more token in each of its rows."""
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [rows, V] of what follows after the tokens `ids` [rows] (and all before them)."""
+        """Logits [rows, V] of the next token after the tokens `ids` [rows] (and all before them)."""
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        """Row i goes on from what row order[i] has read; `same_sources`: each row's source is that of its place now."""
+        """Row i continues from the tokens of row order[i]; `same_sources`: the sources of the rows do not change."""
 
 
 def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
@@ -97,7 +98,7 @@ def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
 def without_repeats(log_p_RV: Tensor, written_Rt: Tensor, size: int, lengths_R: Tensor) -> Tensor:
     """log p with -inf for each token that would end a run of `size` tokens that a row has already; 0 = for none.
 
-    What a row has behind its `lengths_R` is padding.
+    Numbers after the first `lengths_R` of a row are padding.
     """
     length = written_Rt.shape[1]
     if size == 0 or length < size:

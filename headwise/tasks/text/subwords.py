@@ -1,4 +1,4 @@
-"""`Subwords`: an encoder's tokenizer for many texts, and pairs of them, at once: a checkpoint's, or one of the data."""
+"""`Subwords`: an encoder's tokenizer for many texts or pairs at once: from a checkpoint, or learned from the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pieces(NamedTuple):
     """A text's tokens without signs."""
 
     ids: list[int]
-    offsets: list[tuple[int, int]]  # each token is text[start:end], without the space that it may begin with
+    offsets: list[tuple[int, int]]  # each token is text[start:end], without a leading space
 
 
 class Read(NamedTuple):
@@ -46,17 +46,17 @@ class Read(NamedTuple):
 class Subwords:
     """Texts to ids, singly or in pairs, with the tokenizer's signs around them: "[CLS] first [SEP] second [SEP]".
 
-    Signs such as [SEP] that stand in a text are text, but not for `tokenizer`.
+    Signs such as [SEP] inside a text are ordinary text, but not for `tokenizer`.
 
     >>> subwords = Subwords.from_pretrained(default_model())
     >>> subwords.pieces(["Unbelievable!"])[0].ids
     [23653, 999]
 
-    Its ids are `cls` and `sep`, the first and the last sign, `pad`, `mask` and `unknown`; `frames`, of one text and of
-    two, have all signs.
+    Its ids are `cls` and `sep`, the first and the last sign, `pad`, `mask` and `unknown`; `frames`, for one text and
+    for two, have all signs.
 
     Raises:
-        CheckpointError: a tokenizer that puts no sign before or after a text, or has none for what is unknown.
+        CheckpointError: a tokenizer that puts no sign before or after a text, or has no sign for unknown tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -65,7 +65,7 @@ class Subwords:
         self._backend.encode_special_tokens = True
         self.frames = Frame.of(self._backend, 1), Frame.of(self._backend, 2)
         before, after = self.frames[0].signs
-        unknown = getattr(self._backend.model, "unk_token", None)  # a Unigram model does not tell its own
+        unknown = getattr(self._backend.model, "unk_token", None)  # a Unigram model does not have this attribute
         found = self._sign(_UNKNOWNS if unknown is None else [unknown])
         if not before or not after or found is None:
             lacks = "one for what is unknown" if before and after else "signs before and after a text"
@@ -76,12 +76,12 @@ class Subwords:
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Subwords:
-        """The tokenizer of a checkpoint's folder. CheckpointError if there is none, or it is not of an encoder."""
+        """The tokenizer of a checkpoint's folder. CheckpointError if there is none, or it is not for an encoder."""
         return cls(Tokenizer.from_pretrained(folder))
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, *, lowercase: bool = True) -> Subwords:
-        """A vocabulary of some texts, as `train_wordpieces` learns it."""
+        """A vocabulary of some texts, learned by `train_wordpieces`."""
         return cls(train_wordpieces(texts, size, lowercase=lowercase))
 
     def save(self, folder: Path) -> None:
@@ -104,7 +104,7 @@ class Subwords:
         """The tokens of each text, all of them.
 
         Raises:
-            DtypeError, ArgumentError: a text that is no string, or not valid Unicode.
+            DtypeError, ArgumentError: a text that is not a string, or not valid Unicode.
         """
         for text in texts:
             check_text(text)
@@ -112,7 +112,7 @@ class Subwords:
         return [Pieces(each.ids, self._trimmed(text, each.offsets)) for text, each in zip(texts, found, strict=True)]
 
     def read(self, texts: Sequence[str]) -> Read:
-        """One text, or a pair, for `named` too. Errors as of `pieces`."""
+        """Read one text or a pair, also for `named`. Errors as for `pieces`."""
         for text in texts:
             check_text(text)
         encoding = self._backend.encode(texts[0], texts[1] if len(texts) > 1 else None)
@@ -133,11 +133,11 @@ class Subwords:
         return self.frames[len(pieces) - 1].size + sum(len(each.ids) for each in pieces)
 
     def named(self, read: Read, kept: Sequence[slice]) -> Tokens:
-        """What `pair` makes of some pieces of one or two texts, with labels that a person can read.
+        """The tokens of `pair` for some pieces of one or two texts, with labels for people.
 
         Args:
             read: the texts.
-            kept: which pieces of each.
+            kept: the pieces of each text.
         """
         (tokens,) = as_tokens(read.encoding, read.texts if len(read.texts) == 2 else read.texts[0])
         signs, *pieces = ([i for i, of in enumerate(read.encoding.sequence_ids) if of == n] for n in (None, 0, 1))
@@ -149,9 +149,9 @@ class Subwords:
         return tokens.take(places)
 
     def extended(self, texts: Iterable[str], least: int = 2) -> Subwords:
-        """With the characters that stand in `least` of the texts and in no token yet: these get the last ids.
+        """The subwords plus characters that occur in `least` of the texts and in no token yet, with the last ids.
 
-        WordPiece alone grows so. Of the others byte-level ones know all characters, and in a Unigram model a new one
+        Only WordPiece can be extended. Byte-level tokenizers know all characters, and in a Unigram model a new one
         would need a probability.
         """
         if not isinstance(self._backend.model, tokenizers.models.WordPiece):
@@ -172,9 +172,9 @@ class Subwords:
         return Subwords(Tokenizer(backend))
 
     def _sign(self, names: Sequence[str]) -> int | None:
-        """The id of the sign of one of these names, else of a token of that name.
+        """The id of the sign with one of these names, else of a token with that name.
 
-        A vocabulary may have BERT's among its words, as MPNet's, and others as its signs.
+        A vocabulary, such as MPNet's, may have BERT's signs among its words, and other signs.
         """
         added = self._backend.get_added_tokens_decoder().items()
         signs = {token.content: id_ for id_, token in added if token.special}
@@ -188,6 +188,6 @@ class Subwords:
         return [(end - len(text[start:end].lstrip()), end) for start, end in offsets]
 
     def _characters(self, word: str) -> list[str]:
-        """A word, which the tokenizer has for one, in the smallest pieces: "w", "##o", "##r", "##d"."""
+        """A word in its smallest pieces: "w", "##o", "##r", "##d"."""
         normalised = self._backend.normalizer.normalize_str(word).strip() if self._backend.normalizer else word
         return [character if i == 0 else f"##{character}" for i, character in enumerate(normalised)]

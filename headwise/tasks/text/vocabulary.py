@@ -1,4 +1,4 @@
-"""`Vocabulary`: subwords that were learned from the texts of a task, and come back as exactly the text they were.
+"""`Vocabulary`: subwords that were learned from the texts of a task, and can be decoded to exactly the same text.
 
 Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909) over bytes (Radford et al. 2019, section 2.2).
 """
@@ -23,25 +23,26 @@ BYTES = 256
 
 
 class Vocabulary:
-    """Text to ids and back. Nothing is unknown to it, as every byte has a token; case, spaces and line ends are kept.
-    (One that is made of an encoder's tokenizer knows and keeps what that does.)
+    """Text to ids and back. No text is unknown, because every byte has a token; case, spaces and line ends are kept.
 
-    Signs such as [EOS] that stand in a text are text. The file is a tokenizer.json, which `headwise.text.Tokenizer` and
-    Hugging Face's tokenizers read.
+    (A vocabulary that is made from an encoder's tokenizer has the properties of that tokenizer.)
+
+    Signs such as [EOS] inside a text are ordinary text. The file is a tokenizer.json, which `headwise.text.Tokenizer`
+    and Hugging Face's tokenizers read.
 
     >>> vocabulary = Vocabulary.train(texts, 8000)
     >>> vocabulary.decode(vocabulary.encode(["Zwei Hunde  spielen."])[0])
     'Zwei Hunde  spielen.'
     """
 
-    pad: int  #: ids of what stands for no text: [PAD], and the signs that begin and end one
+    pad: int  #: ids that stand for no text: [PAD], and the signs that begin and end a text
     begin: int
     end: int
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         backend.no_truncation()
         backend.no_padding()
-        backend.encode_special_tokens = True  # as text, where a text has them
+        backend.encode_special_tokens = True  # inside a text they are text
         signs = backend.encode("").ids
         pads = (backend.token_to_id(name) for name in (PAD, "<pad>"))
         pad = next((id_ for id_ in pads if id_ is not None), None)
@@ -54,15 +55,15 @@ class Vocabulary:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> Vocabulary:
-        """The vocabulary of some texts: the same texts give the same one.
+        """The vocabulary of some texts: the same texts give the same vocabulary.
 
         Args:
-            texts: what it is learned from.
-            size: how many tokens at most, bytes and signs counted. Fewer if no more pieces stand in the texts twice.
+            texts: the texts from which it is learned.
+            size: the most tokens, including bytes and signs. Fewer if no more pieces occur twice in the texts.
 
         Raises:
             ArgumentError: a size without room for the bytes and the signs; a text that is not valid Unicode.
-            DtypeError: a text that is no string.
+            DtypeError: a text that is not a string.
         """
         if not isinstance(size, int) or size < BYTES + len(SIGNS):
             raise ArgumentError(
@@ -70,7 +71,7 @@ class Vocabulary:
                 f"Received: {size!r}"
             )
         backend = tokenizers.Tokenizer(models.BPE())
-        # A space before every text, so that its first word is the same token as anywhere else; taken off at the end.
+        # A space before every text, so that its first word is the same token as anywhere else; removed at the end.
         backend.normalizer = normalizers.Prepend(" ")
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
@@ -94,7 +95,7 @@ class Vocabulary:
         """The vocabulary in a tokenizer.json that `save` wrote.
 
         Raises:
-            CheckpointError: no such file, or one of another kind.
+            CheckpointError: the file does not exist, or is of another kind.
         """
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
@@ -103,7 +104,7 @@ class Vocabulary:
         return cls(backend)
 
     def save(self, path: Path) -> None:
-        """Write it to a file. OSError passes through."""
+        """Write the vocabulary to a file. OSError passes through."""
         with replacing(path) as part:
             part.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
 
@@ -113,11 +114,11 @@ class Vocabulary:
     def encode(
         self, texts: Sequence[str], max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> list[list[int]]:
-        """The ids of each text, with the signs that begin and end it; of a longer one the beginning or the end is kept.
+        """The ids of each text, with the signs that begin and end it; a longer text is cut at its end or its beginning.
 
         Raises:
             ArgumentError: a text that is not valid Unicode; a max_length without room for the two signs.
-            DtypeError: a text that is no string.
+            DtypeError: a text that is not a string.
         """
         for text in texts:
             check_text(text)
@@ -128,26 +129,26 @@ class Vocabulary:
     def cut(
         ids: Sequence[int], max_length: int | None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> list[int]:
-        """What `encode` keeps of a text with these ids."""
+        """The ids that `encode` keeps of a text with these ids."""
         return [ids[i] for i in _kept(len(ids), max_length, keep)]
 
     def read(self, text: str) -> Encoded:
-        """One text and all its tokens, for `cut` and for `tokens`. Errors as of `encode`."""
+        """Read one text with all its tokens, for `cut` and `tokens`. Errors as for `encode`."""
         return self._tokenizer.read(text)
 
     def tokens(
         self, read: Encoded, max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> Tokens:
-        """One text as `encode` has it, with labels that a person can read."""
+        """The tokens of one text, cut as by `encode`, with labels for people."""
         return self._tokenizer.tokens(read).take(_kept(len(read.ids), max_length, keep))
 
     def named(self, ids: Sequence[int]) -> Tokens:
-        """Ids that a model wrote, with labels that a person can read."""
+        """The tokens of ids that a model wrote, with labels for people."""
         (tokens,) = as_tokens([[self._backend.id_to_token(id_) for id_ in ids]])
         return replace(tokens, ids=tuple(ids))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text that ids stand for; signs are left out. Bytes that are part of no character become �."""
+        """The text of ids, without signs. Bytes that are not part of a character become �."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
 

@@ -1,7 +1,7 @@
 """`train_wordpieces`: the subwords of a BERT, learned from the texts of a task.
 
 WordPiece (Schuster & Nakajima 2012; Devlin et al. 2018, section 3): text is split at spaces and punctuation, Chinese
-at every character, and words into pieces, of which all but the first begin with ##.
+at every character, and words into pieces; all pieces except the first begin with ##.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ INSIDE = "##"  # before a piece that continues a word
 
 
 def train_wordpieces(texts: Iterable[str], size: int, *, lowercase: bool = False) -> Tokenizer:
-    """The wordpieces of some texts: the same texts give the same ones.
+    """The wordpieces of some texts: the same texts give the same wordpieces.
 
     Args:
-        texts: what they are learned from.
-        size: how many tokens at most, signs counted. Fewer if no more pieces stand in the texts twice; more where the
+        texts: the texts from which they are learned.
+        size: the most tokens, including signs. Fewer if no more pieces occur twice in the texts; more if the
             texts have more characters, since each has a token.
-        lowercase: whether case and accents are taken off, as in an uncased BERT.
+        lowercase: whether case and accents are removed, as in an uncased BERT.
 
     Raises:
-        ArgumentError: no room for the signs, or no texts.
+        ArgumentError: there is no room for the signs, or there are no texts.
     """
     if size <= len(SIGNS):
         raise ArgumentError(f"vocab_size: expected more than {len(SIGNS)} tokens, those of the signs. Received: {size}")
     texts = list(texts)
     learner = _backend(models.WordPiece(unk_token=UNKNOWN), lowercase)
     insides = [f"{INSIDE}{character}" for character in sorted(_inside_words(learner, texts))]
-    # The trainer gives the pieces inside words their ids in the order of a hash table, and among pairs that are equally
-    # frequent joins those with the lowest ids. Named beforehand, they have an order.
+    # The trainer gives the pieces inside words their ids in the order of a hash table, and among equally
+    # frequent pairs joins those with the lowest ids. Given beforehand, the pieces have a fixed order.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, min_frequency=2, special_tokens=[*SIGNS, *insides], show_progress=False
     )
@@ -63,7 +63,7 @@ def _backend(model: models.WordPiece, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _inside_words(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> set[str]:
-    """Every character that stands in a word, but not at its beginning."""
+    """Every character that occurs in a word, except at its beginning."""
     words: set[str] = set()
     for text in texts:
         normal = backend.normalizer.normalize_str(text)

@@ -1,4 +1,4 @@
-"""`Writing`: a model and a search take turns. Every way of writing texts goes through it, one by one or side by side.
+"""`Writing`: a model and a search take turns. All ways of writing texts use it, one by one or side by side.
 
 Dimension letters: N texts, w hypotheses of each, V vocabulary.
 """
@@ -20,28 +20,28 @@ class Pass(Protocol):
     """A model that reads one more token in each hypothesis of each text."""
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """Texts that begin, behind those that are there. After an error none of them has joined.
+        """Append texts that begin. After an error none of them has joined.
 
         Returns:
             The first token to read in each, int64 [new].
         """
 
     def __call__(self, ids_Nw: Tensor) -> Tensor:
-        """Logits [N, w, V] of what follows after these tokens."""
+        """Logits [N, w, V] of the next tokens after these."""
 
     def follow(self, parents_Nw: Tensor) -> None:
-        """Hypothesis j of a text goes on from what its hypothesis parents[j] has read."""
+        """Hypothesis j of a text continues from its hypothesis parents[j]."""
 
     def keep(self, order: Sequence[int]) -> None:
-        """Text i becomes what text order[i] was; the others leave."""
+        """Text i becomes the old text order[i]; the others leave."""
 
 
 class Writing:
-    """Texts on their way, by their places from 0 on.
+    """Texts that are being written, by their places from 0.
 
     Args:
         run: a pass without texts.
-        search: one without texts.
+        search: a search without texts.
     """
 
     def __init__(self, run: Pass, search: Choosing | Searching) -> None:
@@ -49,17 +49,17 @@ class Writing:
         self._ids = torch.zeros(0, search.width, dtype=torch.int64, device=search.lengths.device)
 
     def __len__(self) -> int:
-        """N"""
+        """N, the number of texts."""
         return len(self._search)
 
     def join(self, asked: Sequence[Asked]) -> None:
-        """Texts that begin, behind those that are there. After an error none of them has joined."""
+        """Append texts that begin. After an error none of them has joined."""
         first = self._pass.join([each.source for each in asked])
         self._search.join(asked)
         self._ids = torch.cat([self._ids, first[:, None].expand(-1, self._search.width)])
 
     def step(self) -> dict[int, Written | ArgumentError]:
-        """One more token in each text. Returns those that have ended, which keep their places until they `leave`."""
+        """Write one more token in each text. Returns the ended texts, which keep their places until they `leave`."""
         chosen = self._search.choose(self._pass(self._ids))
         if chosen.parents is not None and len(chosen.ended) < len(self):
             self._pass.follow(chosen.parents)
@@ -67,11 +67,11 @@ class Writing:
         return chosen.ended
 
     def certain(self, text: int) -> list[int]:
-        """The tokens that a text begins with, whatever follows."""
+        """The certain first tokens of a text, whatever follows."""
         return self._search.certain(text)
 
     def leave(self, leaving: Collection[int]) -> Sequence[int]:
-        """Texts leave. Returns the former places of those that stay: few of them change."""
+        """Remove texts. Returns the former places of the remaining ones: few of them change."""
         order = _closed(len(self), leaving)
         if leaving:
             self._pass.keep(order)
@@ -82,7 +82,7 @@ class Writing:
 
 @torch.no_grad()
 def written(writing: Writing) -> list[Written]:
-    """What is written for each text of a `Writing`, to the end of all. Raises ArgumentError for one that failed."""
+    """The results for all texts of a `Writing`, written to their ends. Raises ArgumentError for one that failed."""
     places: Sequence[int] = range(len(writing))
     found: dict[int, Written] = {}
     while len(writing):
@@ -94,7 +94,7 @@ def written(writing: Writing) -> list[Written]:
 
 @torch.no_grad()
 def followed(writing: Writing) -> Iterator[list[int]]:
-    """What is certain of the only text of a `Writing`, after each step; the last time whole."""
+    """The certain part of the only text of a `Writing`, after each step; at last the whole text."""
     while True:
         ended = writing.step()
         yield writing.certain(0)
@@ -110,7 +110,7 @@ def _sound(found: Written | ArgumentError) -> Written:
 
 
 class Stepped:
-    """`Pass` of `Steps`: texts that begin together, once. Any runtime can compute them.
+    """The `Pass` of `Steps`, for texts that begin together, once. Any runtime can compute the steps.
 
     Args:
         begin: makes the steps for the sources.
@@ -123,8 +123,8 @@ class Stepped:
         self._begin, self._width = begin, decoding.beams
         self._first = torch.tensor(decoding.begin, device=device)
         self._steps: Steps | None = None
-        self._rows = torch.zeros(0, 1, dtype=torch.int64, device=device)  # of the steps: whose past each hypothesis has
-        self._is_other = self._are_same_sources = False  # whether those are not the steps' own rows; of the same texts
+        self._rows = torch.zeros(0, 1, dtype=torch.int64, device=device)  # of the steps: the past of each hypothesis
+        self._is_other = self._are_same_sources = False  # whether these differ from the steps' rows; of the same texts
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         assert self._steps is None
@@ -136,7 +136,7 @@ class Stepped:
         assert self._steps is not None
         if self._is_other:
             self._steps.reorder(self._rows.flatten(), same_sources=self._are_same_sources)
-        texts, width = self._rows.shape  # at first the hypotheses of a text are one
+        texts, width = self._rows.shape  # at first the hypotheses of a text are equal
         logits_NwV = self._steps(ids_Nw[:, :width].flatten()).unflatten(0, (texts, width))
         self._rows = torch.arange(texts * width, device=ids_Nw.device).view(texts, width).expand(-1, self._width)
         self._is_other, self._are_same_sources = width < self._width, width == self._width
@@ -151,7 +151,7 @@ class Stepped:
 
 
 def _closed(count: int, leaving: Collection[int]) -> Sequence[int]:
-    """Those that stay, in such an order that few change their place: the last ones close the gaps."""
+    """The places that stay, in an order in which few change: the last ones fill the gaps."""
     stay = count - len(leaving)
     order = list(range(stay))
     last = (i for i in range(stay, count) if i not in leaving)

@@ -1,1 +1,1 @@
-"""How a task is trained and kept: the loop, batches, optimiser, several processes, the run folder."""
+"""Training of a task: the loop, batches, optimiser, several processes, the run folder."""

@@ -1,6 +1,6 @@
-"""The examples of a training, as Lightning asks for them. The order of batches is a function of seed and epoch.
+"""The examples of a training, in the form for Lightning. The order of batches is a function of seed and epoch.
 
-A run that is resumed in the middle of an epoch makes the same batches again, and leaves out those it has had.
+A run that is resumed in the middle of an epoch makes the same batches again, and skips those that were already used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headwise.tasks.training.sharding import share_of
 
 
 class Shares(Sampler[list[int]]):
-    """What one process takes of each batch: every world-th example. It may be nothing.
+    """The share of one process in each batch: every world-th example. It may be empty.
 
     Args:
-        batches: of all processes together.
+        batches: the batches of all processes together.
         rank, world: see `share_of`.
-        done: how many of the batches were taken before; `len` counts them all the same, as Lightning does.
+        done: the number of batches that were taken before; `len` includes them, like Lightning.
     """
 
     def __init__(self, batches: Sequence[list[int]], rank: int = 0, world: int = 1, done: int = 0) -> None:
@@ -37,11 +37,11 @@ class Shares(Sampler[list[int]]):
 
 
 class Examples(LightningDataModule):
-    """The examples of a training, as Lightning asks for them: every epoch its own batches.
+    """The examples of a training, in the form for Lightning: each epoch has its own batches.
 
     Args:
         collate: examples -> a batch.
-        length: an example -> its tokens.
+        length: an example -> its number of tokens.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Examples(LightningDataModule):
         return self._made[1]
 
     def steps(self) -> int:
-        """How many steps all epochs have."""
+        """The number of steps in all epochs."""
         return sum(len(self.batches(epoch)) for epoch in range(self.options.epochs))
 
     def tokens(self, epoch: int, index: int) -> int:
-        """Tokens in a batch, padding not counted, of all processes together."""
+        """The number of tokens in a batch without padding, over all processes."""
         return sum(self._lengths[place] for place in self.batches(epoch)[index])
 
-    # What Lightning asks for, before every epoch.
+    # Called by Lightning before every epoch.
 
     def train_dataloader(self) -> DataLoader[Any]:
         epoch = self._epoch()
@@ -101,7 +101,7 @@ class Examples(LightningDataModule):
         trainer = self._trainer()
 
         def collate(share: list[Any]) -> dict[str, Any]:
-            # Every process takes every step; one that has no example counts for nothing.
+            # Every process takes every step; a process without an example has no weight.
             return self._collate(share) if share else {**self._collate([examples[0]]), "empty": True}
 
         return DataLoader(
@@ -111,7 +111,7 @@ class Examples(LightningDataModule):
             pin_memory=trainer.strategy.root_device.type == "cuda",
         )
 
-    # Where a checkpoint stands.
+    # The state in a checkpoint.
 
     def state_dict(self) -> dict[str, Any]:
         loop = self._trainer().fit_loop

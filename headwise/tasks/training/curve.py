@@ -16,14 +16,14 @@ _TRAINING, _VALIDATION, _SCORE, _BEST = "#7a8794", "#1f5fbf", "#c2571a", "#2b2b2
 
 @dataclass
 class Row:
-    """A place of the curve.
+    """A point of the curve.
 
     Args:
-        epoch: how many epochs are done, in part too.
-        step: how many steps are done.
-        loss: the mean training loss since the row before.
+        epoch: the number of finished epochs, with fractions.
+        step: the number of finished steps.
+        loss: the mean training loss since the previous row.
         learning_rate: at this step.
-        scores: what a validation logged there, if there was one.
+        scores: the scores that a validation logged there, if there was one.
     """
 
     epoch: float
@@ -34,10 +34,10 @@ class Row:
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
-    """A line for each row; the columns of scores are empty where there was no validation.
+    """Write a line for each row; the columns of scores are empty where there was no validation.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     with writing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
@@ -49,10 +49,10 @@ def write(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "min"]] | None) -> None:
-    """Training and validation loss, the score that the best weights are chosen by, and where they were.
+    """Draw training and validation loss, the score by which the best weights are chosen, and their place.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""`fit`: a task trained by Lightning, from data to a run folder. All of Lightning's settings are here."""
+"""`fit`: trains a task by Lightning, from data to a run folder. All settings of Lightning are here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TaskT = TypeVar("TaskT", bound="Trainable[Any]")
 def fit(
     kind: type[TaskT], source: Any, *, validation: Any, out: str | Path | None, resume: bool, given: dict[str, Any]
 ) -> TaskT:
-    """What `Task.fit` says."""
+    """The implementation of `Task.fit`."""
     if isinstance(validation, str | Path):
         given, validation = {**given, "validation": str(validation)}, None
     folder = Path(out).expanduser() if out is not None else None
@@ -55,7 +55,7 @@ def fit(
         raise ArgumentError(
             "out: the processes that torchrun or srun started share a run folder; expected its name. Received: none"
         )
-    if folder is not None and not resume and strategies.first():  # it is the one that writes
+    if folder is not None and not resume and strategies.first():  # only the first process writes
         check_new(folder)
     before = run.read_config(folder, kind)["options"] if folder is not None and resume else {}
     options = make(kind.options_type, {**before, **given})
@@ -76,10 +76,10 @@ def fit(
 def _fit(
     kind: type[TaskT], source: Any, validation: Any, folder: Path, keep: bool, resume: bool, given: dict[str, Any]
 ) -> None:
-    """All of it, in each of the processes that train; the first writes.
+    """The whole training, in each process; the first process writes.
 
     Args:
-        keep: whether the folder is to stay. One that is not has the weights alone.
+        keep: whether the folder is kept; otherwise only the weights are written.
     """
     begun = resume and (folder / run.LAST).is_file()
     if resume:
@@ -97,7 +97,7 @@ def _fit(
         task.options = replace(
             task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE if hasattr(options, name)}
         )
-    else:  # also where the training was stopped before its first epoch ended: there is nothing to resume
+    else:  # also if the training was stopped before its first epoch ended: there is nothing to resume
         torch.manual_seed(options.seed)
         with _in_memory(options, given.keys()):
             task = kind.learn(training, options)
@@ -106,7 +106,7 @@ def _fit(
         trained = run.restore(folder, kind)
         if held_out is not None and trained.settle(held_out):
             save_weights(trained.state_dict(), folder / run.WEIGHTS)
-        run.save_files(trained, folder)  # again: some have weights in them
+        run.save_files(trained, folder)  # again, because some files contain weights
         if held_out is not None:
             scores = trained.evaluate(held_out)
             no_better = notes.on_scores(scores, kind.compared_by)
@@ -116,7 +116,7 @@ def _fit(
 
 @contextlib.contextmanager
 def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
-    """Names the sizes that were given if the model does not fit into the memory of this machine."""
+    """Inside, an error names the given sizes if the model does not fit into the memory of this machine."""
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError) as error:
@@ -136,7 +136,7 @@ def _say(sentences: Sequence[str]) -> None:
 
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
-    """What to learn from, and what to choose the best weights by."""
+    """(the training data, the data for choosing the best weights)."""
     data = kind.read(source, options)
     if validation is not None or options.validation is not None:
         return data, kind.read(validation if validation is not None else options.validation, options)
@@ -159,7 +159,7 @@ def _make(folder: Path) -> None:
 def _train(
     task: Trainable[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool
 ) -> tuple[str, ...]:
-    """The training itself; the best weights are in the folder then. Returns why to doubt the choice of them."""
+    """The training itself, which puts the best weights into the folder. Returns reasons to doubt their choice."""
     options: TrainOptions = task.options
     learned = task.encode(training)
     validated = task.encode(held_out) if held_out is not None else []
@@ -202,7 +202,7 @@ def _train(
             limit_val_batches=None if validated else 0,
             num_sanity_val_steps=0,
             log_every_n_steps=1,
-            reload_dataloaders_every_n_epochs=1,  # the number of batches is another in each epoch
+            reload_dataloaders_every_n_epochs=1,  # the number of batches differs between epochs
             enable_progress_bar=False,
             enable_model_summary=False,
         )
@@ -211,15 +211,15 @@ def _train(
                 f"{held_out.name}: expected at least {shares} examples to validate on, one for each "
                 f"device. Received: {len(validated)}"
             )
-        if not resume and strategies.first():  # nothing is left of a run that is refused before
+        if not resume and strategies.first():  # a run that is refused before this leaves nothing behind
             _make(folder)
             run.write_config(folder, task, training, held_out, remarks)
         if options.compile:
-            task.model.compile(dynamic=True)  # batches have as many lengths as texts do
+            task.model.compile(dynamic=True)  # batches have many lengths, as texts do
         task.train()
         try:
             trainer.fit(task, datamodule=data, ckpt_path=folder / run.LAST if resume else None, weights_only=True)
-        except SystemExit as stopped:  # what Lightning makes of a KeyboardInterrupt
+        except SystemExit as stopped:  # Lightning turns KeyboardInterrupt into it
             if isinstance(stopped.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
@@ -228,14 +228,14 @@ def _train(
 
 def _keep_tensorflow_out() -> None:
     """TensorBoard writes its files without TensorFlow, whose import takes seconds and prints six lines."""
-    name = "tensorboard.compat.notf"  # TensorBoard's own sign to do without
+    name = "tensorboard.compat.notf"  # TensorBoard's own sign to run without TensorFlow
     if "tensorflow" not in sys.modules:
         sys.modules.setdefault(name, types.ModuleType(name))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Lightning says of things that are as they are meant to be."""
+    """Inside, messages and warnings of Lightning about intended settings are suppressed."""
     loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric", "lightning")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -251,8 +251,8 @@ def _quiet() -> Iterator[None]:
 
 
 _MEANT = (
-    r".*does not have many workers",  # examples are in memory, and a resumed run has to draw the same
-    r".*your dataloader is not resumable",  # it is: Examples
+    r".*does not have many workers",  # examples are in memory, and a resumed run must draw the same numbers
+    r".*your dataloader is not resumable",  # Examples is resumable
     r".*isinstance\(treespec, LeafSpec\).*",  # Lightning asks torch in an old way
     r"GPU available but not used",  # the user said so
     r".*torch\.jit\.script_method.* is deprecated",  # torch itself, when it compiles

@@ -1,4 +1,4 @@
-"""Whether a run folder is free, or there. Imports nothing heavy, so that the command can look before anything else."""
+"""Checks whether a run folder exists. Imports nothing heavy, so that the command can check first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONFIG = "config.yaml"
 
 
 def check_new(folder: Path) -> None:
-    """Nothing is overwritten. Raises ArgumentError if the folder holds a run."""
+    """Raise ArgumentError if the folder holds a run: nothing is overwritten."""
     if (folder / CONFIG).exists():
         raise ArgumentError(
             f"{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"
@@ -18,7 +18,7 @@ def check_new(folder: Path) -> None:
 
 
 def check_there(folder: Path) -> None:
-    """Raises CheckpointError if there is no such folder."""
+    """Raise CheckpointError if there is no such folder."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise CheckpointError(

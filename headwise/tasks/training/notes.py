@@ -1,4 +1,4 @@
-"""What a training says of itself when its result is to be doubted: one sentence for each reason, with what to do."""
+"""Notes of a training whose result is unreliable: one sentence for each reason, with advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
     """Why the validation part chooses the best weights badly.
 
     Args:
-        examples: how many the task makes of `held_out`.
+        examples: the number of examples that the task makes from `held_out`.
         by: the column of labels, if there is one.
     """
     found = []
@@ -41,7 +41,7 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
 
 
 def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
-    """That most rows are held out. Validation data of another file may well be more."""
+    """A note if most rows are held out. Validation data of another file may be more."""
     if share <= 0.5 or learned >= held_out:
         return ()
     rows = "1 row is" if learned == 1 else f"{learned} rows are"
@@ -49,7 +49,7 @@ def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
 
 
 def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "min"]]]) -> tuple[str, ...]:
-    """That the model does not beat a baseline, if it is no better in any score. The first such baseline is named."""
+    """A note if the model does not beat a baseline in any score. It names the first such baseline."""
     for name, baseline in scores.baselines.items():
         common = [(score, mode) for score, mode in compared_by if score in scores.values and score in baseline]
         sign = {"max": 1, "min": -1}

@@ -1,4 +1,4 @@
-"""AdamW, with decay where it belongs, and the rise and fall of the learning rate."""
+"""AdamW with weight decay for weights only, and the schedule of the learning rate."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from headwise.tasks.options.train import TrainOptions
 def configure(
     module: nn.Module, options: TrainOptions, steps: int, rates: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The optimiser and the schedule of a module, as Lightning's `configure_optimizers` returns them.
+    """The optimiser and the schedule of a module, in the form of Lightning's `configure_optimizers`.
 
     Args:
-        steps: of the whole training.
-        rates: the highest learning rate of parameters whose names begin so, where it is not that of the options.
+        steps: the steps of the whole training.
+        rates: prefix of parameter names -> their highest learning rate, if it differs from the options.
     """
     parameters = groups(module, options.weight_decay, rates)
-    # A fused step unscales its gradients itself, so that they could not be clipped before it.
+    # A fused step unscales its gradients itself, so they could not be clipped before the step.
     optimizer = AdamW(parameters, lr=options.lr, fused=options.precision != "16-mixed")
     schedule = LambdaLR(optimizer, factor(options.schedule, math.ceil(options.warmup * steps), steps))
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
-    """The parameters that learn, in groups: those that decay, and biases, norms and embeddings, which do not.
+    """The trainable parameters in groups: those with decay; and biases, norms and embeddings, without.
 
-    Those with a learning rate of their own, by `rates`, are groups behind these.
+    Parameters with their own learning rate, by `rates`, are in further groups.
     """
     embeddings = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
     found: dict[tuple[float | None, bool], list[nn.Parameter]] = {}
@@ -48,7 +48,7 @@ def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | 
 
 
 def factor(schedule: str, warmup: int, steps: int) -> Callable[[int], float]:
-    """What the learning rate is multiplied by at a step, from 0: a straight rise over `warmup` steps, then a fall.
+    """The factor on the learning rate at a step, from 0: a linear rise over `warmup` steps, then a fall.
 
     linear and cosine (Loshchilov & Hutter 2017, eq. 5, without restarts) end at 0; inverse_sqrt falls with the root of
     the step (Vaswani et al. 2017, eq. 3).

@@ -1,8 +1,8 @@
-"""Several processes of this machine that do one thing together: started, watched, and ended together.
+"""Processes on this machine that work together: started, watched, and ended together.
 
 Each of them sees what it would see under torchrun, so that there is one way to train in several processes. Lightning's
-own launchers either run the user's script again in each, or need it to be written for them; these begin with what they
-are given and nothing else, so that a script, a notebook and the command are all the same.
+own launchers either run the user's script again in each process, or require a special script; these processes run only
+the given function, so that a script, a notebook and the command work in the same way.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from typing import Any
 from headwise.errors import ArgumentError, HeadwiseError, ParallelError, TrainingError
 from headwise.tasks.training.callbacks.signals import Interrupt
 
-_GRACE = 10.0  # seconds for the others to end by themselves after one has failed
+_GRACE = 10.0  # seconds for the others to end by themselves after one process has failed
 
 
 def together(count: int, function: Callable[..., None], *arguments: Any) -> None:
     """Runs `function(*arguments)` in `count` new processes, and returns when all have ended.
 
-    Ctrl-C goes to all of them; a second one ends them. They end if this process does.
+    Ctrl-C goes to all of them; a second Ctrl-C ends them. They end if this process ends.
 
     Args:
-        function, arguments: are pickled, so what they are made of must stand in a module that can be imported.
+        function, arguments: they are pickled, so their classes and functions must be in a module that can be imported.
 
     Raises:
-        HeadwiseError: what one of them raised.
-        TrainingError: one of them failed, or was killed.
-        ArgumentError: a class or a function of the script or notebook itself.
+        HeadwiseError: the error that one of them raised.
+        TrainingError: a process failed, or was killed.
+        ArgumentError: a class or a function is defined in the script or notebook itself.
     """
     from torch.distributed import TCPStore
 
@@ -46,7 +46,7 @@ def together(count: int, function: Callable[..., None], *arguments: Any) -> None
         folder = Path(name)
         with (folder / "work").open("wb") as file:
             _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump((function, arguments))
-        # This process holds the store that they meet at, so that no port has to be guessed free.
+        # This process has the store at which they meet, so that no free port has to be guessed.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -81,15 +81,15 @@ def _start(folder: Path, rank: int, count: int, port: int) -> subprocess.Popen[b
         return subprocess.Popen(
             [sys.executable, "-m", "headwise.tasks.training.processes", str(folder)],
             env={**os.environ, **{name: str(value) for name, value in {**threads, **seen}.items()}},
-            stdin=subprocess.PIPE,  # says nothing; it closes when this process is gone
-            stdout=None if rank == 0 else log,  # one of them speaks
+            stdin=subprocess.PIPE,  # carries no data; it closes when this process is gone
+            stdout=None if rank == 0 else log,  # only the first one prints
             stderr=None if rank == 0 else log,
-            start_new_session=True,  # the terminal's Ctrl-C comes here, and is passed on once
+            start_new_session=True,  # the terminal's Ctrl-C comes to this process, and is passed on once
         )
 
 
 class _Passed(Interrupt):
-    """A context in which Ctrl-C, and what a cluster sends before it takes the machine back, go to the processes."""
+    """A context in which Ctrl-C, and the signal of a cluster before it takes the machine back, go to the processes."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         super().__init__(waits=True)
@@ -101,7 +101,7 @@ class _Passed(Interrupt):
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Until all have ended, or some time after one has failed."""
+    """Wait until all have ended, or for some time after one has failed."""
     failed_at = None
     while None in (codes := [process.poll() for process in processes]):
         if failed_at is None and any(codes):
@@ -127,19 +127,19 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _raise_what_failed(folder: Path, codes: Sequence[int], *, stopped: bool) -> None:
-    """What one of them raised on purpose, else the failure that came first: others fail because it did.
+    """Raise the headwise error of a process, else the first failure: the others fail because of it.
 
     Args:
-        stopped: whether they were told to.
+        stopped: whether they were told to stop.
     """
     if not any(codes):
         return
     files = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
     errors = [(int(path.stem), pickle.loads(path.read_bytes())) for path in files]
-    # (SIGTERM ends those that still wait for one that has failed.)
+    # (SIGTERM ends processes that still wait for a failed one.)
     killed = [rank for rank, code in enumerate(codes) if code < 0 and code != -signal.SIGTERM and not stopped]
     for _, (error, _) in errors:
-        if error is not None and not (killed and isinstance(error, ParallelError)):  # which others raise, too
+        if error is not None and not (killed and isinstance(error, ParallelError)):  # others raise ParallelError, too
             raise error
     if stopped:
         raise KeyboardInterrupt
@@ -180,7 +180,7 @@ def _leave_group() -> None:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # nothing is ever written: it returns when the pipe closes
+    os.read(0, 1)  # nothing is ever written: this returns when the pipe closes
     os._exit(1)
 
 

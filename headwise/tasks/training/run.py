@@ -1,12 +1,12 @@
-"""The run folder: all that is needed to use a trained task again, or to resume its training.
+"""The run folder: everything that is needed to use a trained task again, or to resume its training.
 
-config.yaml           the task, its options, what it learned from the data besides weights, versions, data, machine
+config.yaml           the task, its options, its state besides weights, versions, data, machine
 weights.safetensors   the best weights
-scores.json           the scores on what was held out, beside trivial baselines
+scores.json           the scores on held-out data, beside trivial baselines
 last.ckpt             the last state of the training, to resume it
 curve.csv, curve.png  the learning curve
-tensorboard/          losses, scores, and what the heads did
-...                   files of the task's own: a tokenizer
+tensorboard/          losses, scores, and numbers of the heads
+...                   the task's own files, such as a tokenizer
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
     """The task of a run folder as it was before its first step, except for its weights.
 
     Raises:
-        CheckpointError: its config.yaml or files are not what this version expects.
+        CheckpointError: its config.yaml or files do not fit this version.
     """
     try:
         return kind.restore(make(kind.options_type, config["options"]), config["state"], folder)
@@ -85,10 +85,10 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
     """config.yaml of a run folder.
 
     Args:
-        kind: the task that it must be a run of; None = any.
+        kind: the task that it must belong to; None = any.
 
     Raises:
-        CheckpointError: no such folder, no config.yaml in it, one that is not a run's, or one of another task.
+        CheckpointError: the folder or its config.yaml is missing, it is not that of a run, or is of another task.
     """
     check_there(folder)
     try:
@@ -108,13 +108,13 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
 def write_config(
     folder: Path, task: Trainable[Any], training: Data, validation: Data | None, remarks: Sequence[str]
 ) -> None:
-    """config.yaml and the files of the task's own, before the first step.
+    """Write config.yaml and the task's own files, before the first step.
 
     Args:
-        remarks: what is to be said of the training data.
+        remarks: notes on the training data.
 
     Raises:
-        FileError: they cannot be written.
+        FileError: the files cannot be written.
     """
     import pytorch_lightning
 
@@ -123,7 +123,7 @@ def write_config(
     config = {
         "task": task.name,
         "options": {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()},
-        "state": json.loads(json.dumps(task.state())),  # YAML then knows every kind in it
+        "state": json.loads(json.dumps(task.state())),  # then YAML knows every type in it
         "data": {"training": _told(training, remarks), "validation": _told(validation)},
         "versions": {
             "headwise": __version__,
@@ -143,7 +143,7 @@ def save_files(task: Trainable[Any], folder: Path) -> None:
     """The files of the task's own.
 
     Raises:
-        FileError: they cannot be written.
+        FileError: the files cannot be written.
     """
     try:
         task.save_files(folder)
@@ -154,20 +154,20 @@ def save_files(task: Trainable[Any], folder: Path) -> None:
 
 
 def write_scores(folder: Path, scores: Scores) -> None:
-    """scores.json.
+    """Write scores.json.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     with writing(folder / SCORES) as part:
         part.write_text(json.dumps(scores.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_scores(folder: Path) -> Scores | None:
-    """What scores.json has; None if there is none, as nothing was held out.
+    """The scores in scores.json; None if the file is missing, because nothing was held out.
 
     Raises:
-        CheckpointError: it cannot be read.
+        CheckpointError: the file cannot be read.
     """
     path = folder / SCORES
     if not path.is_file():
@@ -189,10 +189,10 @@ def check_same(
     """Check that a run can be resumed with these options and data.
 
     Args:
-        names: the options that were given; the others are those of the run anyway.
+        names: the given options; others have the values of the run.
 
     Raises:
-        CheckpointError: an option or the data are others than those that the run began with.
+        CheckpointError: an option or the data differ from those of the run.
     """
     had = make(type(options), config["options"])
     for name in sorted(names - MAY_CHANGE):
@@ -210,7 +210,7 @@ def check_same(
             )
 
 
-# What does not decide what is learned.
+# Options that do not change the result of the training.
 MAY_CHANGE = {
     "time_limit",
     "accelerator",

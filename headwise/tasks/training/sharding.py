@@ -22,21 +22,21 @@ from headwise.nn import DecoderLayer, EncoderLayer
 
 
 class Share(NamedTuple):
-    """Which share of a batch: number `rank` of `world`."""
+    """A share of a batch: number `rank` of `world`."""
 
     rank: int
     world: int
 
 
 def share_of(trainer: Any) -> Share:
-    """What this process takes of each batch. Those that share a sequence take the same examples."""
+    """The share of this process in each batch. Processes that share a sequence take the same examples."""
     rank, world = trainer.global_rank, trainer.world_size
     together = trainer.strategy.sequence_processes if isinstance(trainer.strategy, Replicate) else 1
     return Share(rank // together, world // together)
 
 
 def sequence_mesh(module: LightningModule) -> DeviceMesh | None:
-    """The processes that share a sequence with this one, in a training; None where nobody does."""
+    """The processes that share a sequence with this one, in a training; None if there are none."""
     trainer = module._trainer
     if trainer is None or not (trainer.training or trainer.validating):
         return None
@@ -47,14 +47,14 @@ class Replicate(DDPStrategy):
     """Every process has the whole model; gradients are averaged while they are computed (Li et al. 2020).
 
     Args:
-        sequence_processes: how many neighbours share each sequence.
+        sequence_processes: the number of neighbouring processes that share each sequence.
     """
 
     def __init__(self, sequence_processes: int = 1) -> None:
         # A model may have weights that its task does not use: the pooler of a BERT that marks tokens.
         super().__init__(find_unused_parameters=True)
         self.sequence_processes = sequence_processes
-        self.sequence_mesh: DeviceMesh | None = None  # of this process and those that share its sequences
+        self.sequence_mesh: DeviceMesh | None = None  # this process and those that share its sequences
 
     def setup_environment(self) -> None:
         super().setup_environment()
@@ -68,10 +68,10 @@ class Replicate(DDPStrategy):
         super().configure_ddp()
 
     def _check_start(self) -> None:
-        """Whether all processes have the model of the first.
+        """Check that all processes have the same model as the first.
 
         Raises:
-            TrainingError: they do not: another vocabulary, as their files differ, or other weights.
+            TrainingError: they differ: in the vocabulary, because their files differ, or in the weights.
         """
         module = self.lightning_module
         assert module is not None
@@ -91,12 +91,12 @@ class Replicate(DDPStrategy):
 class FullyShard(Replicate):
     """Every process keeps a share of each weight, of its gradient and of its moments (FSDP; Zhao et al. 2023).
 
-    The weights of a layer are gathered when it computes, and let go after. Those outside of the layers are gathered
-    for a step. Checkpoints are those of one process: whole tensors, written by the first.
+    The weights of a layer are gathered when it computes, and released after. Weights outside of the layers are gathered
+    for a step. Checkpoints are as in one process: whole tensors, written by the first process.
     """
 
     def model_to_device(self) -> None:
-        """Not the whole: `fully_shard` moves a layer at a time, and keeps a share."""
+        """Do not move the whole model: `fully_shard` moves one layer at a time, and keeps a share."""
 
     def configure_ddp(self) -> None:
         self._check_start()
@@ -125,7 +125,7 @@ class FullyShard(Replicate):
             plain.load_state_dict({**state, "state": shares})
 
     def teardown(self) -> None:
-        """Nothing is moved back: the shares are of no use without each other."""
+        """Move nothing back: the shares are useless without each other."""
         assert self.cluster_environment is not None
         assert self.accelerator is not None
         self.cluster_environment.teardown()
@@ -133,7 +133,7 @@ class FullyShard(Replicate):
         self.accelerator.teardown()
 
     def _whole(self, state: Any) -> Any:
-        """The same with whole tensors, on the CPU: in the first process. The others take part, and keep none."""
+        """The same state with whole tensors, on the CPU, in the first process. The others take part, and keep none."""
 
         def gather(value: Any) -> Any:
             if not isinstance(value, DTensor):
@@ -145,7 +145,7 @@ class FullyShard(Replicate):
 
 
 def _shares(kept: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """The state of one parameter with this process's share of what is as large as it: moments, not counts."""
+    """The state of one parameter with this process's share of tensors of the parameter's size: moments, not counts."""
     assert isinstance(parameter, DTensor)
     mesh, placements = parameter.device_mesh, parameter.placements
 

@@ -1,4 +1,4 @@
-"""What the processes of a training have, put together: losses that compare the examples of a batch need all of them."""
+"""Joins the shares of the processes of a training, for losses that compare all examples of a batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.nn.functional import pad
 def of_all_processes(module: LightningModule, x: Tensor) -> Tensor:
     """The rows of every process, one after another, [N, ...]; in a training of one process `x` itself.
 
-    Shares may differ in size, and in their second dimension, which is then filled up with 0. Gradients reach the
-    process that a row is from, summed over the losses of all.
+    Shares may differ in size, and in their second dimension, which is then padded with 0. Gradients reach the
+    process of the row, summed over the losses of all.
     """
     trainer = module._trainer
     if trainer is None or trainer.world_size == 1 or not (trainer.training or trainer.validating):

@@ -1,7 +1,7 @@
-"""How devices, machines and numbers of fewer bits are used: what Lightning's Trainer is told of them.
+"""The arguments of Lightning's Trainer for devices, machines and precision.
 
-Every process sees the whole batch's plan and takes its share, so that a run is the same on any number of processes:
-`ddp` keeps the whole model in each of them, `fsdp` a share of it.
+Every process knows the plan of the whole batch and takes its share, so that a run is the same on any number of
+processes: `ddp` keeps the whole model in each of them, `fsdp` a share of it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from headwise.tasks.training.sharding import FullyShard, Replicate
 
 
 def make(options: TrainOptions) -> dict[str, Any]:
-    """The Trainer's arguments for accelerator, devices, nodes, strategy and precision (that one as a plugin).
+    """The Trainer's arguments for accelerator, devices, nodes, strategy and precision (precision as a plugin).
 
     Raises:
-        ArgumentError: what this machine, or whoever started this process, does not have.
+        ArgumentError: something that this machine, or the launcher of this process, does not have.
     """
     check(options)
     world, accelerator = _world(options), _accelerator(options)
     plugins: list[Any] = [world.environment]
     if options.precision != "32":
-        # The plugin by hand: from the name, Lightning would take bfloat16 where float16 was asked for on a CPU.
+        # The plugin is made here: by name, Lightning would use bfloat16 if float16 is requested on a CPU.
         mixed = MixedPrecision if options.precision == "16-mixed" else _Bfloat16
         plugins.append(mixed(options.precision, accelerator))
     strategy: Any = "auto"
@@ -52,10 +52,10 @@ def make(options: TrainOptions) -> dict[str, Any]:
 
 
 def check(options: TrainOptions) -> None:
-    """Refuses what cannot be done here: before the data are read, as that may take long.
+    """Refuse options that cannot be used here, before the data are read, which may take long.
 
     Raises:
-        ArgumentError: what this machine, or whoever started this process, does not have.
+        ArgumentError: something that this machine, or the launcher of this process, does not have.
     """
     world, accelerator = _world(options), _accelerator(options)
     if (processes := world.devices * world.nodes) % options.sequence_processes:
@@ -86,12 +86,12 @@ def check(options: TrainOptions) -> None:
 
 
 def several(options: TrainOptions) -> bool:
-    """Whether this process has to start others, as several devices are asked for and nobody else started them."""
+    """Whether this process must start others: several devices are requested, and there is no launcher."""
     return devices(options) > 1 and not launched()
 
 
 def devices(options: TrainOptions) -> int:
-    """How many devices this machine uses if nobody started several processes: those that share a sequence, at least."""
+    """The number of devices that this machine uses without a launcher: at least those that share a sequence."""
     return options.sequence_processes if options.devices == 1 else options.devices
 
 
@@ -101,31 +101,31 @@ def launched() -> bool:
 
 
 def first() -> bool:
-    """Whether this process is the one that writes and speaks, of those that were started together."""
+    """Whether this process is the first of those started together, which writes and prints."""
     environment = _launcher()
     return environment is None or environment.global_rank() == 0
 
 
 def meet() -> None:
-    """Wait for all that were started together: what the first wrote is there then."""
+    """Wait for all processes that were started together: then the files of the first exist."""
     if launched() and torch.distributed.is_initialized():
         torch.distributed.barrier()
 
 
 class _Bfloat16(MixedPrecision):
-    """Lightning does not clip before a fused step, as that one may unscale gradients; here no gradient is scaled."""
+    """Allows clipping before a fused step, unlike Lightning: the step unscales no gradients, because none is scaled."""
 
     clip_gradients = Precision.clip_gradients
 
 
 class _World(NamedTuple):
-    devices: int  # of each node
+    devices: int  # the number on each node
     nodes: int
     environment: ClusterEnvironment
 
 
 def _world(options: TrainOptions) -> _World:
-    """How many processes there are, or will be: what a launcher says goes before the options' defaults."""
+    """The numbers of processes, now or later: a launcher takes precedence over the options' defaults."""
     environment = _launcher()
     if environment is None:
         if options.nodes > 1:
@@ -141,16 +141,16 @@ def _world(options: TrainOptions) -> _World:
         nodes, name = int(os.environ["SLURM_NNODES"]), "srun"
         here = environment.world_size() // nodes
     for what, asked, there in (("devices", options.devices, here), ("nodes", options.nodes, nodes)):
-        if asked not in (1, there):  # 1 is the default: then the launcher's number is meant
+        if asked not in (1, there):  # 1 is the default, which means the launcher's number
             raise ArgumentError(f"{what}: {name} started {there}, but {asked} were asked for; leave {what} out")
     return _World(here, nodes, environment)
 
 
 def _launcher() -> ClusterEnvironment | None:
-    """What started this process together with others."""
+    """The launcher that started this process together with others."""
     if TorchElasticEnvironment.detect() and int(os.environ["WORLD_SIZE"]) > 1:
         return TorchElasticEnvironment()
-    # srun alone sets this one. In a batch script without srun there is one process, whatever the job may use.
+    # Only srun sets this variable. In a batch script without srun there is one process, whatever the job may use.
     if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
         if "SLURM_NTASKS_PER_NODE" not in os.environ:
             raise ArgumentError(f"srun: expected a job with --ntasks-per-node. Received: {tasks} tasks without it")

@@ -1,4 +1,4 @@
-"""The weights of a run as safetensors: written whole or not at all, read strictly."""
+"""The weights of a run as safetensors: written completely or not at all, read strictly."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headwise.files import replacing
 
 
 def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors under their names; of tensors that share memory (tied weights) only the first.
+    """Write tensors under their names; if tensors share memory (tied weights), only the first.
 
     Raises:
-        FileError: it cannot be written; what was there before is as it was.
+        FileError: the file cannot be written; an older file stays unchanged.
     """
     kept: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
     for name, tensor in tensors.items():
@@ -25,7 +25,7 @@ def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
     contiguous = {name: tensors[name].detach().cpu().contiguous() for name in kept.values()}
     try:
         with replacing(path) as part:
-            part.write_bytes(save(contiguous))  # save_file makes a file that its owner alone may read
+            part.write_bytes(save(contiguous))  # save_file makes a file that only its owner may read
     except (OSError, SafetensorError) as cause:
         reason = str(cause).rpartition("I/O error: ")[2]
         raise FileError(f"cannot write {path}: {reason}. What was there before is intact") from cause

@@ -32,8 +32,8 @@ const COLOURS = ["paper", "panel", "soft", "line", "ink", "faint", "accent", "ac
 
 export class App {
   // host: the element for the page, already in the document. page: the document is ours, so we use its keys, and its
-  // address stores the state. base: the address of the server, of a live page; first: what such a page begins with if
-  // the address says nothing.
+  // address stores the state. base: the address of the server, of a live page; first: the state with which such a page
+  // begins if the address does not give another one.
   constructor(host, source, { page = false, base = "", first = source.live } = {}) {
     this.host = host;
     this.closing = new AbortController(); // its signal removes listeners outside of the host
@@ -68,13 +68,13 @@ export class App {
     if (this.address) this.sayUnknown(hash);
   }
 
-  // Another address.
+  // Called when the address changes.
   follow(hash) {
     this.state.set(this.within(this.state.read(hash)));
     this.sayUnknown(hash);
   }
 
-  // An address may be of another page, or written by hand.
+  // The address may belong to another page, or be written by hand.
   sayUnknown(hash) {
     const unknown = this.state.unknown(hash, this.state);
     if (unknown.length) this.say(say("The address names what this page does not have: {names}", { names: unknown.join(", ") }));
@@ -90,15 +90,15 @@ export class App {
     this.source.close?.();
   }
 
-  // The same source; the page shows how long its answers take, and its errors.
+  // A source with the same answers; the page shows how long they take, and their errors.
   watch(source) {
     const found = watched(source, { busy: (slow) => this.busy(slow), failed: (error) => this.fail(error) });
     addEventListener("unhandledrejection", found.silence, { signal: this.closing.signal });
     return found;
   }
 
-  // Another run of the same model: of another prompt, or with other edits. If its tokens are the same, the selection
-  // stays. Views that do not follow a new stack by themselves are made anew.
+  // Another run of the same model, with another prompt or other edits. If its tokens are the same, the selection stays.
+  // Views that do not follow a new stack by themselves are made anew.
   replace(source) {
     const tile = this.root.activeElement?.closest?.(".tile");
     const before = this.stack;
@@ -134,7 +134,7 @@ export class App {
     return this.stack.layers[this.state.layer];
   }
 
-  // The views that can show anything in this page; also the chosen one, which may say why it cannot.
+  // The views that can show anything in this page, and the chosen view, which may say why it cannot.
   get shownViews() {
     if (this.able?.source !== this.source) {
       const stacks = this.source.inputs.flatMap((input) => input.stacks);
@@ -144,7 +144,7 @@ export class App {
     return this.Views.filter((View) => View.id === this.state.view || this.able.views.includes(View));
   }
 
-  // The class of the chosen view, and the view itself; null if it has nothing to show.
+  // The class of the chosen view and its object; null if it has nothing to show.
   get View() {
     return this.Views.find(({ id }) => id === this.state.view);
   }
@@ -370,7 +370,7 @@ function beginning({ kind, heads: [head, ...others], row }) {
 
 const sameTokens = (one, other) => one === other || one.labels.join("\0") === other.labels.join("\0");
 
-// Let a stack have the axis of the one before, if its tokens are the same: maps then keep what they show of it.
+// Let a stack use the axis of the previous stack if its tokens are the same: maps then keep what they show of it.
 function keepAxis(before, stack, axis) {
   if (sameTokens(before[axis], stack[axis])) stack[axis] = before[axis];
 }

@@ -1,4 +1,4 @@
-// How a page is opened: its facts are read and its language is chosen; an error is a sentence in its place.
+// Opens a page: reads its facts and chooses its language; an error is shown as a sentence instead of the page.
 
 import { say, speak } from "./words.js";
 

@@ -15,7 +15,7 @@ opened(async (facts, hostOf) => {
   const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
   app.state.on(follow); // for scroll bars and overscroll, which are outside of the host
   follow();
-  // Another language: every sentence is made anew, and the address holds the rest.
+  // When the language changes, every sentence is made anew; the address holds the rest.
   app.state.on((changed) => {
     if (!changed.has("language")) return;
     history.replaceState(null, "", `#${app.state.write()}`);

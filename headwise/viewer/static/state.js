@@ -3,11 +3,11 @@
 import { LANGUAGES } from "./words.js";
 import { read, written as writtenEdits } from "./data/edits.js";
 
-// A kind of field: its value as text, and the value of a text, undefined if it is invalid, as anyone may have written it.
+// A kind of field: its value as text, and the value of a text, undefined if the text is invalid.
 const kind = (read, written = (value) => String(value ?? "")) => ({ read, written });
 const choice = (...values) => ({ ...kind((text) => (values.includes(text) ? text : undefined)), values });
 const NUMBER = kind((text) => (places(text)?.length === 1 ? Number(text) : undefined));
-const NAME = kind((text) => text); // the app knows which there are
+const NAME = kind((text) => text); // the app knows which names exist
 const FLAG = kind((text) => (["true", "false"].includes(text) ? text === "true" : undefined));
 const PROMPT = kind((text) => (text.trim() ? text : undefined));
 const EDITS = kind(read, writtenEdits);
@@ -48,7 +48,7 @@ const FIELDS = {
   sink: ["sink", false, FLAG], // hide the sink's columns
   threshold: ["threshold", 0, SHARE], // smaller weights are not drawn
   theme: ["theme", "auto", choice("auto", "light", "dark")],
-  language: ["lang", null, choice(...Object.keys(LANGUAGES))], // null: that of the writer of the file, or of the browser
+  language: ["lang", null, choice(...Object.keys(LANGUAGES))], // null: that of the file's writer, or of the browser
   stat: ["stat", null, NAME],
   sort: ["sort", "layers", choice("layers", "down", "up")],
   level: ["level", "tokens", choice("tokens", "words", "sentences")],
@@ -57,20 +57,20 @@ const FIELDS = {
   other: ["other", null, OTHER], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side", choice("side", "difference")],
   flow: ["flow", "rollout", choice("rollout", "relevance")],
-  overlay: ["overlay", "cells", choice("cells", "smooth")], // of the Image view; also the next one
+  overlay: ["overlay", "cells", choice("cells", "smooth")], // the Image view uses this field and the next one
   over: ["over", "heads", choice("heads", "rollout")], // what lies over the image
   bands: ["bands", "each", choice("each", "alike")], // of the Flow view: one colour scale for each layer
   strip: ["strip", true, FLAG], // the heads at the side
   hints: ["hints", true, FLAG], // what to look at first
-  prompt: ["prompt", null, PROMPT], // of a live page; also the next two
+  prompt: ["prompt", null, PROMPT], // a live page uses this field and the next two
   edits: ["edits", [], EDITS], // heads that are off and edges that are blocked (data/edits.js)
   after: ["after", null, NUMBER], // the token after which the next one is predicted; null = the last
 };
 
-// The values of a field that has a few.
+// The values of a field that has only a few.
 export const valuesOf = (field) => FIELDS[field][2].values;
 
-// What an opening selects. An address that names one of them says itself what is selected.
+// The fields that an opening selects. An address that names one of them replaces the opening.
 const SELECTION = ["input", "stack", "layer", "head", "row", "col", "pinRow", "pinCol"];
 
 export class State {
@@ -86,7 +86,7 @@ export class State {
     Object.assign(this, this.#first, this.#opening);
   }
 
-  // The opening of another run.
+  // Set the opening of another run.
   openWith(opening) {
     this.#opening = opening ?? {};
   }
@@ -129,7 +129,7 @@ export class State {
     return found;
   }
 
-  // What an address says and the page does not show: names that no field has, and values that `found` has not.
+  // The parts of an address that the page does not show: names that no field has, and values that `found` lacks.
   unknown(hash, found) {
     const fields = new Map(Object.entries(FIELDS).map(([field, [name]]) => [name, field]));
     const isShown = ([name, text]) => {

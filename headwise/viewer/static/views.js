@@ -11,7 +11,7 @@ import { NeuronView } from "./views/neuron.js";
 import { SurfaceView } from "./views/surface.js";
 import { TextView } from "./views/text.js";
 
-// Of a small output in a notebook, which has no tabs and shows one of these.
+// The views of a small output in a notebook, which has no tabs and shows one of these.
 export const SMALL = [MapsView, LinesView];
 
 export const VIEWS = [ModelView, HeadView, LinesView, TextView, NeuronView, SurfaceView, CompareView, FlowView, ImageView];

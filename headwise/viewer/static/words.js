@@ -19,7 +19,7 @@ export function speak(wanted) {
   return (language = found);
 }
 
-// The language that is spoken, and the next one, to which a reader may switch.
+// The current language, and the next one, to which a reader may switch.
 export function spoken() {
   return language;
 }
@@ -32,7 +32,7 @@ export function otherLanguage() {
 // A whole number: 1,048,576.
 export const whole = (number) => number.toLocaleString("en");
 
-// What was said in English for want of a translation: a test asks for it.
+// The sentences that stayed English for lack of a translation: a test reads them.
 export const untranslated = new Set();
 
 // A sentence in the reader's language, with {name} replaced by its value.

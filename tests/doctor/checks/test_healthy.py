@@ -103,6 +103,7 @@ SLOW = (
     *("ours, alibi", "ours, scale 1", "ours, softcap", "ours, encoder", "ours, decoder", "torch, encoder"),
     *("bert, sdpa", "gpt2, eager", "llama, sdpa", "vit, eager", "t5, sdpa", "deepseek, eager"),
     *("x-transformers, causal", "x-transformers, grouped and fused"),
+    *("ours, encoder layer", "ours, decoder layer", "torch, decoder layer", "bert, eager", "vit, sdpa"),
 )
 
 

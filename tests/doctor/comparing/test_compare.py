@@ -127,7 +127,7 @@ def test_hugging_face_layers_as_peers(peer: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed")
-@pytest.mark.parametrize("mine", [Separate, Einsum])
+@pytest.mark.parametrize("mine", [Separate, pytest.param(Einsum, marks=pytest.mark.slow)])
 def test_keras_as_a_peer(mine: type[nn.Module]) -> None:
     found = compare(mine(), "keras")
     assert_same(found)

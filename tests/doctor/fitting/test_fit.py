@@ -217,7 +217,9 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize(
+    "pair", [pytest.param(pair, marks=pytest.mark.slow if i % 4 else ()) for i, pair in enumerate(PAIRS)], ids="+".join
+)
 def test_two_mistakes_are_named(pair: tuple[str, str]) -> None:
     found = diagnosed(Attention(wrong=pair))
     plain = sorted(d.name for d in found.deviations if not d.name.startswith("mask"))

@@ -44,7 +44,10 @@ def test_it_finds_what_is_found_without() -> None:
     assert (alone.subject, alone.understood, alone.where) == (together.subject, together.understood, together.where)
 
 
-@pytest.mark.parametrize(("name", "line"), [("Loops", "x = x + 1"), ("Deaf", "time.sleep(0.1)")])
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [pytest.param("Loops", "x = x + 1", marks=pytest.mark.slow), ("Deaf", "time.sleep(0.1)")],
+)
 def test_a_module_that_hangs(name: str, line: str) -> None:
     """One can be interrupted; the other refuses to be, and is ended."""
     finding = only(isolated(name, timeout=1.0), "hangs")
@@ -84,6 +87,7 @@ def test_a_module_that_eats_memory(name: str, line: str) -> None:
     assert finding.where.line == line_of(line)
 
 
+@pytest.mark.slow
 def test_a_file_that_hangs(folder: Path) -> None:
     (folder / "odd.py").write_text("while True:\n    pass\n", encoding="utf-8")
     finding = only(isolated("A", timeout=0.5), "hangs")
@@ -110,6 +114,7 @@ def test_what_it_starts_is_ended_with_it(folder: Path) -> None:
     assert not any(map(_runs, stats))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only its process group is known")
 def test_the_memory_of_all_that_it_starts_counts(folder: Path) -> None:
     code = "x = bytearray(700_000_000); import time; time.sleep(1000)"
@@ -135,6 +140,7 @@ def test_bad_input_is_a_sentence_as_without() -> None:
         isolated("Healty")
 
 
+@pytest.mark.slow
 def test_a_result_that_the_doctor_did_not_write(folder: Path) -> None:
     """The code can write where the doctor does; what it writes is not taken for a diagnosis."""
     (folder / "odd.py").write_text(

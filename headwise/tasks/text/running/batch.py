@@ -12,13 +12,13 @@ from headwise.tasks.text.searches import Asked
 from headwise.tasks.text.steps import Written
 from headwise.tasks.text.writing import Writing
 
-MEMORY_TOKENS = 16384  # of the texts of a batch, each as long as the longest
+MEMORY_TOKENS = 16384  # tokens of the texts of a batch, each as long as the longest
 
 Answer = TypeVar("Answer")
 
 
 class RunningBatch(Generic[Answer]):
-    """What a model writes for several texts, each as `predict` writes it alone.
+    """Writes several texts side by side, each with the same result as `predict` for it alone.
 
     >>> batch = task.running(32)
     >>> ticket = batch.add(task.read_row({"text": "Two dogs play."}))
@@ -26,15 +26,15 @@ class RunningBatch(Generic[Answer]):
     ...     for ticket, answer in batch.step():
     ...         print(ticket, answer)
 
-    Continuous batching (Yu et al. 2022, Orca, section 3.2): texts that are added wait for the next step only, and one
-    that ends makes room at once. The pass of a step holds all texts; no text changes what another one gets, beyond the
-    rounding of float32 in matrix products of other sizes.
+    Continuous batching (Yu et al. 2022, Orca, section 3.2): a text that is added waits only for the next step, and a
+    text that ends makes room at once. The pass of a step has all texts; no text changes the result of another one,
+    beyond the rounding of float32 in matrix products of other sizes.
 
     Args:
-        begin: makes a `Writing` without texts, of a model that texts join at any step.
-        read: turns what `add` is given into what is to be written.
-        answer: makes the answer, from what `add` was given and what was written for it.
-        most: texts at a time; more wait.
+        begin: makes an empty `Writing` of a model that texts can join at any step.
+        read: turns the argument of `add` into the text to write.
+        answer: makes the answer from the argument of `add` and the written text.
+        most: the most texts at a time; others wait.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class RunningBatch(Generic[Answer]):
         self._texts: list[tuple[int, Any, Asked]] = []
 
     def __len__(self) -> int:
-        """Texts that have no answer yet."""
+        """The number of texts that have no answer yet."""
         return len(self._waiting) + len(self._texts)
 
     def add(self, asked: Any) -> int:
         """Write one more text, from the next step on.
 
         Args:
-            asked: as `Task.read_row` gives it.
+            asked: the result of `Task.read_row`.
 
         Returns:
             The ticket that `step` returns with the answer.
@@ -72,7 +72,7 @@ class RunningBatch(Generic[Answer]):
 
     @torch.inference_mode()
     def cancel(self, ticket: int) -> None:
-        """Forget a text: `step` does not return its ticket any more. One that is not there is ignored."""
+        """Forget a text: `step` does not return its ticket any more. An unknown ticket is ignored."""
         self._waiting.pop(ticket, None)
         if any(ticket == each for each, *_ in self._texts):
             self._leave([i for i, (each, *_) in enumerate(self._texts) if each == ticket])
@@ -82,8 +82,8 @@ class RunningBatch(Generic[Answer]):
         """Let texts that wait join, and write one more token in each.
 
         Returns:
-            The tickets of the texts that have ended, each with its answer, or with the error that it ran into. An
-            error that belongs to no single text ends them all; those that wait are not touched.
+            The tickets of the texts that have ended, each with its answer, or with its error. An
+            error that belongs to no single text ends all texts in the batch; waiting texts are not affected.
         """
         done = self._join()
         if not self._texts:
@@ -105,7 +105,7 @@ class RunningBatch(Generic[Answer]):
             return error
 
     def _join(self) -> list[tuple[int, Answer | Exception]]:
-        """Let as many texts join as there is room for. Returns those that cannot be read, with their errors."""
+        """Let as many texts join as there is room. Returns the texts that cannot be read, with their errors."""
         longest = max((len(asked.source) for *_, asked in self._texts), default=0)
         new: list[tuple[int, Any, Asked]] = []
         while self._waiting and len(self._texts) + len(new) < self._most:
@@ -126,7 +126,7 @@ class RunningBatch(Generic[Answer]):
         except Exception as error:
             if len(new) == 1:
                 return [(new[0][0], error)]
-            return [each for one in new for each in self._begin([one])]  # only the one that cannot be read fails
+            return [each for one in new for each in self._begin([one])]  # only the text that cannot be read fails
         self._texts += new
         return []
 

@@ -1,4 +1,4 @@
-"""`KeyValues`: the keys and values of every layer, of texts that differ in length and come and go.
+"""`KeyValues`: the keys and values of every layer, for texts of different lengths that come and go.
 
 Dimension letters: L layers, N texts, S slots, w hypotheses of each text, G heads, D head dimension.
 """
@@ -14,9 +14,9 @@ SPARE_SLOTS = 32
 
 
 class KeyValues:
-    """Keys and values [L, N, S, w, G, D]; those of a text begin at slot 0, and what lies behind its last one is finite.
+    """Keys and values [L, N, S, w, G, D]; a text begins at slot 0, and numbers after its last slot are finite.
 
-    Buffers have room for more texts and more slots, and double when it is used up.
+    Buffers have room for more texts and more slots, and double when they are full.
 
     Args:
         layers, width, heads, dim: L, w, G, D.
@@ -29,11 +29,11 @@ class KeyValues:
 
     @property
     def slots(self) -> int:
-        """S, for which there is room."""
+        """S, the number of slots for which there is room."""
         return self.keys.shape[2]
 
     def make_room(self, texts: int, slots: int) -> None:
-        """Room for so many texts of so many slots."""
+        """Make room for so many texts of so many slots."""
         layers, had, held, *rest = self.keys.shape
         if texts <= had and slots <= held:
             return
@@ -46,12 +46,12 @@ class KeyValues:
             setattr(self, name, new)
 
     def clear(self, first: int, past: int) -> None:
-        """Before other texts take these places: a NaN that is left there would reach them past every mask."""
+        """Clear places before other texts use them: a remaining NaN would reach these despite every mask."""
         self.keys[:, first:past].zero_()
         self.values[:, first:past].zero_()
 
     def write(self, layer: int, k_NwGD: Tensor, v_NwGD: Tensor, slots_N: Tensor) -> None:
-        """One more token of each hypothesis of the first N texts, at the slot of the text."""
+        """Write one more token of each hypothesis of the first N texts, at the slot of the text."""
         texts = torch.arange(len(slots_N), device=slots_N.device)
         self.keys[layer][texts, slots_N] = k_NwGD
         self.values[layer][texts, slots_N] = v_NwGD
@@ -62,7 +62,7 @@ class KeyValues:
         return k, v
 
     def move(self, order: Sequence[int], slots: int) -> None:
-        """Text i becomes what text order[i] was, whose slots these are; only those move that stand elsewhere."""
+        """Text i becomes the old text order[i], which has these slots; only texts that change their place are moved."""
         for to, out_of in enumerate(order):
             if to != out_of:
                 self.keys[:, to, :slots] = self.keys[:, out_of, :slots]

@@ -1,8 +1,8 @@
-"""One token more for texts of different lengths: the passes of a decoder through its layers.
+"""Passes of a decoder through its layers, with one more token for texts of different lengths.
 
-Hypotheses of one text share its source, whose keys are kept once, and its past: each knows which of them wrote every
-slot of it, so that a beam search moves no keys when it goes on. What the native kernels have is computed by them
-(`models.packed_decoder`), the rest by the parts of the modules; the numbers are those of the modules' `forward`.
+Hypotheses of one text share its source, whose keys are kept once, and its past: each hypothesis knows which of them
+wrote every slot, so that a beam search need not move keys. Supported parts are computed by the native kernels
+(`models.packed_decoder`), the rest by the modules; the numbers are those of the modules' `forward`.
 Dimension letters: N texts, w hypotheses of each, M model, H heads, D head dimension, S slots, K source tokens,
 V vocabulary.
 """
@@ -31,11 +31,11 @@ from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer
 from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.running.key_values import KeyValues
 
-NATIVE_KEYS = 64  # with fewer keys, what a call costs beside its arithmetic decides
+NATIVE_KEYS = 64  # with fewer keys, the fixed cost of a call decides
 
 
 class _Sources:
-    """What the texts read first, for cross-attention, in each layer."""
+    """The sources of the texts, for cross-attention, in each layer."""
 
     def __init__(self, layers: Sequence[DecoderLayer], like: Tensor) -> None:
         self._cross = [layer.cross_attention for layer in layers]
@@ -44,15 +44,15 @@ class _Sources:
         self.held = KeyValues(len(layers), 1, first.num_kv_heads, first.head_dim, like)
         self.lengths_N = torch.zeros(0, dtype=torch.int64, device=like.device)
         self.longest = 0
-        self.bias = like.new_zeros(0, 1, 1, 0)  # [N, 1, 1, K]: where a source ends
+        self.bias = like.new_zeros(0, 1, 1, 0)  # [N, 1, 1, K]: masks the end of a source
 
     def join(self, memory_TM: Tensor, real_NK: Tensor, packed: Weights | None) -> None:
-        """More texts, behind those that are there.
+        """Append more texts.
 
         Args:
-            memory_TM: of all their tokens, text by text.
-            real_NK: bool, where these stand.
-            packed: the projection to keys and values of all layers; None = that of the modules.
+            memory_TM: the memory of all their tokens, text by text.
+            real_NK: bool, True = a token.
+            packed: the projection to keys and values of all layers; None = by the modules.
         """
         begun, (texts, longest) = len(self.lengths_N), real_NK.shape
         self.held.make_room(begun + texts, longest)
@@ -74,7 +74,7 @@ class _Sources:
         self._see(self.lengths_N[list(order)])
 
     def packed(self) -> Source:
-        """As the native kernels read them."""
+        """The sources for the native kernels."""
         return Source(self.held.keys.flatten(3), self.held.values.flatten(3), self.lengths_N)
 
     def _see(self, lengths_N: Tensor) -> None:
@@ -87,10 +87,10 @@ class _Decoder:
     """The layers of a decoder, and the tokens that each text has read.
 
     Args:
-        stack: the layers, with norms before their branches, and the norm behind them.
-        table: [V, M], of the logits.
+        stack: the layers, with norms before their branches, and the norm after them.
+        table: the table of the logits, [V, M].
         width: w.
-        sources: of layers with cross-attention.
+        sources: the sources, for layers with cross-attention.
     """
 
     def __init__(self, stack: nn.Module, table: Tensor, width: int, sources: _Sources | None = None) -> None:
@@ -101,17 +101,17 @@ class _Decoder:
         first = _own_attention(self.layers[0])
         self.held = KeyValues(len(self.layers), width, first.num_kv_heads, first.head_dim, table)
         self.places_N = torch.zeros(0, dtype=torch.int64, device=table.device)  # tokens read by each text
-        self.longest = 0  # of them
-        self._past_NwS = torch.zeros(0, width, 0, dtype=torch.int64, device=table.device)  # who wrote each slot
+        self.longest = 0  # the most of these
+        self._past_NwS = torch.zeros(0, width, 0, dtype=torch.int64, device=table.device)  # writer of each slot
         self._own_w = torch.arange(width, device=table.device)
 
     @property
     def texts(self) -> int:
-        """N"""
+        """N, the number of texts."""
         return len(self.places_N)
 
     def begin(self, read: Sequence[int], writer: Writer | None) -> None:
-        """New texts, which have read so many tokens. From now on the native `writer` writes all, if there is one."""
+        """Add texts that have read so many tokens. From now on the native `writer` writes all, if there is one."""
         begun = self.texts
         self._make_room(begun + len(read), max(self.longest, *read) + 1)
         self.held.clear(begun, begun + len(read))
@@ -135,11 +135,11 @@ class _Decoder:
         past_NwS.copy_(past_NwS.gather(1, parents_Nw[..., None].expand_as(past_NwS)))
 
     def logits(self, x_NwM: Tensor) -> Tensor:
-        """Logits [N, w, V] behind one token more in each hypothesis."""
+        """Logits [N, w, V] after one more token in each hypothesis."""
         return self._step(x_NwM, None if self._packed is None else self._packed.logits, self.table)
 
     def hidden(self, x_NwM: Tensor) -> Tensor:
-        """Hidden states [N, w, M] of one token more in each hypothesis."""
+        """Hidden states [N, w, M] of one more token in each hypothesis."""
         return self._step(x_NwM, None if self._packed is None else self._packed.hidden, None)
 
     def _step(self, x_NwM: Tensor, native: Callable[..., Tensor] | None, table: Tensor | None) -> Tensor:
@@ -189,7 +189,7 @@ class _Decoder:
         return x_NwM if self.norm is None else self.norm(x_NwM)
 
     def read(self, text: int, x_1SM: Tensor) -> None:
-        """The first S tokens of a text that has begun, which has one hypothesis."""
+        """Read the first S tokens of a text that has begun, with one hypothesis."""
         size = x_1SM.shape[1]
         ids_S = torch.arange(size, device=x_1SM.device)
         for i, layer in enumerate(self.layers):
@@ -205,14 +205,14 @@ class _Decoder:
 
 
 class Translating:
-    """An encoder-decoder: `Pass`. A text is a source; its first token is `begin`."""
+    """The `Pass` of an encoder-decoder. A text is a source; its first token is `begin`."""
 
     def __init__(self, model: EncoderDecoder, width: int, begin: int) -> None:
         self.model, self._begin = model, begin
         table, stack = model.target_embedding.weight, model.decoder
         self._sources = _Sources(list(stack.layers), table)  # type: ignore[arg-type]
         self._decoder = _Decoder(stack, table, width, self._sources)
-        self._copied: list[tuple[Tensor, Tensor]] = []  # ids [K] and memory [K, M] of each, for a model that copies
+        self._copied: list[tuple[Tensor, Tensor]] = []  # ids [K] and memory [K, M] of each source, if the model copies
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         model, device = self.model, self._decoder.places_N.device
@@ -252,14 +252,14 @@ class Translating:
 
 
 class Continuing:
-    """A decoder-only model, without beams: `Pass`. A text is what it reads first."""
+    """The `Pass` of a decoder-only model, without beams. A text is the beginning that it reads first."""
 
     def __init__(self, model: CausalLanguageModel) -> None:
         self.model = model
         self._decoder = _Decoder(model.decoder, model.embedding.weight, 1)
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """All but the last token of each is read at once, alone, so that a long one pads no others."""
+        """All but the last token of each text are read at once, each text alone, so that none is padded."""
         begun, device = self._decoder.texts, self._decoder.places_N.device
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
@@ -270,7 +270,7 @@ class Continuing:
                 if x_1SM.shape[1]:
                     self._decoder.read(begun + text, x_1SM)
         except BaseException:
-            self._decoder.keep(range(begun))  # none of them has joined
+            self._decoder.keep(range(begun))  # so that none of them has joined
             raise
         return torch.tensor([source[-1] for source in sources], device=device)
 
@@ -295,7 +295,7 @@ def _own_norm(layer: DecoderLayer | EncoderLayer) -> nn.Module:
 
 
 def _bias(hidden_NwS: Tensor, dtype: torch.dtype) -> Tensor:
-    """-inf where a slot is not to be seen, [N, 1, w, S]."""
+    """The mask of slots: -inf for slots that must not be seen, [N, 1, w, S]."""
     zeros = torch.zeros(hidden_NwS.shape, dtype=dtype, device=hidden_NwS.device)
     return zeros.masked_fill_(hidden_NwS, -math.inf)[:, None]
 

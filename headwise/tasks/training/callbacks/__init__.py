@@ -1,1 +1,1 @@
-"""What happens beside the steps of a training, a file each: saving, stopping, telling, drawing."""
+"""Callbacks beside the steps of a training, one per file: saving, stopping, reporting, drawing."""

@@ -1,4 +1,4 @@
-"""An exponential mean of the weights over the steps, which is what is validated and saved."""
+"""An exponential mean of the weights over the steps, which are validated and saved."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-WARMUP = 10  # steps: the mean of the first ones is that of few weights
+WARMUP = 10  # steps: the first means are over few weights
 
 
 class Averaging(Callback):
     """Polyak & Juditsky 1992; the decay of step n is min(decay, n / (n + 10)), so that the first weights are forgotten.
 
-    It stands behind `Best` among the callbacks: what is saved when a validation ends is the mean.
+    It comes after `Best` among the callbacks, so that the mean is saved when a validation ends.
     """
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
-        self.means: list[Tensor] = []  # of the parameters, in their order
+        self.means: list[Tensor] = []  # the means of the parameters, in their order
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         parameters = list(pl_module.parameters())
-        held = self.means or parameters  # a resumed run has them
+        held = self.means or parameters  # a resumed run has means already
         self.means = [x.detach().to(p.device, copy=True) for x, p in zip(held, parameters, strict=True)]
 
     @torch.no_grad()

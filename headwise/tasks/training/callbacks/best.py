@@ -1,4 +1,4 @@
-"""The best weights so far, in a file; and no more training when there have been none for long."""
+"""The best weights so far, in a file; and an end of the training when there were none for long."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Best(Callback):
     """Writes the weights after each validation that is better than all before; without validation, after each epoch.
 
     Args:
-        path: of the weights.
-        by: the name of a logged score, and whether more of it is better; None = the latest are the best.
-        patience: how many epochs without better ones end the training; 0 = any number.
-        averaging: what has the weights to save, if they are not the module's own.
+        path: the file of the weights.
+        by: the name of a logged score, and whether higher is better; None = the latest weights are the best.
+        patience: the number of epochs without better weights that ends the training; 0 = no limit.
+        averaging: the callback with the weights to save, if they are not the module's own.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Best(Callback):
         self.path, self.by, self.patience, self.averaging = path, by, patience, averaging
         self.score: float | None = None
         self.loss = float("inf")  #: validation loss of the best weights, which decides between equal scores
-        self.epoch = 0  #: of the best weights, from 1
+        self.epoch = 0  #: the epoch of the best weights, from 1
         self.waited = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -66,7 +66,7 @@ class Best(Callback):
 
     def _save(self, trainer: Trainer) -> None:
         self.epoch = trainer.current_epoch + 1
-        tensors = trainer.strategy.lightning_module_state_dict()  # of all processes, gathered
+        tensors = trainer.strategy.lightning_module_state_dict()  # gathered from all processes
         if trainer.is_global_zero:
             save_weights(tensors, self.path)
 

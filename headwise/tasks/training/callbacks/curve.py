@@ -1,4 +1,4 @@
-"""The learning curve of a run: rows as it goes, kept through a resume, in curve.csv and curve.png."""
+"""The learning curve of a run: its rows, kept when a run is resumed, in curve.csv and curve.png."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pytorch_lightning import Callback, Trainer
 
 from headwise.tasks.training import curve
 
-_POINTS = 20  # of the training loss in each epoch
+_POINTS = 20  # points of the training loss in each epoch
 
 
 class Curve(Callback):
-    """Keeps the mean training loss of each twentieth of an epoch, and what each validation logs.
+    """Keeps the mean training loss of each twentieth of an epoch, and the scores that each validation logs.
 
     Args:
-        folder: where curve.csv and curve.png go; None = nowhere.
-        by: the score that the best weights are chosen by.
+        folder: the folder of curve.csv and curve.png; None = they are not written.
+        by: the score by which the best weights are chosen.
     """
 
     def __init__(self, folder: Path | None, by: str | None) -> None:
         self.folder, self.by = folder, by
         self.rows: list[curve.Row] = []
-        self.epoch_loss = float("nan")  #: the mean over the epoch that ended last
+        self.epoch_loss = float("nan")  #: the mean loss of the last finished epoch
         self._sums = {"point": [0.0, 0.0], "epoch": [0.0, 0.0]}
         self._rate = 0.0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step; at its end it is that of the next
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step; later it is that of the next
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         for sums in self._sums.values():
@@ -47,7 +47,7 @@ class Curve(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         self.epoch_loss = self._mean("epoch")
         scores = {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
-        if not self.rows or self.rows[-1].step != trainer.global_step:  # out of time between two points
+        if not self.rows or self.rows[-1].step != trainer.global_step:  # the time is over between two points
             done = trainer.fit_loop.epoch_loop.batch_progress.current.ready / trainer.num_training_batches
             self.rows.append(
                 curve.Row(trainer.current_epoch + done, trainer.global_step, self._mean("point"), self._rate)

@@ -15,10 +15,10 @@ from headwise.tasks.options.train import TrainOptions
 def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None:
     """
     Args:
-        total: the sum of the losses of a batch, over all processes, so that all of them stop.
+        total: the sum of the losses of a batch, over all processes, so that all processes stop.
 
     Raises:
-        TrainingError: it is NaN or infinite; says in which epoch and batch, and what to try.
+        TrainingError: the sum is NaN or infinite; the message has the epoch, the batch, and what to try.
     """
     if not torch.isfinite(total):
         batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
@@ -28,7 +28,7 @@ def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None
 
 
 class FiniteValidation(Callback):
-    """Gradients that are not finite show one step later: after the last step of an epoch, in its validation."""
+    """Checks each validation, which shows gradients of an epoch's last step that are not finite."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         total = trainer.callback_metrics.get("validation_loss")

@@ -1,4 +1,4 @@
-"""last.ckpt, from which a run can be resumed: written after each epoch, and where the run is told to stop."""
+"""last.ckpt, from which a run can be resumed: written after each epoch, and where the run is stopped."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from headwise.tasks.training.callbacks.signals import Interrupt
 
 
 class Last(Checkpoint):
-    """Saves after each epoch, and stops after a step when it was interrupted or its time is up.
+    """Saves after each epoch, and stops after a step when the run was interrupted or its time is over.
 
-    In the last step of an epoch it waits for the validation, so that the epoch ends as it would have.
+    In the last step of an epoch it waits for the validation, so that the epoch ends normally.
 
     Args:
-        path: of the checkpoint; None = nothing is saved.
-        minutes: how long to train; then the weights are validated, and the run ends as if it had been its last epoch,
-            and says how to resume it.
+        path: the file of the checkpoint; None = nothing is saved.
+        minutes: the time of training; then the weights are validated, and the run ends as after its last epoch,
+            with a message on how to resume it.
     """
 
     def __init__(self, path: Path | None, interrupt: Interrupt, minutes: float | None) -> None:
         self.path, self.interrupt, self.minutes = path, interrupt, minutes
-        self.out_of_time = ""  # after what it ended for that
+        self.out_of_time = ""  # the time after which the run ended for this reason
         self._deadline = float("inf")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -52,7 +52,7 @@ class Last(Checkpoint):
         self.out_of_time, trainer.should_stop = where, True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        if self.out_of_time:  # saved in the middle of the epoch, where it will resume
+        if self.out_of_time:  # saved in the middle of the epoch, where the run will resume
             return
         self._save(trainer)
         if trainer.current_epoch + 1 == trainer.max_epochs:
@@ -74,7 +74,7 @@ class Last(Checkpoint):
         return self.minutes is not None and self._any(trainer, time.monotonic() >= self._deadline)
 
     def _any(self, trainer: Trainer, here: bool) -> bool:
-        """Whether it is so in any process: they have to stop after the same step."""
+        """Whether `here` is true in any process: all must stop after the same step."""
         return trainer.strategy.reduce_boolean_decision(here, all=False) if trainer.world_size > 1 else here
 
     def _save(self, trainer: Trainer) -> None:
@@ -93,7 +93,8 @@ class AtomicCheckpoints(TorchCheckpointIO):
     """Lightning's checkpoints, written beside their target and renamed: a full disk leaves the old one intact."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        # Made in memory first: torch's own writer ends the process in some versions when the disk is full.
+        # The checkpoint is made in memory first: torch's own writer ends the process in some versions when the disk is
+        # full.
         written = io.BytesIO()
         torch.save(checkpoint, written)
         path = Path(path)

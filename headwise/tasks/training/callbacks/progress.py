@@ -1,4 +1,4 @@
-"""What a person sees of a training: a line for each epoch, and on a terminal a bar below them."""
+"""The output of a training for people: a line for each epoch, and on a terminal a bar below."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from headwise.tasks.training.callbacks.best import Best
 from headwise.tasks.training.callbacks.curve import Curve
 
-_EVERY = 0.2  # seconds between two looks at the loss, for which a GPU has to wait
+_EVERY = 0.2  # seconds between two readings of the loss, for which a GPU has to wait
 
 
 class Telling(Callback):
-    """Prints on standard error, on the first process alone.
+    """Prints on standard error, only in the first process.
 
     Args:
-        curve, best: which have the losses, and the best epoch.
+        curve, best: the callbacks with the losses and the best epoch.
     """
 
     def __init__(self, curve: Curve, best: Best) -> None:
@@ -30,7 +30,7 @@ class Telling(Callback):
         self._began = self._shown = 0.0
         self._trained: float | None = None  # seconds until the validation began
         self._tokens = 0
-        self._batches = range(0)  # of this epoch that were run here
+        self._batches = range(0)  # the batches of this epoch that were run here
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.is_global_zero and self._console.is_terminal:
@@ -94,7 +94,7 @@ class Telling(Callback):
         )
 
     def _part(self, batches: int | float) -> str:
-        """Which part of the epoch was run here, if not all of it; its loss is that from its beginning."""
+        """The part of the epoch that was run here, if not all of it; the loss is from the beginning of the epoch."""
         resumed = f", resumed after batch {self._batches.start}" if self._batches.start else ""
         return resumed + (f", up to batch {self._batches.stop} of {batches}" if self._batches.stop < batches else "")
 

@@ -1,4 +1,4 @@
-"""Every step begins with a seed of its own, so that its dropout does not depend on what ran before it."""
+"""Gives every step its own seed, so that its dropout does not depend on earlier steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytorch_lightning import Callback, Trainer
 
 
 class Seeding(Callback):
-    """Seeds torch by the run's seed, the step and the process: a resumed run draws what the whole one would have."""
+    """Seeds torch by the run's seed, the step and the process: a resumed run draws the same numbers as a whole one."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -18,7 +18,7 @@ class Seeding(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         of_this_step = np.random.SeedSequence((self.seed, trainer.global_step, trainer.global_rank))
         number = int(of_this_step.generate_state(1)[0])
-        # Not torch.manual_seed: where no GPU is in use it queues a call, with its traceback, for each that may come.
+        # Not torch.manual_seed: without a GPU in use it queues a call, with a traceback, for each possible GPU.
         torch.default_generator.manual_seed(number)
         device = pl_module.device.type
         if device != "cpu":

@@ -1,4 +1,4 @@
-"""Ctrl-C once: the step that is going on is finished and saved. Twice: the training stops at once."""
+"""Ctrl-C once: the current step is finished and saved. Twice: the training stops at once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # SIGTERM: what a cluster sends before it takes the machine back
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # SIGTERM: sent by a cluster before it takes the machine back
 
 
 class Interrupt:
-    """A context in which the first signal only sets `asked`. Afterwards the handlers are what they were before.
+    """A context in which the first signal only sets `asked`. Afterwards the old handlers are restored.
 
-    Signals reach the main thread alone: in another one it does nothing. A subclass may do something else than say so.
+    Signals reach only the main thread: in another thread it does nothing. A subclass may react differently.
 
     Args:
-        waits: whether the first signal may wait for the end of a step; where nothing is saved there is no reason to.
+        waits: whether the first signal may wait for the end of a step; false if nothing is saved.
     """
 
     def __init__(self, waits: bool) -> None:

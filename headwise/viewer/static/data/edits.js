@@ -2,7 +2,7 @@
 //
 //   { kind: "ablate", layer: 0, heads: [1] }                                  a head that is off
 //   { kind: "block", layer: 0, heads: [1], query: 5, key: 2 }                 an edge of one head
-//   { kind: "block", layer: 0 or "all", heads: "all", query: 5, key: 2 }      of a layer, or everywhere
+//   { kind: "block", layer: 0 or "all", heads: "all", query: 5, key: 2 }      an edge of a layer, or of all layers
 //
 // layer: its number, which `stack.layers[i].number` tells.
 
@@ -48,7 +48,7 @@ function writtenEdit({ kind, layer, heads, query, key }) {
   return (kind === "ablate" ? ["off", ...place] : ["block", ...place, query, key]).join(".");
 }
 
-// Invalid parts are left out, as anyone may have written them. The server checks what there is.
+// Invalid parts are left out, as an address may be written by hand. The server checks the rest.
 export function read(text) {
   const found = text.split(",").map(readEdit).filter(Boolean);
   return found.filter((edit, i) => found.findIndex((each) => same(each, edit)) === i);

@@ -1,13 +1,14 @@
-// What is worth a look in a stack: its strongest readable pairs, from the facts, and heads with a known pattern, from
-// their statistics. A list of { kind, layer, head, value } or, of a pair, { kind: "pair", layer, head, row, col, value, keys };
-// only of what exists, the strongest pair first.
+// The suggestions for a stack: its strongest readable pairs, from the facts, and heads with a known pattern, from their
+// statistics. A list of { kind, layer, head, value } or, for a pair, { kind: "pair", layer, head, row, col, value,
+// keys }; only for what exists, the strongest pair first.
 
 const MOST = 5;
 const CLEAR = 0.4; // the share from which a head has a pattern
-const FEW = 8; // with fewer keys an even head would have that share too: a causal one gives the first of 6 tokens 0.41
-const FARTHER = 1.2; // the farthest head looks so many times as far as the mean of all heads
+const FEW = 8; // with fewer keys a uniform head has that share too: a causal one gives the first of 6 tokens 0.41
+const FARTHER = 1.2; // the farthest head looks at least this many times as far as the mean of all heads
 
-// The field of the statistics that each pattern is the largest of, and whether that value is a pattern.
+// For each pattern: the field of the statistics in which its head has the largest value, and whether that value is a
+// pattern.
 const PATTERNS = [
   { kind: "previous", field: "previous", exists: (value) => value >= CLEAR },
   { kind: "sink", field: "first_visible", exists: (value) => value >= CLEAR },

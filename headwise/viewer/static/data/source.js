@@ -39,8 +39,8 @@ export function embeddedSource(facts, blockOf) {
   return source;
 }
 
-// base: the address of the server's page, with its token. `source.live`: of a model on which prompts are run, the run that
-// is shown (liveSource); otherwise null.
+// base: the address of the server's page, with its token. `source.live`: for a model on which prompts are run, the
+// shown run (liveSource); otherwise null.
 export function serverSource(facts, base) {
   const queue = new Queue(6); // the number of connections that browsers open to one host
   return sourceOf(facts, 1e6, (stack, layer) => {
@@ -68,8 +68,8 @@ export function serverSource(facts, base) {
   });
 }
 
-// The source of a run of a model with a prompt and edits, of which its `live` says what the model predicts; the page of the
-// server sends asked, { prompt, edits, position }, and gets the facts of that run.
+// The source of a run of a model with a prompt and edits; its `live` has what the model predicts. The page of the
+// server sends `asked`, { prompt, edits, position }, and gets the facts of that run.
 export async function liveSource(base, asked, { signal } = {}) {
   const body = JSON.stringify(asked);
   const answer = await fetchFrom(base, "run", {}, { method: "POST", body, signal });
@@ -93,9 +93,8 @@ function sourceOf(facts, cells, answersOf) {
   return { title, made, tolerance, statistics, kind, live, small, inputs };
 }
 
-// An axis of very many tokens has only its length, and labels if its positions have names; else it is `numbered`. What
-// else an axis has follows: tokens that are words and sentences of their own. `long`: views that show each token have
-// nothing to show.
+// An axis of very many tokens has only its length, and labels if its positions have names; otherwise it is `numbered`.
+// Each of its tokens is a word and a sentence of its own. `long`: views that show each token have nothing to show.
 function axisOf(axis) {
   if (axis.labels && !axis.count) return { ...axis, length: axis.labels.length, long: false, numbered: false };
   const { count, first, ...known } = axis;
@@ -130,7 +129,7 @@ async function startWorker(blockOf) {
 
 function askWorker(worker, blockOf) {
   const waiting = new Map();
-  const told = new Set(); // blocks that the worker has
+  const told = new Set(); // the blocks that the worker has
   let count = 0;
   const rejectAll = (error) => {
     for (const { reject } of waiting.values()) reject(error);
@@ -181,7 +180,7 @@ function blocksOf({ heads, kvHeads, groups, planes, bias }, ask, [head]) {
   return names;
 }
 
-// The same without a worker, a few rows at a time.
+// Compute without a worker, a few rows at a time.
 function inSlices(blockOf) {
   const layers = new Map();
   let stopped = false;

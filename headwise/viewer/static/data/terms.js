@@ -1,4 +1,4 @@
-// What one row of weights is computed from, and every step up to the weights, in float64:
+// The numbers from which one row of weights is computed, and every step up to the weights, in float64:
 //
 //   score = scale · q k;  softcap · tanh(score / softcap);  + bias;  -∞ where not allowed
 //   weight = exp(score - highest) / sum,  sum = Σ exp(score - highest) + exp(sink - highest)

@@ -56,7 +56,7 @@ export class Weights {
     return Float32Array.from(out);
   }
 
-  // All that the weights of a row are computed from; terms.js reads it.
+  // All numbers from which the weights of a row are computed; terms.js reads them.
   *terms(head, row) {
     const { heads, kvHeads, dim, scale, softcap, planes, sinks } = this.facts;
     const { cols } = this;
@@ -160,7 +160,7 @@ export class Weights {
     return { places: numbers.subarray(0, this.rows + 1), runs: numbers.subarray(this.rows + 1) };
   }
 
-  // What is added to the scores of a head: a function of row and column, or null.
+  // The number that is added to each score of a head, as a function of row and column, or null.
   bias(head) {
     const { bias } = this.facts;
     if (!bias) return null;

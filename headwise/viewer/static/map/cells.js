@@ -36,7 +36,7 @@ function drawSink(context, { rows, cols, style, sink }, area) {
   }
 }
 
-// The width at which a picture is drawn, and whether it must be scaled down. A picture made for this zoom keeps its
+// The width at which a picture is drawn, and whether it must be scaled down. A picture for this zoom keeps its
 // pixels, because each dropped pixel would be a line of cells.
 function sized(wanted, pixels, scale) {
   const fits = Math.abs(wanted * scale - pixels) < 1.5;

@@ -1,11 +1,11 @@
 // Maps of nearly uniform heads. Where no weight is much more than an even share of the keys that its query may attend to,
 // one colour would fill the map; there colours show how many times an even share a weight is, around 1.
 
-const NEARLY = 1.5; // no weight is more than so many even shares
-const FEW = 4; // of fewer keys every weight is near an even share
+const NEARLY = 1.5; // no weight is more than this many even shares
+const FEW = 4; // with fewer keys every weight is near an even share
 const LEAST = 0.1; // colours reach at least from 0.9 to 1.1 even shares
 
-// Whether a map of so many columns is nearly uniform; most: the largest weight, in even shares.
+// Whether a map with `cols` columns is nearly uniform; most: the largest weight, in even shares.
 export const isNearlyEven = (most, cols) => cols >= FEW && most > 0 && most <= NEARLY;
 
 // How far from 1 the colours reach. least, most: the smallest and the largest weight, in even shares.

@@ -1,7 +1,7 @@
 // The map of one head: a canvas for every cell of Q x K, from the whole matrix down to one cell.
 //
 //   map = new HeatMap({ onPoint(row, col), onPin(row, col), onSight(sight), onTop(top), onNote(text), onDrawn() })
-//   map.element                to be put into a box that has a size; the map fills the box and follows its size
+//   map.element                put it into a box that has a size; the map fills the box and follows its size
 //   map.restyle({ style, scale, sink, threshold })    style: app.style; sink: hide it; smaller weights than the threshold
 //                              are not drawn. Before the first show, then on every change
 //                              (signed maps know "linear" and "root"; other scales are drawn as linear)
@@ -17,7 +17,7 @@
 //   map.lookAt(sight)          null = the whole, or [row, pastRow, col, pastCol]
 //   map.closer(), map.wider(), map.fit()    for keys and buttons; they call onSight, as wheel, drag and pinch do
 //   map.against(top)           scale colours to this weight; null = to the map's own largest weight
-//   map.top, map.topOf(row)    its own largest weight, or difference, without the hidden sink; the weight at the ramp's
+//   map.top, map.topOf(row)    largest weight, or difference, without the hidden sink; the weight at the ramp's
 //                              end in that row
 //   map.reach                  if the head is nearly uniform, colours show even shares, from 1 - reach to 1 + reach; else null
 //   map.sink                   the hidden column, null = none

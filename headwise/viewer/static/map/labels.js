@@ -50,7 +50,7 @@ export function drawColumns(context, axis, side, edge, marks, style, level) {
 export function widthsOf(context, { labels, numbered }, style) {
   context.font = fontOf(style, true);
   const each = Math.ceil(labels.length / MEASURED);
-  // The last of very many numbers is the longest, and is not to be cut.
+  // The last of very many numbers is the longest, and must not be cut.
   const some = numbered ? labels.slice(-1) : labels.filter((_, i) => i % each === 0);
   const most = (measure) => {
     const widths = some.map(measure).sort((a, b) => a - b);
@@ -68,7 +68,7 @@ export const gutterFor = (width, room) => Math.ceil(Math.max(44, Math.min(width,
 
 export const fontOf = (style, bold = false, size = LINE) => `${bold ? 700 : 400} ${size}px ${style.font}`;
 
-// A line of text that is no label.
+// Draw a line of text that is not a label.
 export function write(context, text, x, y, { font, colour, align = "left" }) {
   Object.assign(context, { font, fillStyle: colour, textAlign: align, textBaseline: "middle", direction: "ltr" });
   context.fillText(text, x, y);
@@ -92,7 +92,7 @@ function drawn(side, { cell, pin }, size = LINE) {
   return [...others, ...marked];
 }
 
-// The smallest of 1, 2, 5, 10, 20 … that is not below.
+// The smallest of 1, 2, 5, 10, 20 … that is at least this number.
 function roundStep(least) {
   const ten = 10 ** Math.max(0, Math.floor(Math.log10(least)));
   return [1, 2, 5, 10].map((step) => step * ten).find((step) => step >= least);

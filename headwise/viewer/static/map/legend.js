@@ -6,7 +6,7 @@ import { element } from "../shell/element.js";
 import { say } from "../words.js";
 
 const STEPS = 256;
-const PLACES = [0, 0.25, 0.5, 0.75, 1]; // of the ticks along the bar
+const PLACES = [0, 0.25, 0.5, 0.75, 1]; // the places of the ticks along the bar
 const THICK = 9;
 
 export class ColourBar {

@@ -12,8 +12,8 @@ import { paint, sizeOf } from "./painting.js";
 
 const KEPT = 2 ** 21; // a rectangle of at most this many cells is kept cell by cell
 const COARSE = 128; // minimum rows of a coarse picture
-const FIRST = 32; // and if a row alone has more cells than are computed at once: fewer than of small pictures (thumbs.js)
-const MORE = 4; // the next sample has so many times as many rows
+const FIRST = 32; // the same if one row has more cells than are computed at once: fewer than in thumbs.js
+const MORE = 4; // the next sample has this many times as many rows
 const MOST_WEIGHTS = 2 ** 31; // a picture of more weights stays a sample
 const STRIP = 1 / 4; // the first strip, as a share of the cells computed at once; the size of later strips is such that
 const [SOON, LATE] = [80, 250]; // each takes this many ms: few questions, and no long wait for other questions
@@ -228,7 +228,7 @@ export class Plates {
     if (was.sink !== style.sink) return this.show(this.what, this.pixels, true);
     if (was.scale !== style.scale && style.scale === "row") {
       this.looking?.abort();
-      this.part = this.next = this.partDone = null; // ask again, with the largest weights of its rows
+      this.part = this.next = this.partDone = null; // ask again, for the largest weights of its rows too
     }
     this.stale();
   }
@@ -296,7 +296,7 @@ export class Plates {
     return this.style.scale !== "row" || this.what.signed ? this.top : (this.of("tops", row) ?? this.top);
   }
 
-  // What a plate knows of this row: "tops" or "keys".
+  // A number that a plate knows of this row: "tops" or "keys".
   of(what, row) {
     for (const plate of [this.part, this.next, this.whole].flatMap((each) => [each, each?.coarse])) {
       const y = plate ? Math.floor((row - plate.rows[0]) / plate.block) : -1;

@@ -1,4 +1,4 @@
-// The page of a profile: all heads as cards, or the page of one head. What is looked at stands in the address.
+// The page of a profile: all heads as cards, or the page of one head. The address holds what is shown.
 
 import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./profile.css" with { type: "text" };
@@ -67,7 +67,7 @@ export class ProfileApp {
     return `#${new URLSearchParams(next)}`;
   }
 
-  // Set fields. A change of the head is a new page, which Back leaves; others replace the address.
+  // Set fields. A change of the head is a new page, which Back leaves; other changes replace the address.
   set(given) {
     const address = this.address(given);
     if ("head" in given) {
@@ -114,7 +114,7 @@ export class ProfileApp {
     event.preventDefault();
   }
 
-  // Another language: every sentence is made anew.
+  // When the language changes, every sentence is made anew.
   speak(lang) {
     this.set({ lang });
     location.reload();

@@ -2,7 +2,7 @@
 
 import { svg } from "../shell/element.js";
 
-// Bars of these heights, as wide as the place. marked: the number of a bar in the other colour.
+// Bars of these heights, as wide as the place. marked: the number of the bar that has the other colour.
 export function bars(heights, label, { marked = -1, height = 40 } = {}) {
   const top = Math.max(...heights, 1e-12);
   const chart = svg("svg", {

@@ -1,4 +1,4 @@
-// The page of one head: its numbers, histograms, classes of tokens, pairs, and the texts in which it is most itself.
+// The page of one head: its numbers, histograms, classes of tokens, pairs, and its most typical texts.
 
 import { button } from "../shell/controls.js";
 import { element } from "../shell/element.js";

@@ -58,7 +58,7 @@ export function toggle(text, title, choose) {
   return made;
 }
 
-// ---- controls of fields of the state, which several views have
+// ---- controls of fields of the state that several views use
 
 export const scaleControl = (state, options = SCALE_CHOICES) =>
   choices(say("Colour scale"), said(options), (scale) => state.set({ scale }));
@@ -103,7 +103,7 @@ export function button(content, title, act) {
   return made;
 }
 
-// A button with the name of the other language, which those who read it know.
+// A button with the name of the other language, written in that language.
 export function languageSwitch(choose) {
   const language = otherLanguage();
   const made = element("button", { type: "button", className: "plain language", lang: language }, element("span", { textContent: LANGUAGES[language] }));

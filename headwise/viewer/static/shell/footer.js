@@ -5,7 +5,7 @@ import { say } from "../words.js";
 
 const HINT = "Point at a cell or a token to read a weight";
 const SHORT_MS = 120; // if the answer takes longer, the tokens are shown without a weight until then
-const SAID_MS = 8000; // how long a message stays that is no error
+const SAID_MS = 8000; // how long a message that is not an error stays
 
 export class Footer {
   constructor(app) {
@@ -46,7 +46,7 @@ export class Footer {
     const { rows, cols } = app.stack;
     const name = (axis, token) => [
       element("bdi", { textContent: axis.labels[token], title: axis.labels[token] }),
-      element("small", { textContent: axis.labels[token] === String(token) ? "" : ` ${token}` }), // no "0 0"
+      element("small", { textContent: axis.labels[token] === String(token) ? "" : ` ${token}` }), // not "0 0"
     ];
     const place = element("span", { className: "place", textContent: app.headName(app.state.layer, app.state.head) });
     delete cell.dataset.weight;

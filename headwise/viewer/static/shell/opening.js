@@ -1,4 +1,4 @@
-// What to look at first: what the selection shows, in words, and a few heads and pairs that are worth a click.
+// The panel "What to look at first": what the selection shows, in words, and a few suggested heads and pairs.
 
 import { worthALook } from "../data/opening.js";
 import { say } from "../words.js";
@@ -102,7 +102,7 @@ export class Opening {
   }
 }
 
-// What a pattern is, and how its map looks.
+// The meaning of each pattern, and the look of its map.
 const SENTENCES = {
   previous: [
     "{head} gives {share} to the token just before, on average.",

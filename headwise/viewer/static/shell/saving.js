@@ -62,7 +62,7 @@ export class Saving {
       await navigator.clipboard.writeText(text);
       app.say(say("Copied the Python code."));
     } catch {
-      this.offer(text); // a page in a frame, or from a file, may not write to the clipboard
+      this.offer(text); // a page in a frame, or from a file, has no right to write to the clipboard
     }
   }
 

@@ -1,4 +1,4 @@
-// The theme: "light", "dark", or "auto", that of the system.
+// The theme: "light", "dark", or "auto", the theme of the system.
 
 import { icon } from "./element.js";
 import { say } from "../words.js";
@@ -6,12 +6,12 @@ import { say } from "../words.js";
 export class Theme {
   #darkness = matchMedia("(prefers-color-scheme: dark)");
 
-  // changed(): the system has another one.
+  // changed(): called when the system changes its theme.
   constructor(changed, signal) {
     this.#darkness.addEventListener("change", changed, { signal });
   }
 
-  // What is shown: "light" or "dark".
+  // The shown theme: "light" or "dark".
   shown(theme) {
     return theme === "auto" ? (this.#darkness.matches ? "dark" : "light") : theme;
   }

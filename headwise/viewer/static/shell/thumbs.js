@@ -116,7 +116,7 @@ export class Thumbs {
   }
 }
 
-// The same without the column of the sink: the first column in which anything is allowed.
+// A thumbnail without the column of the sink: the first column in which anything is allowed.
 function withoutSink(weights, width) {
   const first = weights.findIndex((weight, i) => i < width && !Number.isNaN(columnTop(weights, width, i)));
   return weights.map((weight, i) => (i % width === first ? NaN : weight));
@@ -211,7 +211,7 @@ export class HeadTiles {
   }
 }
 
-// The heads of a layer in groups that share keys: [[first, past the last], …]; one if none do.
+// The heads of a layer in groups that share keys: [[first, past the last], …]; one group if none do.
 export function groupsOfHeads({ heads, kvHeads }) {
   const count = kvHeads < heads ? kvHeads : 1;
   return Array.from({ length: count }, (_, group) => [(group * heads) / count, ((group + 1) * heads) / count]);

@@ -320,7 +320,7 @@ export class CompareView extends View {
 
   // ---- the notes
 
-  // every: one of so many rows was computed.
+  // every: one of this many rows was computed.
   sampled(name, every) {
     this.every = every;
     this.tellHow(name, this.notes[name]);

@@ -186,7 +186,7 @@ export class FlowView extends View {
     return tops.map((top, row) => (row === 0 ? 1 : this.each ? top : most));
   }
 
-  // Whether the followed token is beyond the scale, of each row.
+  // For each row, whether the followed token is beyond the scale.
   get marked() {
     const { hidden, tops, flow: { found, token } } = this;
     return found.map((_, row) => !hidden[token] && this.valuesOf(row)[token] > tops[row] * 1.001);

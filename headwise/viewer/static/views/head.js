@@ -107,7 +107,7 @@ export class HeadView {
     this.hidden.hidden = !this.hiddenNote;
   }
 
-  // What the colours mean.
+  // The meaning of the colours.
   get scaleSaid() {
     const { scale, threshold } = this.app.state;
     const colours = say(SCALE_CHOICES.find(([value]) => value === scale)[2]);

@@ -1,5 +1,5 @@
-// If the columns are patches of an image: the attention of one patch, or of another token, drawn over the image: that of
-// the chosen heads, and small, that of each head of the layer; or the rollout over all layers.
+// If the columns are patches of an image: the attention of one patch, or of another token, drawn over the image. A
+// large map shows the chosen heads, or the rollout over all layers; small maps show each head of the layer.
 
 import CSS from "./image.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";

@@ -53,7 +53,7 @@ export class LinesView extends GroupedView {
 
   // ---- the selection
 
-  // Another layer, in which the heads of the same numbers are chosen.
+  // Change the layer. The heads with the same numbers are chosen in it.
   goTo(layer) {
     const { layer: from, heads } = this.app.state;
     this.app.go({ layer, heads: heads.map(([place, head]) => [place === from ? layer : place, head]) });

@@ -1,4 +1,4 @@
-// What views have in common: the app around them, and one question at a time.
+// The base of all views: the app around them, and one question at a time.
 
 export class View {
   #asked = null; // the question whose answer is awaited
@@ -26,7 +26,7 @@ export class View {
     this.#asked?.abort();
   }
 
-  // Another view takes the place of this one.
+  // Another view replaces this one.
   hide() {
     this.forget();
   }

@@ -13,7 +13,7 @@ const SLOW_MS = 150; // a run that takes longer is shown as work in progress
 export class Live {
   static css = CSS;
 
-  // The fields of the state that a run depends on, as the page begins with them.
+  // The initial values of the fields of the state on which a run depends.
   static first({ prompt, edits, position }) {
     return { prompt, edits, after: position };
   }
@@ -25,7 +25,7 @@ export class Live {
     this.prompt = new PromptField(app, (prompt) => this.ask(prompt));
     this.row = new EditRow(app, this);
     this.predictions = new Predictions(app);
-    this.running = null; // what is being asked, as a text
+    this.running = null; // the current question, as a text
     this.keys = [
       [["o"], say("switch this head off, or on again"), () => this.switchHead()],
       [["e"], say("block the current cell in this head, or unblock it"), () => this.blockEdge("head")],
@@ -52,7 +52,7 @@ export class Live {
 
   // ---- changes
 
-  // Another prompt. Edges name tokens of the old one, heads do not.
+  // Run another prompt. Blocked edges name tokens of the old prompt and are dropped; heads stay.
   ask(prompt) {
     const { state } = this.app;
     if (prompt === state.prompt) return this.app.say(say("This prompt is shown already."));

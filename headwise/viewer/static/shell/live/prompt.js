@@ -25,7 +25,7 @@ export class PromptField {
     });
   }
 
-  // Only another run writes into the field: what was typed and refused stays.
+  // Only another run writes into the field: a prompt that was refused stays.
   update() {
     const { prompt } = this.app.source.live;
     if (prompt === this.known) return;

@@ -1,4 +1,4 @@
-// The row of edits: what can be done with the current head and the pinned cell, and what was done, as chips.
+// The row of edits: buttons for edits of the current head and the pinned cell, and the edits that were made, as chips.
 
 import { ALL, SCOPES, blocked, has, isOff, toggled } from "../../data/edits.js";
 import { element, filled, icon } from "../element.js";
@@ -25,7 +25,7 @@ export class EditRow {
     this.reset = element("button", { type: "button", className: "plain reset" }, element("span", { textContent: say("Reset") }));
     this.reset.title = say("Take back all edits");
     this.reset.addEventListener("click", () => {
-      this.head.focus(); // this button goes
+      this.head.focus(); // this button is removed
       app.state.set({ edits: [] });
     });
     this.done = element("div", { className: "done" }, this.list, this.reset);
@@ -69,7 +69,7 @@ export class EditRow {
   showChips(edits) {
     this.done.hidden = !edits.length;
     const key = JSON.stringify([edits, this.app.stack.rows.labels]);
-    if (key === this.listed) return; // so that the focus stays
+    if (key === this.listed) return; // unchanged, so that the focus stays
     const at = [...this.list.children].findIndex((chip) => chip.contains(this.app.root.activeElement));
     this.listed = key;
     this.list.replaceChildren(...edits.map((edit) => this.chip(edit)));

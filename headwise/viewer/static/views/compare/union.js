@@ -44,7 +44,7 @@ export class Union {
     return token === null ? null : this.own[token];
   }
 
-  // The same for real numbers, places between entries.
+  // The same conversion for real numbers, places between entries.
   tokenPlace(at) {
     const entry = Math.floor(at);
     let before = 0;

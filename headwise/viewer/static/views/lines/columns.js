@@ -17,7 +17,7 @@ const CROSS = 5; // half the size of the cross on a blocked edge
 const NEAR = 5; // pixels from a line within which a click means it
 const LEAST = 0.02; // below this place on the scale no line is drawn
 const MOST = 5000; // lines that are drawn, the strongest
-const FULL = 4; // even shares of the keys: only a line of so many is drawn in full, so that a head near uniform is pale
+const FULL = 4; // even shares of the keys from which a line is drawn in full, so that a nearly uniform head is pale
 
 export class Columns {
   // on: { point(side, token), pin(side, token), leave() }, with side "rows" or "cols"; edge(row, col, head) with the tokens
@@ -134,7 +134,7 @@ export class Columns {
     return [within(top), within(bottom)];
   }
 
-  // What is in sight has changed.
+  // Called when another part of the columns is in sight.
   scrolled() {
     if (!this.range || this.height <= LARGEST) return;
     const [first, last] = this.sight(this.height);

@@ -41,7 +41,7 @@ export class Swatches {
     });
   }
 
-  // So many buttons, the same ones as before where they are: a double click needs the button of its first click.
+  // This many buttons. Existing ones are kept: a double click needs the button of its first click.
   buttons(pairs) {
     const { children } = this.element;
     while (children.length > pairs.length) this.element.lastChild.remove();

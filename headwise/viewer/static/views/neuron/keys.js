@@ -1,5 +1,5 @@
 // The keys of the row: of each the products as colours, the score, its exponential and the weight. A click chooses a key.
-// Of many keys only those with the largest weights are listed.
+// If there are many keys, only the keys with the largest weights are listed.
 
 import { element } from "../../shell/element.js";
 import { say } from "../../words.js";

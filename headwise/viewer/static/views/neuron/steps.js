@@ -1,4 +1,4 @@
-// From the sum of the products to the weight, one line a step, each with the numbers that go into it.
+// From the sum of the products to the weight, one line per step, each with the numbers that go into it.
 
 import { element } from "../../shell/element.js";
 import { say } from "../../words.js";

@@ -27,7 +27,7 @@ export function projection({ turn, tilt, zoom, pan }, [sx, sy], width, height) {
     const [across, deep] = [x * cos - y * sin, x * sin + y * cos];
     return [x0 + unit * across, y0 + unit * (deep * over - z * up)];
   };
-  // Whether what looks into this direction on the ground is seen: it looks at the eye.
+  // Whether a side that faces this direction on the ground is seen, because it faces the eye.
   const seen = (x, y) => x * sin + y * cos > 1e-9;
   return { at, seen, centre: [x0 - pan[0], y0 - pan[1]] };
 }

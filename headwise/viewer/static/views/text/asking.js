@@ -59,7 +59,7 @@ export class Asking {
     this.state.set({ [PIN[asked]]: same ? null : token, [FIELD[asked]]: token });
   }
 
-  // The same if the axis decides the direction: rows give, columns get.
+  // The same for views in which the axis decides the direction: rows give, columns get.
   pointFrom(side, token) {
     if (this.pinned === null) this.state.set({ direction: SAYS[side], [FIELD[side]]: token });
     else if (side === this.sides[1]) this.point(side, token);

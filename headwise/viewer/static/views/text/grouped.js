@@ -1,4 +1,4 @@
-// What the Text and the Lines view share: one token is asked, of tokens, words or sentences, and its attention is shown.
+// The base of the Text and the Lines view: the attention of one asked token, word or sentence is shown.
 
 import { sinkOf } from "../../data/sink.js";
 import { largest } from "../../map/colour.js";
@@ -66,7 +66,7 @@ export class GroupedView extends View {
     this.question(find, (found) => this.show(found));
   }
 
-  // What was found, with what the caption shows of it: the largest weight, and the probe.
+  // The result, with the numbers that the caption shows: the largest weight, and the weight of the probe.
   captioned(found) {
     const { asking } = this;
     const { others, weights } = found;

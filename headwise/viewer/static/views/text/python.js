@@ -42,7 +42,7 @@ export function imagePython({ stack, state }, heads, token) {
   return patchesPython(stack, state, [FIGURE], ["weights", "weight", meanPython(stack, state, heads, token)]);
 }
 
-// The same of a rollout.
+// The same figure for a rollout.
 export function rolloutPython({ stack, state, input }, token) {
   const [all, only] = layersArguments(stack, input);
   const layers = only ? `headwise.Seen([${stack.layers.map(({ expression }) => expression).join(", ")}])` : all;

@@ -1,0 +1,61 @@
+"""`Entry`: a record that a watch keeps, while it may still grow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from headwise.capture.sequence import Sequence as Generation
+from headwise.records import AttentionRecord, Site
+from headwise.records.computed import ComputedRecord
+
+
+@dataclasses.dataclass(eq=False)
+class Entry:
+    """A record of a call, or of the steps of a generation, that may still grow."""
+
+    site: Site
+    kept: Generation
+    values: bool
+    whole: bool  # whether queries and keys are kept, and not only statistics
+    names: dict[str, Sequence[str] | None]  # the names of the rows and the columns, if the module has them
+    run: int | None = None  # the call of `generate` that made its last step
+    recomputed: bool = False  # whether it replaced the pass before, whose rows it computed again
+    extras: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    built: AttentionRecord | None = None
+
+    def record(self) -> AttentionRecord:
+        """The record so far."""
+        if self.built is None:
+            call, computed = self.kept.call(), self.kept.computed()
+            if self.whole:
+                self.built = AttentionRecord(call, values=self.values, site=self.site, computed=computed)
+            else:
+                self.built = ComputedRecord(call.shape, computed, site=self.site, share=call.share)
+            for side, count in zip(("row_names", "col_names"), call.shape[2:], strict=True):
+                if len(self.names.get(side) or ()) == count:  # false if there are rows of several steps
+                    setattr(self.built, side, self.names[side])
+            for name, x in self.extras.items():
+                setattr(self.built.extras, name, x)
+        return self.built
+
+    def keep(self, name: str, x: Tensor) -> None:
+        """Add an extra that is known later: the gradient, the output projection."""
+        self.extras[name] = x
+        setattr(self.record().extras, name, x)
+
+
+@dataclasses.dataclass(eq=False)
+class State:
+    """The state of one call site."""
+
+    name: str
+    layer: int
+    how: str = ""
+    generation: Entry | None = None  # the record that the next step may continue
+    waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
+
+
+Reserved = tuple[State, int]  # the place of a record, and the number of the run of its module

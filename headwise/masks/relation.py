@@ -1,0 +1,159 @@
+"""A relation between queries and keys, which answers two questions; everything about a mask follows from the answers.
+
+`allows(b, h, q, k)` answers for single cells, and `extents(rectangles)` for whole rectangles of cells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.masks import cells
+from headwise.masks.extent import Extent, Rectangles, extent_of
+
+# The arguments and results of `allows`: ints and bools, or NumPy, torch or Keras arrays of them that broadcast.
+Index = Any
+Allowed = Any
+
+
+class Relation:
+    """Which queries may attend to which keys, for lengths that are fixed: the answers of a mask about itself.
+
+    A subclass defines `allows` and, where it knows better than evaluating every cell, `extents`.
+    """
+
+    @property
+    def batch(self) -> int | None:
+        """The number of examples that it tells apart; None if all are equal."""
+        return None
+
+    @property
+    def heads(self) -> int | None:
+        """The number of query heads that it tells apart; None if all are equal."""
+        return None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of its tensors; None if it has none."""
+        return None
+
+    def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
+        """Whether query `q` may attend to key `k` in example `b`, head `h`: ints, or integer arrays that broadcast."""
+        raise NotImplementedError
+
+    def extents(self, r: Rectangles) -> Tensor:
+        """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
+
+        Where `r.wanted` is False the answer does not matter and need not be computed. This default evaluates every
+        cell.
+        """
+        shape = r.shape
+        wanted = torch.ones((), dtype=torch.bool, device="cpu") if r.wanted is None else r.wanted
+        keep = torch.broadcast_to(wanted, shape)
+        device = self.device or torch.device("cpu")
+        q0, q1, k0, k1 = (
+            torch.broadcast_to(x, shape)[keep].to(device=device) for x in (r.q_lo, r.q_hi, r.k_lo, r.k_hi)
+        )
+        b_size, h_size = self.batch or 1, self.heads or 1
+        codes = torch.zeros((b_size, h_size, *shape), dtype=torch.int8, device="cpu")
+        if r.coarse:
+            return torch.full_like(codes, Extent.SOME)
+        if not len(q0):
+            return codes
+        # A rectangle smaller than the largest repeats its last row and column, which changes neither "any" nor "all".
+        rows = torch.arange(int((q1 - q0).max()), device=device)
+        cols = torch.arange(int((k1 - k0).max()), device=device)
+        b_index = cells.axis(self.batch, None, device)[:, None, None, None, None]
+        h_index = cells.axis(self.heads, None, device)[:, None, None, None]
+        chunk = max(1, 2**22 // (len(rows) * len(cols) * b_size * h_size))
+        found = []
+        for q_lo, q_hi, k_lo, k_hi in zip(*(x[:, None].split(chunk) for x in (q0, q1, k0, k1)), strict=True):
+            q = torch.minimum(q_lo + rows, q_hi - 1)[:, :, None]
+            k = torch.minimum(k_lo + cols, k_hi - 1)[:, None, :]
+            allowed = self.allows(b_index, h_index, q, k)
+            allowed = torch.broadcast_to(allowed, (b_size, h_size, len(q), len(rows), len(cols))).flatten(-2)
+            found.append(extent_of(allowed.any(-1), allowed.all(-1)))
+        codes[:, :, keep] = torch.cat(found, dim=-1).cpu()
+        return codes
+
+    def rectangles(
+        self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
+    ) -> Tensor:
+        """Extent codes of the rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: int8 [B|1, H|1, *shape].
+
+        The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
+        `shape`) is False the answer does not matter.
+        """
+        rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
+        bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
+        r = Rectangles(bounds[0], bounds[1], bounds[2], bounds[3], wanted)
+        shape = r.shape
+        codes = self.extents(r) if shape.numel() else self.nothing(*shape)
+        return codes.expand(*codes.shape[:2], *shape)
+
+    def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
+        """How many of the pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
+
+        With ints: an `Extent`, over all examples and heads. With integer tensors that broadcast to some shape: int8
+        codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
+        """
+        bounds = [torch.as_tensor(x, device="cpu") for x in (q_lo, q_hi, k_lo, k_hi)]
+        codes = self.rectangles(*torch.atleast_1d(*bounds))
+        if any(x.ndim for x in bounds):
+            return codes
+        lowest, highest = int(codes.min()), int(codes.max())
+        return Extent(lowest) if lowest == highest else Extent.SOME
+
+    def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
+        """The cells of queries `q` [Q'] and keys `k` [K']: bool [B|1, H|1, Q', K'], of one example or head if given."""
+        b_index = cells.axis(self.batch, b, q.device)
+        h_index = cells.axis(self.heads, h, q.device)
+        allowed = self.allows(b_index[:, None, None, None], h_index[:, None, None], q[:, None], k[None, :])
+        return torch.broadcast_to(allowed, (b_index.shape[0], h_index.shape[0], q.shape[0], k.shape[0]))
+
+    def seen_keys(self, q_len: int, k_len: int) -> Tensor:
+        """The keys that some query may attend to, bool [B|1, H|1, K] on the CPU.
+
+        The answer is exact, though it evaluates few cells. The lengths are those that the relation is aligned to, and
+        at least 1.
+        """
+        # Nearly every mask lets a key be seen by the query at its own position: one cheap look settles those keys.
+        k = torch.arange(k_len, device=self.device or "cpu")
+        own = (k - (k_len - q_len)).clamp(0, q_len - 1)
+        b_index = cells.axis(self.batch, None, k.device)[:, None, None]
+        h_index = cells.axis(self.heads, None, k.device)[:, None]
+        shape = (len(b_index), len(h_index), k_len)
+        used = torch.broadcast_to(self.allows(b_index, h_index, own, k), shape).cpu().clone()
+        left = (~used).flatten(0, 1).any(0).nonzero()[:, 0]
+        if len(left):
+            zero = torch.zeros_like(left)
+            codes = self.rectangles(zero, zero + q_len, left, left + 1)
+            used[..., left] |= codes == Extent.ALL
+            # SOME may be conservative in a composition, and is exact elsewhere: evaluating the column settles it.
+            unsure = left[((codes == Extent.SOME) & ~used[..., left]).flatten(0, 1).any(0)]
+            queries = torch.arange(q_len, device=k.device)
+            chunk = max(1, 2**22 // (q_len * used.shape[0] * used.shape[1]))
+            for keys in unsure.split(chunk):
+                used[..., keys] |= self.cells(queries, keys.to(queries.device)).any(-2).cpu()
+        return used
+
+    def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
+        """Extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉]; blocks at the end are cut.
+
+        The lengths are those that the relation is aligned to, and at least 1.
+        """
+        q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
+        k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
+        q_hi, k_hi = (q_lo + block_q).clamp(max=q_len), (k_lo + block_k).clamp(max=k_len)
+        # In strips, so that the temporaries stay small compared with the grid.
+        strip = max(1, 2**22 // max(1, k_lo.numel() * (self.batch or 1) * (self.heads or 1)))
+        strips = range(0, len(q_lo), strip)
+        return torch.cat(
+            [self.rectangles(q_lo[i : i + strip], q_hi[i : i + strip], k_lo, k_hi) for i in strips], dim=-2
+        )
+
+    def nothing(self, *shape: int) -> Tensor:
+        """Codes [B|1, H|1, *shape] of rectangles without cells."""
+        return torch.zeros((self.batch or 1, self.heads or 1, *shape), dtype=torch.int8, device="cpu")

@@ -1,0 +1,29 @@
+"""`Collection`: the members of a `Seen` that summaries and files read."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headwise.records.coverage import Coverage
+from headwise.records.record import AttentionRecord
+from headwise.text.tokens import Tokens
+
+Axis = list[Tokens] | None  # the tokens of each example; None = they are not known
+
+
+class Collection(Protocol):
+    """Records of a model's attention, with names for their rows and columns. `Seen` documents these members."""
+
+    @property
+    def records(self) -> list[AttentionRecord]: ...
+    @property
+    def layers(self) -> list[str]: ...
+    @property
+    def tokens(self) -> Axis: ...
+    @property
+    def source_tokens(self) -> Axis: ...
+    def coverage(self) -> Coverage: ...
+    def axes(self, record: AttentionRecord) -> tuple[Axis, Axis]: ...
+    def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None: ...
+    def col_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None: ...
+    def unknown_tokens(self) -> tuple[int, int]: ...
