@@ -140,7 +140,7 @@ def test_no_circle_inside_a_folder(graph: Graph) -> None:
 
 
 # The folders in which files still import one another, for types alone.
-CIRCLES = {"doctor.calling", "masks", "text", "worksheet", "records", "capture"}
+CIRCLES = {"doctor.calling"}
 
 
 def test_no_circle_between_files() -> None:

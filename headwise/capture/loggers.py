@@ -1,4 +1,4 @@
-"""Where a monitor writes its numbers: TensorBoard, a Lightning logger, a function."""
+"""The destinations of a monitor's numbers: TensorBoard, a Lightning logger, a function."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def _lightning_callback(watching: Monitor) -> Any:
 
 
 def _lightning() -> Any:
-    """lightning.pytorch or pytorch_lightning, two packages: the imported one, else the installed one."""
+    """The package lightning.pytorch or pytorch_lightning: the imported one, else the installed one."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):

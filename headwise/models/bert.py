@@ -19,7 +19,7 @@ Types = TypeVar("Types")
 
 
 class Bert(BertEncoder):
-    """A BERT encoder. `Bert(config)` starts from random weights, `Bert.from_pretrained` from a checkpoint's.
+    """A BERT encoder. `Bert(config)` has random weights, `Bert.from_pretrained` the weights of a checkpoint.
 
     >>> bert = Bert.from_pretrained(default_model())
     >>> hidden_BSM = bert(torch.tensor([[101, 7592, 102]]))

@@ -1,7 +1,7 @@
 """The network of BERT, of headwise's layers; and of encoders of its kind, such as RoBERTa and ModernBERT.
 
-Devlin et al. 2018, arXiv:1810.04805. Their Hugging Face checkpoints load into it, without transformers; what the
-families do otherwise is in their `BertConfig`, and what their checkpoints are like in `headwise.models.families`.
+Devlin et al. 2018, arXiv:1810.04805. Hugging Face checkpoints load into it, without transformers. `BertConfig` has the
+differences between the families, and `headwise.models.families` the names in their checkpoints.
 Dimension letters: B batch, S sequence, M model, E embedding, H heads, D head.
 """
 
@@ -46,9 +46,9 @@ class BertEncoder(Packable):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.folder: Path | None = None  # of the checkpoint that it came from
+        self.folder: Path | None = None  # the folder of the checkpoint that it came from
         self.embeddings = Embeddings(config)
-        # Before the layers, which share it, so that this is its name.
+        # Set before the layers, which share it, so that this is its name in a state dict.
         self.relative = T5Buckets(config.num_heads, config.relative_buckets) if config.relative_buckets else None
         self.layers = nn.ModuleList(_layers(config, self.relative))
         modern = config.modern
@@ -60,14 +60,15 @@ class BertEncoder(Packable):
     def from_pretrained(
         cls, path_or_id: str | Path, *, dtype: torch.dtype = torch.float32, dropout: float | None = None
     ) -> Self:
-        """A checkpoint's encoder and pooler on the CPU, in eval mode; what it has on top of them (`cls.*`) is left out.
+        """The encoder and pooler of a checkpoint, on the CPU, in eval mode; its heads (`cls.*`) are left out.
 
         `path_or_id` is a local folder with config.json and safetensors, or the name of a model on the Hugging Face hub;
-        `dropout`, of attention too, takes the place of what the checkpoint was trained with.
+        `dropout` replaces the dropout rates of the checkpoint, including that of attention.
 
         Raises:
             ArgumentError: a dropout that is not from 0 to 1, 1 excluded.
-            CheckpointError: no such checkpoint, a damaged one, or one of no family of `headwise.models.families`.
+            CheckpointError: no such checkpoint, a damaged one, or one whose family is not in
+                `headwise.models.families`.
         """
         folder = checkpoint.resolve(path_or_id)
         config = read_config(checkpoint.read_config(folder))
@@ -76,13 +77,13 @@ class BertEncoder(Packable):
         family = FAMILIES[config.family]
         tensors = family.encoder_tensors(checkpoint.load_tensors(folder))
         check_sizes(family, config, tensors)
-        with torch.device("meta"), NoInitialisation():  # no memory and no numbers for what is about to be replaced
+        with torch.device("meta"), NoInitialisation():  # no memory and no numbers for parameters that will be replaced
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         found = {name: tensor.to(dtype) for name, tensor in match(family, bert, tensors).items()}
-        bert.load_state_dict(found, strict=False, assign=True)  # not strict: what layers share has a name in each
+        bert.load_state_dict(found, strict=False, assign=True)  # shared parameters have several names
         for module in bert.modules():
             if isinstance(module, Rope):
-                module.to_empty(device="cpu")  # which makes its constants again
+                module.to_empty(device="cpu")  # this makes its constants again
         bert.folder = folder
         return bert.eval()
 
@@ -91,8 +92,8 @@ class BertEncoder(Packable):
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
-            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: what a
-                tokenizer of Hugging Face calls attention_mask. None = all tokens are real. The hidden states *at*
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: the
+                attention_mask of a Hugging Face tokenizer. None = all tokens are real. The hidden states *at*
                 padding are unspecified: do not read them. RoBERTa's kind counts positions over real tokens.
             token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0, and nothing else where
                 the model has no types (`reads_types`).
@@ -137,7 +138,7 @@ class BertEncoder(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """Its layers as native kernels; None where the modules themselves must run. See `packed_encoder.encoder_of`."""
+        """Its layers for the native kernels; None if the modules themselves must run: `packed_encoder.encoder_of`."""
         plain = self.config.has_bert_layers and type(self).through is BertEncoder.through
         return encoder_of(self, Embeddings, dtype) if plain else None
 
@@ -145,8 +146,8 @@ class BertEncoder(Packable):
         """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M].
 
         Args:
-            x_BSM: what `embeddings` gives.
-            mask: which token may attend to which, True = may; None = all. Where layers are local, which
+            x_BSM: the output of `embeddings`.
+            mask: which token may attend to which, True = may; None = all. If layers are local, which
                 `config.modern` says, tokens that are near in S are neighbours.
             places_S: the position of each token, for layers with relative or rotary positions; None = 0, 1, 2 …
         """
@@ -163,14 +164,14 @@ class BertEncoder(Packable):
 
     @property
     def reads_types(self) -> bool:
-        """Whether it tells the sentences of a pair apart by their token types."""
+        """Whether the model distinguishes the sentences of a pair by token types."""
         return self.config.num_token_types > 1
 
     def pool(self, hidden_BSM: Tensor) -> Tensor:
         """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
 
         Raises:
-            CheckpointError: this model came without a pooler.
+            CheckpointError: this model has no pooler.
         """
         if self.pooler is None:
             raise CheckpointError("the checkpoint has no pooler. Use the mean of the hidden states, or that of [CLS]")
@@ -178,7 +179,7 @@ class BertEncoder(Packable):
 
 
 class Embeddings(nn.Module):
-    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each None where the config has none."""
+    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each None if the config lacks it."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -210,7 +211,7 @@ def _norm(config: BertConfig, width: int) -> LayerNorm:
 
 
 def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderLayer]:
-    """BERT has its norms after each sum; ModernBERT before each branch, except the first attention."""
+    """The layers. BERT has norms after each sum, ModernBERT before each branch, except the first attention."""
     modern = config.modern
     ropes: dict[bool, Positions] = {}
     if modern is not None:
@@ -235,7 +236,7 @@ def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderL
             bias=bias,
         )
         if modern is not None and number == 0:
-            layer.attention_norm = nn.Identity()  # the norm of the embeddings stands there already
+            layer.attention_norm = nn.Identity()  # the norm of the embeddings is there already
         yield layer
 
 

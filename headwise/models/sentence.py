@@ -84,7 +84,7 @@ class SentenceEncoder:
 
     @classmethod
     def of(cls, bert: BertEncoder) -> SentenceEncoder:
-        """That of a BERT which came from a checkpoint, with what lies beside its weights.
+        """The sentence encoder of a BERT from a checkpoint, with the files beside its weights.
 
         Raises:
             CheckpointError: it comes from no checkpoint, or the checkpoint has no tokenizer or settings that headwise

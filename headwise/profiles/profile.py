@@ -187,7 +187,7 @@ class Profile:
         return measure.edges(self.options["length"])
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, which `headwise.profiles.load` and `headwise view` read. FileError if it cannot be."""
+        """Write the profile to a file for `headwise.profiles.load` and `headwise view`. FileError if this fails."""
         save(Path(path), self.layers, self.names, {name: getattr(self, name) for name in FACTS})
 
     def __repr__(self) -> str:

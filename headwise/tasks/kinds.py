@@ -48,10 +48,10 @@ def options_of(name: str) -> type[TrainOptions]:
 
 
 def load(folder: str | Path) -> Task[Any]:
-    """The trained task of a run folder, in eval mode, on the device that its options ask for.
+    """The trained task of a run folder, in eval mode, on the device in its options.
 
     Raises:
-        CheckpointError: no run folder, one without weights yet, or damaged ones.
+        CheckpointError: it is not a run folder, has no weights yet, or damaged ones.
     """
     from headwise.tasks.training import run
 

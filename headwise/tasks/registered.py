@@ -1,7 +1,7 @@
 """The tasks that are registered by name.
 
 The built-in tasks are listed here and nowhere else. A task of another package is known as soon as its class is defined,
-or by an entry point of the group "headwise.tasks", whose name is the task's: toy = "package.module:Toy".
+or by an entry point of the group "headwise.tasks", whose name is the name of the task: toy = "package.module:Toy".
 """
 
 from __future__ import annotations

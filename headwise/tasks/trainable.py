@@ -90,7 +90,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         return cut_notes(self.cut(data), data.numbers, data.unit)
 
     def settle(self, held_out: Data) -> bool:
-        """After the training, choose by the held-out data what training does not. Whether weights changed."""
+        """After the training, make choices by the held-out data. Returns whether weights changed."""
         return False
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         self.log_loss(*self.loss(batch))
 
     def log_loss(self, total: Tensor, count: Tensor) -> None:
-        """Log "validation_loss" from what `loss` gave of this process's share of a validation batch."""
+        """Log "validation_loss" from the result of `loss` for this process's share of a validation batch."""
         whole = self._of_all(total, count)
         terms = int(whole[1])
         # Lightning's own reduction truncates the mean number of terms to an integer.

@@ -28,8 +28,9 @@ class Finder:
         self._kept: dict[str, tuple[object, object, Any]] = {}
 
     def answers(self, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
-        """The answer to each question: of a pair "match" and "similarity"; of one image or text "match", and its "best"
-        names or texts of the gallery with their "matches"."""
+        """The answer to each question. For a pair "match" and "similarity".
+
+        For one image or text "match", and its "best" names or texts of the gallery with their "matches"."""
         found: list[dict[str, Any]] = [{} for _ in asked]
         for wants in ("pair", "image", "text"):
             if places := [place for place, each in enumerate(asked) if each.wants == wants]:
@@ -77,7 +78,7 @@ class Finder:
         ]
 
     def _encoded(self, what: str, gallery: Gallery, encode: Callable[[], Encoded]) -> Encoded:
-        """The images or the texts of the gallery, encoded when they are first asked for."""
+        """The images or the texts of the gallery, encoded when they are first needed."""
         model = self._model
         if not getattr(gallery, what):
             raise ArgumentError(
