@@ -17,7 +17,7 @@ from headwise.nn.norm import NORMS
 
 
 class LayerOptions(TypedDict, total=False):
-    """The options that every kind of layer has: the type of what stacks of layers hand on to them."""
+    """The options that every kind of layer has: the type of the options that stacks pass to their layers."""
 
     ffn_dim: int | None
     norm: Literal["layer", "rms"]

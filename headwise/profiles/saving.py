@@ -24,7 +24,7 @@ TOKENS = ("ids", "labels", "offsets", "special", "text", "unknown", "word_ids")
 
 
 def save(path: Path, layers: Sequence[LayerSums], names: Mapping[int, str], facts: Mapping[str, Any]) -> None:
-    """Write a profile. An older file of that name is replaced when the new one is complete. FileError if it fails.
+    """Write a profile. An older file of that name is replaced when the new one is complete. FileError if this fails.
 
     Args:
         names: of the tokens, by id.

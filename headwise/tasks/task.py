@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEPARATOR", "Batch", "Task"]
 
-SEPARATOR = "[SEP]"  # between the two texts of one input, where they are written as one string
+SEPARATOR = "[SEP]"  # between the two texts of one input, if they are written as one string
 
 
 class Task(Trainable[OptionsT]):
@@ -42,7 +42,7 @@ class Task(Trainable[OptionsT]):
     >>> task.evaluate("test.csv").values["accuracy"]
     """
 
-    labels: Collection[str] = ()  #: what the outputs "logits" of a classifier stand for, in their order
+    labels: Collection[str] = ()  #: the labels of the outputs "logits" of a classifier, in their order
     reads_files: ClassVar[bool] = False  #: whether a file is one input, read whole (series), not one input per row
     reads_documents: ClassVar[bool] = False  #: whether a .txt file has documents of several lines, not one per line
 

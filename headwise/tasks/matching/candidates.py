@@ -86,7 +86,7 @@ def _joined(parts: Sequence[Encoded]) -> Encoded:
 
 
 def room_for(subwords: Subwords, most: int) -> int:
-    """How many tokens of a text are read, beside the signs, if it may have `most` with them."""
+    """The number of tokens of a text that are read, beside the signs, if it may have `most` with them."""
     return most - subwords.frames[0].size
 
 

@@ -82,7 +82,7 @@ def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
 
 
 def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[str, Any]:
-    """config.yaml of a run folder.
+    """Read the config.yaml of a run folder.
 
     Args:
         kind: the task that it must belong to; None = any.
@@ -140,7 +140,7 @@ def write_config(
 
 
 def save_files(task: Trainable[Any], folder: Path) -> None:
-    """The files of the task's own.
+    """Write the task's own files.
 
     Raises:
         FileError: the files cannot be written.
