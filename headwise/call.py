@@ -1,4 +1,4 @@
-"""One attention computation with all its arguments, and the scores of any tile of it.
+"""One attention computation with all its arguments, and the scores of any tile (some rows and columns) of its matrix.
 
 The meaning of every option is written here, once: the reference kernel asks for the whole matrix, a record for the rows
 it needs, and the capture of other people's models builds the same object from the tensors that it intercepted.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Share:
-    """The positions of the queries and keys of a call that computes some rows of a longer sequence, in one process.
+    """The part of a longer sequence that one process computes: the positions of its queries and keys.
 
     Both are positions in the whole sequence, in ascending order.
     """
@@ -48,13 +48,16 @@ class Share:
     mask: Mask | None = dataclasses.field(default=None, metadata={"stored": False})  # of the whole, aligned to [N, N]
 
     def has(self, mask: Mask | None) -> bool:
-        """Whether `mask` is the whole sequence's mask, cut to these rows and columns: not after an edit of the mask."""
+        """Whether `mask` is the whole sequence's mask, cut to these rows and columns.
+
+        After an edit of the mask: False.
+        """
         return mask is None if self.mask is None else isinstance(mask, Picked) and mask.part is self.mask
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores(Options):
-    """Everything that decides the attention weights: everything in a call but its values."""
+    """The arguments of a call that decide its attention weights: all of them except the values."""
 
     q: Tensor  # [B, H, Q, D]
     k: Tensor  # [B, G, K, D]; int8 where the call has a `k_scale`
@@ -68,7 +71,7 @@ class Scores(Options):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(B, H, Q, K)"""
+        """The sizes (B, H, Q, K) of the matrix."""
         batch, heads, q_len, _ = self.q.shape
         return batch, heads, q_len, self.k.shape[2]
 
@@ -79,23 +82,26 @@ class Scores(Options):
 
     @property
     def whole(self) -> tuple[Mask | None, int, int]:
-        """The mask and the lengths (Q, K) of the sequence of which this call is a share; else those of the call."""
+        """(mask, Q, K): those of the whole sequence if this call computes a share of one, else those of this call."""
         if self.share is not None:
             return self.share.mask, self.share.length, self.share.length
         _, _, q_len, k_len = self.shape
         return self.mask, q_len, k_len
 
     def of(self, share: Share | None) -> Self:
-        """The same call as this share of a longer one; as a call of its own if an edit gave it another mask."""
+        """A copy of this call as `share` of a longer one; without the share if an edit gave it another mask."""
         return dataclasses.replace(self, share=share if share is not None and share.has(self.mask) else None)
 
     @property
     def heads_per_key_head(self) -> int:
-        """H / G"""
+        """H / G, the number of query heads that read one key head."""
         return self.q.shape[1] // self.k.shape[1]
 
     def scores(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
-        """The scores of a tile, -inf where the mask forbids: [B, heads, rows, cols], as slices or 1-D index tensors."""
+        """The scores [B, heads, rows, cols] of the chosen rows, columns and heads (slices or 1-D index tensors).
+
+        | They are -inf where the mask forbids.
+        """
         s = self.part(b=EVERY, heads=heads, rows=rows, cols=cols).unmasked()
         if self.mask is None:
             return s
@@ -114,7 +120,7 @@ class Scores(Options):
         return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=overwrite)
 
     def allowed(self, rows: Index = EVERY) -> Tensor:
-        """The keys that queries may attend to, by the mask and by a bias of -inf: bool [B|1, H|1, rows, K]."""
+        """Whether queries may attend to keys, by mask and by a bias of -inf: bool [B|1, H|1, rows, K], True = may."""
         q, k = self._positions(2, rows), self._positions(3, EVERY)
         if self.mask is None:
             allowed = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, len(q), len(k))
@@ -125,7 +131,7 @@ class Scores(Options):
         return allowed
 
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
-        """The queries, keys and options of a part of the matrix, without the mask."""
+        """The queries, keys and options for some examples, heads, rows and columns of the matrix, without the mask."""
         q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]
         places = None if self.slopes is None else self.places_of(rows, cols)
         return Scores(q, k, places=places, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
@@ -152,11 +158,14 @@ class Scores(Options):
 
     @property
     def biases(self) -> list[Tensor]:
-        """Bias and slopes, as far as they are given."""
+        """A list with `bias` and `slopes`, each only if it is not None."""
         return [x for x in (self.bias, self.slopes) if x is not None]
 
     def added(self, **index: Index) -> Tensor | None:
-        """What bias and slopes add to the scores, by dimension: [B|1, H|1, Q|1, K|1]; None = they add nothing."""
+        """The numbers that bias and slopes add to the scores: [B|1, H|1, Q|1, K|1]; None = they add nothing.
+
+        `index` says which part, by dimension: Q=rows, K=columns.
+        """
         options = self.options_of(index)
         bias = None if self.bias is None else options["bias"].to(self.dtype)
         if self.slopes is None:
@@ -167,21 +176,24 @@ class Scores(Options):
         return more[None] if bias is None else bias + more
 
     def places_of(self, rows: Index = EVERY, cols: Index = EVERY) -> tuple[Tensor, Tensor]:
-        """The positions of some queries and keys; the last query has the position of the last key."""
+        """The positions of these rows (queries) and columns (keys), one tensor each.
+
+        The last query has the position of the last key.
+        """
         if self.places is None:
             q_len, k_len = self.shape[2:]
             return self._positions(2, rows) + (k_len - q_len), self._positions(3, cols)
         return self.places[0][rows], self.places[1][cols]
 
     def detached(self) -> Scores:
-        """The part of a call that a record keeps: everything but the values, with the tensors detached."""
+        """A copy of what a record keeps of a call: everything except the values, with detached tensors."""
         q, k = self.q.detach(), self.k.detach()
         mask = None if self.mask is None else self.mask.owned()
         return Scores(q, k, mask=mask, places=self.places, share=self.share, **self.detached_options())
 
     @property
     def used_keys(self) -> Tensor | None:
-        """The keys that some query may attend to, bool [B|1, G|1, K]; None = all of them."""
+        """bool [B|1, G|1, K], True = some query may attend to this key; None = all keys are used."""
         if self.mask is None:
             return None
         q_len, k_len = self.shape[2:]
@@ -200,7 +212,11 @@ class Scores(Options):
         return used.to(self.k.device)
 
     def _key_heads(self, heads: Index) -> Index:
-        """The key heads that these heads read: a slice where each is read by equally many, else one for each head."""
+        """The key heads that these query heads read.
+
+        A slice if each key head is read by equally many of them, else an index tensor with one key head for each query
+        head.
+        """
         if isinstance(heads, slice) and heads == EVERY:
             return EVERY
         found = (self._positions(1, heads) // self.heads_per_key_head).tolist() or [0]
@@ -227,7 +243,7 @@ class AttentionCall(Scores):
     v_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
 
     def dequantized(self) -> AttentionCall:
-        """The same with keys and values in q's dtype."""
+        """The same call, with keys and values in q's dtype."""
         if self.k_scale is None or self.v_scale is None:
             return self
         k, v = (Int8(*x, self.q.dtype).dequantized() for x in ((self.k, self.k_scale), (self.v, self.v_scale)))
@@ -246,7 +262,10 @@ class AttentionCall(Scores):
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
-        """The properties that decide which kernel runs: calls of one kind, with one mask, have the same plan."""
+        """A hashable tuple of all properties that decide which kernel runs.
+
+        Calls with equal tuples and the same mask have the same plan.
+        """
         options = [(name, type(x), x.shape, x.dtype, x.requires_grad) for name, x in self.option_tensors().items()]
         return (
             type(self.q),
@@ -290,7 +309,7 @@ def make_call(
 
 
 def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
-    """q kᵀ of queries [B, H, Q, D] and keys [B, G, K, D]: [B, H, Q, K], in `out` if that is given."""
+    """Compute q kᵀ of queries [B, H, Q, D] and keys [B, G, K, D]: [B, H, Q, K], written to `out` if it is not None."""
     # The query heads of one key head are put below one another, so that the keys need not be repeated.
     size = q.shape[1] // k.shape[1]
     if out is None:
@@ -303,7 +322,7 @@ def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | Tensor) -> Tensor:
-    """softcap · tanh(s / softcap)"""
+    """Compute softcap · tanh(s / softcap) for each score s."""
     return softcap * torch.tanh(scores / softcap)
 
 
@@ -314,7 +333,7 @@ def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Inside torch.autocast, the tensors in its dtype, as for scaled_dot_product_attention; else unchanged."""
+    """The tensors, cast as by scaled_dot_product_attention inside torch.autocast; unchanged outside of it."""
     first = tensors[0]
     if not isinstance(first, Tensor) or not _autocasts(first.device):
         return tensors
@@ -327,7 +346,7 @@ _AS_IS = nullcontext()
 
 
 def as_written(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, torch computes in the dtypes that the code names: autocast would lower the products of the scores."""
+    """A context in which torch computes in the dtypes that the code names: autocast would lower those of the scores."""
     return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
 
 
@@ -337,9 +356,10 @@ def _autocasts(device: torch.device) -> bool:
 
 
 def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: int, *, name: str = "mask") -> Mask:
-    """A mask or bool tensor as it is now: owned, and aligned to Q and K. A tensor is recognised: see `masks.tensors`.
+    """A `Mask`, aligned to Q and K, from a mask or bool tensor. The kind of a tensor is recognised: `masks.tensors`.
 
-    DtypeError, ShapeError or MaskError unless it fits them, H (None = any), and the batch size and device of `like`.
+    Later changes of the argument do not change it. Raises DtypeError, ShapeError or MaskError unless it fits Q, K,
+    `heads` (None = any number), and the batch size and device of `like`.
     """
     if isinstance(mask, Mask):
         key = ("fitted", name, like.shape[0], like.device, heads, q_len, k_len)

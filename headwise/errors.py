@@ -61,7 +61,7 @@ class DtypeError(HeadwiseError, TypeError):
 
 
 class EditRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not a failure)
-    """An attention that an edit means cannot be edited; the message says which and why."""
+    """An attention that an edit selects cannot be edited; the message says which and why."""
 
 
 class ProjectionError(HeadwiseError, RuntimeError):
@@ -73,7 +73,7 @@ class KernelRefused(HeadwiseError, RuntimeError):  # noqa: N818 (a refusal, not 
 
 
 class ChangedError(HeadwiseError, RuntimeError):
-    """An argument was changed in place between forward and backward, which reads it again; the message names it."""
+    """An argument was changed in place after forward, but backward reads it again; the message names the argument."""
 
 
 class CacheError(HeadwiseError, ValueError):

@@ -1,6 +1,7 @@
-"""Files are written beside their target and renamed: whoever reads sees the old file or the new one, never a part.
+"""Writes a file beside its target and renames it: a reader sees the old file or the new one, never half a file.
 
-Folders are written in the same way. `parsed` reads the text of a JSON or YAML file of unknown origin.
+Folders are written in the same way. In this file a "part" is such an unfinished file. `parsed` reads the text of a JSON
+or YAML file of unknown origin.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0) if os.name == "nt" else ()
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path`, to write to. At the end it replaces `path`; after an error it is removed.
+    """A new path beside `path`, to write to. At the end the new file replaces `path`; after an error it is removed.
 
-    Any number of threads and processes may write to one path at once: each has its own part, and the last to
+    Any number of threads and processes may write to one path at once: each has its own new file, and the last to
     finish wins. Files that a killed process left behind are removed by the next process that writes to that path; on
     Windows, only if it has the same process id.
 
@@ -61,7 +62,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """As `replacing`, with a new folder to write to. A folder at `path` is first renamed, then removed.
+    """As `replacing`, for a folder: a new folder to write to. An old folder at `path` is first renamed, then removed.
 
     A process that is killed between the two renames leaves nothing at `path`: `restore_folder` gives the old one back.
     """
@@ -94,7 +95,7 @@ def restore_folder(path: Path) -> None:
 
 
 def _beside(path: Path, kind: str) -> Path:
-    """A new path beside `path`, after those that killed processes left there were removed."""
+    """A new path beside `path`. Files that killed processes left beside it are removed first."""
     for left in _left_behind(path, kind):
         with contextlib.suppress(OSError):
             left.unlink() if left.is_file() else shutil.rmtree(left)
@@ -108,9 +109,9 @@ def _prefix(path: Path) -> str:
 
 
 def settle(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk: then a crash of the machine cannot lose them.
+    """Wait until a file, or the list of names in a folder, is on the disk: a crash of the machine cannot lose it then.
 
-    OSError passes through for a file. Of a folder it is ignored: not every system can do it.
+    OSError passes through for a file. For a folder it is ignored: not every system can wait for a folder.
     """
     if path.is_dir():
         with contextlib.suppress(OSError):
@@ -130,7 +131,7 @@ def damaged(part: Path) -> FileError:
 
 
 def check_there(path: Path) -> None:
-    """FileError if there is no such file, with the nearest name that its folder has."""
+    """Raise FileError if there is no such file; the message has the most similar name in its folder."""
     if path.exists():
         return
     there = os.listdir(path.parent) if path.parent.is_dir() else []
@@ -155,7 +156,7 @@ def _replace(part: Path, path: Path) -> None:
 
 
 def _left_behind(path: Path, kind: str) -> list[Path]:
-    """The parts of `path` whose writers, processes of this machine, do not run any more."""
+    """The unfinished files of `path` whose writers, processes of this machine, do not run any more."""
     found, prefix = [], _prefix(path)
     with contextlib.suppress(OSError):  # no such folder, or one that cannot be read: writing says so
         for name in os.listdir(path.parent):
@@ -167,7 +168,7 @@ def _left_behind(path: Path, kind: str) -> list[Path]:
 
 
 def _runs(process: int) -> bool:
-    """Whether a process with this number runs. This process does not count: it knows the parts that it is writing."""
+    """Whether a process with this number runs. False for this process: it knows the files that it is writing."""
     if process == os.getpid():
         return False
     if os.name == "nt":  # os.kill would end it

@@ -79,24 +79,26 @@ def attention(
     Args:
         q: queries [B, H, Q, D].
         k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
-        v: values [B, G, K, E]. k and v may be `Int8`, which few queries read directly; else it is dequantized first.
+        v: values [B, G, K, E]. k and v may be `Int8`: a call with few queries reads it directly, others dequantize it
+            first.
         mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
             [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
         bias: added to the scores (an additive mask, T5); float, broadcasts to [B, H, Q, K].
-        slopes: [H], ALiBi: the score of query i and key j of head h is lowered by slopes[h] · |i + K - Q - j|, as by
-            `alibi_slopes` of flash-attention (Press et al. 2022). No matrix of this size is made for it.
+        slopes: ALiBi, [H]: the score of query i and key j of head h is lowered by slopes[h] · |i + K - Q - j|, as by
+            `alibi_slopes` of flash-attention (Press et al. 2022). No matrix [Q, K] is made for it.
         scale: factor on q kᵀ; None = 1/√D.
-        softcap: s becomes softcap · tanh(s / softcap), before bias and slopes (Gemma 2). A tensor of one number that
-            requires a gradient gets it, on kernel "reference".
-        sinks: [H], one logit per head that takes its share of the softmax and gives nothing (gpt-oss).
-        dropout: probability with which a weight is dropped, now: pass 0.0 when evaluating.
-        kernel: "auto", or the name of one kernel, which then raises rather than fall back. `plan(...)` explains.
-        record: also return an `AttentionRecord`, which can answer for the weights (before dropout).
+        softcap: s becomes softcap · tanh(s / softcap), before bias and slopes (Gemma 2). A tensor of one number may
+            require a gradient; then kernel "reference" runs.
+        sinks: [H], one logit per head that takes part in the softmax like a key, but has no value (gpt-oss).
+        dropout: probability with which this call drops a weight: pass 0.0 when evaluating.
+        kernel: "auto", or the name of one kernel, which raises if it cannot run the call. `plan(...)` explains the
+            choice.
+        record: also return an `AttentionRecord`, from which the weights (before dropout) can be read.
 
     Returns:
-        The output [B, H, Q, E] in q's dtype, or inside torch.autocast in that dtype; with `record=True` (output,
-        AttentionRecord). A query that may attend to nothing gets 0, and gradients of 0. NaN in a key or value reaches
-        only the queries that may attend to it, with dropout too. Second derivatives need kernel="reference".
+        The output [B, H, Q, E] in q's dtype, or inside torch.autocast in that dtype; with `record=True` the pair
+        (output, AttentionRecord). A query that may attend to nothing gets 0, and gradients of 0. NaN in a key or value
+        reaches only the queries that may attend to it, with dropout too. Second derivatives need kernel="reference".
 
     Raises:
         ShapeError, DtypeError, MaskError, ArgumentError: an argument that does not fit; the message names it.
@@ -106,11 +108,12 @@ def attention(
         ChangedError: in backward, for a large bias that was changed in place after this call.
 
     The tensors of a mask may be overwritten before backward, as a loop does that reuses its buffers: the gradients are
-    those of the mask that this call saw. Only inside torch.utils.checkpoint, which runs this call again, they must stay
-    as they are; else backward raises ChangedError (with use_reentrant=False: a reentrant one cannot tell).
+    those of the mask that this call saw. Only inside torch.utils.checkpoint, which runs this call again, they must not
+    change; else backward raises ChangedError (with use_reentrant=False: a reentrant checkpoint cannot notice the
+    change).
 
-    torch.compile and torch.export trace it whole, on the kernels "native", "decode", "sdpa" and "reference". q, k and v
-    may be DTensors, uncompiled: split by examples, heads or sequence (docs/distributed.md).
+    torch.compile and torch.export trace the whole call, on the kernels "native", "decode", "sdpa" and "reference". q, k
+    and v may be DTensors, uncompiled: split by examples, heads or sequence (docs/distributed.md).
     """
     plain = type(q) is type(k) is type(v) is Tensor or torch.compiler.is_compiling()
     dealt = not plain and any(map(is_dtensor, (q, k, v)))
@@ -170,7 +173,7 @@ def _is_heard() -> bool:
 
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
-    """The output of a small call without options, that nobody listens to; None for any other call."""
+    """The output of a small call without options, if no listener or editor needs the call; None for any other call."""
     if torch.compiler.is_compiling() or _is_heard() or parallel.current() is not None:
         return None
     if isinstance(k, Int8) or isinstance(v, Int8):
@@ -195,7 +198,7 @@ def plan(
     mesh: DeviceMesh | None = None,
     **options: Unpack[OptionArguments],
 ) -> Plan | ParallelPlan:
-    """How `attention` with the same arguments would run: the kernel, its cost, and why not the others. Runs nothing.
+    """How `attention` with the same arguments would run: the kernel, its cost, why not another one. Computes nothing.
 
     The numbers in the tensors do not matter (`torch.empty` will do); their shapes, dtype, device and requires_grad do.
     With a `mesh` of one dimension, the tensors have the shapes of the whole sequence, and the plan is that of
@@ -209,27 +212,27 @@ def plan(
 def listening(
     listener: Listener, *, traced: bool = False, outputs: bool = True
 ) -> contextlib.AbstractContextManager[None]:
-    """A context: every `attention` call that runs inside (see `headwise.scope`) hands itself and its output over.
+    """A context: `listener` gets every `attention` call that runs inside (see `headwise.scope`), with its output.
 
-    With `traced` also calls that `torch.export` traces: computations of the listener become part of the program.
-    Without `outputs` the output may be None: a native encoder keeps no outputs. With it, the encoder's modules run
-    instead.
+    With `traced` it also gets calls that `torch.export` traces: its computations become part of the program.
+    Without `outputs` the output may be None: a native encoder keeps no outputs. With `outputs`, the encoder's modules
+    run instead.
     """
     return _LISTENING.open(_Listening(listener, traced, outputs))
 
 
 def is_followed() -> bool:
-    """Whether a listener or an editor gets the calls that run here, with their outputs."""
+    """Whether a listener that needs outputs, or an editor, gets the calls that run here."""
     return bool(editors()) or any(each.outputs or each.traced for each in _LISTENING.here())
 
 
 def listeners_of_calls() -> tuple[Listener, ...]:
-    """The listeners that need no outputs."""
+    """The listeners that need no outputs of the calls."""
     return tuple(each.listener for each in _LISTENING.here() if not each.outputs)
 
 
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
-    """Hand a call to the listeners, with weights `used` [B, H, Q, K] that an edit changed before they met values."""
+    """Hand a call to the listeners, with the weights `used` [B, H, Q, K], which an edit changed."""
     listening = _LISTENING.here()
     weights = used() if listening else None
     call = call if call.share is None else call.of(call.share)
@@ -238,7 +241,7 @@ def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
 
 
 def _edited(call: AttentionCall) -> Tensor | None:
-    """The output that an editor gives instead of this call's; None if none changes it."""
+    """The output that an editor gives instead of this call's own; None if no editor changes the call."""
     found = editors()
     for i in reversed(range(len(found))):
         with unasked(found[i:]):  # the editors around it may change its result again
@@ -261,7 +264,7 @@ def editing(editor: Editor) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def unasked(those: tuple[Editor, ...]) -> Iterator[None]:
-    """Inside this context these editors are not asked: they have had their turn."""
+    """A context in which these editors are not asked: they have had their turn."""
     token = _asked.set((*_asked.get(), *those))
     try:
         yield
@@ -271,7 +274,7 @@ def unasked(those: tuple[Editor, ...]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_attention() -> Iterator[None]:
-    """Inside this context no computation of torch is taken for attention: a loss is a softmax and a product too."""
+    """A context in which no computation of torch is taken for attention: a loss also has a softmax and products."""
     token = _running.set(True)
     try:
         yield
@@ -280,8 +283,5 @@ def no_attention() -> Iterator[None]:
 
 
 def running() -> bool:
-    """Whether a kernel of `attention` is running: torch's computations now are part of a call that listeners get.
-
-    This also holds inside `no_attention`.
-    """
+    """Whether a kernel of `attention` is running: torch's computations are then part of a call that listeners get."""
     return _running.get()

@@ -1,11 +1,11 @@
-"""The language in which the command, the page and the reports speak: English, or one of the catalogues in locale/.
+"""The language of the command, the page and the reports: English, or one that has a catalogue of sentences in locale/.
 
     language.speak("zh")
     print(said(f"Wrote {path} ({rows} rows)."))        # 已写入 out.csv（12 行）。
 
-Sentences are in English in the code, and are translated where they are shown. The catalogue has their shapes, with a
-number for each value: "Wrote {0} ({1} rows)." So a sentence of many parts is written as any other f-string, and data
-that are stored or sent to programs (JSON, SARIF, exceptions) stay English.
+Sentences are in English in the code, and are translated where they are shown. The catalogue has their shapes (the
+sentences with a number for each value): "Wrote {0} ({1} rows)." So a sentence with values is written as any other
+f-string, and data that are stored or sent to programs (JSON, SARIF, exceptions) stay English.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _asked = False
 def speak(language: str | None, *, asked: bool = True) -> None:
     """Speak a language, such as "zh" or "zh-CN", from now on; None: the language of `HEADWISE_LANG`, or else English.
 
-    A language without a catalogue is English. `asked`: the user named it, so that pages are written in it;
-    otherwise each reader's browser decides.
+    A language without a catalogue becomes English. `asked`: the user named the language, so that pages are written in
+    it; otherwise each reader's browser decides.
     """
     global _spoken, _asked
     _spoken = None if language is None else known(language) or "en"
@@ -53,13 +53,13 @@ def of_the_system(environment: Mapping[str, str]) -> str:
 
 
 def known(tag: str) -> str | None:
-    """The language of a tag: "zh" for "zh_CN.UTF-8" and "zh-Hans"; None if the language has no catalogue."""
+    """The language code of a tag: "zh" for "zh_CN.UTF-8" and "zh-Hans"; None if the language has no catalogue."""
     short = re.split(r"[-_.@]", tag.lower(), maxsplit=1)[0]
     return short if short in LANGUAGES else None
 
 
 def said(text: str) -> str:
-    """The text in the language in use; the text itself if the catalogue does not have it.
+    """The translation of a text into the language in use; the text itself if the catalogue does not have it.
 
     Values of a sentence are translated, too, if they are sentences of the catalogue, and so are sentences joined by a
     comma, a semicolon or a colon. A value of one word is not: it may be a name in the user's code. If it is one of our
@@ -107,7 +107,7 @@ _JOINTS = (", ", "; ", ". ", " and ")
 
 
 class _Shape:
-    """A sentence with places for values, and its translation."""
+    """A sentence of the catalogue with places for values, such as "Wrote {0} ({1} rows).", and its translation."""
 
     def __init__(self, english: str, translated: str) -> None:
         self.pieces, self.translated = re.split(r"\{\d+\}", english), translated
@@ -115,7 +115,10 @@ class _Shape:
         self.takes_words = sum(letter.isalpha() for piece in self.pieces for letter in piece) >= LEAST
 
     def values(self, text: str) -> list[str] | None:
-        """The values in the text, if it has this shape. Each piece of the shape is matched where it is first found."""
+        """The values in the text if it has this shape, else None.
+
+        Each piece of the shape is matched where it is first found.
+        """
         first, *between, last = self.pieces
         end = len(text) - len(last)
         if not (text.startswith(first) and text.endswith(last) and end >= len(first)):
@@ -140,14 +143,14 @@ class _Shape:
 
 @functools.cache
 def _catalogue(spoken: str) -> tuple[dict[str, str], list[_Shape]]:
-    """The whole sentences, and the shapes of the others: those with the most letters come first."""
+    """(whole sentence -> translation, the shapes of sentences with values): shapes with the most letters come first."""
     entries = dict(entries_of(spoken))
     shapes = [_Shape(english, translated) for english, translated in entries.items() if re.search(r"\{\d+\}", english)]
     return entries, sorted(shapes, key=lambda shape: -sum(map(len, shape.pieces)))
 
 
 def entries_of(spoken: str) -> Iterator[tuple[str, str]]:
-    """The entries of a catalogue: English, translated. The .po file of gettext is read directly."""
+    """The pairs (English, translation) of a catalogue. The .po file of gettext is read directly."""
     file = resources.files(__name__.rpartition(".")[0]) / "locale" / spoken / "LC_MESSAGES" / "headwise.po"
     for entry in file.read_text("utf-8").split("\n\n"):
         fields: dict[str, str] = {}

@@ -1,11 +1,12 @@
-"""The options of an attention call, which change the weights beside queries, keys and mask. Each is defined here.
+"""The options of an attention call: the arguments besides queries, keys, values and mask. Each is defined here.
 
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias - slope · |i + K - Q - j|
     s = -inf where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink));   out = dropout(A) v
 
-To add one: a field here with its check, its place in the signature of `attention` and in `Scores.from_products`, and
-its name in `OPTIONS` of everything that supports it: kernels, statistics, the page. All others refuse calls with it.
+To add an option: a field here with its check, its place in the signature of `attention` and in `Scores.from_products`,
+and its name in `OPTIONS` of everything that supports it: kernels, statistics, the page. All others refuse calls with
+it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None 
 def check_softcap(
     softcap: float | Tensor | None, q: Tensor | None = None, k_len: int | None = None
 ) -> float | Tensor | None:
-    """`softcap` if it is None or a finite number above 0; else ArgumentError. A trained softcap stays a tensor, []."""
+    """`softcap` if it is None or a finite number above 0; else ArgumentError. A trained softcap stays a tensor []."""
     if softcap is None:
         return None
     trained = isinstance(softcap, Tensor) and softcap.requires_grad and torch.is_grad_enabled()
@@ -110,7 +111,7 @@ def _check(name: str, value: Any, is_valid: Callable[[Any], Any], expected: str)
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """The check of an option, and the dimensions of the call that its tensor has: "" = the option is a number."""
+    """The check of an option, and the dimensions of its tensor, such as "BHQK"; "" = the option is a number."""
 
     check: Callable[..., Any]
     dims: str = ""
@@ -127,7 +128,7 @@ def _of(check: Callable[..., Any], dims: str = "", since: int = 1, *, trained: b
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Options:
-    """The options of a call, checked. A default changes nothing."""
+    """The checked options of a call. The default of an option changes nothing."""
 
     #: added to the scores; broadcasts to [B, H, Q, K]
     bias: Tensor | None = dataclasses.field(default=None, metadata=_of(check_bias, "BHQK"))
@@ -147,19 +148,19 @@ class Options:
         return {name: getattr(self, name) for name in OPTIONS}
 
     def used_options(self) -> list[str]:
-        """The names of the options that change something; `scale`, which every call has, is not among them."""
+        """The names of the options that change something. `scale`, which every call has, is not among them."""
         return [name for name, default in _DEFAULTS if _changes(getattr(self, name), default)]
 
     def beyond(self, known: Collection[str]) -> str | None:
         """The first option that changes something and is not in `known`; None if there is none.
 
-        Code that computes scores or weights without `Scores` has the names of its options in an `OPTIONS`, and refuses
-        calls with another option.
+        Code that computes scores or weights without `Scores` lists the options that it supports in an `OPTIONS`, and
+        refuses calls with another option.
         """
         return next((name for name in self.used_options() if name not in known), None)
 
     def option_tensors(self) -> dict[str, Tensor]:
-        """The options that are tensors, by name: also trained numbers."""
+        """The options that are tensors, by name; a trained number is a tensor, too."""
         return {name: x for name in TENSORS if (x := getattr(self, name)) is not None and isinstance(x, Tensor)}
 
     def detached_options(self) -> dict[str, Any]:
@@ -191,7 +192,10 @@ _DEFAULTS = [(field.name, field.default) for field in dataclasses.fields(Options
 
 
 def check_options(given: Mapping[str, Any], q: Tensor, k_len: int) -> dict[str, Any]:
-    """The arguments for `Options`. Raises ShapeError, DtypeError or ArgumentError, naming the argument."""
+    """Check the options, and return the arguments for `Options`.
+
+    Raises ShapeError, DtypeError or ArgumentError, naming the argument.
+    """
     return {
         name: None if value is None and name in _OPTIONAL else OPTIONS[name].check(value, q, k_len)
         for name, value in given.items()
@@ -203,7 +207,10 @@ def _changes(x: Any, default: Any) -> bool:
 
 
 def _cut(x: Tensor, dims: str, index: dict[str, Index]) -> Tensor:
-    """The part of a tensor of these dimensions; dimensions of size 1, and leading ones that it lacks, are not cut."""
+    """The part of a tensor at `index`; `dims`: the letters of its dimensions.
+
+    Dimensions of size 1, and leading dimensions that the tensor lacks, are not cut.
+    """
     x = x[(None,) * (len(dims) - x.ndim)]
     for axis, dim in enumerate(dims):
         part = index.get(dim, EVERY)

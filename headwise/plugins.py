@@ -1,4 +1,4 @@
-"""Extensions from installed packages: entry points, found by the name of a group and imported when they are used."""
+"""Extensions from installed packages: entry points of a group, which are imported when they are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def found(group: str) -> dict[str, EntryPoint]:
 
 
 def load(entry: EntryPoint) -> Any:
-    """The object that an entry point names. Raises ArgumentError if it cannot be imported, or has another name."""
+    """Import the object that an entry point names.
+
+    Raises ArgumentError if that fails, or the object has another name.
+    """
     try:
         value = entry.load()
     except Exception as cause:  # the code of another package
@@ -32,7 +35,7 @@ def load(entry: EntryPoint) -> Any:
 
 
 class Plugins(MutableMapping[str, T]):
-    """Extensions by name: those of headwise, those that are added as to a dict, and the entry points of a group.
+    """A dict of extensions by name: those of headwise, those that code adds, and the entry points of a group.
 
     Args:
         group: the group of entry points. An entry point is imported when its value is read, not when its name is.

@@ -1,6 +1,6 @@
 """The pytest plugin: examines attention classes along with the tests, and provides a fixture for your own tests.
 
-At the end it prints a line for each module that was examined in any way.
+At the end of the tests it prints a line for each attention module that was examined.
 
     pytest --attention "my_model.py:MyAttention(embed_size=64, heads=8)"
 

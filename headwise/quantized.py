@@ -48,7 +48,10 @@ class Int8:
 
     @classmethod
     def of(cls, x: Tensor) -> Int8:
-        """A float tensor [B, G, K, D], rounded. A number that is not finite makes its token NaN. It has no gradient."""
+        """Quantize a float tensor [B, G, K, D]. The result has no gradient.
+
+        A number that is not finite makes its whole token NaN.
+        """
         if not x.is_floating_point():
             raise DtypeError(f"Int8.of: expected a float tensor [B, G, K, D]. Received: {x.dtype}")
         if x.ndim != 4:
@@ -73,5 +76,5 @@ class Int8:
         return f"Int8({list(self.shape)}, dtype={self.dtype}, device={str(self.device)!r})"
 
     def dequantized(self) -> Tensor:
-        """The numbers that it represents, [B, G, K, D] in `dtype`."""
+        """The numbers that this object represents, as a tensor [B, G, K, D] in `dtype`."""
         return (self.values.float() * self.scale[..., None]).to(self.dtype)

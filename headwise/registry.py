@@ -29,12 +29,12 @@ frameworks: dict[str, Framework] = {}  # by the package of their classes, such a
 
 
 def framework_of(model: object) -> Framework | None:
-    """The framework of the class of a model, or of one of its bases; None if it is not in `frameworks`."""
+    """The functions for the framework of a model's class, or of one of its bases; None if none is in `frameworks`."""
     return framework_of_class(type(model))
 
 
 def framework_of_class(cls: type) -> Framework | None:
-    """The framework of a class, or of one of its bases; None if it is not in `frameworks`."""
+    """The functions for the framework of a class, or of one of its bases; None if none is in `frameworks`."""
     packages = (each.__module__.partition(".")[0] for each in cls.__mro__)
     return next((frameworks[package] for package in packages if package in frameworks), None)
 

@@ -16,7 +16,7 @@ MODELS = ("bert", "encoder", "model", "text")  # entries that may hold the sizes
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries under today's names, also inside entries of models."""
+    """The entries under today's names, also those inside the entries of models."""
     return {
         NAMES.get(name, name): renamed(value) if name in MODELS and isinstance(value, dict) else value
         for name, value in values.items()

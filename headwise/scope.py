@@ -1,6 +1,6 @@
-"""Values that are open here: in this thread, task or generator, or where its work was started.
+"""Values that are in effect ("open") here: in this thread, task or generator, or where its work was started.
 
-A context opens a value in a `Scope`; code inside asks the scope which values are open here.
+A context, such as that of a listener, opens a value in a `Scope`; code inside asks the scope for its open values.
 
 - A thread has its own values, and so has a task of asyncio, which begins with the values of the place that made it.
 - A `with` statement in a generator function is in effect while the generator itself runs, not between its steps. It is
@@ -64,7 +64,7 @@ _NOTHING: tuple[object, int, tuple[Any, ...]] = ((), 0, ())
 
 
 class Scope(Generic[T]):
-    """Values of one kind."""
+    """The open values of one kind, such as all listeners."""
 
     def __init__(self) -> None:
         # The last answer that did not depend on a generator, its entries, and the number of closed values at that time.
@@ -90,13 +90,13 @@ class Scope(Generic[T]):
 
 
 def carried(job: Job) -> Job:
-    """The job, in which the values open here are open in any thread; the same job if no values are open."""
+    """The job, which runs with the values that are open here, in any thread; the same job if no values are open."""
     found = tuple((x, False) for x, own in _here.get() if x._scope is not None and (not own or x.holds()))
     return _inside(found, job) if found else job
 
 
 def alone(job: Job) -> Job:
-    """The job, in which no values are open."""
+    """The job, which runs with no open values."""
     return _inside((), job)
 
 
@@ -113,7 +113,7 @@ def _inside(entries: tuple[tuple[Opened[Any], bool], ...], job: Job) -> Job:
 
 
 def _is_running(wanted: FrameType) -> bool:
-    """Whether a frame is on the stack of this thread."""
+    """Whether a frame of Python is on the stack of this thread."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame is not wanted:
         frame = frame.f_back
@@ -121,7 +121,7 @@ def _is_running(wanted: FrameType) -> bool:
 
 
 def _generator() -> FrameType | None:
-    """The frame of the innermost generator that runs now by itself; None if there is none."""
+    """The frame of the innermost generator that runs now and is no context manager; None if there is none."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code, caller = frame.f_code, frame.f_back

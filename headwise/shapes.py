@@ -56,7 +56,7 @@ def _received(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def check_device(name: str, device: torch.device | None, q: Tensor) -> None:
-    """Raise DtypeError unless `device` is q's (None = no device, which fits every device)."""
+    """Raise DtypeError unless `device` is the device of q; None (no device) fits every q."""
     if device is not None and device != q.device:
         raise DtypeError(
             f'{name} must be on the device of q ({q.device}). Received: {name} on {device}. Use .to("{q.device}")'
@@ -64,7 +64,7 @@ def check_device(name: str, device: torch.device | None, q: Tensor) -> None:
 
 
 def check_fits(name: str, dimension: str, size: int | None, expected: int) -> None:
-    """Raise ShapeError unless a mask made for `size` examples or heads (None = any) fits this call."""
+    """Raise ShapeError unless `size`, a mask's number of examples or heads (None = any), is the call's `expected`."""
     if size is not None and size != expected:
         raise ShapeError(
             f"{name} was made for {dimension} = {size}, the call has {dimension} = {expected}. Received: "

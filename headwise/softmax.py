@@ -1,12 +1,12 @@
-"""The softmax of attention: empty rows, learned sinks, the log-sum-exp, and how partial results merge.
+"""The softmax of attention: empty rows, learned sinks, the log-sum-exp, and how results over parts of the keys merge.
 
 A row of scores s is described by two numbers, its highest score and log Σ exp(s - highest). Their sum is the
-log-sum-exp; apart they stay exact where the sum would round, such as beside a bias of finfo.min:
+log-sum-exp; kept apart they stay exact where the sum would round, such as with a bias of finfo.min:
 
     A = exp((s - highest) - log_sum)
 
 An empty row, one that may attend to nothing, has only scores of -inf. Its weights and its output are 0, its log-sum-exp
-is -inf. A learned sink is a key with this score and the value 0.
+is -inf. A learned sink is an additional key: the learned number is its score, and its value is 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EMPTY = -math.inf  # the score of a forbidden pair, and the log-sum-exp of an em
 
 
 class Normaliser(NamedTuple):
-    """The normaliser, which turns rows of scores into weights: two tensors [..., rows]."""
+    """Two tensors [..., rows] that turn rows of scores into weights: the highest score, and the log of the sum."""
 
     highest: Tensor  # the highest score of a row; 0 for an empty row
     log_sum: Tensor  # log Σ exp(s - highest); -inf for an empty row
@@ -38,7 +38,7 @@ class Normaliser(NamedTuple):
 
     @classmethod
     def of_lse(cls, lse: Tensor) -> Normaliser:
-        """The normaliser of rows of which only the log-sum-exp is known."""
+        """The normaliser of rows of which only the log-sum-exp [..., rows] is known."""
         return cls(torch.zeros_like(lse), lse)
 
     @classmethod
@@ -52,7 +52,7 @@ class Normaliser(NamedTuple):
         return self.highest + self.log_sum
 
     def merged(self, other: Normaliser) -> Normaliser:
-        """The normaliser of rows with the keys of both."""
+        """The normaliser of rows that have the keys of this normaliser and those of the other one."""
         mine, theirs = self._or_lowest(), other._or_lowest()
         highest = torch.maximum(mine, theirs)
         log_sum = torch.logaddexp(self.log_sum + (mine - highest), other.log_sum + (theirs - highest))
@@ -66,26 +66,27 @@ class Normaliser(NamedTuple):
         return self.merged(Normaliser(finite(sinks), torch.where(sinks == EMPTY, EMPTY, torch.zeros_like(sinks))))
 
     def weights(self, scores: Tensor) -> Tensor:
-        """exp(s - lse) of scores [..., rows, keys], some or all of the keys."""
+        """The weights exp(s - lse) of scores [..., rows, keys]; `keys` are some or all keys of the rows."""
         return (scores - self.highest[..., None]).sub_(finite(self.log_sum)[..., None]).exp_()
 
     def on_sinks(self, sinks: Tensor) -> Tensor:
-        """The weights of learned sinks [H] in rows [..., H, Q] of which this is the normaliser, the sinks included."""
+        """The weights that rows [..., H, Q] give to learned sinks [H]; this is their normaliser, sinks included."""
         return self.weights(sinks.to(self.highest.dtype)[..., None, None])[..., 0]
 
     def share(self, total: Normaliser) -> Tensor:
-        """exp(lse - lse of the total): the share of the weight on these keys. 0 for an empty row."""
+        """exp(lse - lse of the total): the share of the weight that falls on these keys. 0 for an empty row."""
         return torch.exp((self.highest - total.highest) + (self.log_sum - finite(total.log_sum)))
 
     def _or_lowest(self) -> Tensor:
-        """The highest score, a very low number for an empty row."""
+        """The highest score of each row; for an empty row the lowest finite number."""
         return self.highest.masked_fill(self.log_sum == EMPTY, torch.finfo(self.highest.dtype).min)
 
 
 def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
-    """The weights of whole rows of scores [B, H, Q, K], with sinks [H]. 0 for an empty row, and gradients of 0.
+    """The weights of whole rows of scores [B, H, Q, K], with sinks [H].
 
-    With `overwrite` the weights may be written over the scores, and no gradient goes through them.
+    An empty row has weights 0, and gradients 0. With `overwrite` the weights may be written over the scores, and no
+    gradient goes through them.
     """
     # An empty row is computed as if it were full of zeros, then set to 0: and so are its gradients, which -inf would
     # make NaN.
@@ -114,7 +115,7 @@ def weigh(scores: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
 
 
 def emptied(x: Tensor, empty: Tensor | None) -> Tensor:
-    """x [..., rows, n] with 0 in empty rows, bool [..., rows]; None = there are none."""
+    """A copy of x [..., rows, n] with 0 in rows where `empty`, bool [..., rows], is True; None = no row is empty."""
     return x if empty is None else x.masked_fill(empty[..., None], 0.0)
 
 
@@ -127,23 +128,26 @@ def empty_rows(scores: Tensor) -> Tensor | None:
 
 
 def finite(lse: Tensor) -> Tensor:
-    """Log-sum-exps, or highest scores, with 0 in place of -inf: may be subtracted from the scores of a row."""
+    """Log-sum-exps, or highest scores, with 0 in place of -inf: they may be subtracted from the scores of a row."""
     return lse.masked_fill(lse == EMPTY, 0.0)
 
 
 def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from those over each set."""
+    """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from the results for each set."""
     total, share = _merged(lse, more_lse)
     return (out * share[..., None] + more_out * (1.0 - share)[..., None]).to(out.dtype), total
 
 
 def merge_parts(out: Tensor, lse: Tensor) -> Tensor:
-    """The output [..., rows, E] over many sets of keys, from those over each set [sets, ...]; no set has empty rows."""
+    """The output [..., rows, E] over many sets of keys, from outputs and log-sum-exps of each set, [sets, ...].
+
+    No set may have empty rows.
+    """
     return (out * lse.softmax(0)[..., None]).sum(0)
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without: a sink has value 0."""
+    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without sinks."""
     if sinks is None:
         return out, lse
     total, share = _merged(lse, sinks.to(lse.dtype)[None, :, None])
@@ -160,7 +164,7 @@ def sinks_gradient(sinks: Tensor, total: Normaliser, out: Tensor, d_out: Tensor)
 
 
 def _merged(lse: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """(the log-sum-exp of both, the share of the first in the weight, which is 1 where both are empty)."""
+    """(the log-sum-exp over both sets of keys, the share of the first set in the weight: 1 where both are empty)."""
     # exp(lse - total) would be wrong by the rounding of the total, which grows with it; this would spoil backward.
     total = torch.logaddexp(lse, more_lse)
     return total, torch.sigmoid(lse - more_lse).masked_fill(total == EMPTY, 1.0)

@@ -18,7 +18,10 @@ Cell = str | Sequence[tuple[str, str]]  # a text, or pieces of a text, each with
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: its heading, and the side of its cells. Only cells on the left may be wrapped."""
+    """A column: its heading, and the side to which its cells are aligned.
+
+    Only cells aligned to the left may be wrapped.
+    """
 
     text: str
     side: Literal["left", "right"] = "right"
@@ -26,9 +29,9 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in groups, with a line between two groups. `print` it, or pass it to a console of rich.
+    """Rows in groups, with a line between two groups. `print` the table, or pass it to a console of rich.
 
-    Nothing in a text is read as markup. Without rows only the notes are drawn.
+    No text is read as markup. Without rows only the notes are drawn.
     """
 
     headings: Sequence[Heading]
@@ -38,7 +41,7 @@ class Table:
     notes: Sequence[str] = ()  # below everything, one per line
 
     def __str__(self) -> str:
-        """Plain text in which no row is wrapped or cut. It looks like the table of rich, which is not needed here."""
+        """Plain text in which no row is wrapped or cut. It looks as if rich drew it, but does not need rich."""
         if not self.groups:
             return "\n".join(self.notes)
         heads = [said(heading.text) for heading in self.headings]
@@ -156,11 +159,11 @@ class Printed:
 
 
 def padded(text: str, columns: int, side: str = "left") -> str:
-    """A text padded with blanks to this many columns of a terminal; `side` is the side of the text."""
+    """A text padded with blanks to this many columns of a terminal; `side`: the side on which the text stands."""
     blanks = " " * (columns - width(text))
     return text + blanks if side == "left" else blanks + text
 
 
 def width(text: str) -> int:
-    """The columns of a terminal that a text takes: two for each Chinese letter."""
+    """The number of columns that a text takes on a terminal: two for each Chinese letter."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

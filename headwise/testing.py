@@ -58,7 +58,7 @@ def assert_healthy(
 
 
 def tell(diagnosis: Diagnosis, ignored: frozenset[str]) -> None:
-    """Pass a diagnosis on to the listeners."""
+    """Pass a diagnosis, and the ignored findings, on to the `listeners`."""
     for listener in listeners:
         listener(diagnosis, ignored)
 

@@ -1,4 +1,4 @@
-"""The state of torch around a call: whether numbers of tensors can be read, and whether new tensors may be kept."""
+"""The state of torch around a call: whether the numbers in tensors can be read, and whether new tensors may be kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_forward_mode() -> bool:
 
 
 def surroundings() -> tuple[bool, bool]:
-    """States of torch for which a kernel may refuse a call, beside the call: forward mode, a TorchDispatchMode."""
+    """(is forward mode on, is a TorchDispatchMode on): states of torch for which a kernel may refuse a call."""
     return is_forward_mode(), _len_torch_dispatch_stack() > 0
 
 

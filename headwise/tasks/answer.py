@@ -53,7 +53,7 @@ class Window(NamedTuple):
 class Answer(Task[AnswerOptions]):
     """BERT with a head for the first and the last token of the answer; long contexts are read in windows that overlap.
 
-    Unanswerable questions are learned if there are any; then the model may predict that there is no answer.
+    If the training data have questions without an answer, the model may also predict that there is no answer.
 
     >>> task = Answer.fit("squad.json")
     >>> task.predict([("Who wrote it?", "The book was written by Mary Shelley in 1818.")])
@@ -106,7 +106,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def _windows(self, row: int, asked: Pieces, context: Pieces, answer: range | None = None) -> list[Window]:
-        """The windows of one row, from all tokens of its question and its context."""
+        """The windows of one row, made from all tokens of its question and its context."""
         question = asked.ids[: self.options.question_length]
         frame = self.subwords.frames[1]
         room = self.max_length - len(question) - frame.size
@@ -128,12 +128,12 @@ class Answer(Task[AnswerOptions]):
 
     @property
     def _signs_before(self) -> int:
-        """The number of signs before a context, besides the question."""
+        """The number of signs, such as [CLS], before a context, without the tokens of the question."""
         return sum(map(len, self.subwords.frames[1].signs[:2]))
 
     @property
     def max_length(self) -> int:
-        """The most tokens in a window, including the question."""
+        """The largest number of tokens in a window, including the question."""
         return self.options.max_length or min(
             _LONGEST, encoders.max_length(self.model.encoder, self.options) or _LONGEST
         )
@@ -157,14 +157,14 @@ class Answer(Task[AnswerOptions]):
         }
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of the answer's first and last token; the target is [CLS] if it is not in the window."""
+        """(loss, number of windows): cross-entropy of the answer's first and last token, [CLS] if it has none."""
         starts_BS, ends_BS = self._log_probabilities(batch)
         total = functional.nll_loss(starts_BS, batch["starts"], reduction="sum")
         total = total + functional.nll_loss(ends_BS, batch["ends"], reduction="sum")
         return total / 2, torch.tensor(len(starts_BS), device=starts_BS.device)
 
     def _log_probabilities(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of each token as first and as last token of the answer, [B, S] twice, float32."""
+        """The log-probability of each token to be the answer's first, and its last: [B, S] each, float32."""
         allowed_BS = batch["in_context"].clone()
         allowed_BS[:, 0] = True
         logits = self.model(batch["input_ids"], batch["real"], batch["token_type_ids"])
@@ -181,7 +181,7 @@ class Answer(Task[AnswerOptions]):
 
         Returns:
             For each question "answer", "start" (index of its first character) and "probability", over all spans of all
-            windows. If the model predicts that there is no answer: "" and None.
+            windows. If the model predicts that there is no answer, "answer" is "" and "start" is None.
         """
         data = self._inputs(inputs)
         return self._answers(data.columns["context"], self.encode(data, targets=False))
@@ -198,7 +198,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """Exact match and F1, beside those of answering with the beginning of each context."""
+        """Exact match and F1, beside the scores of a baseline: the beginning of each context as the answer."""
         data = self.read(source, self.options)
         contexts, answers = data.columns["context"], data.columns["answers"]
         called = [each["answer"] for each in self.predict(data)]
@@ -219,12 +219,15 @@ class Answer(Task[AnswerOptions]):
         )
 
     def cut(self, inputs: Any) -> dict[int, str]:
-        """The questions that are cut; a context is read in as many windows as it needs."""
+        """The indices of the questions that are cut, and why; a context is read in as many windows as it needs."""
         questions = self.subwords.pieces(self._inputs(inputs).columns["question"])
         return cut((len(each.ids) for each in questions), self.options.question_length, what="a question of ")
 
     def look(self, inputs: Any) -> list[Seen]:
-        """The attention for each question; for a long context, in the window whose middle is nearest to the answer."""
+        """The attention for each question.
+
+        A long context is read in the window whose middle is nearest to the answer.
+        """
         data = self._inputs(inputs)
         rows = zip(data.columns["question"], data.columns["context"], strict=True)
         return [self.look_at(self.subwords.read(texts))[0] for texts in rows]
@@ -300,7 +303,7 @@ class Answer(Task[AnswerOptions]):
 
     @torch.no_grad()
     def _best(self, rows: int, examples: Sequence[Window]) -> list[BestSpans]:
-        """The best answers to each row, from all its windows."""
+        """The best answers to each row (`BestSpans`), from all its windows; `rows`: the number of rows."""
         self.eval()
         found = [BestSpans(self.may_be_none) for _ in range(rows)]
         for batch, places in self.batches(examples):
@@ -313,7 +316,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def _inputs(self, inputs: Any) -> Data:
-        """The inputs as a table."""
+        """The inputs as a table (`Data`)."""
         given = [inputs] if isinstance(inputs, str) and SEPARATOR in inputs else inputs
         if not isinstance(given, list | tuple) or not given or isinstance(given[0], Mapping):
             return self.read(inputs, self.options, targets=False)
@@ -323,7 +326,7 @@ class Answer(Task[AnswerOptions]):
 
 
 def _pair(given: Any) -> tuple[str, str]:
-    """A question and a context, of a pair or of one string."""
+    """(question, context), from a pair or from one string with [SEP] between them."""
     parts = given.split(SEPARATOR, 1) if isinstance(given, str) else given
     if not isinstance(parts, list | tuple) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
         raise ArgumentError(f'expected "question {SEPARATOR} context", or the two as a pair. Received: {brief(given)}')
@@ -336,7 +339,7 @@ def _pair(given: Any) -> tuple[str, str]:
 
 
 def _pieces(contexts: Sequence[str], subwords: Subwords) -> dict[str, Pieces]:
-    """The tokens of each distinct context: in a SQuAD file many questions share one."""
+    """The tokens of each distinct context: in a SQuAD file many questions share one context."""
     once = list(dict.fromkeys(contexts))
     return dict(zip(once, subwords.pieces(once), strict=True))
 
@@ -349,7 +352,7 @@ def _token_spans(data: Data, subwords: Subwords) -> list[range | None]:
 
 
 def _tokens_of(answer: Span, context: Pieces) -> range | None:
-    """The token range that overlaps an answer."""
+    """The range of the tokens that overlap the answer; None if no token does."""
     end = answer.start + len(answer.text)
     touched = [i for i, (low, high) in enumerate(context.offsets) if low < end and high > answer.start]
     return range(touched[0], touched[-1] + 1) if touched else None

@@ -20,9 +20,9 @@ def training_batches(
 
     Args:
         lengths: the length of each example, in tokens.
-        tokens: the most tokens of a batch, with padding: the number of examples times the longest. An example that is
-            longer is a batch by itself.
-        size: the most examples of a batch; None = any number.
+        tokens: the largest number of tokens in a batch, with padding: the number of examples times the longest length.
+            An example that is longer is a batch by itself.
+        size: the largest number of examples in a batch; None = any number.
     """
     random = np.random.default_rng((seed, epoch))
     of_all = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
@@ -38,18 +38,17 @@ def training_batches(
 
 
 def sorted_batches(lengths: Sequence[int], *, tokens: int, size: int | None, least: int = 1) -> list[list[int]]:
-    """Batches with the least padding, the shortest first; for passes without training, whose order may be fixed.
+    """Batches with the least padding, those of short examples first; for passes without training, in a fixed order.
 
     Args:
-        least: the least number of examples per batch, even if this exceeds `tokens`: one for each
-            process.
+        least: the smallest number of examples per batch, even if this exceeds `tokens`: one for each process.
     """
     of_all = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     return list(_cut(np.arange(len(of_all)), of_all, tokens, size, least))
 
 
 def _cut(places: Any, lengths: Any, tokens: int, size: int | None, least: int) -> Iterator[list[int]]:
-    """Sort some places by length (a stable sort), and cut them where the next example would make a batch too large."""
+    """Sort the examples at `places` by length (stable), and cut the list where a batch would become too large."""
     places = places[np.argsort(lengths[places], kind="stable")]
     longest = lengths[places]
     start = 0

@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 
 class Classify(Task[ClassifyOptions]):
-    """A BERT fine-tuned from a checkpoint, a small one from scratch, or latents for texts of any length.
+    """A BERT fine-tuned from a checkpoint, a small encoder from scratch, or a latent encoder for texts of any length.
 
     >>> task = Classify.fit("reviews.csv", text="sentence", label="label")
     >>> task.predict(["a warm, funny film"])
@@ -94,18 +94,18 @@ class Classify(Task[ClassifyOptions]):
         return list(zip(*columns, strict=True))
 
     def _example(self, texts: Sequence[Pieces], label: Any = None) -> Example:
-        """One row, from all tokens of its text or its two texts."""
+        """The example of one row, from all tokens of its text or its two texts."""
         return Example(*self.subwords.pair(*self._cut(texts)), self._numbers.get(label, UNSEEN))
 
     def _cut(self, texts: Sequence[Pieces]) -> list[list[int]]:
-        """The tokens of one or two texts that fit beside the signs: cut from the end, of two from the longer one."""
+        """The tokens of one or two texts that fit beside the signs. Texts are cut at the end, of two the longer one."""
         ids = [each.ids for each in texts]
         longest = self.max_length
         return ids if longest is None else cut_longer(ids, longest - self.subwords.frames[len(ids) - 1].size)
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of an input; None = no limit."""
+        """The largest number of tokens of an input; None = no limit."""
         return encoders.max_length(self.model.encoder, self.options)
 
     def length(self, example: Example) -> int:
@@ -131,7 +131,7 @@ class Classify(Task[ClassifyOptions]):
         self.log("validation_accuracy", self._accuracy, on_step=False, on_epoch=True)
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The label of each text, and the probability of each label.
+        """The predicted label of each text, and the probability of each label.
 
         Args:
             inputs: a text, several texts, (text, text) pairs or strings "first [SEP] second", or a table with the
@@ -149,7 +149,7 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """Accuracy and macro F1, beside those of always predicting the most common label of the training data.
+        """Accuracy and macro F1, beside a baseline that always predicts the most common label of the training data.
 
         A label that is not in the training data counts as wrong.
         """
@@ -213,11 +213,11 @@ class Classify(Task[ClassifyOptions]):
         return list(self._tokens(asked).labels)
 
     def _tokens(self, asked: Read) -> Tokens:
-        """The tokens that are read, after cutting."""
+        """The tokens that the model reads, after cutting."""
         return self.subwords.named(asked, [slice(len(ids)) for ids in self._cut(asked.pieces)])
 
     def _names(self) -> list[str]:
-        """The columns of a row of a request."""
+        """The names of the columns in a row of a request."""
         return ["text", "text_pair"][: 1 + (self.options.text_pair is not None)]
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
@@ -255,7 +255,7 @@ class Classify(Task[ClassifyOptions]):
 
     @torch.no_grad()
     def _probabilities(self, examples: Sequence[Example]) -> Tensor:
-        """[rows, C], in the order of the examples."""
+        """The probability of each label, [rows, C], in the order of the examples."""
         if self.training or self.model.training:  # setting each module takes as long as a layer of a short text
             self.eval()
         if examples and self._is_unpadded():
@@ -267,12 +267,12 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def _is_unpadded(self) -> bool:
-        """Whether texts are read without padding: on a CPU it is faster. But hooks, as in a watch, need `forward`."""
+        """Whether texts are read without padding: faster on a CPU. But hooks, as in a watch, need `forward`."""
         hooks = self.model._forward_pre_hooks or self.model._forward_hooks
         return self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu" and not hooks
 
     def _inputs(self, inputs: Any) -> Data:
-        """The inputs as a table."""
+        """The inputs as a table (`Data`)."""
         if (texts := texts_in(inputs)) is None:
             return self.read(inputs, self.options, targets=False)
         names = TEXTS[: 1 + (self.options.text_pair is not None)]
@@ -298,7 +298,7 @@ def _texts(data: Data) -> list[list[str]]:
 
 
 def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
-    """Each label and its count, in an order that does not depend on the order of rows."""
+    """Label -> the number of its rows, in an order that does not depend on the order of rows."""
     counts = Counter(data.columns["label"])
     if len(counts) < 2:
         raise ArgumentError(
@@ -314,7 +314,7 @@ def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
 
 
 def _in_order(label: str) -> tuple[int, float, str]:
-    """The sort key: 2 before 10, numbers before words."""
+    """The sort key of a label: 2 comes before 10, and numbers before words."""
     try:
         return 0, float(label), label
     except ValueError:

@@ -1,4 +1,4 @@
-"""The columns of a task's requests and answers, for a server; and checks of their cells."""
+"""The columns of a task's requests and answers, for a server; and checks of their cells (one value of one row)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The rows of a task.
+    """The columns of the rows that a task takes and returns.
 
     Args:
         inputs, outputs: the columns of a row of a request, and of its answer.
@@ -73,7 +73,7 @@ def check_names(row: Row, columns: Sequence[Column]) -> None:
 
 
 def text_of(row: Row, name: str) -> str:
-    """A cell as non-empty text. Raises DtypeError, ArgumentError."""
+    """The cell in the column `name` as non-empty text. Raises DtypeError, ArgumentError."""
     value = row[name]
     if not isinstance(value, str):
         raise DtypeError(f"{name}: expected a text. Received: {type(value).__name__}")
@@ -87,7 +87,10 @@ def text_of(row: Row, name: str) -> str:
 
 
 def array_of(row: Row, column: Column) -> np.ndarray:
-    """A cell as an array of numbers in the column's dtype. Raises DtypeError, ShapeError, ArgumentError."""
+    """The cell in this column as an array of numbers in the column's dtype.
+
+    Raises DtypeError, ShapeError, ArgumentError.
+    """
     name, dtype = column.name, DTYPES[column.datatype]
     try:
         found = np.asarray(row[name])
@@ -108,7 +111,7 @@ def array_of(row: Row, column: Column) -> np.ndarray:
 
 
 def cell_of(row: Row, column: Column) -> Any:
-    """A cell of any column, checked. Raises DtypeError, ShapeError, ArgumentError."""
+    """The checked cell in a column of any kind. Raises DtypeError, ShapeError, ArgumentError."""
     if column.binary:
         if not isinstance(row[column.name], bytes):
             raise DtypeError(f"{column.name}: expected bytes. Received: {type(row[column.name]).__name__}")
@@ -120,7 +123,7 @@ def cell_of(row: Row, column: Column) -> Any:
 
 
 def texts_of(row: Row, name: str) -> list[str]:
-    """A cell as a list of non-empty texts. Raises DtypeError, ArgumentError."""
+    """The cell in the column `name` as a list of non-empty texts. Raises DtypeError, ArgumentError."""
     found = np.asarray(row[name], dtype=object)
     if found.ndim != 1:
         raise ShapeError(f"{name}: expected [-1], -1 = any size. Received: {list(found.shape)}")

@@ -76,7 +76,7 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def read(cls, source: Any, options: ForecastOptions, *, targets: bool = True) -> Data:
-        """All series, in order and without gaps; if there are several, those that are too short are left out.
+        """All series, in order and without gaps; if there are several series, those that are too short are left out.
 
         Raises:
             FileError, ArgumentError: see `headwise.tasks.rows.series.read_series`.
@@ -118,7 +118,7 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def learn(cls, data: Data, options: ForecastOptions) -> Self:
-        """The scale of every column of every series, the season, and a model with random weights.
+        """Make the task: the scale of every column of every series, the season, and a model with random weights.
 
         Raises:
             ArgumentError: a column that is constant.
@@ -156,7 +156,7 @@ class Forecast(Task[ForecastOptions]):
         return cls(options, model, channels=channels, facts=facts, season=season)
 
     def encode(self, data: Data, *, targets: bool = True) -> SeriesWindows:  # type: ignore[override]  # a sequence, not a list
-        """Every window of every series; without targets, the last context of each series.
+        """Every window of every series; without `targets`, the last `context` rows of each series.
 
         Raises:
             ArgumentError: the data lack a column of the training data.
@@ -168,14 +168,14 @@ class Forecast(Task[ForecastOptions]):
         return SeriesWindows(series, _least(self.options, targets), last=not targets)
 
     def length(self, example: SeriesWindow) -> int:
-        """The number of patches, over all columns."""
+        """The number of patches (tokens), over all columns."""
         model, written = self.model, 0
         if isinstance(model, CausalPatchForecaster):
             written = -(-model.config.horizon // model.config.patch_length) - 1
         return (model.config.num_patches + written) * len(self.channels)
 
     def collate(self, examples: Sequence[SeriesWindow]) -> Batch:
-        """ "context" [N · C, S] and "future" [N · C, F], which is empty without targets."""
+        """ The batch: "context" [N · C, S] and "future" [N · C, F], which is empty without targets."""
         values_NCS = examples[0].of.gather([window.place for window in examples])
         values_NS = values_NCS.flatten(0, 1)
         context = self.options.context
@@ -207,7 +207,10 @@ class Forecast(Task[ForecastOptions]):
         return loss
 
     def settle(self, held_out: Data) -> bool:
-        """Choose the share of the linear map in the forecast (0, 1/2 or 1) by the error of the point forecast."""
+        """Choose the share of the linear map in the forecast (0, 1/2 or 1) that has the smallest held-out error.
+
+        Returns whether the model has a linear map.
+        """
         model = self.model
         if not isinstance(model, PatchForecaster) or model.linear is None:
             return False
@@ -254,7 +257,7 @@ class Forecast(Task[ForecastOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """The scores of all windows of all series (a window at every step), beside those of naive forecasts."""
+        """The scores over all windows of all series (one begins at every step), beside those of naive forecasts."""
         data = self._read(source, targets=True)
         windows = self.encode(data)
         units_C, naive_C = (
@@ -281,7 +284,8 @@ class Forecast(Task[ForecastOptions]):
     def look(self, inputs: Any) -> list[Seen]:
         """The attention between patches of the last context of each series; every column is an example of the batch.
 
-        A patch is named by the times of its first and last step. Under the causal model the forecast's patches follow.
+        A patch is named by the times of its first and last step. With the causal model the patches of the forecast
+        follow.
         """
         sources = inputs if isinstance(inputs, list | tuple) and not _is_table(inputs) else [inputs]
         found: list[Seen] = []
@@ -329,7 +333,7 @@ class Forecast(Task[ForecastOptions]):
         """model: context [batch, S] → forecast [batch, F, O], each column of each series separately.
 
         Values are in the standardised units of the training: for each column, (x - mean) / spread, with the numbers in
-        the state of the run folder. O are the point forecast and the quantiles, which may cross.
+        the state of the run folder. O counts the point forecast and the quantiles, which may cross.
         """
         return patch_forecaster.graphs(self.model, inputs_of(self.model, self.predict, rows))
 
@@ -340,7 +344,7 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def restore(cls, options: ForecastOptions, state: dict[str, Any], folder: Path) -> Self:
-        """The task as it was learned, with random weights."""
+        """The task as it was before its training, with random weights."""
         linear = state.get("linear", False)  # version 0.1.0 had no linear map
         return cls._make(options, state["channels"], state["series"], state["season"], linear=linear)
 
@@ -352,7 +356,7 @@ class Forecast(Task[ForecastOptions]):
         return read_series(source, self.options, least=_least(self.options, targets), columns=self.channels)
 
     def scales(self, data: Data) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The values [T, C] of each series and their scale: the scale of the training, or for a new series its own."""
+        """The values [T, C] of each series, and their scale: that of the training, or the series' own if it is new."""
         lacking = [name for name in self.channels if VALUE + name not in data.columns]
         if lacking:
             raise ArgumentError(
@@ -364,7 +368,7 @@ class Forecast(Task[ForecastOptions]):
             yield values_TC, {word: np.array(values) for word, values in facts.items()}
 
     def _forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-        """(the forecasts [N, C, F, O] with ordered quantiles, the windows [N, C, S + F], their places), on the CPU."""
+        """(forecasts [N, C, F, O] with ordered quantiles, windows [N, C, S + F], indices of the windows) on the CPU."""
         channels = len(self.channels)
         self.eval()
         with torch.no_grad():
@@ -375,7 +379,7 @@ class Forecast(Task[ForecastOptions]):
                 yield y_NFO.cpu().unflatten(0, (-1, channels)), windows.gather(places), places
 
     def _patch_names(self, data: Data, rows: Sequence[int]) -> list[Tokens]:
-        """The tokens of each column."""
+        """For each column, its patches as tokens, named by their times."""
         model, context, horizon = self.model, self.options.context, self.options.horizon
         spans, size = model.config.spans, model.config.patch_length
         if isinstance(model, CausalPatchForecaster):
@@ -390,7 +394,7 @@ class Forecast(Task[ForecastOptions]):
 
 
 def _least(options: ForecastOptions, targets: bool) -> int:
-    """The least number of rows of a series."""
+    """The smallest number of rows that a series may have."""
     return options.context + (options.horizon if targets else 0)
 
 
@@ -402,7 +406,7 @@ def _arrays(data: Data, channels: Sequence[str]) -> Iterator[tuple[str, np.ndarr
 
 
 def _facts(values_TC: np.ndarray, season: int, options: ForecastOptions) -> Facts:
-    """Mean and spread of a series' columns, and the mean error of their naive forecast."""
+    """The mean and spread of a series' columns, and the mean error of the naive forecast of each."""
     mean, spread = values_TC.mean(0), values_TC.std(0)
     # Rounding: a spread this small relative to the mean counts as 0.
     constant = spread <= 1e-9 * np.maximum(np.abs(mean), 1e-300)
@@ -423,7 +427,7 @@ def _is_table(inputs: Sequence[Any]) -> bool:
 
 
 def _short(time: Any, among: Sequence[Any]) -> str:
-    """A time without the parts that are the same in all times."""
+    """A time as text, without the parts that are the same in all times."""
     if not hasattr(time, "strftime"):
         return str(time)
     date = "%Y-%m-%d" if among[0].year != among[-1].year else "%m-%d"

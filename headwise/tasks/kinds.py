@@ -1,4 +1,4 @@
-"""The class and the options of each task, by its name. Importing it imports nothing heavy."""
+"""The class and the options of each task, by its name. Importing this file imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def class_of(name: str) -> type[Task[Any]]:
 
 
 def options_of(name: str) -> type[TrainOptions]:
-    """The options of a task. The options of a built-in task import nothing heavy.
+    """The class of a task's options. For a built-in task, nothing heavy is imported.
 
     Raises:
         ArgumentError: see `class_of`.

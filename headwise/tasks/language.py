@@ -109,23 +109,23 @@ class Language(Task[LanguageOptions]):
 
     @abstractmethod
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of the pieces of documents."""
+        """The token ids of each piece (a run of at most `block` tokens) of some documents."""
 
     @abstractmethod
     def tokenize(self, text: str) -> Encoded:
-        """All tokens of a text, with signs around them."""
+        """All tokens of a text, with signs such as [CLS] around them."""
 
     @abstractmethod
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The logits [N, V] of the tokens to predict, and these tokens [N]; the same each time."""
+        """The logits [N, V] of the tokens to predict, and these N tokens; the same tokens each time."""
 
     @abstractmethod
     def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
-        """The prediction for a text at this place."""
+        """The prediction for one text; `place` is its index among the inputs."""
 
     @abstractmethod
     def tokens(self, asked: Encoded) -> Tokens:
-        """The tokens that `predict` reads of a text."""
+        """The tokens of a text that `predict` reads."""
 
     # The same for both.
 
@@ -142,8 +142,8 @@ class Language(Task[LanguageOptions]):
             inputs: a text, several texts, or another input of `read`. A masked model fills every [MASK].
 
         Returns:
-            Masked: "filled", its "probability", and other candidates "or". Causal: "continuation"
-            and its "log_probability".
+            For each text. Masked: "filled" (the text), its "probability", and in "or" other candidates. Causal:
+            "continuation" and its "log_probability".
         """
         self.eval()
         return [self.answer(self.tokenize(text), place) for place, text in enumerate(self._texts(inputs))]
@@ -153,11 +153,11 @@ class Language(Task[LanguageOptions]):
         return cut(sizes, self.block, part=self.unread)
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """No remarks: all of each document is learned and scored, in pieces."""
+        """No remarks: every piece of each document is learned and scored."""
         return ()
 
     def stream(self, text: str) -> Iterator[str]:
-        """The continuation that `predict` returns for one text, piece by piece.
+        """Yield the continuation that `predict` returns for one text, in parts as they become final.
 
         Raises:
             ArgumentError: several texts, or a masked model, which fills all masks at once.
@@ -189,7 +189,7 @@ class Language(Task[LanguageOptions]):
         return len(asked.ids)
 
     def answer_rows(self, asked: Sequence[Encoded]) -> list[Row | HeadwiseError]:
-        """One text at a time, so that each is sampled with the same random numbers as a single text."""
+        """Answer one text at a time, so that each is sampled with the same random numbers as a single text."""
         found: list[Row | HeadwiseError] = []
         for each in asked:
             try:
@@ -228,7 +228,7 @@ class Language(Task[LanguageOptions]):
         return Scores(values, len(data), {name: unigram}, left_out=data.left_out)
 
     def examples(self, rows: Any) -> list[list[int]]:
-        """The pieces of real texts on which an export is compared; none if `rows` is None."""
+        """The pieces of the texts in `rows`, on which an export is compared; none if `rows` is None."""
         return self.pieces([] if rows is None else self._texts(rows))[: self.options.batch_size]
 
     def _texts(self, inputs: Any) -> list[str]:
@@ -268,7 +268,7 @@ class Masked(Language):
 
     @classmethod
     def learn(cls, data: Data, options: LanguageOptions) -> Self:
-        """A new vocabulary of the texts and a new model, or vocabulary and model of a checkpoint."""
+        """Make the task: with a new vocabulary and a new model, or with those of a checkpoint."""
         if options.model is None:
             subwords = Subwords.train(data.columns["text"], options.vocab_size, lowercase=options.lowercase)
             shape = {"dim": options.dim, "layers": options.layers, "heads": options.heads}
@@ -295,7 +295,7 @@ class Masked(Language):
             self.subwords.save(folder / CHECKPOINT)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """Pieces of documents, "[CLS] … [SEP]", of `block` tokens at most; no piece spans two documents."""
+        """The pieces of documents, "[CLS] … [SEP]", of at most `block` tokens; no piece spans two documents."""
         room = self.block - 2
         return [
             self.subwords.pair(pieces.ids[start : start + room])[0]
@@ -311,9 +311,9 @@ class Masked(Language):
         return {"input_ids": ids, "real": real, "fixed": fixed}
 
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [N, V] at the places of hidden tokens, and these tokens [N].
+        """The logits [N, V] at the places of hidden tokens, and the N tokens that are hidden there.
 
-        The places are always the same, and [MASK] is at each.
+        The places are the same each time, and [MASK] stands at each.
         """
         ids, hidden = batch["input_ids"], batch["fixed"]
         return self.model(ids.masked_fill(hidden, self.subwords.mask), batch["real"], at=hidden), ids[hidden]
@@ -337,7 +337,7 @@ class Masked(Language):
         return self.subwords.tokenizer.read(text)
 
     def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
-        """The text with every [MASK] filled, its probability, and other candidates."""
+        """The text with every [MASK] filled, the probability, and other candidates."""
         text, ids, _ = asked
         kept = ids if len(ids) <= self.block else [*ids[: self.block - 1], ids[-1]]
         ids_1S = torch.tensor([kept], device=self.model.bias.device)
@@ -371,7 +371,7 @@ class Masked(Language):
         text_encoders.run_on(self.model, sessions)
 
     def _drawn(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """(which tokens are to be predicted, the ids with replacements), drawn by torch's own generator."""
+        """(True for each token to predict, the ids with replacements), drawn by torch's own generator."""
         device = ids.device
         words = real & torch.isin(ids, self._words.to(device))
         hidden = words & (torch.rand(ids.shape, device=device) < self.options.mask_share)
@@ -381,7 +381,7 @@ class Masked(Language):
         return hidden, torch.where(hidden, seen, ids)
 
     def _fixed(self, ids: Sequence[int]) -> list[int]:
-        """The places of an example that are hidden outside of training: a function of its tokens, at least one."""
+        """The places of an example that are hidden outside of training: at least one, chosen by its tokens alone."""
         words = [place for place, number in enumerate(ids) if number not in self._signs]
         if not words:
             return []
@@ -391,7 +391,7 @@ class Masked(Language):
 
 
 def _filled(text: str, names: Sequence[str]) -> str:
-    """The text with the tokens in the places of [MASK]; a piece that continues a word is joined to it."""
+    """The text with these tokens in the places of [MASK]; a piece that continues a word is joined to it."""
     before, *rest = text.split(MASK)
     for name, after in zip(names, rest, strict=True):
         joined = name.startswith(INSIDE)
@@ -428,7 +428,7 @@ class Causal(Language):
 
     @classmethod
     def learn(cls, data: Data, options: LanguageOptions) -> Self:
-        """The vocabulary of the texts, and a new model."""
+        """Make the task: with the vocabulary of the texts and a new model."""
         vocabulary = Vocabulary.train(data.columns["text"], options.vocab_size)
         config = CausalConfig(len(vocabulary), options.dim, options.layers, options.heads, options.dropout)
         return cls(options, CausalLanguageModel(config), vocabulary)
@@ -444,7 +444,7 @@ class Causal(Language):
         self.vocabulary.save(folder / FILE)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """Pieces of "[BOS] document [EOS]", of `block` tokens and the next one, with which the next piece begins.
+        """The pieces of "[BOS] document [EOS]": `block` tokens and one more, with which the next piece begins.
 
         So each token is predicted once. No piece spans two documents."""
         return [
@@ -458,7 +458,7 @@ class Causal(Language):
         return {"input_ids": ids, "real": real}
 
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [N, V] of every token except the first of a piece, and these tokens [N]."""
+        """The logits [N, V] of every token except the first of a piece, and these N tokens."""
         ids, follows = batch["input_ids"], batch["real"][:, 1:]
         return self.model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
 
@@ -503,13 +503,13 @@ class Causal(Language):
         return RunningBatch(lambda: Writing(Continuing(self.model), search()), self._asked, self._answer, most)
 
     def stream_row(self, asked: Encoded) -> Iterator[str]:
-        """The prediction for this text alone, piece by piece, each as soon as it is chosen."""
+        """Yield the prediction for this text alone, in parts, each as soon as its tokens are chosen."""
         self.eval()
         return pieces(followed(self._writing(asked, 0)), partial(self._text, asked.ids))
 
     @torch.no_grad()
     def _writing(self, asked: Encoded, place: int) -> Writing:
-        """The beginning of a continuation, by the modules of the model or by another runtime."""
+        """A `Writing` that begins a continuation, by the modules of the model or by another runtime."""
         device = self.model.embedding.weight.device
         run = Stepped(lambda sources: self.make_steps(self.model, sources[0]), self.decoding, device)
         writing = Writing(run, search_for(self.decoding, device))
@@ -517,7 +517,7 @@ class Causal(Language):
         return writing
 
     def _asked(self, asked: Encoded, place: int = 0) -> Asked:
-        """The request to read the last tokens before [EOS], with the random numbers of this place, if any."""
+        """The request to continue the last tokens before [EOS], with the random numbers of this place if it samples."""
         draws = None
         if self.decoding.sample:
             generator = torch.Generator().manual_seed(place)
@@ -539,14 +539,14 @@ class Causal(Language):
         self.make_steps = causal_language_model.run_on(self.model, sessions)
 
     def _text(self, text: Sequence[int], ids: Sequence[int]) -> str:
-        """The text that was written. It may end a word of the prompt, so both are decoded together."""
+        """The text of the written ids. It may end a word of the prompt, so both are decoded together."""
         begun = text[:-1]
         whole, before = self.vocabulary.decode([*begun, *ids]), self.vocabulary.decode(begun)
         return whole[len(before) :]
 
 
 class After:
-    """`Steps` of a model that has read the beginning of a text: the first token is not [BOS], but the one after it."""
+    """The `Steps` of a model that has read the beginning of a text: its first token is not [BOS], but the next one."""
 
     def __init__(self, model: CausalLanguageModel, begun: Sequence[int]) -> None:
         self._model, self._begun = model, begun

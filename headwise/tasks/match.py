@@ -52,7 +52,7 @@ PICTURES = 4  # images on which an export is compared
 
 
 class Example(NamedTuple):
-    """A pair, with the other texts of its image. Images and texts are identified by digests of their content."""
+    """A pair of an image and a text, with all texts of the image. Digests of the content identify images and texts."""
 
     pixels: Pixels
     ids: list[int]
@@ -66,8 +66,8 @@ class Match(Task[MatchOptions]):
     """Two encoders that map images and texts to one vector space, and layers in which the text attends to the patches.
 
     The loss is that of CLIP (Radford et al. 2021) and, for the layers on top, that of ALBEF (Li et al. 2021): does the
-    text belong to the image, against the most similar wrong text and image of the batch. All pairs of an image and a
-    text that occur in some row belong together.
+    text belong to the image, compared with the most similar wrong text and image of the batch. All pairs of an image
+    and a text that occur in some row belong together.
 
     >>> task = Match.fit("pairs.csv", image="path", text="caption", out="run")
     >>> task.predict(["a seven", "digits/3.png", {"image": "digits/3.png", "text": "a seven"}])
@@ -160,11 +160,11 @@ class Match(Task[MatchOptions]):
         ]
 
     def length(self, example: Example) -> int:
-        """The same for all examples: in batches of equal lengths, the contrast between texts would be easier."""
+        """One number for all examples: in batches of equal lengths, the contrast between texts would be easier."""
         return self.model.config.grid**2 + example.longest
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """Each distinct image and text of the batch, and the pairs as indices."""
+        """Each distinct image and text of the batch, once, and the pairs as indices of these."""
         images = {example.image: example for example in examples}
         texts = {example.text: example for example in examples}
         of_image = {image: place for place, image in enumerate(images)}
@@ -214,7 +214,7 @@ class Match(Task[MatchOptions]):
         return (wrong - logsigmoid(belongs)) / 2
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """For a text the best images of the gallery, for an image the best texts; for a pair its score.
+        """For a text the best images of the gallery (see `Gallery`), for an image the best texts; a pair's score.
 
         Args:
             inputs: a text, an image's path (by its suffix), an array or a PIL image, a dict with "image", "text" or
@@ -311,9 +311,10 @@ class Match(Task[MatchOptions]):
         return seen, _picture(pair)
 
     def evaluate(self, source: Any) -> Scores:
-        """recall@k of images given a text and of texts given an image; and the accuracy of the fusion layers.
+        """recall@k of images for a text and of texts for an image; and the accuracy of the fusion layers.
 
-        The accuracy is on a pair against the same image with another text; all are beside the scores of chance."""
+        The accuracy is that of telling a pair from the same image with another text. Beside each score stands that
+        of chance."""
         self.eval()
         data = self.read(source, self.options)
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
@@ -376,7 +377,7 @@ class Match(Task[MatchOptions]):
 
 
 def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer of `predict`, with columns for each of the best matches."""
+    """An answer of `predict`, with numbered columns for the best matches ("image", "image 2" …)."""
     if wants == "pair":
         return answer
     found: dict[str, Any] = {}
@@ -403,7 +404,7 @@ def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Su
 
 
 def _accuracy(found: Candidates, right_UT: Tensor) -> float:
-    """The accuracy over each pair, and over its image with the next text that does not belong to it."""
+    """The accuracy over right pairs, and over their images with the next text that does not belong to them."""
     images, texts = right_UT.nonzero(as_tuple=True)
     after = (texts[:, None] + torch.arange(1, right_UT.shape[1] + 1)) % right_UT.shape[1]
     others = after.gather(1, (~right_UT[images]).gather(1, after).int().argmax(1, keepdim=True))[:, 0]

@@ -25,12 +25,12 @@ DEFINED: dict[str, type] = {}  # the classes that were defined here, by name
 
 
 def names() -> list[str]:
-    """The names of all tasks: the built-in ones first."""
+    """The names of all tasks, the built-in tasks first."""
     return list(dict.fromkeys([*BUILT_IN, *plugins.found(GROUP), *DEFINED]))
 
 
 def register(name: str, kind: type, options_type: type[TrainOptions]) -> None:
-    """Make a task known by its name; `Task` calls this for each class with a name of its own.
+    """Make a task known by its name; `Task` calls this for each subclass that defines a `name`.
 
     Raises:
         ArgumentError: another class has this name, or an option has a name of `RESERVED`.

@@ -18,9 +18,9 @@ from headwise.text.tokenizer import Encoded
 
 
 class Reply(TextToText[ReplyOptions]):
-    """An encoder-decoder from scratch, with one vocabulary. If a source is too long, its end is read.
+    """An encoder-decoder, trained from scratch, with one vocabulary. Of a source that is too long, the end is read.
 
-    With `dialogue`, each row is a dialogue, one turn per line, and gives one pair for each turn but the first: the
+    With `dialogue`, each row is a dialogue, one turn per line, and gives one pair for each turn except the first: the
     turns before it, and the turn.
 
     >>> task = Reply.fit("chat.csv", source="message", target="reply")
@@ -89,8 +89,8 @@ class Reply(TextToText[ReplyOptions]):
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
         """Perplexity per token of the true replies, and the diversity (distinct-n) of the generated replies.
 
-        Baselines: a model that knows only the frequency of each token in these replies (no model without context is
-        better), and always the most common reply of the training data.
+        Baselines: a model that knows only the frequency of each token in these replies (the best model without
+            context), and the most common reply of the training data as every answer.
         """
         scored = [each for each in examples if len(each.target) > 1]
         if not scored:
@@ -111,7 +111,7 @@ def _variety(written: list[str]) -> dict[str, float]:
 
 
 def _unigram_perplexity(examples: list[Example]) -> float:
-    """exp of the entropy of the target tokens."""
+    """The perplexity of the best model without context: exp of the entropy of the target tokens."""
     counts = Counter(token for each in examples for token in each.target[1:])
     total = sum(counts.values())
     return math.exp(-sum(count / total * math.log(count / total) for count in counts.values()))

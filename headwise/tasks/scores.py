@@ -11,9 +11,9 @@ class Scores:
     """The scores of a task on some rows.
 
     Args:
-        values: name -> number, in display order.
+        values: name of the score -> number, in display order.
         count: number of rows.
-        baselines: name of the baseline ("always the commonest label") -> name -> number.
+        baselines: name of the baseline ("always the commonest label") -> name of the score -> number.
         labels, confusion: for a classifier: `[i][j]` = number of rows with true label i and predicted label j.
         left_out: notes on rows that were not scored, one sentence each.
         notes: notes of `fit` on why these scores may be unreliable, one sentence each.

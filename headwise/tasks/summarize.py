@@ -15,8 +15,8 @@ from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
 class Summarize(TextToText[SummarizeOptions]):
     """An encoder-decoder from scratch, with one vocabulary for texts and summaries.
 
-    If there is no column with the target's name, but some with 1, 2, … appended, these are several summaries of one
-    text: the first one is used for training, and the best match of all counts in a score.
+    If there is no column with the target's name, but columns with 1, 2, … appended, these are several summaries of one
+    text: the first is used for training, and in a score the best match counts.
 
     >>> task = Summarize.fit("dialogues.jsonl", source="dialogue", target="summary")
     >>> task.predict(["Anna: Hello! …"])
@@ -50,7 +50,7 @@ class Summarize(TextToText[SummarizeOptions]):
         self.summary_words = round(sum(lengths) / len(lengths))
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """ROUGE, beside that of the first words of the text and of the summary of another text."""
+        """ROUGE, beside two baselines: the first words of the text, and the summary of another text."""
         count = self.summary_words
         baselines = {
             f"the first {count} words": rouge([first_words(text, count) for text in pairs.sources], pairs.references)

@@ -1,7 +1,7 @@
 """`Task`: the base class of all tasks, a LightningModule, and the methods that a new task has to define.
 
 A task defines how its rows are read and encoded, its model, its loss, its scores and its predictions. Everything else
-is shared. What a training needs of it stands in `Trainable`.
+is shared. What a training needs of a task stands in `Trainable`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEPARATOR = "[SEP]"  # between the two texts of one input, if they are written a
 
 
 class Task(Trainable[OptionsT]):
-    """A task, before, during or after training.
+    """What a model learns and answers on one kind of data, before, during and after its training.
 
     >>> task = Classify.fit("reviews.csv", text="sentence", label="label", out="run")
     >>> task.predict(["a warm, funny film"])
@@ -47,7 +47,7 @@ class Task(Trainable[OptionsT]):
     reads_documents: ClassVar[bool] = False  #: whether a .txt file has documents of several lines, not one per line
 
     def __init_subclass__(cls, **given: Any) -> None:
-        """Register a class with its own `name` for commands, `load`, exports and servers."""
+        """Register a subclass that defines a `name`, for commands, `load`, exports and servers."""
         super().__init_subclass__(**given)
         if "name" in vars(cls):
             registered.register(cls.name, cls, cls.options_type)
@@ -56,21 +56,21 @@ class Task(Trainable[OptionsT]):
 
     @abstractmethod
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The prediction for each input, as columns that can be written to a file."""
+        """The prediction for each input: a dict of columns, which can be written to a file."""
 
     @abstractmethod
     def look(self, inputs: Any) -> list[Seen]:
         """The attention for each of the inputs that `predict` takes, read as `predict` reads it.
 
-        Each is run separately, so that nothing is padded. For `headwise view`.
+        Each input is run separately, so that nothing is padded. For `headwise view`.
         """
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """The computation of the model as functions of tensors, for exports. By default there is none.
+        """The graphs of the model (its computation as functions of tensors), for exports. By default there are none.
 
         Args:
-            rows: real inputs for the examples, in the form that `predict` takes; None = only random ones, and those
-                that the task keeps.
+            rows: real inputs for the example tensors, in the form that `predict` takes; None = only random inputs, and
+                those that the task keeps.
 
         Raises:
             ArgumentError: the task has no graphs, or cannot read the rows.
@@ -83,7 +83,7 @@ class Task(Trainable[OptionsT]):
         By default the graph "model" replaces the model's `forward`, called with tensors by position.
 
         Raises:
-            CheckpointError: a graph, or an output of one, is missing.
+            CheckpointError: a graph, or an output of a graph, is missing.
         """
         replace_forward(self.model, sessions["model"])
 
@@ -102,9 +102,9 @@ class Task(Trainable[OptionsT]):
         )
 
     def read_row(self, row: Row) -> Any:
-        """A row with the columns of `columns`, checked and tokenized, for the methods below.
+        """Check and tokenize a row of a request; the result is the argument `asked` of the methods below.
 
-        By default the row itself, its cells checked by their columns, as an input of `predict`.
+        By default the row itself with checked cells, as an input of `predict`.
 
         Raises:
             HeadwiseError: a cell is invalid; the message names its column.
@@ -114,7 +114,7 @@ class Task(Trainable[OptionsT]):
         }
 
     def count_tokens(self, asked: Any) -> int:
-        """The number of tokens of a row, including those beyond the model's limit if it cuts.
+        """The number of tokens of a row, including those that the model cuts.
 
         By default the sum over the examples of the row.
         """
@@ -127,7 +127,7 @@ class Task(Trainable[OptionsT]):
         return False
 
     def answer_rows(self, asked: Sequence[Any]) -> Sequence[Row | HeadwiseError]:
-        """The answers to some rows, in order; an error for a row that has none. By default those of `predict`."""
+        """The answers to some rows, in order; an error for a row without an answer. By default those of `predict`."""
         return self.predict(list(asked))
 
     def stream_row(self, asked: Any) -> Iterator[str]:
@@ -135,13 +135,13 @@ class Task(Trainable[OptionsT]):
         raise ArgumentError(f"{self.name} does not generate text piece by piece")
 
     def running(self, most: int) -> RunningBatch[Row] | None:
-        """An empty batch in which rows are answered side by side, each of which joins and leaves at any step.
+        """An empty batch in which rows are answered side by side; each row joins and leaves at any step.
 
-        Its answers are those of `answer_rows`. None = the task answers in one pass, or in a runtime that cannot do
-        this: this is the default.
+        Its answers are those of `answer_rows`. None (the default) = the task answers in one pass, or its runtime cannot
+        do this.
 
         Args:
-            most: the most rows at a time.
+            most: the largest number of rows at a time.
         """
         return None
 
@@ -151,7 +151,7 @@ class Task(Trainable[OptionsT]):
         return seen, None
 
     def names_of(self, asked: Any) -> list[str] | None:
-        """The names of a row's tokens, if `answer_rows` is one pass of attention over them. None = it is not."""
+        """The names of a row's tokens, if `answer_rows` is one pass of attention over these tokens; else None."""
         return None
 
     # Prediction for the rows of a file.
@@ -162,7 +162,10 @@ class Task(Trainable[OptionsT]):
         return False
 
     def file_columns(self, source: Any) -> tuple[str, ...]:
-        """The columns of a file that `read` looks for. By default the options made by `column` name them."""
+        """The names of the columns of a file that `read` looks for.
+
+        By default these are the options that are made by `column`.
+        """
         named = [each.name for each in fields(self.options) if each.metadata.get("metavar") == COLUMN]
         return tuple(column for name in named if (column := getattr(self.options, name)) is not None)
 

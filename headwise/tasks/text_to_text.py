@@ -57,7 +57,7 @@ class Example(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Sources and references of each row or, if a row has several pairs, of each pair."""
+    """The source and the references (true targets) of each row or, if a row has several pairs, of each pair."""
 
     sources: list[str]
     references: list[list[str]]  # one or more per source; the first is used for training. [] without targets
@@ -67,7 +67,7 @@ class TextToText(Task[TextOptions]):
     """The base class of text-to-text tasks. A subclass defines how pairs are read and how generated texts are scored.
 
     The source is read as [BOS] … [EOS]. Training is teacher-forced, with label smoothing (Szegedy et al. 2016, section
-    7); validation losses and perplexities are without it. Decoding: `headwise.tasks.text.decoding`.
+    7); validation losses and perplexities are without smoothing. Decoding: `headwise.tasks.text.decoding`.
     """
 
     reads: ClassVar[str]  #: the meaning of the text in a request
@@ -90,16 +90,16 @@ class TextToText(Task[TextOptions]):
     @classmethod
     @abstractmethod
     def pairs(cls, data: Data, options: TextOptions, *, targets: bool = True) -> Pairs:
-        """The texts in the rows from `read`."""
+        """The pairs of texts in the rows from `read`."""
 
     @classmethod
     def rows_of(cls, data: Data, options: TextOptions) -> Sequence[int]:
-        """The index of the row of each pair. By default a row is a pair."""
+        """For each pair the index of its row. By default each row is one pair."""
         return range(len(data))
 
     @abstractmethod
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """The scores of the generated texts, and those of baselines."""
+        """(scores of the generated texts, the same scores of each baseline)."""
 
     # Training.
 
@@ -125,7 +125,7 @@ class TextToText(Task[TextOptions]):
         return task
 
     def look_over(self, pairs: Pairs) -> None:
-        """Compute the attributes that are named in `learned` from the training data. By default nothing."""
+        """Compute the attributes whose names are in `learned` from the training data. By default nothing."""
 
     @classmethod
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
@@ -164,9 +164,9 @@ class TextToText(Task[TextOptions]):
         return len(example.source) + len(example.target)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """The batch: source_ids, source_real [B, K]; target_ids [B, Q], all but the last token of each target.
+        """The batch: source_ids, source_real [B, K]; target_ids [B, Q], each target without its last token.
 
-        Also labels [N], the tokens of targets that are learned, and their places in the flattened [B · Q]."""
+        Also labels [N], the target tokens that are learned, and places [N], their indices in the flattened [B · Q]."""
         source_ids, source_real = padded_with_real([each.source for each in examples], self.source_vocabulary.pad)
         target_ids, is_target = padded_with_real([each.target[:-1] for each in examples], self.target_vocabulary.pad)
         return {
@@ -207,7 +207,7 @@ class TextToText(Task[TextOptions]):
         return {self.writes: self.target_vocabulary.decode(written.ids), "score": written.score}
 
     def stream(self, text: Any) -> Iterator[str]:
-        """The text that `predict` returns for one input, piece by piece, each as soon as it is final.
+        """Yield the text that `predict` returns for one input, in pieces, each as soon as it is final.
 
         The pieces form the text of `predict`. With greedy decoding or sampling, every token is final at once; with beam
         search, the common prefix of all hypotheses that can still win is final, so pieces are longer and later.
@@ -228,7 +228,7 @@ class TextToText(Task[TextOptions]):
         return pieces(certain, self.target_vocabulary.decode)
 
     def write(self, examples: Sequence[Example], *, steps: MakeSteps | None = None) -> list[Written]:
-        """The text for each example, with at most `max_target_length` tokens and at most twice the source's plus ten.
+        """Write the text for each example: at most `max_target_length` tokens, and at most 2 · source tokens + 10.
 
         `steps` makes the steps of the model; None = `make_steps`."""
         self.eval()
@@ -264,7 +264,7 @@ class TextToText(Task[TextOptions]):
 
     @property
     def _unread(self) -> str:
-        """The part of a long source that is not read."""
+        """The words for a message: which part of a long source is not read."""
         return "the rest" if self.keep == "beginning" else "the beginning"
 
     def look(self, inputs: Any) -> list[Seen]:
@@ -336,7 +336,7 @@ class TextToText(Task[TextOptions]):
     # Export.
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """encoder and decoder, see `headwise.graphs.encoder_decoder`."""
+        """The graphs encoder and decoder, see `headwise.graphs.encoder_decoder`."""
         sources = [] if rows is None else self._encoded(self._inputs(rows))[:SOURCES]
         batch = self.collate(sources) if sources else {}
         return encoder_decoder.graphs(
@@ -373,7 +373,7 @@ class TextToText(Task[TextOptions]):
             self.target_vocabulary.save(folder / TARGET_FILE)
 
     def _inputs(self, inputs: Any) -> Pairs:
-        """The inputs as pairs without targets."""
+        """The inputs as pairs that have no targets."""
         if (texts := texts_in(inputs)) is not None:
             check_filled(texts)
             return Pairs(texts, [])
@@ -381,7 +381,7 @@ class TextToText(Task[TextOptions]):
 
 
 def _decoding(options: TextToTextOptions, vocabulary: Vocabulary) -> Decoding:
-    """The decoding of the options. Sampling follows one hypothesis, so the default of beams is ignored."""
+    """The `Decoding` of the options. Sampling follows one hypothesis, so the default of `beams` is ignored."""
     names = ("length_penalty", "no_repeat", "sample", "temperature", "top_k", "top_p", "seed")
     return Decoding(
         *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),

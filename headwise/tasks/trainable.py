@@ -29,7 +29,10 @@ OptionsT = TypeVar("OptionsT", bound=TrainOptions)
 
 
 class Trainable(LightningModule, ABC, Generic[OptionsT]):
-    """What a training needs of a task, and the methods that Lightning calls. `Task` adds predictions, and all else."""
+    """What a training needs of a task, and the methods that Lightning calls.
+
+    `Task` adds predictions and everything else.
+    """
 
     name: ClassVar[str]  #: the name in commands and in config.yaml; no other task has it
     options_type: ClassVar[type[TrainOptions]]  #: with its sentence and examples for --help and cards
@@ -53,9 +56,9 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
     @classmethod
     @abstractmethod
     def read(cls, source: Any, options: OptionsT, *, targets: bool = True) -> Data:
-        """The usable rows of a file, a DataFrame or a data set; with `targets`, to train or score.
+        """The usable rows of a file, a DataFrame or a data set; with `targets`, which training and scoring need.
 
-        `Data` that it returned before is returned unchanged, so `evaluate` accepts the held-out part.
+        `Data` that this method returned before is returned unchanged, so `evaluate` accepts the held-out part.
 
         Raises:
             FileError, ArgumentError: the file or a column is missing, or no row is usable.
@@ -63,7 +66,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @classmethod
     def split(cls, data: Data, options: OptionsT) -> tuple[Data, Data]:
-        """Training data, and a random share of rows held out to select the best weights, with all labels in both.
+        """(training data, rows held out to select the best weights): a random split, with all labels in both parts.
 
         A task with related rows (pieces of one series, questions on one paragraph) keeps them together.
         """
@@ -72,7 +75,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
     @classmethod
     @abstractmethod
     def learn(cls, data: Data, options: OptionsT) -> Self:
-        """The task before its first step: its state from the data (vocabulary, labels, scales), and its model."""
+        """Make the task before its first step: its state from the data (vocabulary, labels, scales), and its model."""
 
     @abstractmethod
     def encode(self, data: Data, *, targets: bool = True) -> list[Any]:
@@ -90,7 +93,10 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         return cut_notes(self.cut(data), data.numbers, data.unit)
 
     def settle(self, held_out: Data) -> bool:
-        """After the training, make choices by the held-out data. Returns whether weights changed."""
+        """After the training, choose what the held-out data decide. Returns whether weights changed.
+
+        By default nothing.
+        """
         return False
 
     @abstractmethod
@@ -103,15 +109,15 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of the losses of a batch, and the number of its terms (both 0-dimensional)."""
+        """(sum of the losses of a batch, number of terms in this sum), both 0-dimensional."""
 
     @abstractmethod
     def evaluate(self, source: Any) -> Scores:
-        """The scores on rows that have targets, beside those of a trivial baseline."""
+        """The scores on rows that have targets, beside the scores of a trivial baseline."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """The state besides weights (vocabulary, labels, scales), as JSON."""
+        """The state of the task besides weights (vocabulary, labels, scales), as JSON data."""
 
     @classmethod
     @abstractmethod
@@ -119,7 +125,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         """Rebuild the task from `state()` and the files of `save_files`; its weights are loaded afterwards."""
 
     def rates(self) -> dict[str, float]:
-        """Prefix of parameter names -> their highest learning rate, if it differs from `lr`."""
+        """Prefix of parameter names -> the highest learning rate of these parameters, if it differs from `lr`."""
         return {}
 
     def save_files(self, folder: Path) -> None:
@@ -139,7 +145,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @torch.no_grad()
     def mean_loss(self, examples: Sequence[Any]) -> float:
-        """The mean loss of examples in eval mode."""
+        """The mean loss over examples, in eval mode."""
         training = self.training
         self.eval()
         try:
@@ -164,7 +170,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         return {"loss": total * (world / terms), "total": whole[0], "terms": whole[1]}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs "validation_loss", the mean over all terms. A task that logs more calls this too."""
+        """Log "validation_loss", the mean over all terms. A task that logs more scores calls this method too."""
         self.log_loss(*self.loss(batch))
 
     def log_loss(self, total: Tensor, count: Tensor) -> None:
@@ -176,7 +182,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         self.log("validation_loss", mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=terms)
 
     def _of_all(self, total: Tensor, count: Tensor) -> Tensor:
-        """The sum of the losses and their number [2], over the shares of all processes."""
+        """[sum of the losses, number of terms], a tensor [2], over the shares of the batch of all processes."""
         whole = torch.stack((total.detach().float(), count.detach().float()))
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(whole)

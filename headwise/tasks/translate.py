@@ -59,7 +59,7 @@ class Translate(TextToText[TranslateOptions]):
         return tuple(columns_of(source, self.options).values())
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """Corpus BLEU and chrF by sacreBLEU, beside those of the copied sources."""
+        """Corpus BLEU and chrF by sacreBLEU, beside a baseline that copies the source."""
         values, copied = (
             {"BLEU": bleu(texts, pairs.references), "chrF": chrf(texts, pairs.references)}
             for texts in (written, pairs.sources)
@@ -68,7 +68,7 @@ class Translate(TextToText[TranslateOptions]):
 
 
 def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
-    """The task's columns "source" and "target" -> their names in the data."""
+    """The task's columns "source" and "target" -> the names of these columns in the data."""
     asked = {"source": options.source, "target": options.target}
     given = [str(name) for name in asked.values() if name is not None]
     if len(given) == 2:
@@ -85,7 +85,7 @@ def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
 
 
 def _two_columns(source: Any) -> tuple[str, ...] | None:
-    """The names of the columns of a TSV with two columns and a header, or of a table."""
+    """The names of the two columns of a TSV with a header, or of a table; None if it does not have two columns."""
     if isinstance(source, Table):
         names = tuple(source.columns)
     elif isinstance(source, str) and source.lower().removesuffix(".gz").endswith(".tsv"):
@@ -96,7 +96,7 @@ def _two_columns(source: Any) -> tuple[str, ...] | None:
 
 
 def _named(two: tuple[str, ...]) -> dict[str, str] | None:
-    """The columns by a first line that is a header: src and tgt, or the codes of two languages, the source first."""
+    """"source" and "target" -> their names in a first line that is a header: src and tgt, or two language codes."""
     sides = {side: name for name in two for side, names in _NAMES.items() if name.lower() in names}
     if sides.keys() == set(SIDES):
         return sides
@@ -105,7 +105,7 @@ def _named(two: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _may_not_be_a_pair(source: Any, two: tuple[str, ...]) -> bool:
-    """Whether a first line that is not a header of two known names may also not be the first pair."""
+    """Whether a first line, which is not a header of two known names, may be another header, not the first pair."""
     return bool(set(SIDES) & set(two)) or (isinstance(source, Table) and two != ("1", "2"))
 
 

@@ -24,7 +24,7 @@ class Answered:
 
     Args:
         count: number of rows with a prediction.
-        left_out: reason -> numbers of the rows without a prediction, in the numbering of `unit`.
+        left_out: reason -> numbers of the rows without a prediction; `unit` says what is numbered, such as "line".
         cut: reason -> numbers of the rows that were read only in part.
         arrow: the original columns of a Parquet file as Arrow arrays.
         tokens: number of tokens that were read, if they are counted.
@@ -39,7 +39,7 @@ class Answered:
     tokens: int = 0
 
     def note(self) -> Note:
-        """The summary that is kept beside the rows."""
+        """The summary that is written beside the file of the rows."""
         left_out, cut = (
             {reason: (len(numbers), list(numbers[:LISTED])) for reason, numbers in reasons.items()}
             for reasons in (self.left_out, self.cut)
@@ -50,10 +50,10 @@ class Answered:
 
 @dataclass(frozen=True)
 class Note:
-    """Summary of some rows: names of columns, numbers of rows and of predictions, and reasons for missing ones.
+    """Summary of some rows: the names of columns, how many rows and predictions, and reasons for missing predictions.
 
     Args:
-        left_out, cut: as for `Answered`; reason -> (count, numbers of the first ones).
+        left_out, cut: as for `Answered`, but reason -> (count of rows, numbers of the first few rows).
         tokens: as for `Answered`.
         size: the size of the file with these rows, in bytes.
     """
@@ -96,8 +96,8 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
 def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) -> Answered:
     """Predictions for all rows of a table, in order.
 
-    If the task reads other rows from the source (the questions of a SQuAD file, the documents of a text), predictions
-    for these rows.
+    If the task reads other rows from the source (the questions of a SQuAD file, the documents of a text), the result
+    has the predictions for these rows.
 
     Args:
         source: the input of `task.read`; usually the table itself.

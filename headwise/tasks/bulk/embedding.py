@@ -1,4 +1,4 @@
-"""A vector for each text of a file of any size, as `Bert.encode` makes it; it can be resumed after a kill."""
+"""Writes a vector for each text of a file of any size, as `Bert.encode` makes it; can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FILES = ("*.json", "*.safetensors", "vocab.txt", "[0-9]_*/*.json", "[0-9]_*/*.s
 
 @dataclass(frozen=True)
 class Embedding:
-    """The vectors of a column.
+    """The job that computes the vectors of a column of texts.
 
     Args:
         folder: the folder of the checkpoint.
@@ -95,7 +95,7 @@ def embed_file(
     tell: Tell = lambda done, total, what: None,
     **how: Unpack[How],
 ) -> Written:
-    """Write a vector for each row of a file, in the same order.
+    """Write a vector for each row of a file, in the order of the rows.
 
     A .parquet has the columns of the file and "vector", a list of float32 of fixed length; a .npy has only the vectors,
     float32 [N, M]. Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If
@@ -148,7 +148,7 @@ def _finer(tell: Tell) -> tuple[Tell, Inside]:
 
 
 def _check_texts(found: Found, column: str) -> None:
-    """Raise ArgumentError if a row has no text: at once, not after hours."""
+    """Raise ArgumentError at once, not after hours, if a row has no text."""
     count, unit = 0, "row"
     listed: list[int] = []
     with Reader(found) as reader:

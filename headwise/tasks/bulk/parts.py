@@ -1,4 +1,4 @@
-"""The parts of an output file: kept in a folder beside it until all are complete and are joined.
+"""The parts of an output file (one for each chunk of the input): kept in a folder until all are complete and joined.
 
     .out.parquet.parts/
         journal.json       the file, the job and the chunks of the parts
@@ -36,16 +36,16 @@ Answers = Callable[[Table], Answered]  # computes the answers for the rows of a 
 
 
 class Job(Protocol):
-    """The computation for each row of a file. It can be pickled, for other processes."""
+    """What to compute for each row of a file. A job can be pickled, for other processes."""
 
     def load(self) -> Answers:
-        """Load the model. Raises HeadwiseError."""
+        """Load the model, and return the function that computes the answers. Raises HeadwiseError."""
 
     def state(self) -> Mapping[str, Any]:
-        """Everything on which the results depend besides the file, as JSON data; parts with another are not resumed."""
+        """All that the results depend on besides the file, as JSON data; parts with another state are not resumed."""
 
     def told(self, name: str, was: Any) -> str:
-        """For a message: the state with which some parts were computed, which differs from the current in `name`."""
+        """A sentence for a message: some parts were computed with another state, which had `was` as its `name`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Work:
         return folder_of(self.out) / f"{number:06d}.json"
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are missing or damaged."""
+        """The numbers of the parts that do not exist or are damaged."""
         return [number for number in range(len(self.found.chunks)) if not self.is_whole(number)]
 
     def is_whole(self, number: int) -> bool:
@@ -82,7 +82,7 @@ class Work:
         return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
 
     def rows_of(self, number: int) -> str:
-        """The rows of a part, for messages: from 1; for text, also the line of the first."""
+        """The rows of a part, for messages: counted from 1; for a text file also the line of the first row."""
         chunk = self.found.chunks[number]
         line = f", from line {chunk.line:,} on" if chunk.line else ""
         return f"{self.found.path}: rows {chunk.first + 1:,} to {chunk.first + chunk.rows:,}{line}"
@@ -108,7 +108,7 @@ def folder_of(out: Path) -> Path:
 
 
 def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]) -> Found:
-    """The chunks of a file: read from the journal of existing parts, or found now and written to a new journal.
+    """The chunks of a file: read from the journal of existing parts, or found now and noted in a new journal.
 
     Args:
         look: scans the file, if there is no journal yet.

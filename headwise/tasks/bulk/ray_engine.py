@@ -1,4 +1,4 @@
-"""Items that Ray Data workers compute: processes on this machine or on a cluster. For a file, the items are its parts.
+"""Ray Data workers (processes on this machine or on a cluster) compute items. For a file, the items are its parts.
 
 For a file, only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file,
 the model's folder and the folder of `out` must be accessible to all machines under the same path.
@@ -49,7 +49,7 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
 
 
 class _Parts:
-    """The work of a worker for a file: `_Parts(work)()` loads the model."""
+    """Loads the model in a worker: `_Parts(work)()` returns the function that computes a part."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -69,10 +69,10 @@ def on_workers(
     gpus: bool = False,
     in_order: bool = False,
 ) -> Generator[tuple[int, Any]]:
-    """Compute each item of a `ray.data.Dataset` by workers; yields (item, result).
+    """Compute each item of a `ray.data.Dataset` by workers; yields (number of the item, result).
 
-    A worker that ends is replaced, on another machine if its own is gone, and its item is computed again: at most
-    `TRIES` times, so that an item that ends every worker ends the work.
+    A worker that ends is replaced, on another machine if its machine is gone, and its item is computed again: at most
+    `TRIES` times, so that an item that makes every worker end stops the work.
 
     Args:
         items: the columns "item" (its number), "given" (pickled) and "error" (empty, or why it cannot be computed).
@@ -152,7 +152,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def connected(workers: int, address: str | None, store: int = _STORE) -> Iterator[Any]:
-    """The module `ray`, connected to a cluster or to a new local Ray; an existing connection is used and left open.
+    """A context with the module `ray`, connected to a cluster or a new local Ray; an existing connection stays open.
 
     Args:
         address: the address of a cluster: "auto", "host:6379". None = RAY_ADDRESS or, without it, a local Ray on this
@@ -193,7 +193,7 @@ def connected(workers: int, address: str | None, store: int = _STORE) -> Iterato
 
 @contextlib.contextmanager
 def _settings(ray: Any) -> Iterator[None]:
-    """Inside, Ray Data shows no progress bars. Afterwards the settings of this process's Ray Data are restored."""
+    """A context in which Ray Data shows no progress bars. Its settings in this process are restored afterwards."""
     context = ray.data.DataContext.get_current()
     options = context.execution_options
     before = context.enable_progress_bars, context.target_max_block_size, options.preserve_order

@@ -1,4 +1,4 @@
-"""Compute the parts of a file and join them, here or on a Ray cluster; it can be resumed after a kill."""
+"""Computes the parts of a file and joins them, here or on a Ray cluster; can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class How(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Written:
-    """A finished output.
+    """What was done for a finished output file.
 
     Args:
-        rows, before: the numbers of rows, and of rows that were finished before.
+        rows, before: the number of rows, and of those that an earlier call had finished.
         notes: notes on rows without an answer, and on cut texts.
-        tokens: number of tokens that were read now, if they are counted.
-        seconds: the time of the missing parts.
+        tokens: number of tokens that this call read, if they are counted.
+        seconds: the time that this call took for the missing parts.
     """
 
     rows: int
@@ -67,9 +67,9 @@ def compute(
     """Write `out`: compute its missing parts, then join all parts.
 
     Args:
-        job, answers: what to compute; `answers` is the result of `job.load()`, or an equivalent.
+        job, answers: what to compute; `answers` is the result of `job.load()`, or a function that does the same.
         path, out: absolute paths.
-        look: scans the file for chunks of so many rows, if there is no journal yet.
+        look: a number of rows per chunk -> the chunks of the file; called if there is no journal yet.
         gpus: whether Ray workers may have GPUs.
         chunk: rows per chunk, which become one part.
         engine: "ray" distributes the chunks to Ray Data workers, each of which loads the job.
@@ -108,7 +108,7 @@ def _damaged(work: Work, again: Sequence[int]) -> tuple[str, ...]:
 
 
 def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Iterator[int]:
-    """Compute the parts in order in this process; yields each finished one."""
+    """Compute the parts in order in this process; yields the number of each finished part."""
     with Reader(work.found) as reader:
         for number in missing:
             work.do(number, answers, reader)
@@ -116,7 +116,7 @@ def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Itera
 
 
 def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> tuple[int, float]:
-    """Report progress and speed, and check that the parts can be joined. Returns their tokens, and the seconds."""
+    """Report progress and speed, and check that the parts can be joined. Returns (tokens read, seconds)."""
     total, begun, rows, tokens = work.found.rows, time.monotonic(), 0, 0
     tell(before, total, "rows")
     schema = None

@@ -1,4 +1,4 @@
-"""Predict a file of any size in chunks, here or on a Ray cluster; it can be resumed after a kill."""
+"""Predicts for a file of any size in chunks, here or on a Ray cluster; can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of the task of a run folder.
+    """The job that computes the predictions of the task of a run folder.
 
     Args:
         wanted: the columns that the task reads.

@@ -1,4 +1,4 @@
-"""Counts tries of Ray workers. A separate process imports this file, so it imports nothing."""
+"""Counts how often Ray workers try. A separate process imports this file, so it imports nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ TRIES = 3  #: the most tries of an item whose worker dies, and of loading the mo
 
 
 class Tries:
-    """Counts how often each item was begun, and how often a model was loaded since the last finished item.
+    """Counts how often each item was begun, and how often the model was loaded since the last finished item.
 
     Args:
-        loads: the most times that a model may be loaded, over all workers.
+        loads: how often the model may be loaded at most, over all workers, between two finished items.
     """
 
     def __init__(self, loads: int) -> None:
@@ -18,12 +18,12 @@ class Tries:
         self._begun: dict[int, int] = {}
 
     def loads(self) -> bool:
-        """Whether a worker may load the model."""
+        """Count one more load of the model, and return whether the worker may load it."""
         self._loaded += 1
         return self._loaded <= self._loads
 
     def begins(self, item: int) -> bool:
-        """Whether a worker may compute an item."""
+        """Count one more begin of this item, and return whether the worker may compute it."""
         self._begun[item] = self._begun.get(item, 0) + 1
         return self._begun[item] <= TRIES
 

@@ -19,10 +19,10 @@ from headwise.tasks.rows.tables import Data
 
 @dataclass(frozen=True)
 class Past:
-    """One series.
+    """One series of a request.
 
     Args:
-        data: its rows, in the form that the task reads from a file.
+        data: the rows of the series, in the form in which the task reads a file.
         window: the last rows, which the model reads, standardised.
         mean, spread: [C], the mean and standard deviation of each column.
     """
@@ -64,7 +64,7 @@ def _history(options: ForecastOptions, channels: Sequence[str]) -> Column:
 
 
 def _example(context: int, facts: Mapping[str, Sequence[float]]) -> np.ndarray:
-    """A sine wave around the mean of a series, one period per context."""
+    """A sine wave around the mean of a series, with one period in `context` rows: [context, C]."""
     wave = np.sin(np.arange(context) * 2 * np.pi / context)[:, None]
     return np.round(np.array(facts["mean"]) + np.array(facts["spread"]) * wave, 3)
 
@@ -103,7 +103,7 @@ def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) ->
 
 
 def answer(asked: Past, y_CFO: np.ndarray) -> Row:
-    """The answer, from the standardised forecast [C, F, O] and its quantiles."""
+    """The row of the answer, from the standardised forecast [C, F, O]: point forecast and quantiles."""
     own_FCO = (y_CFO * asked.spread[:, None, None] + asked.mean[:, None, None]).transpose(1, 0, 2)
     if not np.isfinite(own_FCO).all():
         raise too_large()
@@ -118,5 +118,5 @@ def answer(asked: Past, y_CFO: np.ndarray) -> Row:
 
 
 def too_large() -> ArgumentError:
-    """For a history that the model cannot read, or whose forecast is not finite."""
+    """The error for a history that the model cannot read, or whose forecast is not finite."""
     return ArgumentError("history: its numbers are too large for a forecast")

@@ -20,7 +20,7 @@ AT_ONCE = 256  # images, texts or pairs in a pass
 
 @dataclass(frozen=True)
 class Candidates:
-    """U images and T texts.
+    """U encoded images and T encoded texts.
 
     Args:
         images: states [U, K, M] of patches, vectors [U, W] of length 1.
@@ -40,17 +40,17 @@ class Candidates:
 
     @torch.no_grad()
     def match(self, images: Tensor, texts: Tensor) -> Tensor:
-        """The logits [P] that text and image belong together, for pairs of places int64 [P] and [P]."""
+        """The logits [P] that image and text belong together, for P pairs: indices int64 [P] of images and of texts."""
         pairs = zip(images.split(AT_ONCE), texts.split(AT_ONCE), strict=True)
         seen, read = self.images.states, self.texts.states
         return torch.cat([self.model.match(seen[i], read[t], self.real[t]) for i, t in pairs])
 
     def best_images(self, rerank: int, depth: int) -> Tensor:
-        """The places of the images that match each text best, best first: [T, depth]."""
+        """The indices of the images that match each text best, best first: int64 [T, depth]."""
         return best_first(self.similarity.mT, lambda texts, images: self.score(images, texts), rerank, depth)
 
     def best_texts(self, rerank: int, depth: int) -> Tensor:
-        """The places of the texts that match each image best, best first: [U, depth]."""
+        """The indices of the texts that match each image best, best first: int64 [U, depth]."""
         return best_first(self.similarity, self.score, rerank, depth)
 
     @torch.no_grad()
@@ -61,20 +61,20 @@ class Candidates:
         return self.model.scale * self.cosines(images, texts) + logsigmoid(self.match(images, texts))
 
     def cosines(self, images: Tensor, texts: Tensor) -> Tensor:
-        """The cosine of each pair, [P]."""
+        """The cosine [P] of each of P pairs, from indices of images and of texts."""
         return (self.images.vector[images] * self.texts.vector[texts]).sum(-1)
 
 
 @torch.no_grad()
 def encode_images(model: ImageText, images: Sequence[Pixels]) -> Encoded:
-    """Encode the images, some at a time."""
+    """Encode the images, at most `AT_ONCE` in a pass."""
     parts = batch_of_images(images).split(AT_ONCE)
     return _joined([model.encode_image(some.to(model.log_scale.device)) for some in parts])
 
 
 @torch.no_grad()
 def encode_texts(model: ImageText, texts: Sequence[Sequence[int]], pad: int) -> tuple[Encoded, Tensor]:
-    """Encode texts, given as ids, some at a time. Returns also which of their tokens are real."""
+    """Encode texts, from their ids, at most `AT_ONCE` in a pass. Returns also `real`, True = a token, not padding."""
     device, batch = model.log_scale.device, batch_of_texts(texts, pad)
     ids, real = batch["input_ids"].to(device), batch["real"].to(device)
     parts = zip(ids.split(AT_ONCE), real.split(AT_ONCE), strict=True)
@@ -86,18 +86,18 @@ def _joined(parts: Sequence[Encoded]) -> Encoded:
 
 
 def room_for(subwords: Subwords, most: int) -> int:
-    """The number of tokens of a text that are read, beside the signs, if it may have `most` with them."""
+    """The number of tokens of a text that are read, without signs, if a text may have `most` tokens with signs."""
     return most - subwords.frames[0].size
 
 
 def ids_of(subwords: Subwords, texts: Sequence[str], most: int, read: Read | None = None) -> list[list[int]]:
-    """The ids that the model reads of each text, at most so many; `read`: the tokens of the only text, if known."""
+    """The ids that the model reads of each text, at most `most`; `read`: the tokens of the only text, if known."""
     found = subwords.pieces(texts) if read is None else read.pieces
     return [subwords.pair(pieces.ids[: room_for(subwords, most)])[0] for pieces in found]
 
 
 def batch_of_images(images: Sequence[Pixels]) -> Tensor:
-    """The batch, uint8 [B, channels, height, width]."""
+    """One tensor of the images, uint8 [B, channels, height, width]."""
     return torch.stack([torch.from_numpy(pixels) for pixels in images]).permute(0, 3, 1, 2)
 
 

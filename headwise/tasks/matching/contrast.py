@@ -8,12 +8,15 @@ from torch.nn.functional import log_softmax
 
 
 def paired(texts_of_image: Tensor, texts: Tensor) -> Tensor:
-    """Whether image and text match, bool [U, T], from the numbers of each image's texts [U, n] and of texts [T, 1]."""
+    """Whether image and text match: bool [U, T].
+
+    `texts_of_image` [U, n] has the numbers of each image's texts, `texts` [T, 1] those of the texts.
+    """
     return (texts_of_image[:, None] == texts).any(-1)
 
 
 def contrastive(scores: Tensor, belong: Tensor) -> Tensor:
-    """The cross-entropy of each row, [rows], with all its matches equally likely.
+    """The cross-entropy [rows] of each row, where all its matches are equally likely targets.
 
     Radford et al. 2021, figure 3, for one match per row; Khosla et al. 2020, equation 2, for several.
 
@@ -25,13 +28,13 @@ def contrastive(scores: Tensor, belong: Tensor) -> Tensor:
 
 
 def others(similarity: Tensor, belong: Tensor, rows: Tensor, *, draw: bool) -> tuple[Tensor, Tensor]:
-    """For some rows: (the place of a candidate that does not match, int64; whether there is one, bool).
+    """For some rows: (the index of a candidate that does not match, int64; whether there is such a candidate, bool).
 
     Hard negatives (Li et al. 2021, section 3.2): drawn by their similarity, half of them evenly, since a sharp
-    similarity would never draw most of them; or, for a fixed choice, the most similar one.
+    similarity would never draw most candidates; or, without `draw`, the most similar candidate.
 
     Args:
-        similarity, belong: [rows, candidates]; logits of the choice, and True = match.
+        similarity, belong: [rows, candidates]: the logits of the draw, and bool, True = match.
         rows: the numbers of the rows, int64.
         draw: whether to draw, by torch's own generator.
     """

@@ -1,4 +1,4 @@
-"""Finds the matches of an image or a text in the gallery, which is encoded once."""
+"""Finds the matches of an image or a text in the gallery (images and texts of the training), which is encoded once."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class Finder:
         self._kept: dict[str, tuple[object, object, Any]] = {}
 
     def answers(self, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
-        """The answer to each question. For a pair "match" and "similarity".
+        """The answer to each question. For a pair: "match" and "similarity".
 
-        For one image or text "match", and its "best" names or texts of the gallery with their "matches"."""
+        For a single image or text: "match" (the highest), and "best", names or texts of the gallery, with their
+        "matches"."""
         found: list[dict[str, Any]] = [{} for _ in asked]
         for wants in ("pair", "image", "text"):
             if places := [place for place, each in enumerate(asked) if each.wants == wants]:
@@ -40,7 +41,7 @@ class Finder:
         return found
 
     def paired(self, question: Question, gallery: Gallery) -> Question:
-        """A question with the best image or text of the gallery, if it lacks one."""
+        """The question as a pair: with the best image or text of the gallery, if the question lacks one of them."""
         if question.wants == "image":
             name = self.answers([question], gallery)[0]["best"][0]
             return replace(question, name=name, pixels=gallery.images[gallery.names.index(name)])
@@ -49,7 +50,7 @@ class Finder:
         return question
 
     def _answers(self, wants: str, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
-        """The answers to questions of the same kind: scores of pairs, images, or texts."""
+        """The answers to questions that want the same: a "pair" its score, others an "image" or a "text"."""
         model, options = self._model, self._options
         ids = partial(ids_of, self._subwords, most=options.max_length)
         encode = partial(encode_texts, model, pad=self._subwords.pad)

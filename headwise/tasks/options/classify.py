@@ -38,5 +38,5 @@ class ClassifyOptions(EncoderOptions):
         return self.model != LATENT and super().is_pretrained
 
     def defaults(self) -> dict[str, float]:
-        """Default values of options that were not given."""
+        """Option -> its default value, for options that were not given."""
         return {**super().defaults(), "word_dropout": 0.0 if self.is_pretrained else 0.4}

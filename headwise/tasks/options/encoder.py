@@ -11,7 +11,7 @@ SCRATCH = "scratch"
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions(TrainOptions):
-    """Options with different defaults for fine-tuning and for training from scratch.
+    """Options of tasks with a text encoder: their defaults differ between fine-tuning and training from scratch.
 
     Raises:
         ArgumentError, DtypeError: see `TrainOptions`.
@@ -40,7 +40,7 @@ class EncoderOptions(TrainOptions):
         return self.model != SCRATCH
 
     def defaults(self) -> dict[str, float]:
-        """Default values of options that were not given."""
+        """Option -> its default value, for options that were not given."""
         if self.is_pretrained:
             return {"epochs": 3, "lr": 5e-5, "dropout": 0.1}
         return {"epochs": 6, "lr": 2e-3, "dropout": 0.5}

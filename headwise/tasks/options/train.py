@@ -23,9 +23,10 @@ def option(
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field of the options: its default, its text in `--help`, its limits.
+    """Make a field of the options, with its default, its text in `--help` (`says`), and its limits.
 
-    `least` and `most` are allowed values; `above` and `below` are not.
+    `least` and `most` are the lowest and the highest allowed value; `above` and `below` are limits that are not allowed
+    themselves.
 
     With MISSING as default, the option is required. Limits hold for subclasses that only change the default.
     """
@@ -84,7 +85,7 @@ class TrainOptions:
 
     @property
     def sequence_processes(self) -> int:
-        """Processes that share each sequence; 1 = each process has whole sequences."""
+        """The number of processes that share each sequence; 1 = each process has whole sequences."""
         return 1
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class TrainOptions:
 
 
 def required(options: type[TrainOptions]) -> list[str]:
-    """The options without a default."""
+    """The names of the options without a default."""
     return [each.name for each in fields(options) if each.default is MISSING]
 
 
@@ -116,7 +117,7 @@ def make(options: type[TrainOptions], given: dict[str, Any]) -> TrainOptions:
 
 
 def check_heads(options: Any, *, even: bool = False) -> None:
-    """Raise ArgumentError if `dim` is not divisible among `heads`, into even parts if rotary positions turn them."""
+    """Raise ArgumentError if `dim` is not divisible by `heads`; with `even` (rotary positions), by 2 · `heads`."""
     if options.dim % (options.heads * (1 + even)):
         raise ArgumentError(
             f"dim: expected {'an even' if even else 'a'} multiple of heads={options.heads}. Received: dim={options.dim}"
@@ -144,7 +145,7 @@ def _check_limits(name: str, value: Any, options: type) -> None:
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """The value in the type of its field: an integer is accepted for a float, a list for a tuple."""
+    """The value, converted to the type of its field: an integer is accepted for a float, a list for a tuple."""
     kinds = get_args(kind) if get_origin(kind) not in (None, Literal, tuple) else (kind,)
     if value is None and type(None) in kinds:
         return None

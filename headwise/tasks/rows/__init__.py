@@ -1,1 +1,1 @@
-"""Readers of rows: tables in any format, questions, series, images, text files; and which rows are unusable."""
+"""Readers of rows: tables in any format, questions, series, images, text files; they also report unusable rows."""

@@ -12,7 +12,7 @@ from headwise.tasks.rows.tables import Data
 
 
 def are_aligned(source: object) -> bool:
-    """Whether `source` names two such files: "train.en,train.de"; each may end in .gz."""
+    """Whether `source` names two files, separated by a comma: "train.en,train.de"; each may end in .gz."""
     if not isinstance(source, str) or source.count(",") != 1 or Path(source).exists():
         return False
     first, second = (Path(part.strip()) for part in source.split(","))
@@ -20,7 +20,7 @@ def are_aligned(source: object) -> bool:
 
 
 def read_aligned(source: str) -> Data:
-    """Columns "source" and "target", one row per line; lines that are empty in one of the files are left out.
+    """The table of two aligned files: columns "source" and "target". A line that is empty in one file is left out.
 
     Raises:
         FileError: one of the files cannot be read.

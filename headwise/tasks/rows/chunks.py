@@ -1,8 +1,8 @@
-"""The rows of a file that need not fit into memory: CSV, TSV, JSON lines, Parquet or text, some rows at a time.
+"""The rows of a file, read in chunks of rows, so that it need not fit into memory: CSV, TSV, JSON lines, Parquet, text.
 
 A file is scanned once, which finds all errors in its rows, its columns, and where each chunk begins. A chunk can then
-be read without the chunks before it, by any process that has the file. Each is a `Table`, with the same rows that
-`open_table` gives for the whole file.
+be read without the chunks before it, by any process that has the file. A chunk that is read is a `Table`, with the same
+rows that `open_table` gives for the whole file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Tell = Callable[[int, int], None]  # (bytes of the file that were scanned, all b
 
 @dataclass(frozen=True)
 class Chunk:
-    """The place of some rows: the number of the first, from 0, their count; in text also its line and first byte."""
+    """Where a chunk is in a file: the number of its first row, from 0, and of its rows; in text also line and byte."""
 
     first: int
     rows: int
@@ -72,7 +72,7 @@ class Found:
         return sum(chunk.rows for chunk in self.chunks)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields but the path, as JSON data."""
+        """All fields except the path, as JSON data."""
         layout = self.layout
         return {
             "columns": list(self.columns),
@@ -98,7 +98,7 @@ def check_suffix(path: Path) -> None:
 
 
 def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lambda done, total: None) -> Found:
-    """Find the chunks of a file, of so many rows each.
+    """Find the chunks of a file; each has at most `rows` rows.
 
     Args:
         wanted: the columns that will be used, as for `open_table`.
@@ -126,7 +126,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
 
 
 def layout_of(path: Path, wanted: Sequence[str]) -> Layout:
-    """The layout of a CSV or TSV file. Raises FileError, as `look_through`."""
+    """The layout of a CSV or TSV file. Raises FileError, like `look_through`."""
     with readable(path), contextlib.ExitStack() as files:
 
         def lines() -> Iterable[str]:
@@ -163,7 +163,7 @@ def _json(path: Path, most: int, tell: Tell) -> Found:
 
 
 def _objects(lines: _Lines) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """Each row of JSON lines, with the number of its line."""
+    """Each row of a JSON lines file, with the number of its line."""
     for text in lines:
         if text.strip():
             yield lines.number, parse_row(text.removesuffix("\n"), lines.name, lines.number)
@@ -184,7 +184,7 @@ def _cut(rows: Iterable[object], lines: _Lines, most: int, path: Path, tell: Tel
 
 
 class _Lines:
-    """The lines of a file, with their ends, from its current position; it knows where the last line ended.
+    """Yields the lines of a file, with their line ends, from its current position; knows where the last line ended.
 
     Args:
         returns: whether a carriage return by itself ends a line too.
@@ -204,7 +204,7 @@ class _Lines:
 
 
 class Reader:
-    """Reads the chunks of a file in any order; fastest in order. Close it, or use it as a context."""
+    """Reads the chunks of a file in any order; fastest in ascending order. Close it, or use it as a context."""
 
     def __init__(self, found: Found) -> None:
         self.found = found
@@ -273,7 +273,7 @@ class Reader:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The bytes of a file, which may be gzipped."""
+    """The file, open to read its bytes; it may be gzipped."""
     return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]
 
 
@@ -299,7 +299,7 @@ def _batches(file: Any, first: int) -> Iterator[Any]:
 
 
 def _tables(file: Any, chunks: Sequence[Chunk]) -> Iterator[Any]:
-    """The rows of chunks that are consecutive, as Arrow tables."""
+    """The rows of consecutive chunks, as one Arrow table for each chunk."""
     import pyarrow
 
     batches = _batches(file, chunks[0].first)

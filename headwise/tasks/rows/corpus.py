@@ -10,7 +10,7 @@ from headwise.tasks.rows.tables import Data, read_table
 
 
 def read_corpus(source: Any, column: str) -> Data:
-    """Documents, in the column "text"; each has the number of its first line.
+    """The documents of a source, in the column "text"; each has the number of its first line.
 
     Args:
         source: a .txt file (also .gz), whose documents are separated by blank lines or, without blank lines, are lines;
@@ -39,7 +39,7 @@ def read_corpus(source: Any, column: str) -> Data:
 
 
 def _documents(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(first, end) of each document: lines between blank lines, or each line if there are no blank lines."""
+    """(index of the first line, index after the last) of each document: lines between blank lines, else each line."""
     filled = [place for place, line in enumerate(lines) if line.strip()]
     if not filled:
         yield 0, len(lines)

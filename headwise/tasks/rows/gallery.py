@@ -1,4 +1,4 @@
-"""The questions to a `Match`: a text, an image or both; and the gallery of images and texts for answers."""
+"""The questions to a `Match`: a text, an image or both; and the gallery, the images and texts it may answer with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUESTION = "question"  # the column of questions
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images and texts of the training data, in which matches are found: names of images, their pixels, texts."""
+    """Images and texts of the training data, among which matches are found: names of images, their pixels, texts."""
 
     names: tuple[str, ...]
     images: tuple[Pixels, ...]
@@ -71,14 +71,14 @@ class Question:
 
     @property
     def wants(self) -> str:
-        """The kind of question: an "image", a "text", or the score of a "pair"."""
+        """What the answer is: an "image" for a text, a "text" for an image, the score of a "pair" for both."""
         if self.pixels is None:
             return "image"
         return "text" if self.text is None else "pair"
 
 
 def questions(inputs: Any, options: MatchOptions) -> list[Question]:
-    """The inputs of `Match.predict`, one by one.
+    """The inputs of `Match.predict` as a list of questions.
 
     Raises:
         FileError, ArgumentError, DtypeError: an image that cannot be read, something that is neither image nor text, or
@@ -162,7 +162,7 @@ def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Q
 
 
 def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[str] | None]:
-    """The images and the texts; None if there is no such column."""
+    """(the images, the texts) of a table; None for a column that it does not have."""
     images, texts = table.columns.get(options.image), table.columns.get(options.text)
     if images is None and texts is None:
         raise ArgumentError(

@@ -51,7 +51,7 @@ def read_picture(image: Any, size: int, channels: int, folder: Path | None = Non
 
 
 def decoded(data: Any) -> Any:
-    """The bytes of an untrusted image file as a PIL image. Raises DtypeError, ArgumentError."""
+    """Decode the bytes of an untrusted image file into a PIL image. Raises DtypeError, ArgumentError."""
     from PIL import Image
 
     if not isinstance(data, bytes):
@@ -75,12 +75,12 @@ def decoded(data: Any) -> Any:
 
 
 def name_of(image: Any, place: int) -> str:
-    """The name of an image: its path, or "image 3" without a path."""
+    """The name of an image: its path, or "image 3" (its `place` among the inputs) if it has no path."""
     return str(image) if isinstance(image, (str, Path)) else f"image {place}"
 
 
 def digest(text: str | bytes) -> int:
-    """A number for a text or for bytes, the same in every process; different ones have different numbers."""
+    """A 64-bit number for a text or bytes, the same in every process; different contents have different numbers."""
     data = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
 
@@ -108,7 +108,7 @@ def _open(path: Path) -> Any:
 
 
 def _array(image: Any) -> Pixels:
-    """uint8 [H, W] or [H, W, 3]."""
+    """The pixels of an array or tensor: uint8 [H, W] or [H, W, 3]."""
     if hasattr(image, "detach"):
         image = image.detach().cpu().numpy()
     if not isinstance(image, np.ndarray) and not hasattr(image, "__array__") and not isinstance(image, list):

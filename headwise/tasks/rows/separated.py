@@ -15,7 +15,7 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 @dataclass(frozen=True)
 class Layout:
-    """The properties that are needed to read such a file exactly.
+    """The properties that are needed to read a CSV or TSV file exactly.
 
     Args:
         names: the names of the columns; in a file without a header "1", "2", …
@@ -40,7 +40,7 @@ class Layout:
 
 
 def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str], *, tabs: bool) -> Layout:
-    """Find the layout of a text.
+    """Find the layout of a CSV or TSV text.
 
     In a TSV file quotes are characters like any other, unless each cell that has one is quoted as the `csv` module
     quotes: corpora have lone quotes, spreadsheets write quoted cells. A CSV file whose header has no comma may be
@@ -48,7 +48,8 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
 
     Args:
         lines: a function that gives the lines from the first one, with their ends, at each call.
-        wanted: the columns that will be used. If all are numbers, there is no header, unless it counts: 0, 1, 2.
+        wanted: the columns that will be used. If all are numbers, the file has no header, except one that counts: 0, 1,
+            2.
 
     Raises:
         FileError: quotes in the first row that are not closed.
@@ -104,7 +105,7 @@ def _counts_itself(cells: Sequence[str]) -> bool:
 
 
 def _are_characters(lines: Iterable[str]) -> bool:
-    """Whether quotes in a TSV file are characters of its cells."""
+    """Whether quotes in a TSV file are ordinary characters of its cells."""
     width, lone = None, False
     for each in lines:
         line = each.rstrip("\r\n")
@@ -134,7 +135,7 @@ def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: i
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """The names; the second "text" is called "text.2"."""
+    """The names, made different: a second "text" becomes "text.2"."""
     found: dict[str, None] = {}
     for name in names:
         name = name.strip() or "unnamed"

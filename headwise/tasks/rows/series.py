@@ -1,6 +1,6 @@
-"""Series from a table: their columns, order and times; gaps and everything else that makes a series unusable.
+"""Reads series from a table: their columns, order and times; reports gaps and all else that makes a series unusable.
 
-The result is regular: every series has a row at each of its time steps, and a number in each column.
+The series are regular: every series has a row at each of its time steps, and a number in each column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Series:
         name: its name in the column of names; "" if there is only one series.
         values: float64 [T, C].
         times: the time of each row; None without times.
-        rows: the places of its rows in the table.
+        rows: the indices of its rows in the table.
     """
 
     name: str
@@ -44,7 +44,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
 
     Args:
         source: as for `read_table`.
-        least: the least rows of a series; if there are several series, shorter ones are left out.
+        least: the smallest number of rows of a series; if there are several series, shorter series are left out.
         columns: the columns to take; None = the columns that the options name, or all columns of numbers.
 
     Raises:
@@ -97,17 +97,17 @@ def step_of(data: Data) -> Step | None:
 
 
 def rows_of(data: Data) -> dict[str, list[int]]:
-    """Each series -> its rows, in order."""
+    """Name of a series -> the indices of its rows, in order."""
     return grouped(data.columns.get(SERIES, [""] * len(data)))
 
 
 def channels_of(data: Data) -> list[str]:
-    """The columns that hold values, by their own names."""
+    """The names of the columns that hold values, without the prefix VALUE."""
     return [name.removeprefix(VALUE) for name in data.columns if name.startswith(VALUE)]
 
 
 class _Reader:
-    """Checks and completes the rows of one series, which messages name."""
+    """Checks and completes the rows of one series; its messages name the series."""
 
     def __init__(self, table: Table, name: str, options: ForecastOptions) -> None:
         self.table, self.options = table, options
@@ -189,7 +189,7 @@ class _Reader:
 
 
 def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | None]:
-    """The column of timestamps, by name or the first text column with only timestamps, and its times."""
+    """(name, times) of the column of timestamps: the column in the options, or the first one with only timestamps."""
     if options.time == "none" and "none" not in table.columns:
         return None, None
     if options.time is not None:
@@ -215,7 +215,7 @@ def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | 
 def _targets(
     table: Table, options: ForecastOptions, others: Sequence[str | None], columns: Sequence[str] | None
 ) -> list[str]:
-    """The columns to forecast."""
+    """The names of the columns to forecast."""
     wanted = columns if columns is not None else options.target
     if wanted:
         return [find_column(table, name) for name in wanted]
@@ -230,7 +230,7 @@ def _targets(
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:
-    """A column as float64 [T], NaN for an empty cell."""
+    """A column as float64 [T], with NaN for an empty cell."""
     cells = table.columns[name]
     found = np.empty(len(cells))
     for row, cell in enumerate(cells):

@@ -1,4 +1,4 @@
-"""Windows of series: all ranges of a number of steps, gathered as a tensor only when a batch is made."""
+"""The windows of series (all ranges of `length` steps), gathered as a tensor only when a batch is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SeriesWindows(Sequence["SeriesWindow"]):
     """All windows of some series, or the last window of each series. Channels stay together: a window has all of them.
 
     Args:
-        series: each float32 [C, T], all with the same C, and T of at least `length`.
+        series: each float32 [C, T], all with the same C; T is at least `length`.
         length: steps in a window.
         last: whether to use only the last window of each series.
     """
@@ -39,13 +39,13 @@ class SeriesWindows(Sequence["SeriesWindow"]):
         return SeriesWindow(self, place)
 
     def gather(self, places: Sequence[int]) -> Tensor:
-        """The windows at some places, [n, C, length]."""
+        """The windows with these numbers, [n, C, length]."""
         steps = self.starts[list(places), None] + torch.arange(self.length)
         return self.values_CT[:, steps].transpose(0, 1)
 
 
 class SeriesWindow(NamedTuple):
-    """One of the windows, by its place among them."""
+    """One of the windows, by its number in the list of all windows."""
 
     of: SeriesWindows
     place: int

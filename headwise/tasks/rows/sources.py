@@ -37,12 +37,12 @@ _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+){0,2}(:\w+)?")
 
 @dataclass(frozen=True)
 class Table:
-    """All columns of a source, or only the requested ones if others would be costly.
+    """All columns of a source, or only the requested columns if others would be costly to read.
 
     Args:
         name, numbers, unit, fingerprint: as in `Data`.
         columns: each a list; all of one length.
-        headed: whether the names were taken from the first line of a file.
+        headed: whether the names of the columns were taken from the first line of a file.
         notes: notes on its columns, one sentence each.
         plain: whether it is a text file, whose only column has no name.
         arrow: for a Parquet file, columns as Arrow arrays, so that they can be written with their original types.
@@ -94,7 +94,7 @@ def _is_path(source: str) -> bool:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix of a name, without .gz: ".csv"."""
+    """The suffix of a file's name, without .gz: ".csv"."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
@@ -132,7 +132,7 @@ def is_packed(path: Path) -> bool:
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Inside, errors while a file is read become a FileError."""
+    """A context in which errors while a file is read become a FileError."""
     try:
         yield
     except FileError:
@@ -145,7 +145,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def decode(data: bytes, name: str, line: int = 1) -> str:
-    """The text of a file, or of a part that begins with this line. Raises FileError if it is not UTF-8."""
+    """The text of a file, or of a part of it that begins at `line`. Raises FileError if it is not UTF-8."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -171,14 +171,14 @@ def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -
 def of_rows(
     name: str, layout: separated.Layout, found: Sequence[tuple[int, list[str]]], fingerprint: str = ""
 ) -> Table:
-    """Rows of a CSV or TSV file, each with the number of its line."""
+    """The table of rows of a CSV or TSV file: (number of the line, cells) each."""
     cells = [row for _, row in found]
     columns = {column: [row[place] for row in cells] for place, column in enumerate(layout.names)}
     return Table(name, columns, [line for line, _ in found], "line", fingerprint, layout.headed, notes=layout.notes)
 
 
 def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
-    """JSON lines, or one list of objects; or an object that has the list under "data"."""
+    """The table in JSON lines, or in one list of objects, or in an object that has this list under "data"."""
     if lines:
         rows, numbers = [], []
         # Not splitlines: JSON may contain U+2028.
@@ -227,7 +227,7 @@ def _parse(text: str, name: str, line: int) -> Any:
 
 
 def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = None) -> dict[str, list[Any]]:
-    """Objects as columns of these names, or of all their names; None if an object lacks one."""
+    """Objects as columns with these names, or with all their names; None where an object lacks a name."""
     names = dict.fromkeys(name for row in rows for name in row) if names is None else names
     return {str(name): [row.get(name) for row in rows] for name in names}
 
@@ -239,7 +239,7 @@ def _listed(name: Any, cells: Any) -> list[Any]:
 
 
 def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None, *, first: int = 0) -> Table:
-    """`first` is the number of the first row: 1 in files, 0 for data in memory, where Python counts from 0."""
+    """The table of these columns. `first` is the number of its first row: 1 in files, 0 in memory, as Python counts."""
     columns = {column: decoded(cells) for column, cells in columns.items()}
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -250,7 +250,7 @@ def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | Non
 
 
 def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
-    """A fingerprint of cells in memory: the same for the same names and cells."""
+    """A fingerprint of cells in memory: equal for equal names and cells."""
     found = hashlib.sha256()
     for name, cells in columns.items():
         found.update(repr((name, len(cells))).encode())
@@ -272,7 +272,7 @@ def _parquet(path: Path, data: bytes) -> Any:
 
 @contextlib.contextmanager
 def arrow_errors(path: Path) -> Iterator[None]:
-    """Inside, errors of Arrow while it reads a Parquet file become a FileError."""
+    """A context in which errors of Arrow while it reads a Parquet file become a FileError."""
     try:
         import pyarrow
     except ImportError as error:  # Arrow comes with datasets
@@ -284,13 +284,13 @@ def arrow_errors(path: Path) -> Iterator[None]:
 
 
 def from_arrow(table: Any) -> dict[str, list[Any]]:
-    """The columns of an Arrow table as Python objects; a class is its name, not its number."""
+    """The columns of an Arrow table as Python objects; a class label is given by its name, not by its number."""
     columns = {name: table[name].to_pylist() for name in table.column_names}
     return columns | {name: named(columns[name], names) for name, names in classes(table.schema).items()}
 
 
 def _from_hub(name: str) -> Table:
-    """A split of a data set of the hub, or of the copy that was downloaded before."""
+    """A split of a data set of the hub, or of a copy of it that was downloaded before."""
     place, _, split = name.partition(":")
     parts = place.split("/")
     if len(parts) == 3:
@@ -314,7 +314,7 @@ def _from_hub(name: str) -> Table:
 
 @contextlib.contextmanager
 def as_reachable(repository: str) -> Iterator[bool]:
-    """Whether the hub answers. If not, only earlier downloads are used, without long tries."""
+    """A context with whether the hub answers. If not, only earlier downloads are used inside, without long tries."""
     import datasets
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -335,7 +335,7 @@ def as_reachable(repository: str) -> Iterator[bool]:
 
 
 def _of_dataset(name: str, rows: Any) -> Table:
-    """A `datasets.Dataset`, or a similar class."""
+    """The table of a `datasets.Dataset`, or of a similar class."""
     if isinstance(rows, Mapping):
         raise ArgumentError(f"{name}: expected one split. Received: {len(rows)}: choose one of {', '.join(rows)}")
     if not hasattr(rows, "with_format"):
@@ -344,7 +344,7 @@ def _of_dataset(name: str, rows: Any) -> Table:
 
 
 def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
-    """All columns as Python objects; a class is its name, not its number."""
+    """All columns as Python objects; a class label is given by its name, not by its number."""
     features = rows.features or {}
     columns: dict[str, list[Any]] = {name: [] for name in features}
     for table in rows.with_format("arrow").iter(batch_size=_BATCH):
@@ -354,7 +354,10 @@ def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
 
 
 def decoded(cells: list[Any]) -> list[Any]:
-    """Cells with bytes as text: some programs write a column of texts as bytes. Bytes that are not UTF-8 stay bytes."""
+    """The cells, with bytes decoded to text: some programs write texts as bytes.
+
+    Bytes that are not UTF-8 stay bytes.
+    """
     return [_decoded(cell) for cell in cells] if any(isinstance(cell, bytes) for cell in cells) else cells
 
 
@@ -365,7 +368,7 @@ def _decoded(cell: Any) -> Any:
 
 
 def classes(schema: Any) -> dict[str, list[str]]:
-    """`_classes` of an Arrow schema, for files that `datasets` wrote."""
+    """`_classes` for an Arrow schema, of a file that `datasets` wrote."""
     if b"huggingface" not in (schema.metadata or {}):
         return {}
     import datasets
@@ -374,20 +377,20 @@ def classes(schema: Any) -> dict[str, list[str]]:
 
 
 def _classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The columns that have numbers of classes, and the names of the classes."""
+    """Column with class labels -> the names of its classes."""
     import datasets
 
     return {name: feature.names for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)}
 
 
 def named(numbers: Sequence[int | None], names: Sequence[str]) -> list[str | None]:
-    """Classes by their names; None if there is none."""
+    """The names of classes, from their numbers; None where there is no class."""
     return [None if each is None or each < 0 else names[each] for each in numbers]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Any]:
-    """Inside, the package `datasets`, without progress bars and notes."""
+    """A context with the package `datasets`, without progress bars and notes."""
     try:
         import datasets
     except ImportError as error:

@@ -1,6 +1,6 @@
 """Questions, contexts and answers, from a SQuAD file or from columns.
 
-SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0, with questions that have no answer (Rajpurkar et al. 2018). An answer is its
+SQuAD 1.1 (Rajpurkar et al. 2016), and 2.0 with questions that have no answer (Rajpurkar et al. 2018). An answer is its
 text and the character of the context at which it begins.
 """
 
@@ -23,14 +23,14 @@ Answers = list[tuple[str, int | None]]  # texts, and their stated beginnings
 
 
 class Span(NamedTuple):
-    """An answer: context[start : start + len(text)]."""
+    """An answer in a context: context[start : start + len(text)]."""
 
     text: str
     start: int
 
 
 def read_questions(source: Any, options: AnswerOptions, *, targets: bool = True) -> Data:
-    """Columns "question", "context" and, with `targets`, "answers": the answers that occur in the context, or ().
+    """A table "question", "context" and, with `targets`, "answers": the answers that occur in the context, or ().
 
     A row without an answer in its context is left out and reported. If an answer is in the context, but not
     at its answer_start, the nearest place is used, and this is reported too.
@@ -80,7 +80,7 @@ def _questions(table: Table) -> Iterator[tuple[str, str, Answers]]:
 
 
 def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
-    """The questions from columns."""
+    """The questions from columns of a table."""
     names = {"question": options.question, "context": options.context}
     columns: dict[str, list[Any]] = {
         name: as_texts(table, column, table.columns[find_column(table, column)]) for name, column in names.items()
@@ -100,7 +100,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
 
 
 def _of_cell(cell: Any, start: Any, where: str) -> Answers:
-    """The answers of one row; an empty cell is a question without an answer."""
+    """The answers of one row as (text, stated start or None); an empty cell is a question without an answer."""
     if isinstance(cell, Mapping):
         texts, starts = cell.get("text"), cell.get(_START)
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
@@ -129,7 +129,7 @@ def _lacks(question: str, context: str) -> str | None:
 
 
 def _with_places(data: Data) -> Data:
-    """Each answer with its place in the context; rows without a place are left out."""
+    """The data with each answer's place in its context; rows without a place are left out."""
     found: list[tuple[Span, ...]] = []
     wrong: dict[int, str] = {}
     moved = []
@@ -152,7 +152,7 @@ def _with_places(data: Data) -> Data:
 
 
 def _place(context: str, text: str, start: int | None) -> Span | None:
-    """The place of an answer: at `start`, else the nearest place with the text, else None."""
+    """The place of an answer: at `start`, else the place nearest to `start` that has the text, else None."""
     kept = text.strip()
     if not kept:
         return None

@@ -1,4 +1,4 @@
-"""A column of a data set of Hugging Face, streamed: its rows are never all in memory."""
+"""Streams a column of a data set of Hugging Face: its rows are never all in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DATASET = re.compile(r"(?P<name>[^:]+)(:(?P<split>[\w\[\]:%]+))?")
 
 
 def stream_column(name: str, column: str) -> Iterator[str]:
-    """The cells of a column as text, one after the other.
+    """Yield the cells of a column as text, one after the other.
 
     Args:
         name: "name", "name:split" or "name/config:split" on the hub, or a folder that `save_to_disk` wrote or that

@@ -28,11 +28,11 @@ class Data:
     Args:
         name: the name in messages: the file's name, or "the frame".
         columns: each a list; all of one length.
-        numbers: the number of each row for people (line 1 of a CSV is its header).
-        left_out: notes on skipped rows with the reason, and on changes in others, one sentence each.
+        numbers: the number of each row in messages (line 1 of a CSV is its header).
+        left_out: notes on skipped rows with the reason, and on changes in other rows, one sentence each.
         fingerprint: a fingerprint of the source, the same for the same content.
         unit: the unit of `numbers`: "line" of a text file, or "row" of anything else, from 1 in files and 0 in memory.
-        reasons: why rows were left out -> their numbers.
+        reasons: why rows were left out -> the numbers of these rows.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Data:
         return len(self.numbers)
 
     def take(self, rows: Sequence[int]) -> Data:
-        """Some of the rows, in the order given."""
+        """Some of the rows, in the order of the indices in `rows`."""
         columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
         return replace(self, columns=columns, numbers=[self.numbers[row] for row in rows])
 
@@ -71,7 +71,7 @@ class Data:
         return whole.take(kept)
 
     def split(self, share: float, seed: int, *, by: str | None = None) -> tuple[Data, Data]:
-        """The rows in two parts, the second with `share` of them (at least one each), drawn at random.
+        """Split the rows at random in two parts. The second has `share` of the rows; each part has at least one.
 
         Both keep the order of the rows. Only the first part has the notes on rows left out, so that nothing is reported
         twice.
@@ -117,7 +117,7 @@ class Data:
 
 
 def grouped(names: Iterable[Any]) -> dict[Any, list[int]]:
-    """Each name -> the rows that have it, in order."""
+    """Name -> the indices of the rows that have it, in order."""
     found: dict[Any, list[int]] = {}
     for row, name in enumerate(names):
         found.setdefault(name, []).append(row)
@@ -125,7 +125,7 @@ def grouped(names: Iterable[Any]) -> dict[Any, list[int]]:
 
 
 def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]:
-    """Some `count` of the rows, in order, with each label's share of them. A few more, if there are many labels."""
+    """`count` random rows, in order, each label with its share (a few more, if there are many labels)."""
     rows = grouped(labels)
     counts = _shares([len(some) for some in rows.values()], count)
     if not any(counts):  # no label has two rows
@@ -134,9 +134,9 @@ def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]
 
 
 def _shares(sizes: Sequence[int], count: int) -> list[int]:
-    """How many to take from groups of these sizes, `count` in all: in proportion, at least one of each, never all.
+    """How many rows to take from each group, `count` in all: in proportion, at least one, never the whole group.
 
-    A group of one gives none: the training data come first.
+    A group of one row gives none: the row belongs to the training data.
     """
     exact = [size * count / sum(sizes) for size in sizes]
     found = [min(max(int(share), 1), size - 1) for share, size in zip(exact, sizes, strict=True)]
@@ -148,7 +148,7 @@ def _shares(sizes: Sequence[int], count: int) -> list[int]:
 
 
 class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the data)
-    """All rows were left out. `data` has the rows and the reasons."""
+    """All rows were left out. The attribute `data` has the rows and the reasons."""
 
     def __init__(self, data: Data) -> None:
         super().__init__(f"{data.name}: no row can be used: {'; '.join(data.left_out)}")
@@ -198,7 +198,7 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
 
 
 def texts_in(inputs: Any) -> list[Any] | None:
-    """The inputs of `predict`, if they are one or several texts; None for a table, or an existing file."""
+    """The inputs of `predict` as a list, if they are one or several texts; None for a table, or an existing file."""
     given = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
     is_table = not isinstance(given, list | tuple) or not given or isinstance(given[0], dict)
     return None if is_table else list(given)
@@ -222,7 +222,7 @@ def check_different(columns: Mapping[str, str]) -> None:
 
 
 def find_column(table: Table, column: str) -> str:
-    """The name of a column, if there is one. Otherwise raises ArgumentError, which lists the columns."""
+    """`column`, if the table has it. Otherwise raises ArgumentError, which lists the columns."""
     if column in table.columns:
         return column
     names = list(table.columns)
@@ -236,7 +236,7 @@ def find_column(table: Table, column: str) -> str:
 
 
 def as_text(cell: Any) -> str:
-    """A cell as text: numbers as they are written (whole ones without .0), "" for nothing, or for a list.
+    """A cell as text: a number as it is written (whole numbers without .0); "" for an empty cell, or for a list.
 
     Raises:
         ArgumentError: bytes that are not UTF-8.
@@ -259,7 +259,7 @@ def as_text(cell: Any) -> str:
 
 
 def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
-    """The cells of a column of a table as text. Raises ArgumentError like `as_text`, with the row."""
+    """The cells of a table's column as text. Raises ArgumentError like `as_text`, and names the row."""
     found = []
     for number, cell in zip(table.numbers, cells, strict=True):
         try:
@@ -270,7 +270,7 @@ def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
 
 
 def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, list[int]]:
-    """Turn reasons by index into numbers of rows by reason."""
+    """Turn {index of a row: reason} into {reason: numbers of the rows}."""
     found: dict[str, list[int]] = {}
     for row in sorted(reasons):
         found.setdefault(reasons[row], []).append(numbers[row])

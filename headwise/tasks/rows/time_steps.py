@@ -1,7 +1,7 @@
-"""The time step of a series: found in its timestamps, counted along, and continued into the future.
+"""The time step of a series: finds it in the timestamps, counts rows by it, and continues it into the future.
 
-A step is a fixed time (an hour, 15 minutes), some months (a month, a quarter, a year), a business day, or, of times
-that are plain numbers, a number.
+A step is a fixed time (an hour, 15 minutes), some months (a month, a quarter, a year), a business day, or a number if
+the times are plain numbers.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Step:
 
 
 def read_times(cells: Sequence[Any]) -> Times | None:
-    """Timestamps from text, dates or numbers; None if one of them is something else. Dates are read month first."""
+    """The timestamps in cells of text, dates or numbers; None if a cell is something else.
+
+    Dates are read month first.
+    """
     try:
         numbers = np.asarray(cells, dtype=np.float64)
         if np.isfinite(numbers).all():
@@ -94,7 +97,7 @@ def read_times(cells: Sequence[Any]) -> Times | None:
 
 
 def find_step(times: Times) -> Step | None:
-    """The step of ascending times, of which some may be missing; None if they are on no grid."""
+    """The step of ascending times, of which some may be missing; None if there is no step that all times fit."""
     if len(times) < 2:
         return None
     gaps: list[Step] = []
@@ -110,12 +113,12 @@ def find_step(times: Times) -> Step | None:
 
 
 def places(times: Times, step: Step) -> np.ndarray:
-    """The place of each time on the grid, with the first time at 0."""
+    """The number of steps from the first time to each time, int64."""
     return np.round(_ordinals(times, step.unit) / step.size).astype(np.int64)
 
 
 def _units(times: Times) -> list[Unit]:
-    """The units in which these times may be counted, the narrowest guess first."""
+    """The units in which these times may be counted, the most special unit first."""
     if not isinstance(times, pd.DatetimeIndex):
         return ["number"]
     clock = times - times.normalize()
@@ -130,7 +133,7 @@ def _units(times: Times) -> list[Unit]:
 
 
 def _ordinals(times: Times, unit: Unit) -> np.ndarray:
-    """Times as numbers of units since the first."""
+    """The times as numbers of units since the first time."""
     if unit == "number":
         return np.asarray(times, dtype=np.float64) - float(times[0])
     if unit == "second":

@@ -1,4 +1,4 @@
-"""Columns written to a file: CSV, TSV, JSON lines, JSON or Parquet, by its suffix; whole, or in parts to be joined.
+"""Writes columns to a file: CSV, TSV, JSON lines, JSON or Parquet, by its suffix; whole, or in parts that are joined.
 
 A single column of vectors can also be written as .npy, in parts.
 """
@@ -25,7 +25,7 @@ _INSTEAD = 'write JSON lines instead: a name that ends in ".jsonl" (vectors alon
 
 
 def write_table(path: Path, columns: Columns) -> None:
-    """Write columns of one length. The file is complete, or does not exist. `read_table` reads the same rows from it.
+    """Write columns of one length. It is written completely or not at all. `read_table` reads the same rows from it.
 
     Raises:
         ArgumentError: an unsupported suffix; a column with values that Parquet cannot have in one column.
@@ -39,12 +39,12 @@ def write_table(path: Path, columns: Columns) -> None:
 def write_part(
     path: Path, columns: Columns, arrow: Columns, settled: Callable[[int], None] = lambda size: None
 ) -> None:
-    """Write some of the rows of a file, for `join_parts` to join. The part is complete, or does not exist.
+    """Write some of the rows of a file, for `join_parts` to join. It is written completely or not at all.
 
     Args:
         path: ends in one of `STREAMED`; or in .npy, for a single column, of vectors.
         arrow: Arrow arrays of some columns, whose types Parquet keeps.
-        settled: called with the bytes of the file, when they are on the disk, before the file gets its name.
+        settled: called with the number of bytes when they are on the disk, before the file gets its name.
 
     Raises:
         ArgumentError: a column with values that Parquet cannot have in one column.
@@ -90,7 +90,7 @@ def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> N
 
 
 def schema_with(part: Path, schema: Any) -> Any:
-    """The Arrow schema that fits a part in Parquet and the parts before it, with `schema`; None = there were none.
+    """The Arrow schema that fits a Parquet part and the parts before it, which have `schema` (None = no parts before).
 
     Raises:
         ArgumentError: no schema fits them.
@@ -160,7 +160,7 @@ def _json(path: Path, columns: Columns) -> None:
 
 
 def _object(columns: Columns, row: Sequence[Any]) -> dict[str, Any]:
-    """A row for JSON, which has no NaN and no infinity."""
+    """A row as an object for JSON: NaN and infinity, which JSON lacks, become None."""
     return {name: _finite(cell) for name, cell in zip(columns, row, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Accuracy, macro F1 and the confusion table, beside those of always the commonest label."""
+"""Accuracy, macro F1 and the confusion table, beside a baseline that always predicts the commonest label."""
 
 from __future__ import annotations
 

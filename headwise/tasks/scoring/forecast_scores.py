@@ -1,4 +1,4 @@
-"""Scores of forecasts: sums over windows of the errors of each method, and their means."""
+"""Scores of forecasts: means of the errors of each method (the model or a naive forecast), summed up over windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMED_CHANNELS = 8  # with more columns, the errors of single columns would hide
 
 
 class ForecastSums:
-    """Errors of one method, summed up batch by batch.
+    """The errors of one method (the model or a naive forecast), summed up batch by batch.
 
         mse, mae      of the given values, which are standardised if the task standardises
         mase          |error| over the mean |x[t] - x[t - season]| of the training part. Hyndman & Koehler 2006, section
@@ -36,7 +36,7 @@ class ForecastSums:
         """Add some windows.
 
         Args:
-            forecast_NCFO: [N, C, F, 1 + quantiles], or [N, C, F, 1] for only a point.
+            forecast_NCFO: [N, C, F, 1 + quantiles], the point forecast first; or only that, [N, C, F, 1].
             truth_NCF: [N, C, F].
             units_NC: the factor from these values to the units of the column.
             naive_NC: the error of the naive forecast in the training part, in these values; 0 if it has no error.
@@ -59,7 +59,7 @@ class ForecastSums:
             self._below = self._below + (truth_NCF[..., None] <= guess).double().sum((0, 1, 2))
 
     def values(self) -> dict[str, float]:
-        """The means, by name."""
+        """Name of a score -> its mean."""
         every = self._count * len(self.channels)
         found = {"mse": float(self._squared.sum()) / every, "mae": float(self._absolute.sum()) / every}
         if self._scaled_count.sum() > 0:
@@ -75,17 +75,17 @@ class ForecastSums:
 
 
 def pinball(forecast: Tensor, truth: Tensor, quantiles: Tensor) -> Tensor:
-    """The pinball loss of each quantile, [..., Q] of forecasts [..., Q] and truths [...]."""
+    """The pinball loss of each quantile, [..., Q], of forecasts [..., Q] against truths [...]."""
     over = truth[..., None] - forecast
     return torch.maximum(quantiles * over, (quantiles - 1) * over)
 
 
 def last_value(context_NCS: Tensor, horizon: int) -> Tensor:
-    """The last value of the past, always: [N, C, F, 1]."""
+    """The naive forecast that repeats the last value of the past: [N, C, F, 1]."""
     return context_NCS[..., -1:, None].expand(-1, -1, horizon, -1)
 
 
 def seasonal_naive(context_NCS: Tensor, horizon: int, season: int) -> Tensor:
-    """The last season of the past, again and again: [N, C, F, 1]."""
+    """The naive forecast that repeats the last season of the past: [N, C, F, 1]."""
     steps = torch.arange(horizon) % season
     return context_NCS[..., -season:][..., steps, None]

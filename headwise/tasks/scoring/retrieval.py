@@ -12,16 +12,15 @@ DEPTHS = (1, 5, 10)  # k of recall@k
 
 
 def best_first(similarity_QN: Tensor, score: Callable[[Tensor, Tensor], Tensor], rerank: int, depth: int) -> Tensor:
-    """The places of the best candidates of each query, best first: int64 [Q, depth], or [Q, N] if there are fewer.
+    """The indices of the best candidates of each query, best first: int64 [Q, depth], or [Q, N] if N is smaller.
 
-    The nearest are found by similarity, and the first of them are sorted by a costlier score (Li et al. 2021,
-    section 4.2).
+    Candidates are sorted by similarity, and then the first of them by a costlier score (Li et al. 2021, section 4.2).
 
     Args:
         similarity_QN: the similarity of every query with every candidate.
         score: (queries, candidates), int64 [P] each -> the score of each pair [P].
-        rerank: the number of candidates that are sorted by it; 0 = none.
-        depth: the number of places to return.
+        rerank: the number of candidates that are sorted by `score`; 0 = none.
+        depth: the number of candidates to return.
     """
     count = similarity_QN.shape[1]
     order = similarity_QN.topk(min(max(rerank, depth), count), dim=1).indices

@@ -35,7 +35,7 @@ def normalised(text: str, *, by_character: bool = False) -> list[str]:
 
 
 def exact_match(answer: str, true: Sequence[str], *, by_character: bool = False) -> float:
-    """1 if the answer is one of the true answers, else 0. No answer, "", is right if there are no true answers."""
+    """1 if the answer is one of the true answers, else 0. "" (no answer) is right if there are no true answers."""
     said = normalised(answer, by_character=by_character)
     return float(any(said == normalised(each, by_character=by_character) for each in true or [""]))
 
@@ -43,7 +43,7 @@ def exact_match(answer: str, true: Sequence[str], *, by_character: bool = False)
 def f1(answer: str, true: Sequence[str], *, by_character: bool = False) -> float:
     """The harmonic mean of precision and recall over words, with the true answer for which it is highest.
 
-    If one side has no answer, it is 1 if the other has none either, else 0.
+    If the model or the truth has no answer, F1 is 1 if the other has none either, else 0.
     """
     said = normalised(answer, by_character=by_character)
     return max(_f1(said, normalised(each, by_character=by_character)) for each in true or [""])

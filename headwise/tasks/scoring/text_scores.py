@@ -63,13 +63,13 @@ def rouge(written: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
 
 
 def distinct(written: Sequence[str], n: int) -> float:
-    """The number of different n-grams of words in all texts together, divided by the number of all (Li et al. 2016)."""
+    """The number of different n-grams of words in all texts, divided by the number of all n-grams (Li et al. 2016)."""
     every = [tuple(found[i : i + n]) for text in written for found in [words(text)] for i in range(len(found) - n + 1)]
     return len(set(every)) / len(every) if every else 0.0
 
 
 def words(text: str) -> list[str]:
-    """Words and numbers in lower case, without punctuation; in Chinese and Japanese each character."""
+    """The words and numbers of a text in lower case, without punctuation; in Chinese and Japanese each character."""
     return _WORD.findall(text.lower())
 
 
@@ -82,6 +82,6 @@ def first_words(text: str, count: int) -> str:
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The references in the form of sacreBLEU: the first of every text, the second of every text …; "" if missing."""
+    """The references in the form of sacreBLEU: the first reference of every text, the second …; "" where missing."""
     most = max(map(len, references))
     return [[each[i] if i < len(each) else "" for each in references] for i in range(most)]

@@ -1,1 +1,1 @@
-"""Shared by tasks on text: subwords, windows, masks for a language model, and writing of text token by token."""
+"""Code that tasks on text share: subwords, windows, masks for a language model, and writing of text token by token."""

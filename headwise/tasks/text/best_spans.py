@@ -13,10 +13,10 @@ _KEPT = 20  # number of spans kept for each window, and of answers
 class BestSpans:
     """Collects one window after another; then gives the best span, and its probability.
 
-    Within a window the first and the last token are drawn independently, and may both be [CLS], which means no answer.
-    All spans of all windows are compared; a span that is in two windows has the sum of both weights.
-    Whether there is an answer is decided by the window that most certainly has one: none of them may have it, except
-    the one in which it is (Devlin et al. 2018, section 4.3, for several windows).
+    Within a window the probabilities of the first and the last token are independent; both may be [CLS]: no answer.
+    All spans of all windows are compared; a span that is in two windows has the sum of both weights. Whether there is
+    an answer is decided by the window that most certainly has one, because most windows do not have it (Devlin et al.
+    2018, section 4.3, for several windows).
 
     Args:
         may_be_none: whether "no answer" may be the best.
@@ -35,7 +35,7 @@ class BestSpans:
             starts_S, ends_S: [S] the log-probabilities of the context's tokens as first and as last token.
             none: the log-probability that the window has no answer.
             offsets: the offsets of these tokens in the context: context[start:end].
-            longest: the most tokens of an answer.
+            longest: the largest number of tokens in an answer.
         """
         self._none = min(self._none, float(torch.tensor(none).exp()))
         length = len(starts_S)
@@ -54,7 +54,7 @@ class BestSpans:
                 self._weights[offsets[first][0], offsets[last][1]] += weight
 
     def best(self) -> tuple[tuple[int, int], float]:
-        """context[start:end], and its probability; (0, 0) is no answer."""
+        """((start, end) of the best span in the context, its probability); the span (0, 0) means no answer."""
         none = self._none if self._may_be_none else 0.0
         span, weight = max(self._weights.items(), key=lambda item: item[1], default=((0, 0), 0.0))
         if (self._may_be_none and none >= weight) or not self._total:

@@ -11,10 +11,10 @@ def limit(most: int | None, *, part: str = "the rest") -> str:
 
 
 def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str = "the rest") -> dict[int, str]:
-    """The texts with more than `most` tokens: their indices -> why they are read only in part. None = no limit.
+    """Index of each text with more than `most` tokens -> why it is read only in part. `most` = None: no limit.
 
     Args:
-        what: the part of an input with so many tokens: "a question of "; "" = the whole input.
+        what: the part of an input that is too long: "a question of "; "" = the whole input.
         part: the part that is not read.
     """
     said = f"{what}more than {most} tokens, {part} was cut"
@@ -22,7 +22,7 @@ def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str =
 
 
 def cut_longer(texts: Sequence[list[int]], room: int) -> list[list[int]]:
-    """The tokens of one text or two for which there is room: cut from the end; with two texts, from the longer one."""
+    """The tokens of one or two texts, cut at the end to `room` tokens in all; of two texts the longer one is cut."""
     room = max(room, 0)
     if len(texts) == 1:
         return [texts[0][:room]]

@@ -1,6 +1,6 @@
 """How a model writes a text, one token after another: greedily, by beam search, or by sampling.
 
-`write` is for an encoder-decoder and many sources, `follow` for a single text that is followed while it is written.
+`write` writes texts for many sources by an encoder-decoder, `follow` yields a single text while it is written.
 Both run the modules of the model, so that watches and edits apply to the writing model.
 """
 
@@ -57,15 +57,15 @@ def write(
     *,
     steps: MakeSteps = CachedSteps,
 ) -> list[Written]:
-    """The text that the model writes for each source. Sources of similar length share a batch, which texts leave.
+    """The text that the model writes for each source. Sources of similar length share a batch; finished texts leave it.
 
     Args:
         model: in eval mode; otherwise dropout is active.
         sources: the ids of each source.
-        limits: the most tokens for each, including the end.
-        decoding: how tokens are chosen. The random numbers of a source depend only on the seed and its place, not on
-            the batch that it is in.
-        steps: a function that makes the steps of the model.
+        limits: the largest number of tokens for each text, including the end.
+        decoding: how tokens are chosen. The random numbers of a source depend only on the seed and on its index in
+            `sources`, not on its batch.
+        steps: a function that makes the `Steps` of the model.
 
     Raises:
         ArgumentError: an empty source, a limit below 1.
@@ -88,7 +88,7 @@ def follow(
     *,
     steps: MakeSteps = CachedSteps,
 ) -> Iterator[list[int]]:
-    """The certain part of the text of `write` for this source alone, after each step; at last the whole text.
+    """Yield the part of this source's text that is certain after each step; at last the whole text of `write`.
 
     In a beam search, the common prefix of all hypotheses that can still win is certain.
     Arguments and errors as for `write`.
@@ -98,7 +98,7 @@ def follow(
 
 @torch.no_grad()
 def _writing(model: EncoderDecoder, asked: Sequence[Asked], decoding: Decoding, steps: MakeSteps) -> Writing:
-    """Begin to write these texts."""
+    """A `Writing` that begins these texts."""
     device = next(model.parameters()).device
 
     def begin(sources: Sequence[Sequence[int]]) -> Steps:
@@ -122,7 +122,7 @@ def _asked(sources: Sequence[Sequence[int]], limits: Sequence[int], decoding: De
 
 
 def draws_of(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
-    """Random numbers [sources, steps] in [0, 1); None without sampling."""
+    """Random numbers [sources, steps] in [0, 1) for sampling; None if the decoding does not sample."""
     if not decoding.sample:
         return None
     seeded = torch.Generator().manual_seed(decoding.seed)

@@ -1,6 +1,6 @@
-"""The encoder of a task that reads text, and its subwords: a checkpoint's, or both made for the data.
+"""The encoder of a task that reads text, and its subwords: both from a checkpoint, or both made for the data.
 
-Such a model has `encoder`, one of three kinds; its shape is kept as JSON, from which it is made again.
+The model of such a task has an `encoder` of one of three kinds; its shape is kept as JSON, to make it again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_LENGTH = 512  # tokens of an input that a small encoder reads, by default
 def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Any, Subwords]:
     """The checkpoint in the options, extended by characters of the texts that it lacks; or a small new encoder.
 
-    For "latent", new latents that read a text of any length.
+    For "latent", it is a new latent encoder, which reads a text of any length.
 
     Raises:
         CheckpointError: the checkpoint does not exist, or is not a BERT.
@@ -65,12 +65,12 @@ def pretrained(
     max_length: int | None = None,
     asked_as: str = "max_length",
 ) -> tuple[Bert, Subwords]:
-    """A checkpoint without its pooler, in training mode, and its subwords with the characters of the texts added.
+    """The BERT of a checkpoint, without pooler, in training mode, and its subwords with the texts' characters added.
 
     Args:
         name: a folder, a hub id, or the folder of a run whose model has a BERT; None = MiniLM, of the extra demo.
         dropout: replaces the dropout of the checkpoint.
-        max_length: the number of tokens that it must be able to read.
+        max_length: the number of tokens that the checkpoint must be able to read.
         asked_as: the name of the option for this number.
 
     Raises:
@@ -142,7 +142,7 @@ _KINDS: dict[str, tuple[type[AnyEncoder], Any]] = {
 
 
 def _of_run(folder: Path, dropout: float) -> Bert:
-    """The BERT that a run has trained."""
+    """The BERT that the run in this folder has trained."""
     trained = next((each for each in load(folder).model.modules() if isinstance(each, Bert)), None)
     if trained is None:
         raise CheckpointError(f"model: {folder} is a run without a BERT: expected one that began with a checkpoint")
@@ -152,7 +152,7 @@ def _of_run(folder: Path, dropout: float) -> Bert:
 
 
 def _make_room(bert: Bert, subwords: Subwords) -> None:
-    """Embeddings for characters that were added, each a copy of the embedding of a random word.
+    """Give the added characters embeddings, each a copy of the embedding of a random word.
 
     The layers above can process a word, for example find the same word elsewhere, and so they can process a character
     that looks like one; the meaning of the characters is then learned. With noise of the same mean and deviation as

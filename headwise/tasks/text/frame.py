@@ -9,7 +9,7 @@ import tokenizers
 
 
 class Frame(NamedTuple):
-    """The signs before, between and after texts, and the token types of all.
+    """The signs before, between and after texts, and the token types of signs and texts.
 
     One text has two groups of signs, two have three.
     """

@@ -12,8 +12,8 @@ _LARGE = 2048  # number of tokens from which groups are faster
 def likeliest(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest logits of each row and their tokens, [R, count] each, like `topk`.
 
-    The largest values are in the groups with the largest maxima, so that only few groups are sorted: with thousands of
-    tokens this is several times as fast.
+    The vocabulary is cut into groups. The largest logits are in the groups with the largest maxima, so that only few
+    groups are sorted: with thousands of tokens this is several times as fast as `topk`.
     """
     rows, size = logits_RV.shape
     groups = size // _GROUP

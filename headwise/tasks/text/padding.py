@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """int64 [B, S] with the rows at the left, as long as the longest."""
+    """One tensor int64 [B, S] with the rows at the left and `fill` after them; S is the length of the longest row."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def padded_with_real(rows: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:
-    """(`padded`, bool [B, S] with True for tokens of the row and False for padding)."""
+    """(`padded`, bool [B, S] with True for the tokens of a row and False for padding)."""
     found = padded(rows, fill)
     lengths = torch.tensor([len(row) for row in rows])
     return found, torch.arange(found.shape[1]) < lengths[:, None]

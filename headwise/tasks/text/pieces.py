@@ -8,10 +8,10 @@ UNFINISHED = "\ufffd"  # stands for bytes that are not a character, such as the 
 
 
 def pieces(certain: Iterable[Sequence[int]], text: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """The new part of a text, whenever there is one. Together the pieces are the whole text; none is empty.
+    """Yield each new part of a text while it grows. Together the pieces are the whole text; no piece is empty.
 
     Args:
-        certain: the certain ids so far, again and again; the last time all ids.
+        certain: yields, after each step, all ids that are certain so far; at last all ids.
         text: from ids to text. Later ids may only change bytes at the end that are not a character yet.
     """
     ids: Sequence[int] = ()

@@ -1,6 +1,6 @@
-"""How texts choose their next tokens: greedily, by sampling, or by beam search. A text joins and leaves at any step.
+"""Searches choose the next tokens of texts: greedily, by sampling, or by beams. A text joins and leaves at any step.
 
-No model is known here: `choose` gets the logits of the next token. Dimension letters: N texts, w hypotheses of
+A search knows no model: its `choose` gets the logits of the next token. Dimension letters: N texts, w hypotheses of
 each, V vocabulary, t the longest written text.
 """
 
@@ -24,7 +24,7 @@ class Asked:
 
     Args:
         source: the tokens that the model reads first, at least one.
-        limit: the most tokens, including the end, at least 1.
+        limit: the largest number of tokens, including the end; at least 1.
         draws: [limit] in [0, 1), random numbers for sampling; None = do not sample.
     """
 
@@ -47,7 +47,10 @@ def search_for(decoding: Decoding, device: torch.device) -> Choosing | Searching
 
 
 class _Search:
-    """The state of each text, in tensors whose first dimension is the text. Their names are in `held`."""
+    """The state of each text, in tensors whose first dimension is the text.
+
+    `held` lists the names of these attributes.
+    """
 
     held: tuple[str, ...]
     width: int
@@ -73,7 +76,7 @@ class _Search:
 
 
 class Choosing(_Search):
-    """One hypothesis per text; each token is the likeliest, or is drawn."""
+    """The search with one hypothesis per text: each token is the likeliest, or is drawn."""
 
     held = ("totals", "written", "draws")
     width = 1
@@ -116,7 +119,7 @@ class Choosing(_Search):
         return Chosen(ids[:, None], None, ended)
 
     def certain(self, text: int) -> list[int]:
-        """The certain beginning of this text: every token, as soon as it is chosen."""
+        """The beginning of this text that is certain: every token, as soon as it is chosen."""
         ids: list[int] = self.written[text, : int(self.lengths[text])].tolist()
         return ids[:-1] if ids[-1:] == [self.decoding.end] else ids
 
@@ -128,11 +131,12 @@ class Searching(_Search):
 
     Wu et al. 2016 (GNMT), equation 14, without coverage. At each step all hypotheses of a text are continued by all
     tokens; of the `beams` likeliest of these, those that end are finished, and the likeliest `beams` that do not end go
-    on. The best finished one is kept. A hypothesis that goes on is dropped when even an end at the limit, without
-    further loss, could not make it better: so a search ends exactly when no better hypothesis is possible. If none came
-    to an end at the limit, the best hypothesis that was cut there is returned, marked as unfinished.
+    on. The best finished hypothesis is kept. A hypothesis that goes on is dropped when even an end at the limit,
+    without further loss, could not make it better than the kept one: so a search ends exactly when no better hypothesis
+    is possible. If none has ended by the limit, the best hypothesis that was cut there is returned, marked as
+    unfinished.
 
-    A text has w hypotheses from its first step on: at first all but one of them are impossible.
+    A text has w hypotheses from its first step on: at first all except one are impossible.
     """
 
     held = ("totals", "written", "best", "at_limit")
@@ -213,7 +217,7 @@ class Searching(_Search):
     def _continuations(self, logits_NwV: Tensor) -> tuple[Tensor, Tensor]:
         """log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each.
 
-        Of 2 · w continuations at most half end, so enough of them go on.
+        C is 2 · w or more. Of 2 · w continuations at most half end, so enough of them go on.
         """
         log_p_RV = log_probabilities(logits_NwV.flatten(0, 1), self.decoding.never)
         lengths_R = self.lengths.repeat_interleave(self.width)

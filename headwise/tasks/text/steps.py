@@ -1,4 +1,4 @@
-"""Shared by all ways of writing a text: the options of choosing tokens, the model's next step, and the result."""
+"""What all ways of writing a text share: the options of choosing tokens, the model's next step, and the result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Decoding:
     Args:
         begin, end: the signs around a text.
         never: ids that are never chosen, such as padding.
-        beams: hypotheses that are followed side by side; 1 = greedily, always the likeliest token.
+        beams: the number of hypotheses that are followed side by side; 1 = greedy: always the likeliest token.
         length_penalty: the α of `searches.Searching`.
-        no_repeat: no run of so many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = no limit.
-        sample: draw each token by its probability instead.
+        no_repeat: no run of this many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = no limit.
+        sample: draw each token by its probability, instead of taking the likeliest.
         temperature, top_k, top_p: as for `searches.drawn`.
         seed: the seed of the draws.
 
@@ -65,8 +65,8 @@ class Written:
 
     Args:
         ids: the ids, without the signs that begin and end a text.
-        log_probability: the log-probability of these tokens and the end after them by the model, without temperature
-            and cuts.
+        log_probability: the log-probability of these tokens and the end after them, without temperature, `top_k` and
+            `top_p`.
         score: the score by which a beam search ranks it; otherwise the log-probability.
         is_finished: whether the model ended the text itself, not the limit.
     """
@@ -88,7 +88,7 @@ class Steps(Protocol):
 
 
 def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
-    """log softmax in float32 or better, of all tokens but those that are never chosen."""
+    """log softmax, in float32 or better, over the tokens; those of `never` are left out and get -inf."""
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     if len(never):
         logits = logits.index_fill(-1, torch.tensor(never, device=logits.device), float("-inf"))

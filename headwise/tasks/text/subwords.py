@@ -24,14 +24,14 @@ _PADS, _MASKS, _UNKNOWNS = (PAD, "<pad>"), (MASK, "<mask>"), (UNKNOWN, "<unk>") 
 
 
 class Pieces(NamedTuple):
-    """A text's tokens without signs."""
+    """The tokens of one text, without signs such as [CLS]."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]  # each token is text[start:end], without a leading space
 
 
 class Read(NamedTuple):
-    """One or two texts, and all their tokens."""
+    """One or two texts, and all their tokens with and without signs."""
 
     texts: tuple[str, ...]
     pieces: list[Pieces]
@@ -52,8 +52,8 @@ class Subwords:
     >>> subwords.pieces(["Unbelievable!"])[0].ids
     [23653, 999]
 
-    Its ids are `cls` and `sep`, the first and the last sign, `pad`, `mask` and `unknown`; `frames`, for one text and
-    for two, have all signs.
+    The ids of its signs are `cls` and `sep` (the first and the last), `pad`, `mask` and `unknown`; `frames` has all
+    signs around one text and around two.
 
     Raises:
         CheckpointError: a tokenizer that puts no sign before or after a text, or has no sign for unknown tokens.
@@ -81,7 +81,7 @@ class Subwords:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, *, lowercase: bool = True) -> Subwords:
-        """A vocabulary of some texts, learned by `train_wordpieces`."""
+        """The subwords of a vocabulary that `train_wordpieces` learns from some texts."""
         return cls(train_wordpieces(texts, size, lowercase=lowercase))
 
     def save(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Subwords:
         return self._backend.get_vocab_size()
 
     def name(self, number: int) -> str:
-        """The token of an id: "##ing"."""
+        """The token with this id, such as "##ing"."""
         return str(self._backend.id_to_token(number))
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
@@ -112,7 +112,7 @@ class Subwords:
         return [Pieces(each.ids, self._trimmed(text, each.offsets)) for text, each in zip(texts, found, strict=True)]
 
     def read(self, texts: Sequence[str]) -> Read:
-        """Read one text or a pair, also for `named`. Errors as for `pieces`."""
+        """Read one text or a pair; the result is also for `named`. Errors as for `pieces`."""
         for text in texts:
             check_text(text)
         encoding = self._backend.encode(texts[0], texts[1] if len(texts) > 1 else None)
@@ -149,10 +149,10 @@ class Subwords:
         return tokens.take(places)
 
     def extended(self, texts: Iterable[str], least: int = 2) -> Subwords:
-        """The subwords plus characters that occur in `least` of the texts and in no token yet, with the last ids.
+        """These subwords, and as last ids the characters that at least `least` of the texts have and no token has yet.
 
-        Only WordPiece can be extended. Byte-level tokenizers know all characters, and in a Unigram model a new one
-        would need a probability.
+        Only WordPiece can be extended. Byte-level tokenizers know all characters, and in a Unigram model a new
+        character would need a probability.
         """
         if not isinstance(self._backend.model, tokenizers.models.WordPiece):
             return self
@@ -172,7 +172,7 @@ class Subwords:
         return Subwords(Tokenizer(backend))
 
     def _sign(self, names: Sequence[str]) -> int | None:
-        """The id of the sign with one of these names, else of a token with that name.
+        """The id of the sign with one of these names, else of the token with such a name; None if there is none.
 
         A vocabulary, such as MPNet's, may have BERT's signs among its words, and other signs.
         """

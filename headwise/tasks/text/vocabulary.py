@@ -1,4 +1,4 @@
-"""`Vocabulary`: subwords that were learned from the texts of a task, and can be decoded to exactly the same text.
+"""`Vocabulary`: subwords that are learned from the texts of a task; decoding gives exactly the encoded text.
 
 Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909) over bytes (Radford et al. 2019, section 2.2).
 """
@@ -55,11 +55,12 @@ class Vocabulary:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> Vocabulary:
-        """The vocabulary of some texts: the same texts give the same vocabulary.
+        """Learn the vocabulary of some texts: the same texts give the same vocabulary.
 
         Args:
             texts: the texts from which it is learned.
-            size: the most tokens, including bytes and signs. Fewer if no more pieces occur twice in the texts.
+            size: the largest number of tokens, including bytes and signs. Fewer if no more pieces occur twice in the
+                texts.
 
         Raises:
             ArgumentError: a size without room for the bytes and the signs; a text that is not valid Unicode.
@@ -129,7 +130,7 @@ class Vocabulary:
     def cut(
         ids: Sequence[int], max_length: int | None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> list[int]:
-        """The ids that `encode` keeps of a text with these ids."""
+        """The ids that `encode` keeps of a text whose ids are `ids`."""
         return [ids[i] for i in _kept(len(ids), max_length, keep)]
 
     def read(self, text: str) -> Encoded:
@@ -139,11 +140,11 @@ class Vocabulary:
     def tokens(
         self, read: Encoded, max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> Tokens:
-        """The tokens of one text, cut as by `encode`, with labels for people."""
+        """The tokens of one text, cut as by `encode`, with labels for display."""
         return self._tokenizer.tokens(read).take(_kept(len(read.ids), max_length, keep))
 
     def named(self, ids: Sequence[int]) -> Tokens:
-        """The tokens of ids that a model wrote, with labels for people."""
+        """The tokens of ids that a model wrote, with labels for display."""
         (tokens,) = as_tokens([[self._backend.id_to_token(id_) for id_ in ids]])
         return replace(tokens, ids=tuple(ids))
 

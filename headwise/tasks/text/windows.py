@@ -1,4 +1,4 @@
-"""Windows over a text that is longer than a model can read. Each window shares its end with the next one."""
+"""Windows over a text that is longer than a model can read. The end of each window is also in the next window."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
 
     Args:
         length: the length of the text, in tokens.
-        room: the most tokens of a window.
-        overlap: the least number of tokens that consecutive windows share; less than `room`.
+        room: the largest number of tokens in a window.
+        overlap: the smallest number of tokens that consecutive windows share; less than `room`.
     """
     if not 0 <= overlap < room:
         raise ValueError(f"expected 0 <= overlap < room. Received: overlap={overlap}, room={room}")

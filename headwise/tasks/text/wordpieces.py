@@ -19,12 +19,12 @@ INSIDE = "##"  # before a piece that continues a word
 
 
 def train_wordpieces(texts: Iterable[str], size: int, *, lowercase: bool = False) -> Tokenizer:
-    """The wordpieces of some texts: the same texts give the same wordpieces.
+    """Learn the wordpieces of some texts: the same texts give the same wordpieces.
 
     Args:
         texts: the texts from which they are learned.
-        size: the most tokens, including signs. Fewer if no more pieces occur twice in the texts; more if the
-            texts have more characters, since each has a token.
+        size: the largest number of tokens, including signs. Fewer if no more pieces occur twice in the texts; more if
+            the texts have more characters, since each has a token.
         lowercase: whether case and accents are removed, as in an uncased BERT.
 
     Raises:

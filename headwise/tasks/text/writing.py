@@ -1,4 +1,4 @@
-"""`Writing`: a model and a search take turns. All ways of writing texts use it, one by one or side by side.
+"""`Writing`: a model and a search take turns. All code that writes texts uses it, for one text or many side by side.
 
 Dimension letters: N texts, w hypotheses of each, V vocabulary.
 """
@@ -17,31 +17,31 @@ from headwise.tasks.text.steps import Decoding, Steps, Written
 
 
 class Pass(Protocol):
-    """A model that reads one more token in each hypothesis of each text."""
+    """A model that reads one more token in each hypothesis of each text, in each pass."""
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         """Append texts that begin. After an error none of them has joined.
 
         Returns:
-            The first token to read in each, int64 [new].
+            The first token that each new text reads, int64 [new].
         """
 
     def __call__(self, ids_Nw: Tensor) -> Tensor:
-        """Logits [N, w, V] of the next tokens after these."""
+        """The logits [N, w, V] of the next tokens, after the tokens `ids` [N, w]."""
 
     def follow(self, parents_Nw: Tensor) -> None:
-        """Hypothesis j of a text continues from its hypothesis parents[j]."""
+        """Let hypothesis j of each text continue from the text's hypothesis parents[j]."""
 
     def keep(self, order: Sequence[int]) -> None:
-        """Text i becomes the old text order[i]; the others leave."""
+        """Let text i become the old text order[i]; texts that are not in `order` leave."""
 
 
 class Writing:
-    """Texts that are being written, by their places from 0.
+    """Texts that are being written; each has a number, counted from 0.
 
     Args:
-        run: a pass without texts.
-        search: a search without texts.
+        run: a `Pass` that has no texts yet.
+        search: a search that has no texts yet.
     """
 
     def __init__(self, run: Pass, search: Choosing | Searching) -> None:
@@ -59,7 +59,7 @@ class Writing:
         self._ids = torch.cat([self._ids, first[:, None].expand(-1, self._search.width)])
 
     def step(self) -> dict[int, Written | ArgumentError]:
-        """Write one more token in each text. Returns the ended texts, which keep their places until they `leave`."""
+        """Write one more token in each text. Returns the ended texts, which keep their numbers until they `leave`."""
         chosen = self._search.choose(self._pass(self._ids))
         if chosen.parents is not None and len(chosen.ended) < len(self):
             self._pass.follow(chosen.parents)
@@ -67,11 +67,11 @@ class Writing:
         return chosen.ended
 
     def certain(self, text: int) -> list[int]:
-        """The certain first tokens of a text, whatever follows."""
+        """The first tokens of a text that are certain, whatever follows."""
         return self._search.certain(text)
 
     def leave(self, leaving: Collection[int]) -> Sequence[int]:
-        """Remove texts. Returns the former places of the remaining ones: few of them change."""
+        """Remove texts. Returns the former numbers of the remaining texts, in their new order; few numbers change."""
         order = _closed(len(self), leaving)
         if leaving:
             self._pass.keep(order)
@@ -82,7 +82,7 @@ class Writing:
 
 @torch.no_grad()
 def written(writing: Writing) -> list[Written]:
-    """The results for all texts of a `Writing`, written to their ends. Raises ArgumentError for one that failed."""
+    """Write all texts of a `Writing` to their ends, and return them. Raises ArgumentError if a text failed."""
     places: Sequence[int] = range(len(writing))
     found: dict[int, Written] = {}
     while len(writing):
@@ -94,7 +94,7 @@ def written(writing: Writing) -> list[Written]:
 
 @torch.no_grad()
 def followed(writing: Writing) -> Iterator[list[int]]:
-    """The certain part of the only text of a `Writing`, after each step; at last the whole text."""
+    """Yield the certain part of the only text of a `Writing` after each step; at last the whole text."""
     while True:
         ended = writing.step()
         yield writing.certain(0)
@@ -110,11 +110,11 @@ def _sound(found: Written | ArgumentError) -> Written:
 
 
 class Stepped:
-    """The `Pass` of `Steps`, for texts that begin together, once. Any runtime can compute the steps.
+    """A `Pass` that uses `Steps`, for texts that all begin together. Any runtime can compute the steps.
 
     Args:
         begin: makes the steps for the sources.
-        decoding: its beams and the sign that begins a text.
+        decoding: has the number of beams, and the sign that begins a text.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Stepped:
 
 
 def _closed(count: int, leaving: Collection[int]) -> Sequence[int]:
-    """The places that stay, in an order in which few change: the last ones fill the gaps."""
+    """The numbers of the texts that stay, in an order in which few change: the last texts fill the gaps."""
     stay = count - len(leaving)
     order = list(range(stay))
     last = (i for i in range(stay, count) if i not in leaving)

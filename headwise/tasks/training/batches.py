@@ -1,4 +1,4 @@
-"""The examples of a training, in the form for Lightning. The order of batches is a function of seed and epoch.
+"""The examples of a training, in the form for Lightning. Seed and epoch alone decide the order of batches.
 
 A run that is resumed in the middle of an epoch makes the same batches again, and skips those that were already used.
 """
@@ -17,12 +17,12 @@ from headwise.tasks.training.sharding import share_of
 
 
 class Shares(Sampler[list[int]]):
-    """The share of one process in each batch: every world-th example. It may be empty.
+    """The share of one process in each batch: every `world`-th example. A share may be empty.
 
     Args:
         batches: the batches of all processes together.
         rank, world: see `share_of`.
-        done: the number of batches that were taken before; `len` includes them, like Lightning.
+        done: the number of batches that were taken before, in a run that is resumed; `len` counts them, like Lightning.
     """
 
     def __init__(self, batches: Sequence[list[int]], rank: int = 0, world: int = 1, done: int = 0) -> None:
@@ -62,7 +62,7 @@ class Examples(LightningDataModule):
         self._made: tuple[int, list[list[int]]] = (-1, [])
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """The batches of an epoch, of all processes together."""
+        """The batches of an epoch, of all processes together, each as the indices of its examples."""
         if self._made[0] != epoch:
             options = self.options
             self._made = (

@@ -22,7 +22,7 @@ class Row:
         epoch: the number of finished epochs, with fractions.
         step: the number of finished steps.
         loss: the mean training loss since the previous row.
-        learning_rate: at this step.
+        learning_rate: the learning rate at this step.
         scores: the scores that a validation logged there, if there was one.
     """
 
@@ -49,7 +49,7 @@ def write(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "min"]] | None) -> None:
-    """Draw training and validation loss, the score by which the best weights are chosen, and their place.
+    """Draw training and validation loss, the score by which the best weights are chosen, and the step of these weights.
 
     Raises:
         FileError: the file cannot be written.

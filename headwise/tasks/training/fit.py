@@ -116,7 +116,7 @@ def _fit(
 
 @contextlib.contextmanager
 def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
-    """Inside, an error names the given sizes if the model does not fit into the memory of this machine."""
+    """A context: if the model does not fit into the memory of this machine, the error names the given sizes."""
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError) as error:
@@ -159,7 +159,10 @@ def _make(folder: Path) -> None:
 def _train(
     task: Trainable[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool
 ) -> tuple[str, ...]:
-    """The training itself, which puts the best weights into the folder. Returns reasons to doubt their choice."""
+    """Train the task, and put the best weights into the folder.
+
+    Returns reasons to doubt the choice of these weights.
+    """
     options: TrainOptions = task.options
     learned = task.encode(training)
     validated = task.encode(held_out) if held_out is not None else []
@@ -227,7 +230,7 @@ def _train(
 
 
 def _keep_tensorflow_out() -> None:
-    """TensorBoard writes its files without TensorFlow, whose import takes seconds and prints six lines."""
+    """Let TensorBoard write its files without TensorFlow, whose import takes seconds and prints six lines."""
     name = "tensorboard.compat.notf"  # TensorBoard's own sign to run without TensorFlow
     if "tensorflow" not in sys.modules:
         sys.modules.setdefault(name, types.ModuleType(name))
@@ -235,7 +238,7 @@ def _keep_tensorflow_out() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside, messages and warnings of Lightning about intended settings are suppressed."""
+    """A context in which messages and warnings of Lightning about intended settings are suppressed."""
     loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric", "lightning")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

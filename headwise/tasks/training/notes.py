@@ -1,4 +1,4 @@
-"""Notes of a training whose result is unreliable: one sentence for each reason, with advice."""
+"""Notes on why the result of a training is unreliable: one sentence for each reason, with advice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5  # labels in one sentence
 
 
 def on_validation(training: Data, held_out: Data, *, examples: int, by: str | None) -> tuple[str, ...]:
-    """Why the validation part chooses the best weights badly.
+    """Sentences on why the held-out rows choose the best weights badly; none if they choose well.
 
     Args:
         examples: the number of examples that the task makes from `held_out`.
@@ -41,7 +41,7 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
 
 
 def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
-    """A note if most rows are held out. Validation data of another file may be more."""
+    """A note if most rows are held out. Validation data from another file may have more rows without a note."""
     if share <= 0.5 or learned >= held_out:
         return ()
     rows = "1 row is" if learned == 1 else f"{learned} rows are"

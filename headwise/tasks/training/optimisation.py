@@ -20,7 +20,8 @@ def configure(
 
     Args:
         steps: the steps of the whole training.
-        rates: prefix of parameter names -> their highest learning rate, if it differs from the options.
+        rates: prefix of parameter names -> the highest learning rate of these parameters, if it differs from the
+            options.
     """
     parameters = groups(module, options.weight_decay, rates)
     # A fused step unscales its gradients itself, so they could not be clipped before the step.
@@ -30,9 +31,9 @@ def configure(
 
 
 def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
-    """The trainable parameters in groups: those with decay; and biases, norms and embeddings, without.
+    """The trainable parameters in groups: those with weight decay; and biases, norms and embeddings, without decay.
 
-    Parameters with their own learning rate, by `rates`, are in further groups.
+    Parameters to which `rates` gives another learning rate are in further groups.
     """
     embeddings = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)}
     found: dict[tuple[float | None, bool], list[nn.Parameter]] = {}
@@ -48,10 +49,10 @@ def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | 
 
 
 def factor(schedule: str, warmup: int, steps: int) -> Callable[[int], float]:
-    """The factor on the learning rate at a step, from 0: a linear rise over `warmup` steps, then a fall.
+    """A function: step (from 0) -> factor on the learning rate: a linear rise over `warmup` steps, then a fall.
 
-    linear and cosine (Loshchilov & Hutter 2017, eq. 5, without restarts) end at 0; inverse_sqrt falls with the root of
-    the step (Vaswani et al. 2017, eq. 3).
+    linear and cosine (Loshchilov & Hutter 2017, eq. 5, without restarts) end at 0; inverse_sqrt falls with the square
+    root of the step (Vaswani et al. 2017, eq. 3).
     """
 
     def at(step: int) -> float:

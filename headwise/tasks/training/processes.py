@@ -1,8 +1,8 @@
 """Processes on this machine that work together: started, watched, and ended together.
 
-Each of them sees what it would see under torchrun, so that there is one way to train in several processes. Lightning's
-own launchers either run the user's script again in each process, or require a special script; these processes run only
-the given function, so that a script, a notebook and the command work in the same way.
+Each process sees the environment that torchrun would give it, so that there is one way to train in several processes.
+Lightning's own launchers either run the user's script again in each process, or require a special script; these
+processes run only the given function, so that a script, a notebook and the command work in the same way.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _GRACE = 10.0  # seconds for the others to end by themselves after one process h
 def together(count: int, function: Callable[..., None], *arguments: Any) -> None:
     """Runs `function(*arguments)` in `count` new processes, and returns when all have ended.
 
-    Ctrl-C goes to all of them; a second Ctrl-C ends them. They end if this process ends.
+    Ctrl-C goes to all new processes; a second Ctrl-C ends them. They end if this process ends.
 
     Args:
         function, arguments: they are pickled, so their classes and functions must be in a module that can be imported.
 
     Raises:
-        HeadwiseError: the error that one of them raised.
+        HeadwiseError: the error that one of the processes raised.
         TrainingError: a process failed, or was killed.
         ArgumentError: a class or a function is defined in the script or notebook itself.
     """
@@ -89,7 +89,7 @@ def _start(folder: Path, rank: int, count: int, port: int) -> subprocess.Popen[b
 
 
 class _Passed(Interrupt):
-    """A context in which Ctrl-C, and the signal of a cluster before it takes the machine back, go to the processes."""
+    """A context in which Ctrl-C, or a cluster's signal before it takes the machine back, is passed to the processes."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         super().__init__(waits=True)
@@ -101,7 +101,7 @@ class _Passed(Interrupt):
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until all have ended, or for some time after one has failed."""
+    """Wait until all processes have ended; after one has failed, wait only some time for the others."""
     failed_at = None
     while None in (codes := [process.poll() for process in processes]):
         if failed_at is None and any(codes):
@@ -127,10 +127,10 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _raise_what_failed(folder: Path, codes: Sequence[int], *, stopped: bool) -> None:
-    """Raise the headwise error of a process, else the first failure: the others fail because of it.
+    """Raise the headwise error of a process, else its first failure: other processes fail because of the first.
 
     Args:
-        stopped: whether they were told to stop.
+        stopped: whether the processes were told to stop.
     """
     if not any(codes):
         return

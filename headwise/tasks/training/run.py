@@ -42,10 +42,10 @@ TaskT = TypeVar("TaskT", bound="Trainable[Any]")
 
 
 def restore(folder: Path, kind: type[TaskT]) -> TaskT:
-    """The trained task of a run folder, which must be of this kind.
+    """The trained task of a run folder; the task must be of the class `kind`.
 
     Raises:
-        CheckpointError: no run folder, one of another task or without weights yet, or damaged ones.
+        CheckpointError: not a run folder, a run of another task, or weights that are missing or damaged.
     """
     folder = folder.expanduser()
     config = read_config(folder, kind)
@@ -85,10 +85,10 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
     """Read the config.yaml of a run folder.
 
     Args:
-        kind: the task that it must belong to; None = any.
+        kind: the class of task that the run must belong to; None = any.
 
     Raises:
-        CheckpointError: the folder or its config.yaml is missing, it is not that of a run, or is of another task.
+        CheckpointError: the folder or its config.yaml is missing, the file is not that of a run, or is of another task.
     """
     check_there(folder)
     try:
@@ -189,7 +189,7 @@ def check_same(
     """Check that a run can be resumed with these options and data.
 
     Args:
-        names: the given options; others have the values of the run.
+        names: the names of the options that were given; the others have the values of the run.
 
     Raises:
         CheckpointError: an option or the data differ from those of the run.

@@ -1,6 +1,6 @@
 """A model in several processes: whole in each (`Replicate`), or a share of every weight in each (`FullyShard`).
 
-The weights after a step are those of one process that took the whole batch: gradients are averaged over processes.
+After a step the weights are the same as if one process had taken the whole batch: gradients are averaged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwise.nn import DecoderLayer, EncoderLayer
 
 
 class Share(NamedTuple):
-    """A share of a batch: number `rank` of `world`."""
+    """One process's share of a batch: number `rank` (from 0) of `world` shares."""
 
     rank: int
     world: int
@@ -36,7 +36,7 @@ def share_of(trainer: Any) -> Share:
 
 
 def sequence_mesh(module: LightningModule) -> DeviceMesh | None:
-    """The processes that share a sequence with this one, in a training; None if there are none."""
+    """The processes that share a sequence with this process, in a training; None if no processes share sequences."""
     trainer = module._trainer
     if trainer is None or not (trainer.training or trainer.validating):
         return None
@@ -91,8 +91,8 @@ class Replicate(DDPStrategy):
 class FullyShard(Replicate):
     """Every process keeps a share of each weight, of its gradient and of its moments (FSDP; Zhao et al. 2023).
 
-    The weights of a layer are gathered when it computes, and released after. Weights outside of the layers are gathered
-    for a step. Checkpoints are as in one process: whole tensors, written by the first process.
+    The weights of a layer are gathered when it computes, and released afterwards. Weights outside of the layers are
+    gathered for a step. Checkpoints are as in one process: whole tensors, written by the first process.
     """
 
     def model_to_device(self) -> None:
@@ -133,7 +133,10 @@ class FullyShard(Replicate):
         self.accelerator.teardown()
 
     def _whole(self, state: Any) -> Any:
-        """The same state with whole tensors, on the CPU, in the first process. The others take part, and keep none."""
+        """The same state with whole tensors, on the CPU, in the first process.
+
+        Other processes take part, but keep nothing.
+        """
 
         def gather(value: Any) -> Any:
             if not isinstance(value, DTensor):
@@ -145,7 +148,7 @@ class FullyShard(Replicate):
 
 
 def _shares(kept: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """The state of one parameter with this process's share of tensors of the parameter's size: moments, not counts."""
+    """The optimiser's state of one parameter: tensors of the parameter's size (moments) cut to this process's share."""
     assert isinstance(parameter, DTensor)
     mesh, placements = parameter.device_mesh, parameter.placements
 

@@ -1,4 +1,4 @@
-"""Joins the shares of the processes of a training, for losses that compare all examples of a batch."""
+"""Joins the shares of a batch from all processes of a training, for losses that compare all examples of the batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.nn.functional import pad
 
 
 def of_all_processes(module: LightningModule, x: Tensor) -> Tensor:
-    """The rows of every process, one after another, [N, ...]; in a training of one process `x` itself.
+    """The rows `x` of every process, one after another, [N, ...]; in a training of one process `x` itself.
 
-    Shares may differ in size, and in their second dimension, which is then padded with 0. Gradients reach the
-    process of the row, summed over the losses of all.
+    Shares may differ in size, and in their second dimension, which is then padded with 0. The gradient of a row, summed
+    over the losses of all processes, reaches the process of the row.
     """
     trainer = module._trainer
     if trainer is None or trainer.world_size == 1 or not (trainer.training or trainer.validating):
@@ -29,7 +29,7 @@ def of_all_processes(module: LightningModule, x: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """[N, M] of each process -> [processes, N, M]."""
+    """Gathers the tensors [N, M] of all processes into one tensor [processes, N, M]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The arguments of Lightning's Trainer for devices, machines and precision.
 
-Every process knows the plan of the whole batch and takes its share, so that a run is the same on any number of
+Every process knows the whole batch and takes its share of it, so that a run is the same on any number of
 processes: `ddp` keeps the whole model in each of them, `fsdp` a share of it.
 """
 
@@ -91,7 +91,7 @@ def several(options: TrainOptions) -> bool:
 
 
 def devices(options: TrainOptions) -> int:
-    """The number of devices that this machine uses without a launcher: at least those that share a sequence."""
+    """The number of devices that this machine uses without a launcher: at least the number that share a sequence."""
     return options.sequence_processes if options.devices == 1 else options.devices
 
 
@@ -101,13 +101,13 @@ def launched() -> bool:
 
 
 def first() -> bool:
-    """Whether this process is the first of those started together, which writes and prints."""
+    """Whether this process is the first of those that were started together: it writes and prints."""
     environment = _launcher()
     return environment is None or environment.global_rank() == 0
 
 
 def meet() -> None:
-    """Wait for all processes that were started together: then the files of the first exist."""
+    """Wait for all processes that were started together: after that, the files of the first process exist."""
     if launched() and torch.distributed.is_initialized():
         torch.distributed.barrier()
 
@@ -125,7 +125,7 @@ class _World(NamedTuple):
 
 
 def _world(options: TrainOptions) -> _World:
-    """The numbers of processes, now or later: a launcher takes precedence over the options' defaults."""
+    """The numbers of processes, now or later: those of a launcher, else those of the options."""
     environment = _launcher()
     if environment is None:
         if options.nodes > 1:
@@ -147,7 +147,7 @@ def _world(options: TrainOptions) -> _World:
 
 
 def _launcher() -> ClusterEnvironment | None:
-    """The launcher that started this process together with others."""
+    """The launcher that started this process together with others; None if there is none."""
     if TorchElasticEnvironment.detect() and int(os.environ["WORLD_SIZE"]) > 1:
         return TorchElasticEnvironment()
     # Only srun sets this variable. In a batch script without srun there is one process, whatever the job may use.
@@ -172,7 +172,7 @@ def _accelerator(options: TrainOptions) -> Literal["cpu", "cuda", "mps"]:
 
 
 def _compilers() -> list[str]:
-    """The C++ compilers that torch.compile would find."""
+    """The names of C++ compilers that torch.compile would find."""
     from torch._inductor import config
 
     names = cast("tuple[str | None, ...]", config.cpp.cxx if isinstance(config.cpp.cxx, tuple) else (config.cpp.cxx,))

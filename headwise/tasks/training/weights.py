@@ -14,7 +14,7 @@ from headwise.files import replacing
 
 
 def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors under their names; if tensors share memory (tied weights), only the first.
+    """Write tensors under their names; of tensors that share memory (tied weights), only the first.
 
     Raises:
         FileError: the file cannot be written; an older file stays unchanged.
@@ -32,7 +32,7 @@ def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Put the tensors of a file into a module that has all of them, and no other.
+    """Put the tensors of a file into a module. Both must have the same names of parameters and buffers.
 
     Raises:
         CheckpointError: the file is missing or damaged, or its tensors are not those of the module.

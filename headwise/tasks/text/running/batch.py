@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 class RunningBatch(Generic[Answer]):
-    """Writes several texts side by side, each with the same result as `predict` for it alone.
+    """Writes several texts side by side, each with the same result as `predict` for this text alone.
 
     >>> batch = task.running(32)
     >>> ticket = batch.add(task.read_row({"text": "Two dogs play."}))
@@ -34,7 +34,7 @@ class RunningBatch(Generic[Answer]):
         begin: makes an empty `Writing` of a model that texts can join at any step.
         read: turns the argument of `add` into the text to write.
         answer: makes the answer from the argument of `add` and the written text.
-        most: the most texts at a time; others wait.
+        most: the largest number of texts at a time; others wait.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RunningBatch(Generic[Answer]):
         return len(self._waiting) + len(self._texts)
 
     def add(self, asked: Any) -> int:
-        """Write one more text, from the next step on.
+        """Add one more text, which is written from the next step on.
 
         Args:
             asked: the result of `Task.read_row`.
@@ -82,7 +82,7 @@ class RunningBatch(Generic[Answer]):
         """Let texts that wait join, and write one more token in each.
 
         Returns:
-            The tickets of the texts that have ended, each with its answer, or with its error. An
+            (ticket, answer or error) of each text that has ended. An
             error that belongs to no single text ends all texts in the batch; waiting texts are not affected.
         """
         done = self._join()
@@ -105,7 +105,7 @@ class RunningBatch(Generic[Answer]):
             return error
 
     def _join(self) -> list[tuple[int, Answer | Exception]]:
-        """Let as many texts join as there is room. Returns the texts that cannot be read, with their errors."""
+        """Let as many waiting texts join as there is room for. Returns those that cannot be read, with their errors."""
         longest = max((len(asked.source) for *_, asked in self._texts), default=0)
         new: list[tuple[int, Any, Asked]] = []
         while self._waiting and len(self._texts) + len(new) < self._most:

@@ -33,7 +33,7 @@ class KeyValues:
         return self.keys.shape[2]
 
     def make_room(self, texts: int, slots: int) -> None:
-        """Make room for so many texts of so many slots."""
+        """Make room for `texts` texts of `slots` slots each."""
         layers, had, held, *rest = self.keys.shape
         if texts <= had and slots <= held:
             return
@@ -57,7 +57,7 @@ class KeyValues:
         self.values[layer][texts, slots_N] = v_NwGD
 
     def read(self, layer: int, texts: int, slots: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [N, G, S · w, D] of the first texts."""
+        """The keys and the values, [N, G, S · w, D] each, of the first N = `texts` texts and S = `slots` slots."""
         k, v = (x[layer, :texts, :slots].flatten(1, 2).transpose(1, 2) for x in (self.keys, self.values))
         return k, v
 

@@ -1,10 +1,10 @@
-"""Passes of a decoder through its layers, with one more token for texts of different lengths.
+"""Passes of a decoder through its layers: each reads one more token of each text; texts may have different lengths.
 
-Hypotheses of one text share its source, whose keys are kept once, and its past: each hypothesis knows which of them
+Hypotheses of one text share its source, whose keys are kept once, and its past: each hypothesis knows which hypothesis
 wrote every slot, so that a beam search need not move keys. Supported parts are computed by the native kernels
-(`models.packed_decoder`), the rest by the modules; the numbers are those of the modules' `forward`.
-Dimension letters: N texts, w hypotheses of each, M model, H heads, D head dimension, S slots, K source tokens,
-V vocabulary.
+(`models.packed_decoder`), the rest by the modules; the numbers are those of the modules' `forward`. Dimension letters:
+N texts, w hypotheses of each, M model, H heads, D head dimension, S slots (one per token), K source tokens, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NATIVE_KEYS = 64  # with fewer keys, the fixed cost of a call decides
 
 
 class _Sources:
-    """The sources of the texts, for cross-attention, in each layer."""
+    """The keys and values of the texts' sources, for cross-attention, in each layer."""
 
     def __init__(self, layers: Sequence[DecoderLayer], like: Tensor) -> None:
         self._cross = [layer.cross_attention for layer in layers]
@@ -50,9 +50,9 @@ class _Sources:
         """Append more texts.
 
         Args:
-            memory_TM: the memory of all their tokens, text by text.
-            real_NK: bool, True = a token.
-            packed: the projection to keys and values of all layers; None = by the modules.
+            memory_TM: the encoder's output for all their tokens, text by text.
+            real_NK: bool, True = a token, not padding.
+            packed: the projection to keys and values of all layers; None = the modules project.
         """
         begun, (texts, longest) = len(self.lengths_N), real_NK.shape
         self.held.make_room(begun + texts, longest)
@@ -84,12 +84,12 @@ class _Sources:
 
 
 class _Decoder:
-    """The layers of a decoder, and the tokens that each text has read.
+    """The layers of a decoder, and the keys and values of the tokens that each text has read.
 
     Args:
         stack: the layers, with norms before their branches, and the norm after them.
-        table: the table of the logits, [V, M].
-        width: w.
+        table: the output embeddings, [V, M], which turn hidden states into logits.
+        width: w, the number of hypotheses of each text.
         sources: the sources, for layers with cross-attention.
     """
 
@@ -111,7 +111,7 @@ class _Decoder:
         return len(self.places_N)
 
     def begin(self, read: Sequence[int], writer: Writer | None) -> None:
-        """Add texts that have read so many tokens. From now on the native `writer` writes all, if there is one."""
+        """Add texts that have read `read` tokens each. From now on the native `writer`, if any, writes all texts."""
         begun = self.texts
         self._make_room(begun + len(read), max(self.longest, *read) + 1)
         self.held.clear(begun, begun + len(read))
@@ -135,11 +135,11 @@ class _Decoder:
         past_NwS.copy_(past_NwS.gather(1, parents_Nw[..., None].expand_as(past_NwS)))
 
     def logits(self, x_NwM: Tensor) -> Tensor:
-        """Logits [N, w, V] after one more token in each hypothesis."""
+        """The logits [N, w, V] after one more token in each hypothesis, whose embeddings are `x_NwM`."""
         return self._step(x_NwM, None if self._packed is None else self._packed.logits, self.table)
 
     def hidden(self, x_NwM: Tensor) -> Tensor:
-        """Hidden states [N, w, M] of one more token in each hypothesis."""
+        """The hidden states [N, w, M] of one more token in each hypothesis, whose embeddings are `x_NwM`."""
         return self._step(x_NwM, None if self._packed is None else self._packed.hidden, None)
 
     def _step(self, x_NwM: Tensor, native: Callable[..., Tensor] | None, table: Tensor | None) -> Tensor:
@@ -160,7 +160,7 @@ class _Decoder:
         return read, None if self._sources is None else self._sources.packed()
 
     def _through(self, x_NwM: Tensor) -> Tensor:
-        """The hidden states, by the parts of the modules."""
+        """The hidden states, computed by the modules of the layers."""
         slots, bias = self.longest + 1, None
         behind_NS = torch.arange(slots, device=x_NwM.device) > self.places_N[:, None]
         if self.width > 1:
@@ -189,7 +189,7 @@ class _Decoder:
         return x_NwM if self.norm is None else self.norm(x_NwM)
 
     def read(self, text: int, x_1SM: Tensor) -> None:
-        """Read the first S tokens of a text that has begun, with one hypothesis."""
+        """Let a text that has begun, with one hypothesis, read its first S tokens."""
         size = x_1SM.shape[1]
         ids_S = torch.arange(size, device=x_1SM.device)
         for i, layer in enumerate(self.layers):
@@ -205,7 +205,7 @@ class _Decoder:
 
 
 class Translating:
-    """The `Pass` of an encoder-decoder. A text is a source; its first token is `begin`."""
+    """The `Pass` of an encoder-decoder. Each text reads a source; its first token is `begin`."""
 
     def __init__(self, model: EncoderDecoder, width: int, begin: int) -> None:
         self.model, self._begin = model, begin
@@ -252,14 +252,14 @@ class Translating:
 
 
 class Continuing:
-    """The `Pass` of a decoder-only model, without beams. A text is the beginning that it reads first."""
+    """The `Pass` of a decoder-only model, without beams. Its source is the beginning that a text reads first."""
 
     def __init__(self, model: CausalLanguageModel) -> None:
         self.model = model
         self._decoder = _Decoder(model.decoder, model.embedding.weight, 1)
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """All but the last token of each text are read at once, each text alone, so that none is padded."""
+        """Each text reads all its tokens except the last in one pass, without the other texts: so none is padded."""
         begun, device = self._decoder.texts, self._decoder.places_N.device
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
@@ -295,13 +295,16 @@ def _own_norm(layer: DecoderLayer | EncoderLayer) -> nn.Module:
 
 
 def _bias(hidden_NwS: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask of slots: -inf for slots that must not be seen, [N, 1, w, S]."""
+    """A bias [N, 1, w, S] for attention: -inf where `hidden_NwS` is True, 0 elsewhere."""
     zeros = torch.zeros(hidden_NwS.shape, dtype=dtype, device=hidden_NwS.device)
     return zeros.masked_fill_(hidden_NwS, -math.inf)[:, None]
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
-    """Attention of a few queries. The native kernel reads many keys faster; with few, its call costs more than them."""
+    """The attention of a few queries.
+
+    The native kernel is faster for many keys; for few keys its call costs too much.
+    """
     if k.shape[2] >= NATIVE_KEYS:
         call = make_call(q, k, v, bias=bias, scale=scale)
         if native_kernel.refuse(call) is None:

@@ -1,4 +1,4 @@
-"""The best weights so far, in a file; and an end of the training when there were none for long."""
+"""Keeps the best weights so far in a file, and ends the training when there were no better weights for long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Best(Callback):
         path: the file of the weights.
         by: the name of a logged score, and whether higher is better; None = the latest weights are the best.
         patience: the number of epochs without better weights that ends the training; 0 = no limit.
-        averaging: the callback with the weights to save, if they are not the module's own.
+        averaging: the callback that has the weights to save, if these are not the weights of the module.
     """
 
     def __init__(

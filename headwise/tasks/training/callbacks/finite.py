@@ -28,7 +28,7 @@ def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None
 
 
 class FiniteValidation(Callback):
-    """Checks each validation, which shows gradients of an epoch's last step that are not finite."""
+    """Checks the loss of each validation: it is not finite if the gradients of an epoch's last step were not."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         total = trainer.callback_metrics.get("validation_loss")

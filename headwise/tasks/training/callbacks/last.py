@@ -20,14 +20,14 @@ from headwise.tasks.training.callbacks.signals import Interrupt
 
 
 class Last(Checkpoint):
-    """Saves after each epoch, and stops after a step when the run was interrupted or its time is over.
+    """Saves the training after each epoch, and stops it after a step when it was interrupted or its time is over.
 
     In the last step of an epoch it waits for the validation, so that the epoch ends normally.
 
     Args:
         path: the file of the checkpoint; None = nothing is saved.
-        minutes: the time of training; then the weights are validated, and the run ends as after its last epoch,
-            with a message on how to resume it.
+        minutes: the time of training. When it is over, the weights are validated, and the run ends as after its last
+            epoch, with a message on how to resume it.
     """
 
     def __init__(self, path: Path | None, interrupt: Interrupt, minutes: float | None) -> None:
@@ -74,7 +74,7 @@ class Last(Checkpoint):
         return self.minutes is not None and self._any(trainer, time.monotonic() >= self._deadline)
 
     def _any(self, trainer: Trainer, here: bool) -> bool:
-        """Whether `here` is true in any process: all must stop after the same step."""
+        """Whether `here` is True in any process: all processes must stop after the same step."""
         return trainer.strategy.reduce_boolean_decision(here, all=False) if trainer.world_size > 1 else here
 
     def _save(self, trainer: Trainer) -> None:

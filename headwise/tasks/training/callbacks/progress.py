@@ -16,7 +16,7 @@ _EVERY = 0.2  # seconds between two readings of the loss, for which a GPU has to
 
 
 class Telling(Callback):
-    """Prints on standard error, only in the first process.
+    """Prints the progress of a training on standard error, only in the first process.
 
     Args:
         curve, best: the callbacks with the losses and the best epoch.
@@ -94,7 +94,10 @@ class Telling(Callback):
         )
 
     def _part(self, batches: int | float) -> str:
-        """The part of the epoch that was run here, if not all of it; the loss is from the beginning of the epoch."""
+        """Words for the part of the epoch that was run here, "" for all of it.
+
+        The loss is from the beginning of the epoch.
+        """
         resumed = f", resumed after batch {self._batches.start}" if self._batches.start else ""
         return resumed + (f", up to batch {self._batches.stop} of {batches}" if self._batches.stop < batches else "")
 

@@ -17,10 +17,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)  # SIGTERM: sent by a cluster before 
 class Interrupt:
     """A context in which the first signal only sets `asked`. Afterwards the old handlers are restored.
 
-    Signals reach only the main thread: in another thread it does nothing. A subclass may react differently.
+    Signals reach only the main thread: in another thread this context does nothing. A subclass may react differently.
 
     Args:
-        waits: whether the first signal may wait for the end of a step; false if nothing is saved.
+        waits: whether the first signal may wait for the end of a step; False if nothing is saved.
     """
 
     def __init__(self, waits: bool) -> None:
