@@ -39,7 +39,7 @@ def create(
     """The application that serves `engine` over HTTP: plain routes, protocols, health, metrics and pages.
 
     Args:
-        metrics: where requests are counted. The caller adds the metrics of the engine (`tell_engine`).
+        metrics: the `Metrics` that count the requests. The caller adds the metrics of the engine (`tell_engine`).
         stopping: returns whether the server is about to stop.
     """
     settings = settings or Settings()
@@ -110,7 +110,7 @@ def create(
 
 
 def _text(answers: Mapping[int, str]) -> dict[str, Any]:
-    """The description of a route that answers in plain text, by status."""
+    """The OpenAPI description of a route that answers in plain text; `answers`: status -> description."""
     content = {"text/plain": {"schema": {"type": "string"}}}
     responses = {status: {"description": says, "content": content} for status, says in answers.items()}
     return {"responses": responses, "response_class": PlainTextResponse}

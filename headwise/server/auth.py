@@ -1,8 +1,8 @@
-"""Access control: requests must carry the token if there is one, and must not come from pages of other sites.
+"""Access control: requests must carry the token, if the server has one, and must not come from pages of other sites.
 
 A page of any site can make a browser send requests to 127.0.0.1, and a DNS name of that site may resolve to this
-machine. Browsers send the site of the page (Origin) and the name they resolved (Host): a request with a foreign name
-in either is refused.
+machine. Browsers send the site of the page (Origin) and the name they resolved (Host): a request with a foreign name in
+one of these headers is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Auth:
     Args:
         token: None = no token is required.
         local: whether the server listens on the loopback address only; then the host must be a name of this machine.
-        refuse: the responses to refused requests; None = those of plain routes.
+        refuse: makes the responses to refused requests; None = the responses of plain routes.
     """
 
     def __init__(self, app: ASGIApp, *, token: str | None, local: bool, refuse: Refusals | None = None) -> None:
@@ -69,7 +69,7 @@ def is_open(path: str) -> bool:
 
 
 def is_token(token: str | None, authorization: str | None) -> bool:
-    """Whether the Authorization header holds the token; True if no token is required."""
+    """Whether the Authorization header holds the token; True if no token is required (`token` is None)."""
     if token is None:
         return True
     scheme, _, given = (authorization or "").partition(" ")

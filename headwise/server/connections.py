@@ -1,4 +1,4 @@
-"""HTTP connections: a connection is closed if the header of a request does not arrive, or does not end, in time."""
+"""HTTP connections: closes a connection if the header of a request does not arrive, or does not end, in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Engine`: the interface for protocols. `pool/` implements it with workers; tests of protocols use one in process."""
+"""`Engine`: what a protocol calls. `pool/` implements it with workers; tests of protocols use one without processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Served:
     Args:
         name, version: as in a request; the version is "1" unless the folder has several versions.
         description: its columns and abilities.
-        ready: whether at least one worker has loaded it.
+        ready: whether at least one worker (a process that runs models) has loaded it.
     """
 
     name: str
@@ -29,11 +29,11 @@ class Served:
 
 
 class Engine(Protocol):
-    """Models that answer rows. All methods must be called in one event loop."""
+    """The models of a server, which answer rows. All methods must be called in one event loop."""
 
     @property
     def live(self) -> bool:
-        """Whether the process works."""
+        """Whether the process of the server works."""
 
     @property
     def ready(self) -> bool:
@@ -43,24 +43,24 @@ class Engine(Protocol):
         """All loaded models, sorted by name and version."""
 
     def find(self, name: str, version: str | None = None) -> Served:
-        """The model with this name; version None = the newest. Raises RequestRefused "not_found"."""
+        """The model with this name; version None = the newest version. Raises RequestRefused "not_found"."""
 
     async def answer(
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
-        """The answers to the rows, in order. An invalid row gets an error in its place; the others are answered.
+        """The answers to the rows, in order. An invalid row gets an error in its place; the other rows are answered.
 
         The rows of one request may be in different batches, together with rows of other requests.
 
         If the caller is cancelled (its client disconnected), its rows are removed from the queue.
 
         Raises:
-            RequestRefused: of the whole request: "not_found", "busy", "too_large", "timeout", "unavailable";
+            RequestRefused: the whole request is refused: "not_found", "busy", "too_large", "timeout", "unavailable";
                 "bad_input": a row is not a dict.
         """
 
     def stream(self, name: str, version: str | None, row: Row, *, timeout: float | None = None) -> AsyncIterator[str]:
-        """The text generated for a row, piece by piece. Raises like `answer`, before or after the first piece."""
+        """Yield the text generated for a row, in pieces. Raises like `answer`, before or after the first piece."""
 
     async def explain(
         self,
@@ -78,10 +78,11 @@ class Engine(Protocol):
         """
 
     async def load(self, name: str, path: Path | None = None) -> None:
-        """Load or reload a model. The old one answers until the new one is ready. path None = the previous path.
+        """Load or reload a model. The old model answers until the new one is ready. path None = the previous path.
 
         Raises:
-            RequestRefused: "not_found": no path and no such name; "bad_input": it cannot be loaded, with the reason.
+            RequestRefused: "not_found": no path and no model with this name; "bad_input": the model cannot be loaded,
+                with the reason.
         """
 
     async def unload(self, name: str) -> None:

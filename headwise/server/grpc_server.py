@@ -20,7 +20,7 @@ from headwise.server.watching import log_request, request_id
 
 
 def make(settings: Settings, metrics: Metrics) -> grpc.aio.Server:
-    """A server without services and without a port."""
+    """A gRPC server that has no services and no port yet."""
     return grpc.aio.server(
         interceptors=[Watching(metrics, settings.token)],
         options=[

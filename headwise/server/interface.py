@@ -14,15 +14,15 @@ Asked = TypeVar("Asked")  # a row in the form that the model reads
 
 @dataclass(frozen=True)
 class Embeds:
-    """Properties of the vectors that a model makes of texts.
+    """The properties of a model that turns texts into vectors.
 
-    Such a model also answers rows that its columns do not name: {"text": a text, or "ids": int64 [S]; "prompt_name": …
-    or None; "truncate": whether a text with too many tokens is cut, instead of refused}, by {"embedding": float32
-    [dim], "tokens": the number of tokens that were read}.
+    Such a model also answers rows with other names than its columns: {"text": a text, or "ids": int64 [S];
+    "prompt_name": … or None; "truncate": whether a text with too many tokens is cut, instead of refused}, by
+    {"embedding": float32 [dim], "tokens": the number of tokens that were read}.
 
     Args:
-        dim: elements of a vector.
-        max_tokens: the most tokens of a text that are read.
+        dim: the number of elements of a vector.
+        max_tokens: the largest number of tokens of a text that are read.
         prompts: names of prompts that can be put before a text.
     """
 
@@ -40,7 +40,7 @@ class Description(Columns):
         platform: what runs the model: "headwise_torch" or "headwise_onnx".
         labels: the labels of a classifier, in the order of "probabilities".
         explains: whether `explain` and `page` are supported.
-        embeds: the vectors that it makes of texts; None = it makes none.
+        embeds: the properties of the vectors that the model makes of texts; None = it makes no vectors.
         packs: whether rows of different lengths share a batch without padding.
         joins: whether rows are answered side by side in `Interface.running`, instead of in batches.
 
@@ -57,7 +57,7 @@ class Description(Columns):
 
     @property
     def written(self) -> str:
-        """The column that `stream` returns in pieces: the text of an answer."""
+        """The name of the column that `stream` returns in pieces: the text of an answer."""
         return next(column.name for column in self.outputs if column.datatype == "BYTES")
 
 
@@ -68,35 +68,41 @@ class Running(Protocol):
         """The number of rows that have no answer yet."""
 
     def add(self, asked: Any) -> int:
-        """Add a row from `Interface.read`. Returns the ticket with which `step` gives its answer."""
+        """Add a row from `Interface.read`. Returns the ticket (a number) with which `step` returns the row's answer."""
 
     def cancel(self, ticket: int) -> None:
-        """Forget a row."""
+        """Forget the row with this ticket: `step` does not return it any more."""
 
     def step(self) -> Sequence[tuple[int, Row | Exception]]:
-        """Take a step of all rows. Returns the tickets of finished rows, each with its answer or its error."""
+        """Take one step in every row. Returns (ticket, answer or error) of each row that is finished."""
 
 
 class Interface(Protocol[Asked]):
-    """A model in a worker. It is called by one thread at a time. A row is read once, for all methods."""
+    """A model in a worker process, called by one thread at a time.
+
+    A row is read once (`read`), for all other methods.
+    """
 
     description: Description
     threads: int  #: of the next call, set by the worker; 0 = as many as the library takes
 
     def read(self, row: Row) -> Asked:
-        """A row, checked and tokenized, for the other methods. Raises HeadwiseError if it is invalid."""
+        """Check and tokenize a row; the result is the `asked` of other methods.
+
+        Raises HeadwiseError if it is invalid.
+        """
 
     def tokens(self, asked: Asked) -> int:
-        """The number of tokens, including those beyond the model's limit, for the limit `max_tokens`."""
+        """The number of tokens of a row, including those that the model cuts, for the limit `max_tokens`."""
 
     def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
         """The answers to some rows in one pass, in order. May raise if one of them cannot be answered."""
 
     def running(self, most: int) -> Running:
-        """An empty `Running` for at most so many rows at a time, for a model that joins rows."""
+        """An empty `Running` for at most `most` rows at a time, for a model whose rows join and leave at any step."""
 
     def stream(self, asked: Asked) -> Iterator[str]:
-        """The pieces of the generated text, each as soon as it is ready; joined they are the whole text."""
+        """Yield the pieces of the generated text, each as soon as it is ready; joined they are the whole text."""
 
     def explain(self, asked: Asked) -> dict[str, Any]:
         """The statistics of every attention call of this row, as a JSON object."""
@@ -105,11 +111,12 @@ class Interface(Protocol[Asked]):
         """The answer to a row with the attention weights that led to it.
 
         Args:
-            places: the queries whose weights are requested, by the numbers of their tokens; negative ones count from
+            places: the queries whose weights are requested, by the numbers of their tokens; negative numbers count from
                 the end.
 
         Returns:
-            "answer": a row; "tokens": their names; "rows": the places, from 0; "layers": float32 arrays [H, rows, K].
+            "answer": a row; "tokens": the names of the tokens; "rows": the places, from 0; "layers": float32 arrays [H,
+            rows, K].
 
         Raises:
             HeadwiseError: a place is out of range, or the model's answer is not one pass over the tokens of the row.

@@ -19,14 +19,14 @@ UNKNOWN_CODING = 415
 
 
 class Limits:
-    """ASGI middleware: reads the whole body, at most `most` bytes packed or unpacked, before the application runs.
+    """ASGI middleware: reads the whole body, at most `most` bytes compressed or not, before the application runs.
 
     The application gets the whole body at once, and is cancelled when the client disconnects.
 
     Args:
         most: the largest body, in bytes.
         patience: seconds in which the body must arrive.
-        refuse: the responses to refused requests; None = those of plain routes.
+        refuse: makes the responses to refused requests; None = the responses of plain routes.
     """
 
     def __init__(self, app: ASGIApp, *, most: int, patience: float, refuse: Refusals | None = None) -> None:

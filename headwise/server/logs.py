@@ -31,7 +31,7 @@ def set_up(stream: TextIO | None = None, *, debug: bool = False) -> None:
 
 
 def told(level: int, event: str, error: BaseException | None = None, **fields: Any) -> None:
-    """Write a log line. `fields` that are None are left out."""
+    """Write a log line about this event. `fields` that are None are left out."""
     if logger.isEnabledFor(level):
         logger.log(level, event, exc_info=error, extra={"fields": fields})
 

@@ -50,7 +50,7 @@ class Metrics:
         self._seconds.labels(protocol, route).observe(seconds)
 
     def tell_engine(self, engine: Engine, statistics: Statistics) -> None:
-        """Add the loaded models and the statistics of a pool, read anew at each scrape."""
+        """Add the loaded models and the statistics of a pool; both are read anew at each scrape."""
         self._registry.register(_Asked(lambda: _of_models(engine)))
         self._registry.register(_Asked(lambda: _of_pool(statistics)))
 

@@ -1,4 +1,4 @@
-"""Information about the current request: noted by the engine, written by the log and the metrics."""
+"""Information about the current request: the engine notes it, the log and the metrics write it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headwise.tasks.columns import Row
 
 @dataclass
 class Noted:
-    """One request, for the log. It contains only names of the server itself, never what a client sent.
+    """What the log says about one request: only names that the server knows, never what a client sent.
 
     Args:
         id: the client's id if it is suitable for a log, otherwise random.
         model: the name of a loaded model, once it is known.
         rows: the number of rows in the request.
-        route: set if it is not a route of the application's router.
+        route: the name of the route, set only if it is not a route of the application's router.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Observed:
     """An `Engine` that notes the model and the number of rows of each request.
 
     Args:
-        stopping: returns whether the server is about to stop: then it is not ready, but still answers.
+        stopping: returns whether the server is about to stop: then this engine is not ready, but still answers.
     """
 
     def __init__(self, engine: Engine, stopping: Callable[[], bool] = lambda: False) -> None:

@@ -43,7 +43,7 @@ def serve(models: Mapping[str, Path], settings: Settings, *, say: Say = print, d
 
     Args:
         models: name -> run folder or export.
-        say: called with a few lines for people: the models and addresses.
+        say: called with each of a few lines for the user: the models and addresses.
         debug: log the messages of errors, which may quote what clients sent.
 
     Raises:
@@ -124,7 +124,7 @@ class _Process:
         logs.told(logging.INFO, "drained", ms=round((time.monotonic() - began) * 1000))
 
     async def _loaded(self, stack: contextlib.AsyncExitStack) -> Pool | None:
-        """The workers with their models; None if a signal came first."""
+        """The pool of workers, with their models loaded; None if a signal came first."""
         starting = asyncio.ensure_future(stack.enter_async_context(_pool(self._models, self._settings)))
         telling = asyncio.ensure_future(self._told.wait())
         try:
@@ -140,7 +140,7 @@ class _Process:
         return engine
 
     async def _grpc(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
-        """The gRPC servers of the protocols, bound but not started, each with its port."""
+        """Name of a protocol -> its gRPC server, bound but not started, and the port."""
         wanted = {name: port for name, port in self._settings.ports.items() if port is not None}
         servers: dict[str, Any] = {}
         if wanted:

@@ -20,21 +20,21 @@ class Settings:
     """How a server runs its models, and its limits.
 
     Args:
-        workers: processes that run models; each loads all models.
-        threads: threads of each worker; None = the cores of this machine divided by `workers`.
+        workers: the number of processes that run models; each loads all models.
+        threads: the number of threads of each worker; None = the cores of this machine divided by `workers`.
         backend: "torch", "onnx", or "auto" = ONNX Runtime for ONNX exports, otherwise PyTorch.
         precision: "fp32", "bf16", "fp16" or "int8". A backend refuses a precision that it does not support.
-        max_batch: the most rows in one batch of a model.
+        max_batch: the largest number of rows in one batch of a model.
         max_delay_ms: how long a row may wait for others to share its batch. It waits only while more rows are
             expected, so a single client never waits.
-        max_queue: the most rows in the queue of one model. Further requests are refused as "busy".
-        max_tokens: the most tokens in one row; None = no limit. Checked in the worker, for each row.
+        max_queue: the largest number of rows in the queue of one model. Further requests are refused as "busy".
+        max_tokens: the largest number of tokens in one row; None = no limit. Checked in the worker, for each row.
         max_body: the largest request body, in bytes.
         timeout: seconds from the acceptance of a request to its answer; for a stream, to its last piece.
         drain: seconds for accepted requests to finish when the server is stopped.
         host: the address to listen on; "127.0.0.1" accepts connections from this machine only.
-        http_port: for all protocols over HTTP. 0 = any free port, here and for the other ports.
-        ports: for protocols over gRPC, by their names in `PROTOCOLS`; None = off. Missing ones have their defaults.
+        http_port: the port of all protocols over HTTP. 0 = any free port, here and for the other ports.
+        ports: name of a protocol in `PROTOCOLS` -> its gRPC port; None = off. A missing protocol has its default port.
         token: the token that requests must carry ("Authorization: Bearer …"); None = no token.
         tls_cert, tls_key: PEM files, both or neither.
 
@@ -117,7 +117,7 @@ class Settings:
         return self.threads or max(1, _cores() // self.workers)
 
     def threads_of(self, busy: int) -> int:
-        """The number of threads of each worker while `busy` workers have work: these get the cores of the others."""
+        """The number of threads of each busy worker while `busy` workers have work: they also use the others' cores."""
         return self.threads or max(self.worker_threads, _cores() // max(1, min(busy, self.workers)))
 
 

@@ -23,7 +23,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Watching:
-    """ASGI middleware, the outermost.
+    """The outermost ASGI middleware: gives each request an id, logs and counts it, and answers every error.
 
     Args:
         stopping: returns whether the server is about to stop: then each answer closes its connection.

@@ -78,7 +78,7 @@ class Task(Trainable[OptionsT]):
         raise ArgumentError(f"the task {self.name} cannot be exported: its class defines no graphs")
 
     def run_on(self, sessions: Sessions) -> None:
-        """Let a runtime that has loaded `graphs` compute what the model computes; all else is the same code.
+        """Let another runtime, which has loaded `graphs`, compute what the model computes; other code stays the same.
 
         By default the graph "model" replaces the model's `forward`, called with tensors by position.
 
@@ -131,7 +131,7 @@ class Task(Trainable[OptionsT]):
         return self.predict(list(asked))
 
     def stream_row(self, asked: Any) -> Iterator[str]:
-        """The text of the answer in pieces, each as soon as it is final, if `columns` says that it streams."""
+        """Yield the text of the answer in pieces, each as soon as it is final, if `columns` says that it streams."""
         raise ArgumentError(f"{self.name} does not generate text piece by piece")
 
     def running(self, most: int) -> RunningBatch[Row] | None:

@@ -82,7 +82,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         """The examples in the form that `collate` takes. A row may give several (windows), or none."""
 
     def cut(self, inputs: Any) -> dict[int, str]:
-        """The inputs of `predict` that it reads only in part: their places -> "more than 512 tokens, the rest was cut".
+        """Index of an input that `predict` reads only in part -> "more than 512 tokens, the rest was cut".
 
         By default none.
         """
@@ -157,7 +157,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
     # Called by Lightning.
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """The gradient of the mean over all terms of the batch of all processes, whatever their shares."""
+        """The loss; its gradient is that of the mean over all terms of the batches of all processes, of any size."""
         empty = batch.pop("empty", False)
         total, count = self.loss(batch)
         if empty:

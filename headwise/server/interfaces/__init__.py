@@ -1,4 +1,4 @@
-"""A folder as an `Interface`: its inputs and outputs as rows of named columns.
+"""Opens a model's folder as an `Interface`: the model takes and returns rows of named columns.
 
 `opening` finds out what a folder contains: a task, whose class defines its columns, or a model without a task.
 """

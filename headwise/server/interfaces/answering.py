@@ -31,18 +31,18 @@ class Answering(ABC, Generic[Asked]):
 
     @abstractmethod
     def parse(self, row: Row) -> Asked:
-        """`read` for a row with valid columns."""
+        """Check and tokenize a row whose columns are valid: the part of `read` that depends on the task."""
 
     @abstractmethod
     def tokens(self, asked: Asked) -> int:
-        """See `Interface`."""
+        """The number of tokens of a row, see `Interface`."""
 
     @abstractmethod
     def run(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
-        """`answer` in the precision of the model."""
+        """Answer some rows; `answer` calls this method in the precision of the model."""
 
     def look(self, asked: Asked) -> list[Input]:
-        """The attention of all heads, as inputs of the viewer."""
+        """The attention of all heads for one row, as inputs of the viewer's page."""
         raise ArgumentError(
             f"{self.description.platform} cannot record attention. Serve the run folder with backend torch"
         )
@@ -63,7 +63,10 @@ class Answering(ABC, Generic[Asked]):
         return self.parse(row)
 
     def use_threads(self) -> None:
-        """Compute with `threads`. They are a setting of the calling thread; another one may have opened the model."""
+        """Compute with `threads` threads.
+
+        torch keeps this number per thread, and another one may have opened the model.
+        """
         if self.threads and torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
 

@@ -27,7 +27,7 @@ TYPES = Column("token_type_ids", "INT64", (-1,), "which text of a pair each toke
 
 @dataclass(frozen=True)
 class Ids:
-    """The real tokens of a row, and its number of tokens with padding."""
+    """The real tokens of one row, and its number of tokens with padding."""
 
     ids: list[int]
     types: list[int]
@@ -36,7 +36,7 @@ class Ids:
 
 @dataclass(frozen=True)
 class Text(Ids):
-    """A text, or the ids of one, of which only the vector is requested."""
+    """A row that is a text, or the ids of a text, of which only the vector is requested."""
 
     prompt: str = ""
 
@@ -44,7 +44,7 @@ class Text(Ids):
 class BertTensors(Answering[Ids]):
     """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`; rows of `Embeds` -> vectors.
 
-    Vectors are made by the checkpoint's own settings.
+    The settings of the checkpoint say how a vector is made.
 
     Args:
         path: a folder or a Hugging Face hub id.
@@ -136,7 +136,7 @@ class BertTensors(Answering[Ids]):
         return found
 
     def _vectors(self, asked: Sequence[Ids], hidden: Sequence[torch.Tensor]) -> Iterator[np.ndarray]:
-        """The vectors of the rows that are texts."""
+        """Yield the vectors of the rows that are texts."""
         pairs = [(x_SM, each.prompt) for each, x_SM in zip(asked, hidden, strict=True) if isinstance(each, Text)]
         if pairs and self.sentences is not None:
             yield from self.sentences.vectors(*zip(*pairs, strict=True)).numpy()

@@ -1,4 +1,4 @@
-"""Explanations of a row: the statistics of the heads as JSON, or the page that shows their attention."""
+"""Explains the answer to a row: the statistics of the heads as JSON, or the page that shows their attention."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
 
 @torch.inference_mode()
 def weights_of(calls: Sequence[AttentionCall], names: Sequence[str], places: Sequence[int]) -> dict[str, Any]:
-    """Some rows of the weights of each call, from its queries and keys; no other row is computed.
+    """Some rows of the weights of each attention call, computed from its queries and keys without the other rows.
 
     Args:
         calls: the attention calls of one pass over a single input: q [1, H, Q, D], k [1, G, K, D] with Q = K tokens.
         names: the names of the tokens.
-        places: the rows; negative ones count from the end.
+        places: the numbers of the rows; negative numbers count from the end.
 
     Returns:
         "rows": the places, counted from 0; "layers": a float32 array [H, rows, K] for each call.
 
     Raises:
-        ArgumentError: a place without a token, or calls whose queries are not the tokens.
+        ArgumentError: a number without a token, or calls whose queries are not the tokens.
     """
     count = len(names)
     if wrong := [place for place in places if not -count <= place < count]:

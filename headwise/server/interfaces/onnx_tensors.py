@@ -1,4 +1,4 @@
-"""The interface of an ONNX export that belongs to no task: its tensors as columns."""
+"""The interface of an ONNX export that belongs to no task: each input and output tensor is a column."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OnnxTensors(Answering[Arrays]):
     Args:
         folder: the folder of the export.
         manifest: the content of its export.json.
-        threads: threads of ONNX Runtime; 0 = as many as PyTorch uses.
+        threads: the number of threads of ONNX Runtime; 0 = as many as PyTorch uses.
 
     Raises:
         CheckpointError: several graphs, which only a task can combine, or a dtype that the protocols lack.
@@ -73,7 +73,7 @@ class OnnxTensors(Answering[Arrays]):
         return found
 
     def tokens(self, asked: Arrays) -> int:
-        """The size of the longest dynamic axis."""
+        """The size of the longest dynamic axis of the row's tensors."""
         sizes = [
             size
             for value in self.session.inputs
@@ -110,5 +110,5 @@ def _ones(column: Column) -> np.ndarray:
 
 
 def _cell(array: np.ndarray) -> object:
-    """The cell of a row: a Python number if the shape is ()."""
+    """The cell of a row: an array, or a Python number if its shape is ()."""
     return array if array.ndim else array.item()

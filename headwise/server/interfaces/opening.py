@@ -23,9 +23,9 @@ def open_interface(
 
     Args:
         path: a run folder, an export of `headwise export --to onnx`, or a BERT: a folder or a hub id.
-        backend: "torch" for run folders and checkpoints, "onnx" for ONNX exports; "auto" = by the folder.
-        precision: of PyTorch: "fp32", or "bf16" if the processor supports it. An export has its own precision.
-        threads: threads of PyTorch or ONNX Runtime; 0 = its default.
+        backend: "torch" for run folders and checkpoints, "onnx" for ONNX exports; "auto" = what the folder needs.
+        precision: the precision of PyTorch: "fp32", or "bf16" if the processor supports it. An export has its own.
+        threads: the number of threads of PyTorch or ONNX Runtime; 0 = its default.
 
     Raises:
         CheckpointError: the folder cannot be served, or not with this backend.
@@ -95,7 +95,7 @@ def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answ
 
 
 def _checked(opened: Answering[Any]) -> Answering[Any]:
-    """The interface, if its model gives nearly the same answers in bfloat16 as in float32."""
+    """The interface. Raises ArgumentError if its model answers differently in bfloat16 than in float32."""
     description, precision = opened.description, opened.precision
     if description.streams:
         raise ArgumentError(

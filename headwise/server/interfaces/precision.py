@@ -56,7 +56,7 @@ def compare(columns: Sequence[Column], exact: Row, found: Row) -> None:
     """Check that an answer is close to the answer of the same model in float32.
 
     Raises:
-        ArgumentError: a number is further off than expected of bfloat16, which has about three digits.
+        ArgumentError: a number differs by more than the rounding of bfloat16, which has about three digits.
     """
     for column in columns:
         if column.datatype.startswith("FP") and column.name in exact:

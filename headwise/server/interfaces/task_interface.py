@@ -1,4 +1,4 @@
-"""`TaskInterface`: any trained task, with PyTorch or with ONNX Runtime. The task itself defines its columns."""
+"""`TaskInterface`: the interface of any trained task, run by PyTorch or ONNX Runtime. The task defines its columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENS = {"torch": 512, "onnx": 256}
 
 
 class TaskInterface(Answering[Any]):
-    """A task with its columns.
+    """A trained task as an `Interface`, with the columns that the task defines.
 
     Args:
         task: a trained task.

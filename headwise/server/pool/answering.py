@@ -1,4 +1,4 @@
-"""How a worker calls a model: an error in one row does not affect the answers to the other rows."""
+"""How a worker process calls a model: an error in one row does not affect the answers to the other rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def answers_of(
 def value_of(
     ask: Callable[[Any], Value], model: Interface[Any], row: Row, max_tokens: int | None, log: Log
 ) -> Value | RequestRefused:
-    """The result of `ask` for a row as `model` reads it, or an error."""
+    """The result of `ask`, called with a row as `model` reads it; or an error."""
     asked = _read(model, row, max_tokens, log)
     if isinstance(asked, RequestRefused):
         return asked
@@ -73,12 +73,12 @@ def _answers(model: Interface[Any], asked: Sequence[Any], log: Log) -> list[Row 
 
 
 def refusal(error: HeadwiseError) -> RequestRefused:
-    """The error for an invalid row: every HeadwiseError counts as one."""
+    """The error for an invalid row: every HeadwiseError counts as bad input."""
     return error if isinstance(error, RequestRefused) else RequestRefused("bad_input", str(error))
 
 
 def refusal_of(error: Exception, log: Log) -> RequestRefused:
-    """The error for a row on which the model raised one, which is logged unless the row was invalid."""
+    """The answer to a row on which the model raised an error, which is logged unless the row was invalid."""
     if isinstance(error, HeadwiseError):
         return refusal(error)
     log("the model failed on a row", error)
@@ -86,5 +86,5 @@ def refusal_of(error: Exception, log: Log) -> RequestRefused:
 
 
 def failure() -> RequestRefused:
-    """The error when the model failed unexpectedly."""
+    """The answer when the model failed unexpectedly."""
     return RequestRefused("failed", "the model failed on this row; see the server's log")

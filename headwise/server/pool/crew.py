@@ -1,4 +1,4 @@
-"""`Crew`: keeps the configured number of workers alive. A new worker loads the same models as the others."""
+"""`Crew`: keeps the configured number of worker processes alive. A new worker loads the same models as the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATIENCE = 10.0  # seconds beyond a request's timeout that a busy worker may be
 
 
 class Crew:
-    """The workers of a pool.
+    """The worker processes of a pool.
 
     Args:
         opener: "module:function", called in a worker with the path of a model, backend, precision and threads.
@@ -70,7 +70,7 @@ class Crew:
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
-        """End every worker. Their pending work is lost."""
+        """End every worker. The work that they have not finished is lost."""
         tasks = [*self._tasks, *self._syncing]
         for task in tasks:
             task.cancel()
@@ -149,7 +149,7 @@ class Crew:
     # Models
 
     def key(self) -> int:
-        """A new, unused key of a model."""
+        """A new, unused key (a number that names a model in messages to workers)."""
         self._next_key += 1
         return self._next_key
 
@@ -188,7 +188,7 @@ class Crew:
         self._count()
 
     def sync(self) -> None:
-        """Make every worker load the models it lacks, and count the workers that have all of them."""
+        """Make every worker load the models it lacks, and count the workers that have loaded all models."""
         for worker in list(self.workers):
             for model in self.models.values():
                 if model.key not in worker.loaded and not worker.loads(model.key):

@@ -2,8 +2,8 @@
 
 A worker gets its next batch as soon as it has answered the previous one: all rows that arrived meanwhile. So batches
 grow with the load. Only an idle worker may wait a little for more rows, and only if more rows are expected: the recent
-number of simultaneous rows, less those that other workers have. If fewer are expected than there are workers, as with a
-single client, a worker computes with the threads of the idle ones too, as long as that is faster (`Pace`).
+number of simultaneous rows, less the rows that other workers have. If fewer rows are expected than there are workers,
+as with a single client, a worker computes with the threads of the idle workers too, as long as that is faster (`Pace`).
 
 A model that writes texts token by token has no batches: each of its rows is given to a worker at once, joins those that
 the worker is writing, and leaves when its own text has ended.
@@ -34,10 +34,10 @@ _UNSENT = "the request cannot be sent to a worker; see the server's log"
 
 
 class Dispatcher:
-    """Connects queues and workers.
+    """Takes rows from the queues of models, gives them to workers, and passes the answers on.
 
     Args:
-        settled: called with a model that has no more work.
+        settled: called with each model that has no work left.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Dispatcher:
             self._timer = self._loop.call_at(soonest, self.wake)
 
     def _give_joining(self, model: Model, now: float) -> bool:
-        """Give the oldest row to the worker with the fewest rows. Returns whether a worker has room."""
+        """Give the oldest row to the worker with the fewest rows. Returns whether another row has room in a worker."""
         settings = self._settings
         worker = min(self.crew.of(model), key=lambda worker: len(worker.joined), default=None)
         if worker is None or len(worker.joined) >= settings.max_batch:
@@ -147,7 +147,7 @@ class Dispatcher:
         return True
 
     def _expected(self, model: Model) -> int:
-        """The number of rows and streams that compete for the cores: recent ones of the model, others now."""
+        """The number of rows and streams that compete for the cores: of this model recently, of other models now."""
         others = (each for each in self.crew.models.values() if each is not model)
         now = sum(each.waiting + each.in_workers for each in others)
         return now + max(round(model.level), model.waiting + model.in_workers)
@@ -195,7 +195,7 @@ class Dispatcher:
             self._take(batch, seconds, answers if kind == "answers" else [answers])
 
     def _take(self, batch: Batch, seconds: float, answers: list[Any], *, beside: int = 0) -> None:
-        """`beside`: rows of other batches that the worker computes at the same time."""
+        """Take the answers to a batch. `beside`: the number of other rows that the worker computes at the same time."""
         model, rows = batch.model, batch.rows
         together = len(rows) + beside
         model.numbers.batch_rows.observe(together)
@@ -229,7 +229,7 @@ class Dispatcher:
     # Refusals
 
     def forget(self, model: Model, request: Request) -> None:
-        """Drop a cancelled request: its rows leave the queue, and texts that a worker is writing.
+        """Drop a cancelled request: its rows leave the queue, and a worker stops writing its texts.
 
         Other rows that a worker has are computed anyway.
         """

@@ -15,11 +15,11 @@ Give = Callable[[int, float, "Row | RequestRefused"], None]
 
 
 class Joined:
-    """The joined rows of all models of a worker.
+    """The rows that a worker answers side by side, of all its models.
 
     Args:
-        most: the most rows of a model at a time.
-        max_tokens: the most tokens of a row; None = no limit.
+        most: the largest number of rows of a model at a time.
+        max_tokens: the largest number of tokens of a row; None = no limit.
         give: called with the number of a row, the seconds since it joined, and its answer or its error.
         log: called with an error, for the log.
     """
@@ -50,7 +50,7 @@ class Joined:
         return self._models[key][1]
 
     def cancel(self, number: int) -> bool:
-        """Forget a row, whose answer is not needed any more: it ends with an error. False if there is no such row."""
+        """Forget a row whose answer is not needed any more: it ends with an error. False if there is no such row."""
         if number not in self._rows:
             return False
         key, ticket, _ = self._rows[number]
@@ -59,7 +59,7 @@ class Joined:
         return True
 
     def step(self) -> None:
-        """Take a step of all rows."""
+        """Take one step in every row, and give the answers of those that are finished."""
         for key, (_, running) in list(self._models.items()):
             for ticket, found in running.step():
                 answer = refusal_of(found, self._log) if isinstance(found, Exception) else found

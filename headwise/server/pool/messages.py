@@ -3,7 +3,7 @@
 To a worker:
 
     ("load", key, path)              load a model in addition to the others; later messages use its key
-    ("drop", key)                    unload it
+    ("drop", key)                    unload the model with this key
     ("batch", id, key, rows, n)      answer rows with n threads
     ("join", id, key, row, n)        answer a row beside those that have joined before
     ("explain", id, key, row, n)     compute the statistics of a row; "page" makes the page
@@ -15,7 +15,7 @@ From a worker:
 
     ("up",)                          the process is running
     ("loaded", key, description)
-    ("refused", key, message)        it cannot be loaded
+    ("refused", key, message)        the model cannot be loaded
     ("answers", id, seconds, [...])  a row or a RequestRefused for each row
     ("value", id, seconds, value)    the requested value, or a RequestRefused
     ("piece", id, text)              a piece of a stream

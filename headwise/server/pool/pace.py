@@ -1,4 +1,4 @@
-"""`Pace`: whether more threads make a model faster on this machine, now."""
+"""`Pace`: finds out whether more threads make a model faster on this machine, now."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ _TRY = 200  # every so many rows the slower choice is tried: too few to be seen 
 
 
 class Pace:
-    """The recent time of single rows, by the number of threads.
+    """The recent time of rows that are computed alone, by the number of threads.
 
     More threads halve the time of a row if cores are idle. If other programs use the cores, the threads wait for one
-    another, and the row takes longer than with one.
+    another, and the row takes longer than with one thread.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Pool:
 
         Raises:
             RequestRefused: "bad_input": a model cannot be loaded; "unavailable": no worker can start. No process is
-                left running.
+                left running in these cases.
         """
         try:
             await self._dispatcher.start()
@@ -62,7 +62,7 @@ class Pool:
             raise
 
     async def stop(self) -> None:
-        """End the workers. Unanswered requests fail with "unavailable": the server waits for them first."""
+        """End the workers. Requests without an answer fail with "unavailable"; the server waits for requests before."""
         self._stopping = True
         self._dispatcher.refuse_all("the server has stopped, and this request was not answered in time")
         await self._crew.stop()
@@ -71,7 +71,7 @@ class Pool:
 
     @property
     def live(self) -> bool:
-        """False once all workers have been given up: only a restart of the server helps."""
+        """Whether a worker is left; False once all have been given up: then only a restart of the server helps."""
         return not (self._started and self._crew.lost)
 
     @property
@@ -86,7 +86,7 @@ class Pool:
         return [self._served(model) for name in sorted(self._models) for model in self._models[name].values()]
 
     def find(self, name: str, version: str | None = None) -> Served:
-        """The model with this name; version None = the newest. Raises RequestRefused "not_found"."""
+        """The model with this name; version None = the newest version. Raises RequestRefused "not_found"."""
         return self._served(self._find(name, version))
 
     def _served(self, model: Model) -> Served:
@@ -139,7 +139,7 @@ class Pool:
     async def stream(
         self, name: str, version: str | None, row: Row, *, timeout: float | None = None
     ) -> AsyncIterator[str]:
-        """See `Engine.stream`. The timeout includes the last piece. To stop reading early, close the iterator."""
+        """See `Engine.stream`. The timeout is that of the last piece. To stop reading early, close the iterator."""
         model = self._admit(name, version, [row])
         loop = asyncio.get_running_loop()
         stream = Stream(self._dispatcher.number(), model, row, loop.time())
@@ -214,7 +214,7 @@ class Pool:
     # Models
 
     async def load(self, name: str, path: Path | None = None) -> None:
-        """See `Engine.load`. Every worker loads the new model while the old one answers; then requests use the new one.
+        """See `Engine.load`. Every worker loads the new model while the old one answers; then requests get the new one.
 
         A folder of versions is loaded as a whole and replaces all loaded versions.
         """

@@ -31,7 +31,7 @@ class Worker(asyncio.Protocol):
     """A worker process and the socket to it. All methods must be called in one event loop.
 
     Args:
-        received: called with each message that is not about loading.
+        received: called with the worker and each message that is not about loading a model.
         gone: called once when the process or its end of the socket has closed; `why` then holds the reason.
     """
 
@@ -137,10 +137,10 @@ class Worker(asyncio.Protocol):
     # Models
 
     def load(self, key: int, path: Path) -> asyncio.Future[Description]:
-        """The description, once the model is loaded.
+        """Load a model. The result is a future, done with its description when the model is loaded.
 
         Raises:
-            RequestRefused: "bad_input": it cannot be loaded; "unavailable": the process ended meanwhile.
+            RequestRefused: "bad_input": the model cannot be loaded; "unavailable": the process ended meanwhile.
         """
         loading: asyncio.Future[Description] = self._loop.create_future()
         self._loads[key] = loading

@@ -32,7 +32,7 @@ class Request:
     """The rows of one caller.
 
     Args:
-        future: done when every row has its answer.
+        future: it is done when every row has its answer.
         kind: the kind of work; only a "batch" shares a batch with other requests.
         places: for "attend": the queries whose weights are requested.
     """
@@ -67,7 +67,7 @@ class Waiting:
 
 @dataclass(eq=False)
 class Batch:
-    """Rows that a worker is computing, with so many threads."""
+    """Rows that a worker is computing, and its number of threads."""
 
     number: int
     model: Model
@@ -95,16 +95,16 @@ class Model:
     """One version of a model in the pool, with its queue.
 
     Args:
-        key: its key in messages to workers.
+        key: the number that names the model in messages to workers.
         queue: rows that wait, oldest first.
         streams: streams that wait.
         in_workers: number of rows and streams in workers.
-        in_batches: number of rows in workers.
+        in_batches: number of rows in workers, without streams.
         level: recent number of simultaneous rows.
         row_seconds: recent time per row in a worker.
         retired: whether it is unloaded after its last request; new requests do not find it any more.
         pace: the time of single rows by the number of threads.
-        settled: done when a retired model has no work left.
+        settled: a future that is done when a retired model has no work left.
     """
 
     key: int
@@ -144,7 +144,7 @@ class Model:
     def take(self, most: int) -> list[Waiting]:
         """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters.
 
-        The others are the next oldest ones, or, if a batch is padded, those of similar length.
+        The others are the next oldest rows, or, if a batch is padded, rows of similar length.
         """
         oldest = self.oldest
         if oldest.request.kind != "batch":
@@ -184,7 +184,7 @@ class Model:
 
 
 def oldest_of(rows: list[Waiting], most: int) -> list[Waiting]:
-    """At most `most` rows, the first ones, with no more characters than the budget; at least one."""
+    """The first rows: at most `most`, with no more characters than the budget of a batch, but at least one row."""
     total = 0
     for count, waiting in enumerate(rows[:most]):
         total += waiting.size
@@ -194,7 +194,7 @@ def oldest_of(rows: list[Waiting], most: int) -> list[Waiting]:
 
 
 def alike(rows: list[Waiting], most: int) -> list[Waiting]:
-    """At most `most` rows: the first, and those closest to it in size; no row costs over twice as much as another."""
+    """At most `most` rows: the first, and the rows closest to it in size; none costs over twice as much as another."""
     if len(rows) == 1 or most == 1:
         return rows[:1]
     first, ordered = rows[0], sorted(rows, key=lambda waiting: waiting.size)

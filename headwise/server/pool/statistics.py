@@ -1,4 +1,4 @@
-"""`Statistics`: counters and gauges of a pool, of constant size, for export as metrics."""
+"""`Statistics`: the counts and current numbers of a pool, in constant memory; they are exported as metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Histogram:
         self.total += value
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Pairs (bound, number of values at most the bound); the last bound is "+Inf"."""
+        """Pairs (bound, number of values that are at most this bound); the last bound is "+Inf"."""
         pairs, so_far = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             so_far += count
@@ -52,7 +52,7 @@ class ModelStatistics:
 
     Args:
         waiting: rows in the queue now.
-        in_flight: rows in workers now.
+        in_flight: rows that workers are computing now.
         outcomes: rows by outcome; a stream counts as one row, and so does an explanation.
         batch_rows: rows per answered batch.
         queue_seconds: per row, from its arrival until a worker got it.
@@ -75,7 +75,7 @@ class Statistics:
     """Statistics of a pool.
 
     Args:
-        models: by (name, version). Unloaded models are dropped.
+        models: (name, version) -> the statistics of the model. Unloaded models are dropped.
         workers: number of workers that can answer now.
         restarts: attempts to replace a worker that died.
         loads, failed_loads: number of model loads, at the start or by `Engine.load`.

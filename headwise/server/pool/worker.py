@@ -34,7 +34,7 @@ from headwise.tasks.columns import Row
 
 
 def main() -> None:
-    """Run as `python -c … DESCRIPTOR`, the descriptor of a connected socket; its first message holds the options."""
+    """Run as `python -c … DESCRIPTOR`, the descriptor of a connected socket. The first message holds the options."""
     # Ctrl-C in a terminal reaches the whole process group, and some supervisors send SIGTERM to every process:
     # the pool decides when a worker ends, after it has answered.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,7 @@
 """The protocols of other systems' clients: `PROTOCOLS`, the single list from which routes, ports and texts are made.
 
-Another package adds one by an entry point of the group "headwise.protocols": toy = "package.module:TOY", a `Protocol`.
+Another package adds a protocol by an entry point of the group "headwise.protocols": toy = "package.module:TOY", a
+`Protocol`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Protocol:
     """A protocol over HTTP, over gRPC, or both. Its functions are "module:function", imported when a server starts.
 
     Args:
-        title: its name for people.
-        http: the function of an engine that returns an `APIRouter`, whose prefix begins all paths of the protocol.
-        grpc: the function of a gRPC server and an engine that adds the services.
+        title: the name of the protocol that users see.
+        http: a function: engine -> `APIRouter`, whose prefix begins all paths of the protocol.
+        grpc: a function that is called with a gRPC server and an engine, and adds the services to the server.
         option: the option of `headwise serve` for the port of `grpc`.
         port: the default port of `grpc`.
         open: paths and gRPC methods that need no token: health probes.

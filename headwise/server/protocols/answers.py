@@ -1,4 +1,4 @@
-"""Answers to a request that succeeds or fails as a whole."""
+"""Answers a request that succeeds or fails as a whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headwise.tasks.columns import Row
 
 
 async def answers(engine: Engine, served: Served, rows: Sequence[Row], *, timeout: float | None = None) -> list[Row]:
-    """The answers to all rows. These protocols have no errors per row: one invalid row fails the whole request.
+    """The answers to all rows, for protocols without errors per row: one invalid row fails the whole request.
 
     Raises:
-        RequestRefused: of the request, or of the first invalid row, with its number.
+        RequestRefused: the request is refused, or its first invalid row; the message has the number of the row.
     """
     found = await engine.answer(served.name, served.version, rows, timeout=timeout)
     good: list[Row] = []

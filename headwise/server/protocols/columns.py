@@ -25,7 +25,7 @@ def check_count(rows: int) -> None:
 
 
 def column_of(columns: Sequence[Column], name: str, kind: str = "input") -> Column:
-    """The column with this name. Raises RequestRefused with the names of all columns."""
+    """The column with this name. If there is none, raises RequestRefused with the names of all columns."""
     for column in columns:
         if column.name == name:
             return column
@@ -72,7 +72,7 @@ def rows_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> list
 
     Args:
         columns: the inputs of a model.
-        arrays: each [N, *shape] of its column's dtype; BYTES are objects, each bytes or str.
+        arrays: name of a column -> array [N, *shape] of the column's dtype; BYTES are objects, each bytes or str.
 
     Raises:
         RequestRefused: "bad_input": wrong names, different numbers of rows, or invalid text.
@@ -93,7 +93,7 @@ def _cells(column: Column, array: np.ndarray) -> list[Any]:
 
 
 def _elements(column: Column, array: np.ndarray) -> np.ndarray:
-    """The elements with text as str and other BYTES as bytes."""
+    """The elements of an array; text becomes str, other BYTES become bytes."""
     elements = np.empty(array.size, np.object_)
     number = 0
     try:
@@ -121,7 +121,7 @@ def array_of(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
 
     Args:
         values: a flat list.
-        name: the name in errors.
+        name: the name of the column in error messages.
 
     Raises:
         RequestRefused: "bad_input": a value of another type, or out of range for the dtype.
@@ -166,7 +166,7 @@ def flat(values: Any, shape: Sequence[int]) -> list[Any] | None:
 
 
 def arrays_of(description: Description, rows: Sequence[Row], names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """The answers to the rows of a request, each output [N, *shape].
+    """Name of an output -> array [N, *shape] of the answers to the N rows of a request.
 
     If rows have outputs of different lengths, shorter ones are padded with 0 or empty text. A missing output is NaN, 0
     or empty text.

@@ -43,10 +43,10 @@ def bad_input(message: str) -> RequestRefused:
 
 
 def refusal(error: BaseException) -> RequestRefused:
-    """The error for a client: a RequestRefused unchanged, another HeadwiseError as bad input.
+    """The error that a client gets: a RequestRefused unchanged, another HeadwiseError as bad input.
 
-    For any other error the client learns only that the server failed, because the message may contain data of others;
-    the log gets its class and line.
+    For any other error the client learns only that the server failed, because the message may contain data of other
+    clients; the log gets the error's class and line.
     """
     if isinstance(error, RequestRefused):
         return error

@@ -1,4 +1,4 @@
-"""A gRPC service from functions. Invalid messages and errors become proper gRPC status codes."""
+"""Makes a gRPC service of functions. Invalid messages and errors become proper gRPC status codes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Method:
     """A method of a service.
 
     Args:
-        request: the class of its messages.
-        function: takes a message and the call, and returns the answer, a message; if `streams`, takes and returns an
-            iterator of messages.
+        request: the class of the messages that it receives.
+        function: takes a message and the context of the call, and returns the answer, a message; if `streams`, takes
+            and returns an iterator of messages.
     """
 
     request: Any

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol without its transport: requests as rows, answers as outputs, and metadata of models.
+"""The Open Inference Protocol without HTTP and gRPC: turns requests into rows and answers into outputs; metadata.
 
 It includes extensions of Triton that its clients use: binary tensors, model repository and model configuration.
 """
@@ -66,7 +66,7 @@ def _array(column: Column, given: InferInput) -> np.ndarray:
 
 
 def _listed(column: Column, given: InferInput) -> np.ndarray:
-    """The array in a list of elements or of lists."""
+    """The array in an input whose data are a flat or nested list."""
     values = given.data
     if not isinstance(values, list):
         raise bad_input(f"input {column.name}: expected data as a list")
@@ -81,7 +81,7 @@ def _listed(column: Column, given: InferInput) -> np.ndarray:
 
 
 def _raw(column: Column, given: InferInput) -> np.ndarray:
-    """The array in raw bytes."""
+    """The array in an input whose data are raw bytes."""
     if column.datatype != "BYTES":
         size = np.dtype(DTYPES[column.datatype]).itemsize
         if len(given._raw_data) % size:
@@ -103,10 +103,10 @@ def _raw(column: Column, given: InferInput) -> np.ndarray:
 
 
 def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Raise RequestRefused, before anything is computed, for an unknown output or an unsupported parameter of one.
+    """Raise RequestRefused, before anything is computed, for an unknown output, or a parameter that is not supported.
 
     Args:
-        wanted: names and parameters.
+        wanted: the name and the parameters of each requested output.
     """
     seen: set[str] = set()
     for name, parameters in wanted:
@@ -120,7 +120,7 @@ def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]
 
 
 def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[InferOutput]:
-    """The outputs with these names (none = all), with arrays as their data."""
+    """The outputs with these names (no names = all outputs), with arrays as their data."""
     return [
         InferOutput(name, list(array.shape), column_of(served.description.outputs, name, "output").datatype, array)
         for name, array in arrays_of(served.description, rows, names).items()

@@ -161,7 +161,7 @@ async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
 
 
 def _parsed(served: Served, request: Any) -> tuple[InferRequest, list[str]]:
-    """The request and the names of the requested outputs."""
+    """(the request, the names of the requested outputs)."""
     raw = len(request.raw_input_contents)
     if raw and raw != len(request.inputs):
         raise bad_input(f"{len(request.inputs)} inputs, but raw_input_contents of {raw}")
@@ -176,7 +176,7 @@ def _parsed(served: Served, request: Any) -> tuple[InferRequest, list[str]]:
 
 
 def _response(served: Served, asked: InferRequest, outputs: Sequence[InferOutput]) -> Any:
-    """The response. Its tensors are bytes if those of the request are, or if an output is not text."""
+    """The response. Its tensors are raw bytes if those of the request are, or if an output is not text."""
     raw = asked.use_binary_outputs or any(column.binary for column in served.description.outputs)
     for output in outputs:
         output.set_data_from_numpy(output.data, binary_data=raw)

@@ -140,7 +140,10 @@ async def _infer(engine: Engine, request: Request, served: Served) -> Response:
 
 
 def _request(whole: bytes, header: str | None) -> tuple[Infer, list[InferInput]]:
-    """The request and its inputs with their data."""
+    """(the request, its inputs with their data).
+
+    `header`: the length of the JSON, if binary data follow it.
+    """
     length = len(whole) if header is None else int(header) if header.isdecimal() and len(header) < 20 else -1
     if not 0 <= length <= len(whole):
         raise bad_input(f"{JSON_LENGTH}: expected 0 to {len(whole)} (the size of the body). Received: {piece(header)}")

@@ -91,5 +91,5 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _base64(vector_M: np.ndarray) -> str:
-    """Float32 numbers, the lowest byte first."""
+    """The vector in base64, as float32 numbers with the lowest byte first."""
     return base64.b64encode(vector_M.astype("<f4").tobytes()).decode("ascii")

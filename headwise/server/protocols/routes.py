@@ -44,7 +44,7 @@ OfModel = Callable[[Request, str, "str | None"], Coroutine[Any, Any, Response]]
 
 
 def add_of_model(routes: APIRouter, path: str, function: OfModel, summary: str, **more: Any) -> None:
-    """Add a route for the newest version of a model, and one for a given version.
+    """Add a route for the newest version of a model, and a route whose path names the version.
 
     Args:
         path: appended to the path of the model.
@@ -75,7 +75,7 @@ def json_of(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in a body. Raises RequestRefused."""
+    """The JSON value in a body. Raises RequestRefused if the body is not JSON."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -88,7 +88,7 @@ def _methods(engine: Engine) -> tuple[dict[str, Method], dict[str, Method]]:
 
 
 def _asked(spec: Any) -> tuple[str, str | None]:
-    """The name and version of a ModelSpec; a label is a version that is not a number."""
+    """(name, version) of a ModelSpec; a version label counts as a version that is not a number."""
     version = str(spec.version.value) if spec.HasField("version") else spec.version_label or None
     return spec.name, version
 
@@ -125,7 +125,7 @@ def _signature(served: Served) -> Any:
 
 
 def _examples(served: Served, given: Any) -> list[Row]:
-    """The rows in an Input message: examples, with the features of a shared context."""
+    """The rows in an Input message: its examples, each with the features of the shared context."""
     both = given.example_list_with_context
     examples = given.example_list.examples or both.examples
     check_count(len(examples))

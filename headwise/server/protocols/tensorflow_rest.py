@@ -131,7 +131,7 @@ def _of_columns(served: Served, given: Any) -> list[Row]:
 
 
 def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
-    """One row. It may have other optional inputs and other lengths of lists than the other rows."""
+    """One row of a request. It may have other optional inputs and other lengths of lists than the other rows."""
     try:
         named = _named(columns, instance)
         check_names(columns, list(named))
@@ -141,7 +141,7 @@ def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
 
 
 def _named(columns: Sequence[Column], value: Any) -> dict[str, Any]:
-    """Values by name; a value without a name belongs to the only input."""
+    """Column name -> value; a value that is not an object belongs to the only input."""
     if isinstance(value, dict) and set(value) != {"b64"}:
         return value
     must = [column for column in columns if not column.optional]
@@ -180,7 +180,7 @@ def _bytes(column: Column, element: dict[str, Any]) -> bytes:
 
 
 def _in_row(columns: Sequence[Column], row: Row) -> Any:
-    """The outputs of a row by name, or without a name if the model has only one."""
+    """Name of an output -> its cell in a row; the cell alone if the model has only one output."""
     cells = {column.name: (column, cell_of(column, row)) for column in columns}
     values = {name: _plain(*cell) for name, cell in cells.items() if cell[1] is not None}
     return values if len(columns) > 1 else values[columns[0].name]

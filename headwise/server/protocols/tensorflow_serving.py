@@ -1,4 +1,4 @@
-"""TensorFlow Serving's API without its transport: signatures, versions, classification."""
+"""TensorFlow Serving's API without HTTP and gRPC: signatures, versions, classification."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def classifier(description: Description) -> Column:
 
 
 def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]]:
-    """For each row, the labels and their probabilities."""
+    """For each row a list of (label, probability)."""
     scores = classifier(served.description)
     return [
         [(label, float(score)) for label, score in zip(served.description.labels, cell_of(scores, row), strict=True)]
@@ -62,12 +62,12 @@ def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]
 
 
 def refuse_to_regress() -> RequestRefused:
-    """The refusal of regress, which in TensorFlow Serving takes and returns one unnamed number."""
+    """The refusal of the method "regress", which in TensorFlow Serving takes and returns one unnamed number."""
     return bad_input("regression is not supported. Use predict")
 
 
 def signature(description: Description) -> dict[str, Any]:
-    """The SignatureDef of a model as JSON."""
+    """The SignatureDef of a model (its inputs and outputs) as JSON data."""
 
     def tensors(columns: Sequence[Column]) -> dict[str, Any]:
         return {

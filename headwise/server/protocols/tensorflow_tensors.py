@@ -1,4 +1,4 @@
-"""TensorFlow Serving's messages, and its tensors as arrays.
+"""TensorFlow Serving's messages, and conversion between its tensors and arrays.
 
 Source: tensorflow/core/framework and tensorflow_serving/apis, .proto. An enum is a number here.
 """

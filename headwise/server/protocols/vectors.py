@@ -1,4 +1,4 @@
-"""Vectors of texts, for both protocols of embeddings."""
+"""Vectors of texts, for both embedding protocols: OpenAI's and text-embeddings-inference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODELS = "models that make vectors of texts"
 
 
 def embedder(engine: Engine, name: str | None) -> tuple[Served, Embeds]:
-    """The model of this name; None = the only one that makes vectors.
+    """(the model with this name, its `Embeds`); name None = the only model that makes vectors.
 
     Raises:
         RequestRefused: "not_found": there is no such model; "bad_input": there are several.
@@ -39,7 +39,7 @@ def embedder(engine: Engine, name: str | None) -> tuple[Served, Embeds]:
 async def vectors(
     engine: Engine, served: Served, inputs: Sequence[str | list[int]], **how: Any
 ) -> tuple[np.ndarray, int]:
-    """[N, M] float32, the vectors of texts or of the ids of texts, and the number of tokens that were read.
+    """(float32 [N, M], the vectors of N texts or of the ids of texts; the number of tokens that were read).
 
     Args:
         how: "prompt_name" and "truncate" of each row: see `Embeds`.
@@ -53,13 +53,13 @@ async def vectors(
 
 
 def check_width(dimensions: int | None, dim: int) -> None:
-    """Raise RequestRefused unless vectors of `dim` elements have at least so many elements; None = all."""
+    """Raise RequestRefused unless 1 <= `dimensions` <= `dim`, the size of the model's vectors; None = all elements."""
     if dimensions is not None and not 1 <= dimensions <= dim:
         raise bad_input(f"dimensions: expected 1 to {dim}. Received: {dimensions}")
 
 
 def of_length_1(vectors_NM: np.ndarray) -> np.ndarray:
-    """Vectors scaled to length 1; a vector of length 0 stays."""
+    """The vectors, scaled to length 1; a vector of length 0 stays as it is."""
     norms = np.linalg.norm(vectors_NM, axis=-1, keepdims=True)
     return vectors_NM / np.maximum(norms, np.float32(1e-12))
 

@@ -1,4 +1,4 @@
-"""Parsing of a plain request: the model, and the rows in its query and body."""
+"""Parses a plain request: finds the model, and the rows, in its query and body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.tasks.columns import Row
 
 @dataclass(frozen=True)
 class Asked:
-    """A plain request.
+    """A parsed plain request.
 
     Args:
         cells: the rows as received.
@@ -77,7 +77,7 @@ async def read(request: Request, engine: Engine, candidates: Iterable[Served], w
 
 
 def choose(engine: Engine, candidates: list[Served], name: str | None, version: str | None, what: str) -> Served:
-    """The model with this name, or the only one. Raises like `read`."""
+    """The model with this name; without a name, the only candidate. Raises like `read`."""
     names = sorted({served.name for served in candidates})
     if name is None:
         if len(names) > 1:

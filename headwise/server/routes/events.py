@@ -1,4 +1,4 @@
-"""Generated text as server-sent events.
+"""Sends generated text as server-sent events.
 
     data: {"translation": "Zwei "}
 
@@ -25,7 +25,7 @@ TYPE = "text/event-stream"
 
 
 async def events(pieces: AsyncIterator[str], column: str) -> StreamingResponse:
-    """The response that streams `pieces` of a column.
+    """The response that streams `pieces`, the text of this column, as events.
 
     Raises what `pieces` raises before its first piece, so that the error gets an HTTP status.
     """

@@ -1,4 +1,4 @@
-"""The OpenAPI description: plain routes from the columns of the models, protocols from FastAPI."""
+"""The OpenAPI description: of plain routes from the columns of the models, of protocols from FastAPI."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _explain(served: Sequence[Served]) -> Schema:
 
 
 def _asked(served: Sequence[Served], *, several: bool = False, streams: bool = False) -> Schema:
-    """The body of a plain route of some models: a row of one of them, or `several` rows in one request."""
+    """The OpenAPI description of a plain route's body: a row of one of these models, or `several` rows."""
     names = {each.name for each in served}
     named = ["model"] if len(names) > 1 else []  # the keys that a request needs besides its columns
     beside: Schema = {"stream": {"type": "boolean"}} if streams else {}
@@ -143,7 +143,10 @@ def _parameter(name: str, says: str, values: Iterable[str]) -> Schema:
 
 
 def _columns(columns: Sequence[Column], *, takes: bool = True, labels: Sequence[str] = ()) -> Schema:
-    """A row as an object. `takes`: whether it is a request, not an answer; `labels`: of a classifier, in answers."""
+    """The schema of a row as an object.
+
+    `takes`: whether the row is a request, not an answer; `labels`: the labels of a classifier, in answers.
+    """
     required = [column.name for column in columns if not column.optional]
     return _object({column.name: _cell(column, takes, labels) for column in columns}, required)
 
@@ -153,7 +156,7 @@ def _object(properties: Schema, required: list[str]) -> Schema:
 
 
 def _only(properties: Schema, required: list[str]) -> Schema:
-    """An object with these keys and no others."""
+    """The schema of an object with these keys and no others."""
     return {**_object(properties, required), "additionalProperties": False}
 
 

@@ -34,7 +34,7 @@ def index(engine: Engine, address: str, protocols: Mapping[str, str], *, token: 
     """The loaded models with a shell command for each, and the routes.
 
     Args:
-        address: of this server.
+        address: the address of this server.
         protocols: the path of each protocol, by its title.
         token: whether requests need a token.
     """

@@ -12,30 +12,30 @@ from headwise.server.protocols import errors
 
 
 def told(error: BaseException) -> dict[str, Any]:
-    """The JSON of an error, of a request or of one row."""
+    """An error as JSON data; it may belong to a whole request or to one row."""
     refused = errors.refusal(error)
     return {"error": str(refused), "kind": refused.kind}
 
 
 def refusal(error: BaseException, status: int | None = None) -> JSONResponse:
-    """The response to a refused request; `status` overrides the status of its kind."""
+    """The response to a refused request; `status` replaces the status code of the error's kind."""
     return JSONResponse(
         told(error), errors.http_status(error) if status is None else status, headers=errors.headers(error)
     )
 
 
 class Refusals:
-    """Responses to requests that are refused before they come to a route, in the form that its protocol gives errors.
+    """Makes responses to requests that are refused before a route gets them, in the error form of their protocol.
 
     Args:
-        replies: the prefix of all paths of a protocol -> its response to an error.
+        replies: prefix of all paths of a protocol -> the function that makes its response to an error.
     """
 
     def __init__(self, replies: Mapping[str, Callable[[BaseException], Response]] | None = None) -> None:
         self._replies = sorted((replies or {}).items(), key=lambda each: -len(each[0]))  # /v1/embeddings before /v1
 
     def __call__(self, scope: Scope, error: BaseException, status: int | None = None) -> Response:
-        """The response; `status` overrides the status of the error."""
+        """The response to an error; `status` replaces the status code of the error."""
         for path, reply in self._replies:
             if scope["path"] == path or scope["path"].startswith(f"{path}/"):
                 response = reply(error)

@@ -68,7 +68,7 @@ def row_of(cells: Any, description: Description) -> Row:
 
 
 def cells_of(row: Row, description: Description) -> dict[str, Any]:
-    """A row of answers as JSON: probabilities of labels by label, and null for NaN and infinity."""
+    """A row of an answer as JSON data: probabilities by label, and null for NaN and infinity."""
     columns = {column.name: column for column in description.outputs}
     cells = {}
     for name, value in row.items():
@@ -82,7 +82,7 @@ def cells_of(row: Row, description: Description) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON: bytes as base64, arrays as lists, NaN and infinity as null."""
+    """A value as JSON data: bytes as base64, arrays as lists, NaN and infinity as null."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):
@@ -174,7 +174,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The JSON type of a value."""
+    """The name of a value's JSON type."""
     if value is None:
         return "null"
     kinds = {bool: "true or false", str: "a text", dict: "an object", list: "a list"}

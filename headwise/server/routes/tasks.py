@@ -59,15 +59,15 @@ class TaskRoutes:
 
 
 def routes(engine: Engine) -> list[str]:
-    """The tasks of the loaded models."""
+    """The names of the tasks of the loaded models; each has a route."""
     return sorted({served.description.task for served in engine.models()})
 
 
 async def answer(request: Request, engine: Engine, task: str) -> Response:
-    """The answer to one row, or {"rows": […]} for several rows, each with an answer or an error.
+    """The response: the answer to one row, or {"rows": […]} with an answer or an error for each of several rows.
 
     Raises:
-        HeadwiseError: an error of the whole request, or of its only row.
+        HeadwiseError: an error in the whole request, or in its only row.
     """
     candidates = [served for served in engine.models() if served.description.task == task]
     asked = await read(request, engine, candidates, f"models of the task {task}")
@@ -124,7 +124,7 @@ def _places(given: str) -> list[int]:
 
 
 async def _each(engine: Engine, asked: Asked) -> list[dict[str, object]]:
-    """The answers to several rows; an invalid row gets its error, and the others are answered."""
+    """The answers to several rows as JSON data; an invalid row gets its error, and the others are answered."""
     description = asked.served.description
     found = [_read(cells, description) for cells in asked.cells]
     rows = [row for row in found if not isinstance(row, HeadwiseError)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def limit(most: int | None, *, part: str = "the rest") -> str:
-    """The end of a column's description: the part of a text that is read."""
+    """The end of a column's description, which says how much of a text is read; `most`: the number of tokens."""
     return "" if most is None else f"; at most {most} tokens are read, {part} is cut"
 
 

@@ -25,7 +25,7 @@ MEMORY_TOKENS = 16384  # of a batch: rows × source tokens
 
 
 class CachedSteps:
-    """An encoder-decoder with a cache: each source is read and projected once, each step costs one token per row."""
+    """The `Steps` of an encoder-decoder with a cache: a source is read once, each step costs one token per row."""
 
     def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> None:
         self._model = model

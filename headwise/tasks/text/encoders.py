@@ -33,7 +33,7 @@ MAX_LENGTH = 512  # tokens of an input that a small encoder reads, by default
 
 
 def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Any, Subwords]:
-    """The checkpoint in the options, extended by characters of the texts that it lacks; or a small new encoder.
+    """Encoder and subwords: from the checkpoint in the options, with new characters of the texts; or new and small.
 
     For "latent", it is a new latent encoder, which reads a text of any length.
 
@@ -106,7 +106,7 @@ def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_lengt
 
 
 def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -> Seen:
-    """The attention of a model that reads tokens, of one or two texts; `types`: 0 and 1, for a model with types."""
+    """The attention of a model that reads these tokens of one or two texts; `types`: token types (0, 1), if any."""
     device = next(model.parameters()).device
     given = {} if types is None else {"token_type_ids": torch.tensor([types], device=device)}
     model.eval()

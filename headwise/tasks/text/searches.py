@@ -34,7 +34,7 @@ class Asked:
 
 
 class Chosen(NamedTuple):
-    """The next token of each hypothesis, [N, w]; the one that it continues, None = its own; and the ended texts."""
+    """The tokens chosen in one step: `ids` [N, w]; the hypothesis each continues (None = its own); ended texts."""
 
     ids: Tensor
     parents: Tensor | None
@@ -217,7 +217,7 @@ class Searching(_Search):
     def _continuations(self, logits_NwV: Tensor) -> tuple[Tensor, Tensor]:
         """log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each.
 
-        C is 2 · w or more. Of 2 · w continuations at most half end, so enough of them go on.
+        C is 2 · w, or V if that is smaller: of 2 · w continuations at most half end, so enough of them go on.
         """
         log_p_RV = log_probabilities(logits_NwV.flatten(0, 1), self.decoding.never)
         lengths_R = self.lengths.repeat_interleave(self.width)

@@ -28,7 +28,7 @@ def make(options: TrainOptions) -> dict[str, Any]:
     """The Trainer's arguments for accelerator, devices, nodes, strategy and precision (precision as a plugin).
 
     Raises:
-        ArgumentError: something that this machine, or the launcher of this process, does not have.
+        ArgumentError: an option asks for what this machine, or the launcher of this process, does not have.
     """
     check(options)
     world, accelerator = _world(options), _accelerator(options)
@@ -55,7 +55,7 @@ def check(options: TrainOptions) -> None:
     """Refuse options that cannot be used here, before the data are read, which may take long.
 
     Raises:
-        ArgumentError: something that this machine, or the launcher of this process, does not have.
+        ArgumentError: an option asks for what this machine, or the launcher of this process, does not have.
     """
     world, accelerator = _world(options), _accelerator(options)
     if (processes := world.devices * world.nodes) % options.sequence_processes:

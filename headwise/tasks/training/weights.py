@@ -1,4 +1,4 @@
-"""The weights of a run as safetensors: written completely or not at all, read strictly."""
+"""Writes the weights of a run as safetensors, completely or not at all; reads them strictly: all names must match."""
 
 from __future__ import annotations
 

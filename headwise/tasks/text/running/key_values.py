@@ -46,7 +46,7 @@ class KeyValues:
             setattr(self, name, new)
 
     def clear(self, first: int, past: int) -> None:
-        """Clear places before other texts use them: a remaining NaN would reach these despite every mask."""
+        """Zero the texts `first` to `past` - 1 before others use them: a NaN left there would pass every mask."""
         self.keys[:, first:past].zero_()
         self.values[:, first:past].zero_()
 
