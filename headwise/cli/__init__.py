@@ -1,4 +1,4 @@
-"""The command `headwise`: one thin file per subcommand.
+"""The command `headwise`: one short file per subcommand.
 
 Bad input prints one line on standard error and exits with code 2. `--help` and shell completion do not import torch:
 each subcommand imports heavy packages inside its function.
@@ -76,7 +76,7 @@ def _refuse(error: Exception, message: str, debug: bool, code: int = BAD_INPUT) 
 
 
 def _place(error: OSError) -> str:
-    """The innermost file and line outside the standard library, where an error was raised."""
+    """The innermost file and line outside the standard library in the traceback of an error."""
     standard, installed = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
     frames = [
         frame

@@ -1,4 +1,4 @@
-"""The content of `headwise view --model` for any model of transformers, of texts or of images."""
+"""The content of `headwise view --model`, for any transformers model that reads texts or images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tables = Callable[["Console"], None]
 def view_texts(
     named: Sequence[NamedText], model: str, ranges: Sequence[LayerRange] | None, say: Say
 ) -> tuple[list[Input], Tables]:
-    """Run a model on each text alone, so that nothing is padded. Returns its attention, and a function to print tables.
+    """Run a model on each text alone, unpadded. Returns the inputs of the page, and a function that prints tables.
 
     An encoder-decoder reads the text and writes up to `WRITTEN` tokens.
     """
@@ -70,7 +70,7 @@ def _look(pretrained: Pretrained, named: NamedText) -> Seen:
 def view_images(
     paths: Sequence[Path], model: str, ranges: Sequence[LayerRange] | None, say: Say
 ) -> tuple[list[Input], Tables]:
-    """Run a model on each image. Returns its attention, and a function to print tables."""
+    """Run a model on each image. Returns the inputs of the page, and a function that prints tables."""
     import torch
 
     from headwise.capture.context import watch

@@ -135,7 +135,7 @@ def _table(title: str, what: str, found: Contest) -> Table:
 
 
 def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]:
-    """Measure or forget this machine, and return what is stored."""
+    """Measure this machine's kernels, or forget what was measured; returns (stored speeds as JSON data, tables)."""
     from headwise.kernels import measure, speeds
 
     if calibrate or forget:

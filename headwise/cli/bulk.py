@@ -1,4 +1,4 @@
-"""Shared by commands that write a file of any size in parts: options, resuming, and messages."""
+"""What commands share that write a file of any size in parts: options, resuming, and messages."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _OPTIONS = (
 
 
 def bulk_options(command: _F) -> _F:
-    """The options --restart, --engine, --workers and --ray-address."""
+    """Add the options --restart, --engine, --workers and --ray-address."""
     return _RESTART(ray_options(command))
 
 
 def ray_options(command: _F) -> _F:
-    """The options --engine, --workers and --ray-address."""
+    """Add the options --engine, --workers and --ray-address."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -56,7 +56,7 @@ def check_ray(engine: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def resumable(out: Path) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar. Ctrl-C says how to resume, and exits with 130."""
+    """A context with the function that updates a progress bar. Ctrl-C says how to resume, and exits with 130."""
     try:
         with progress_bar() as tell:
             yield tell
@@ -66,7 +66,7 @@ def resumable(out: Path) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def note(sentences: Sequence[str], before: int = 0) -> None:
-    """Print notes, and how many rows were finished before."""
+    """Print notes, and how many rows (`before`) were finished before."""
     for sentence in sentences:
         click.echo(said(f"note: {sentence}"), err=True)
     if before:

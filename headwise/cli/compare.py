@@ -83,7 +83,7 @@ def compare(
 
 
 def build(target: Target) -> nn.Module:
-    """Make the module, and say so first. Raises TookTooLong if its constructor does not return."""
+    """Make the module, and print first what is made. Raises TookTooLong if its constructor does not return."""
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 

@@ -123,7 +123,7 @@ def doctor(
 
 
 def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:
-    """The content of the file that --json writes."""
+    """The content of the JSON file that --json writes."""
     import headwise
 
     return {
@@ -253,7 +253,7 @@ def _examine_model(
 
 
 def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
-    """Load the model, and make a function that calls it once."""
+    """Load the model. Returns (model, function that calls it once)."""
     file, colon, _ = name.rpartition(":")
     made = bool(colon) and file.endswith(".py")
     if not (made or name.endswith((".keras", ".h5"))):
@@ -264,7 +264,7 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
-    """Load a Keras model from its file, and make a call of it with made-up inputs."""
+    """Load a Keras model from its file. Returns (model, function that calls it with made-up inputs)."""
     from headwise.doctor.targets.keras_backend import begin_backend_of_saved
 
     if not path.is_file():
@@ -280,7 +280,7 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
-    """The model that a function makes, which is a Keras model, or any model with its inputs; and a call of it."""
+    """(model, function that calls it), from a function that returns a Keras model, or any model with its inputs."""
     from torch import nn
 
     from headwise.doctor.targets.keras_backend import begin_backend
@@ -308,7 +308,7 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callable[[], object]]:
-    """Load the model in float32, and make a function that calls it once on these texts."""
+    """Load the model in float32. Returns (model, function that calls it once on these texts)."""
     import torch
 
     from headwise.capture.pretrained import load_pretrained

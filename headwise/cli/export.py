@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _of_formats() -> Iterator[click.Option]:
-    """The options that depend on the installed formats."""
+    """Yield the options that depend on the installed export formats."""
     forms = FORMATS.usable()
     yield click.Option(["--to", "kind"], type=click.Choice(list(FORMATS)), required=True, help="The format to write.")
     precisions = " ".join(f"{form.name}: {', '.join(form.precisions)}." for form in forms)
@@ -167,6 +167,6 @@ def _table(exported: Exported, title: str) -> Group:
 
 
 def _bytes(exported: Exported, graph: GraphFile) -> int:
-    """The size of a graph's file and the weights beside it, or of all files in its folder."""
+    """The bytes of a graph's file and the weights beside it, or of all files in the graph's folder."""
     begins = (f"{graph.file}/", f"{graph.file}.")
     return sum(count for name, count in exported.files.items() if name == graph.file or name.startswith(begins))

@@ -1,4 +1,4 @@
-"""The texts that a command reads, and checks on the file that it will write."""
+"""Reads the texts of a command, and checks the file that it will write."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NamedText:
 
 
 def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
-    """The texts of the command line, then those of the files. `-`, or no argument at all, means standard input.
+    """The texts of the command line, then those of the files. A text `-`, or no argument at all, means standard input.
 
     Raises:
         FileError: a file is missing or not UTF-8.
@@ -52,7 +52,7 @@ def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
 
 
 def read_lines(files: Sequence[Path]) -> Iterator[NamedText]:
-    """Each line of the files that is not empty as a text, one after the other. FileError as in `read_texts`."""
+    """Yield each line of the files that is not empty, as one text. FileError as in `read_texts`."""
     for path in files:
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
@@ -118,7 +118,7 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
 
     Raises:
         FileError: the file cannot be written. The message names `option`.
-        ArgumentError: the file is one of those that are `read`; `what` names these.
+        ArgumentError: the file is one of the files in `read`, which the command reads; `what` names these.
     """
     try:
         if path.exists() and not path.is_file():
@@ -139,7 +139,7 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
 
 @contextlib.contextmanager
 def replaced(path: Path, option: str) -> Iterator[TextIO]:
-    """A text file to write, which replaces an older file when it is complete. FileError names `option`."""
+    """A context with a text file to write; it replaces an older file when it is complete. FileError names `option`."""
     try:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as out:
             yield out
@@ -153,7 +153,7 @@ def reason(error: OSError) -> str:
 
 
 def encoded(named: NamedText, encode: Callable[[str, int | None], Tokens], limit: int | None) -> Tokens:
-    """The tokens of a text; prints which part was cut, and how many tokens the model does not know."""
+    """The tokens of a text. Prints which part of the text was cut, and how many tokens the model does not know."""
     tokens = encode(named.text, limit)
     if tokens.cut:
         tell_cut(named, tokens)
@@ -184,5 +184,5 @@ def tell_unknown(name: str, tokens: Tokens) -> None:
 
 
 def size(count: int) -> str:
-    """A number of bytes in readable units."""
+    """The number of bytes as text, in kB or MB."""
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -1,4 +1,4 @@
-"""`headwise --help`: the commands in groups, in the order in which they are needed, and one to try first."""
+"""`headwise --help`: the commands in groups, in the order in which users need them, and a command to try first."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def summarise(seen: Seen, layers: Sequence[int]) -> list[HeadSummary]:
-    """One summary per head of these layers, given as indices into `seen.layers`. No [Q, K] tensor is built."""
+    """A list with one summary per head of these layers (indices into `seen.layers`). No [Q, K] tensor is built."""
     return [summary for layer in layers for summary in rows_of(seen, seen[layer])]
 
 

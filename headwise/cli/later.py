@@ -1,4 +1,4 @@
-"""Options that depend on other installed packages: found when a command is used, not at `headwise --help`."""
+"""Options that depend on other installed packages: they are found when a command is used, not at `headwise --help`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def later(options: Options) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 class Later(click.Command):
-    """A command whose parameters may be functions that return options, called once."""
+    """A command whose options may be given as functions that return them; each function is called once."""
 
     _given: list[Any]
 

@@ -10,7 +10,7 @@ LayerRange = tuple[int, int]  # first and last, both included
 
 
 def parse_layers(given: str | None) -> list[LayerRange] | None:
-    """`0,2-4` as [(0, 0), (2, 4)]; None = all layers. Raises `ArgumentError`."""
+    """The ranges (first, last) in a text: `0,2-4` is [(0, 0), (2, 4)]; None = all layers. Raises `ArgumentError`."""
     if given is None:
         return None
     ranges = []

@@ -26,7 +26,7 @@ NO_HEAD = (
 
 
 def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
-    """The first prompt of a page: the one given, else an example. ArgumentError for several."""
+    """The first prompt of a page: the given text, else an example. Raises ArgumentError for several texts."""
     if not texts and not files:
         return NamedText("TEXT", PROMPT, PROMPT)
     first, *more = read_texts(texts, files)
@@ -70,7 +70,7 @@ def title_of(model: str) -> str:
 
 
 def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | None) -> Live:
-    """A page of a causal language model by id or folder."""
+    """The page of a causal language model, by its id or folder."""
     from headwise.capture.pretrained import load_pretrained, pieces_of
     from headwise.models.checkpoint import located
     from headwise.viewer.live import LiveModel
@@ -104,7 +104,7 @@ def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | No
 def live_bert(
     bert: Bert, tokenizer: Tokenizer, prompt: NamedText, ranges: Sequence[LayerRange] | None, *, title: str = "BERT"
 ) -> Live:
-    """A page of a BERT, which shows how attention changes and predicts nothing."""
+    """The page of a BERT, which shows how attention changes and predicts no tokens."""
     from headwise.viewer.live import LiveModel
 
     def run(ids: Tensor) -> None:

@@ -19,7 +19,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def load_model(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
-    """The model of --model, or MiniLM; headwise's own BERT where transformers is not installed."""
+    """The model of --model, or MiniLM; where transformers is not installed, headwise's own `Bert`."""
     import torch
 
     from headwise.capture.pretrained import is_available, load_pretrained

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def run_among(texts: Sequence[str], model: str | None) -> Path | None:
-    """The run folder, if the first argument is one; otherwise None.
+    """The path of the run folder, if the first argument is one; otherwise None.
 
     Raises:
-        ArgumentError: --model or a second run folder was given with it, or the first of several texts is a folder
+        ArgumentError: --model or a second run folder was given, too, or the first of several texts is a folder
             but not a run folder.
     """
     if not texts or not _is_run(texts[0]):
@@ -54,7 +54,10 @@ def _is_folder(text: str) -> bool:
 
 
 def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[int], **given: Any) -> list[Input]:
-    """The inputs of a page of some records, each with its name if every input has one. `given`: see `inputs_of`."""
+    """The inputs of a page of some records. They get these names if there is one per input.
+
+    `given`: see `inputs_of`.
+    """
     from headwise.viewer import inputs_of
 
     found = inputs_of(seen[0] if len(seen) == 1 else list(seen), layers=layers, **given)
@@ -66,7 +69,7 @@ def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[
 def look(
     run: Path, inputs: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None
 ) -> tuple[list[Input], str]:
-    """The content of the page for each input, and the Python code that produces it."""
+    """(the inputs of the page, the Python code that produces their records)."""
     from headwise import tasks
 
     task = tasks.load(run)

@@ -9,7 +9,7 @@ from headwise.errors import ArgumentError
 
 
 def parse_mask(given: str, forms: Sequence[str], *, where: str = "") -> tuple[str, list[int]]:
-    """`window:2,0` as its name and numbers, which must be in one of the `forms`. `where` begins the error."""
+    """(name, numbers) in a text such as `window:2,0`, which must have one of the `forms`. `where` begins an error."""
     name, _, numbers = given.partition(":")
     form = next((form for form in forms if form.partition(":")[0] == name), "")
     wanted = form.partition(":")[2].count(",") + 1 if ":" in form else 0

@@ -29,7 +29,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def file_option(flag: str, says: str) -> Callable[[_F], _F]:
-    """An option for a file to write, or - for standard output. The file can be written, or the command ends at once."""
+    """An option for a file to write, or - for standard output. If it cannot be written, the command ends at once."""
 
     def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
         if path is not None and path != STDOUT:
@@ -44,7 +44,7 @@ json_option = file_option("--json", "Write JSON; - is standard output.")
 
 
 def check_served(out: Path | None, port: int | None, *, serve: bool) -> None:
-    """ArgumentError for --out with --serve, or --port without it."""
+    """Raise ArgumentError for --out together with --serve, or for --port without --serve."""
     if serve and out is not None:
         raise ArgumentError(f"--out {out}: --serve writes no page. Leave --out or --serve out")
     if port is not None and not serve:
@@ -52,7 +52,7 @@ def check_served(out: Path | None, port: int | None, *, serve: bool) -> None:
 
 
 def print_report(report: Any) -> None:
-    """Print a rich renderable. If the output is not a terminal: no colours, no blanks at the ends of lines."""
+    """Print an object of rich. If the output is not a terminal: no colours, no blanks at the ends of lines."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -65,7 +65,7 @@ def print_report(report: Any) -> None:
 
 
 def plain_table() -> Table:
-    """A table with a line below its header."""
+    """A new table of rich with a line below its header."""
     from rich import box
     from rich.table import Table
 
@@ -81,7 +81,10 @@ def titled(title: str, table: Table) -> Group:
 
 
 def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
-    """Write an object to a file or to standard output. JSON has no NaN and no infinity: they become null and "inf"."""
+    """Write a JSON object to a file or to standard output.
+
+    NaN and infinity, which JSON lacks, become null and "inf".
+    """
     text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if path == STDOUT:
         click.echo(text, nl=False)
@@ -105,7 +108,10 @@ def _plain(x: Any) -> Any:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on a terminal. Yields a function (done, total, what) to update it; total 0 = unknown."""
+    """A context with a progress bar on a terminal; yields the function (done, total, what) that updates it.
+
+    total 0 = unknown.
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -124,7 +130,7 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
 @contextlib.contextmanager
 def standard_output_kept() -> Iterator[None]:
-    """Inside, send everything that is printed to standard error: by sys.stdout, C libraries and child processes."""
+    """A context in which all that is printed goes to standard error: by sys.stdout, C libraries, child processes."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
             kept = os.dup(1)
@@ -141,7 +147,7 @@ def standard_output_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Say]:
-    """Show the current work on a terminal. Yields a function that sets the text."""
+    """A context that shows the current work on a terminal; yields a function that sets the text."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -8,12 +8,12 @@ from headwise.errors import ArgumentError
 
 
 def parse_place(given: str) -> int | str:
-    """`9` as a number; everything else is the text of a token, which `headwise.text.places` finds."""
+    """A position: `9` is a number; any other text is that of a token, which `headwise.text.places` finds."""
     return int(given) if re.fullmatch(r"-?\d+", given) else given
 
 
 def parse_places(given: str, option: str) -> slice | list[int | str]:
-    """`0:20` as a slice, `3,5,9` and `it,animal` as lists. Raises `ArgumentError`."""
+    """Several positions: `0:20` is a slice, `3,5,9` and `it,animal` are lists. Raises `ArgumentError`."""
     if found := re.fullmatch(r"(\d*):(\d*)", given):
         return slice(*(int(part) if part else None for part in found.groups()))
     parts = [part.strip() for part in given.split(",")]

@@ -106,7 +106,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
 
 
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:
-    """Replace texts of tokens by their positions."""
+    """Replace the texts of tokens among these options by the tokens' positions."""
     from headwise.plot.subject import find_axes
     from headwise.text.places import place_of
 

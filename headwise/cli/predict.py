@@ -143,7 +143,7 @@ def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: P
 
 
 def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Path | None) -> None:
-    """Check that options of chunks come with --file and --out, and options of Ray with --engine ray."""
+    """Check that the options of chunks come with --file and --out, and the options of Ray with --engine ray."""
     for name, flag in _BULK.items():
         if bulk[name] is not None and (file is None or out is None):
             raise ArgumentError(f"{flag}: only predictions from file to file use it. Add --file and --out")
@@ -212,7 +212,7 @@ def _text_of(context: str) -> str:
 
 
 def _of_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
-    """Predict for each file, such as the future of its series."""
+    """The predictions for each file, such as the future of its series."""
     found: list[Row] = []
     for path in paths:
         which = {"file": path} if len(paths) > 1 else {}
@@ -221,7 +221,7 @@ def _of_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
 
 
 def _of_file(task: Task[Any], path: Path) -> list[Row]:
-    """The rows of a file, read whole, with the predictions. Rows that the task cannot use have no prediction."""
+    """The rows of a file that is read whole, with their predictions; a row that the task cannot use has none."""
     from headwise.tasks.bulk.answered import answer, sum_up
     from headwise.tasks.rows.sources import open_table, suffix_of
 

@@ -126,7 +126,7 @@ def _corpus(path: Path | None, dataset: str | None, column: str, lines: bool) ->
 
 
 class _Meter:
-    """Shows the progress of the run: one line on a terminal; in a log, a line each minute."""
+    """Shows the progress of the run: one line on a terminal; in a log, a new line each minute."""
 
     def __init__(self, checkpoint: Path | None) -> None:
         self.checkpoint = checkpoint
@@ -134,7 +134,7 @@ class _Meter:
         self.live = sys.stderr.isatty()
 
     def tell(self, found: Profile) -> None:
-        """Called after each batch."""
+        """Show the progress; called after each batch."""
         now = time.monotonic()
         if self.first < 0:
             if self.checkpoint is not None:  # the checkpoint was accepted
@@ -155,7 +155,7 @@ class _Meter:
 
 
 def _print(found: Profile) -> None:
-    """Print the heads with the highest scores, at most `SHOWN` heads and two of a kind."""
+    """Print the heads with the highest scores: at most `SHOWN` heads, and at most two of a kind."""
     from rich.console import Console
 
     from headwise.cli.heads import print_whole
@@ -175,7 +175,7 @@ def _print(found: Profile) -> None:
 
 
 def striking(found: Profile) -> list[Head]:
-    """The heads with the highest score of their kind, two of a kind at most, in the order of kinds."""
+    """The heads with the highest scores of their kind, at most two of a kind, in the order of kinds."""
     from headwise.profiles import KINDS
 
     chosen: list[Head] = []

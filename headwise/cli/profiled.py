@@ -1,4 +1,4 @@
-"""The content of `headwise view` for a profile: every head as a card, and a page for each."""
+"""The content of `headwise view` for a profile: every head as a card, and a page for each head."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = Path("heads.html")
 
 
 def profile_among(texts: Sequence[str], files: Sequence[Path]) -> Path | None:
-    """The profile among the arguments, if there is one. ArgumentError for anything beside it."""
+    """The path of the profile among the arguments, or None. Raises ArgumentError for anything beside a profile."""
     candidates = [Path(text) for text in texts if text.endswith(".hw")]
     if not candidates:
         return None

@@ -33,7 +33,7 @@ class _Port(click.ParamType):
 
 
 def _ports() -> Iterator[click.Option]:
-    """An option for the port of each protocol over gRPC."""
+    """Yield an option for the port of each protocol over gRPC."""
     for name, protocol in grpc_protocols().items():
         yield click.Option(
             [protocol.option, f"{name}_port"],

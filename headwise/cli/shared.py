@@ -1,4 +1,4 @@
-"""The options that the command and each of its verbs have."""
+"""The options that the command and each of its subcommands have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language of a run of the command: `--lang`, before or after the subcommand, or else the system's language.
+"""The language in which the command speaks: that of `--lang`, before or after the subcommand, else the system's.
 
 Help is translated where click writes it: a `HelpFormatter` that looks up each paragraph and each option.
 """
@@ -35,7 +35,7 @@ OPTION = "--lang"
 
 
 def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """The arguments without --lang, at any place before a --, and the language that it names.
+    """(the arguments without --lang, the language that --lang names or None); --lang may stand anywhere before a `--`.
 
     Raises click.UsageError for a language that headwise does not speak.
     """
@@ -55,7 +55,7 @@ def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 @contextlib.contextmanager
 def speaking(asked: str | None) -> Iterator[None]:
-    """Inside, the command and its help speak this language, or the system's language."""
+    """A context in which the command and its help speak this language; None = the system's language."""
     usual = click.Context.formatter_class
     language.speak(asked or language.of_the_system(os.environ), asked=asked is not None)
     given = os.environ.get(language.VARIABLE, "")

@@ -1,4 +1,4 @@
-"""The options of a task as command-line options and as YAML, made from their dataclass. Imports nothing heavy."""
+"""Makes command-line options and YAML of a task's options, from their dataclass. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDTH = 100  # characters per line of YAML
 
 
 def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]], list[dataclasses.Field[Any]]]:
-    """The fields of a task in two lists: its own options (most derived class first), and the options of all tasks."""
+    """(the task's own options, most derived class first; the options of all tasks), each a list of fields."""
     by_name = {field.name: field for field in dataclasses.fields(options)}
     common = [field.name for field in dataclasses.fields(TrainOptions)]
     own: dict[str, None] = {}
@@ -34,7 +34,10 @@ def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]],
 
 
 def click_options(options: type[TrainOptions]) -> list[click.Option]:
-    """One click option per field. The default, for "not given", is None, or () if the option can be repeated."""
+    """A list with one click option per field.
+
+    Its default is None, or () if it can be repeated: that means "not given".
+    """
     kinds = get_type_hints(options)
     return [_click_option(field, kinds[field.name]) for part in in_order(options) for field in part]
 
@@ -72,13 +75,13 @@ def _shown(field: dataclasses.Field[Any]) -> str:
 
 
 def given_among(options: type[TrainOptions], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given on the command line."""
+    """Name -> value of the options that were given on the command line."""
     names = [field.name for field in dataclasses.fields(options)]
     return {name: parameters[name] for name in names if parameters[name] is not None and parameters[name] != ()}
 
 
 def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str, Any]:
-    """The options in a YAML file: names and values, or the config.yaml of a run folder, with them under `options`.
+    """Name -> value of the options in a YAML file, which may be a run folder's config.yaml with them under `options`.
 
     Raises:
         FileError: the file cannot be read, or is not YAML.
@@ -111,7 +114,7 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
 
 
 def _as_kind(value: Any, kind: Any) -> Any:
-    """A value in the type of its field: YAML reads `precision: 32` and `text: 1` as numbers, but 1e-3 as text."""
+    """A value converted to its field's type: YAML reads `precision: 32` and `text: 1` as numbers, 1e-3 as text."""
     if isinstance(value, int) and not isinstance(value, bool) and _is_text(kind):
         return str(value)
     if isinstance(value, str) and kind is float:

@@ -30,7 +30,7 @@ _LAUNCHED = {"TORCHELASTIC_RUN_ID", "SLURM_NTASKS"}  # variables of torchrun and
 
 
 class _Tasks(click.Group):
-    """Creates its commands only when they are requested, so `headwise --help` imports no task options."""
+    """A group that creates its commands only when they are requested, so `headwise --help` imports no task options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return kinds.names()
@@ -90,7 +90,10 @@ class _TrainTask(click.Command):
 
 
 def _described(flag: str, options: Iterable[click.Option]) -> str | None:
-    """The option whose help has the words of this flag: --lr for --learning-rate. Of several, the shortest help."""
+    """The option whose help has the words of this flag: --lr for --learning-rate.
+
+    Of several, that of the shortest help.
+    """
     words = re.findall(r"\w+", flag.lower())
     found = [
         each
@@ -174,7 +177,7 @@ def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | No
 
 
 def _data_of(folder: Path) -> str:
-    """The training data of a run folder, so that --resume does not need it again."""
+    """The name of the training data of a run folder, so that --resume does not need it again."""
     from headwise.tasks.training.run import read_config
 
     name: str = read_config(folder)["data"]["training"]["name"]

@@ -1,4 +1,4 @@
-"""`headwise view`: a page or a server that shows all heads of a model on a text, of a trained task, or of records."""
+"""`headwise view`: a page or a server that shows all heads: of a model on a text, of a trained task, or in records."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> N
 
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
-    """The files of records among the arguments, each once. If there is one, ArgumentError for any other input."""
+    """The files of records among the arguments, each once. If there are any, any other input raises ArgumentError."""
     records = [Path(text) for text in texts if is_records(text)]
     if not records:
         return []
@@ -171,7 +171,7 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
 
 
 def is_records(text: str) -> bool:
-    """Whether an argument names a file of records, or a folder with the parts of one."""
+    """Whether an argument names a file of records, or a folder with the parts of such a file."""
     return text.endswith(RECORDS) or (os.path.isdir(text) and any(Path(text).glob(f"*-of-*{RECORDS}")))
 
 
@@ -183,7 +183,7 @@ def _check_images(texts: Sequence[str], files: Sequence[Path], model: str | None
 
 
 def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
-    """The content of files of records."""
+    """The content of the page for files of records."""
     from headwise.records.storage import load
     from headwise.viewer import inputs_of
 
@@ -211,7 +211,7 @@ def _read(
     *,
     live: bool,
 ) -> _Found:
-    """The attention of a model on each text or image."""
+    """The content of the page: the attention of a model on each text or image."""
     if model and images:
         inputs, print_tables = view_images(images, model, ranges, say)
         return _Found(inputs, " · ".join(path.name for path in images), None, print_tables)
@@ -224,7 +224,7 @@ def _read(
 def _read_by_bert(
     named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say, *, live: bool
 ) -> _Found:
-    """The attention of headwise's own BERT on each text. `live`: also the model, if a single text fits."""
+    """The attention of headwise's own BERT on each text. `live`: also return the model, if there is a single text."""
     from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
@@ -266,7 +266,7 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
 
 
 def _counts(inputs: Sequence[Input]) -> str:
-    """The counts of inputs, layers and tokens, printed after the size of the page."""
+    """The numbers of inputs, layers and tokens as text, which is printed after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
     several = said(f"{len(inputs)} inputs, ") if len(inputs) > 1 else ""

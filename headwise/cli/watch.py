@@ -130,7 +130,7 @@ def _print_statistics(
     dtype: str,
     chunk: int,
 ) -> None:
-    """Read one text after the other, and print the summary of all."""
+    """Read one text after the other, and print the summary over all texts."""
     from headwise.capture.context import watch
     from headwise.records.summary import RunningSummary
 

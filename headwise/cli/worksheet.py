@@ -124,7 +124,7 @@ def worksheet(
 
 
 def _of_records(path: Path, asked: dict[str, Any]) -> Worksheet:
-    """The worksheet of one weight of the records in a file."""
+    """The worksheet of one weight in a file of records."""
     from headwise.records.storage import load
     from headwise.worksheet import of_weight
 
@@ -173,7 +173,7 @@ def _of_model(model: str, text: str, mask: Mask | None) -> Worksheet:
 
 
 def _parse_mask(given: str, kind: str) -> Mask | None:
-    """Parse `window:2,0` as a mask. Raises ArgumentError."""
+    """Parse `window:2,0` and the like as a mask. Raises ArgumentError."""
     allowed = [form for form, kinds in _MASKS.items() if kind in kinds]
     name, values = parse_mask(given, allowed, where=f"with --kind {kind} ")
     if name == "none":

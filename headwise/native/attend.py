@@ -1,4 +1,7 @@
-"""A call by the native kernels: forward, gradients and statistics. Only this module knows the layout of the header."""
+"""Attention by the native kernels: forward, gradients, statistics.
+
+Only this module knows the layout of `headwise.h`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ _NONE = (0, 0, 0, 0, 0)
 
 
 def refuse(call: Scores) -> str | None:
-    """Why the native kernels cannot compute a call; None if they can."""
+    """Why the native kernels cannot compute a call: a phrase for a message; None if they can."""
     if not call.q.is_cpu:
         return f"they run on the CPU (the call is on {call.q.device})"
     if call.q.dtype not in DTYPES:
@@ -74,18 +77,18 @@ def refuse(call: Scores) -> str | None:
 
 
 def is_few(call: Scores) -> bool:
-    """Whether the queries are so few that keys and values are read where they are, and not packed; src/decode.hpp."""
+    """Whether a call has so few queries that keys and values are read in place, not packed first: src/decode.hpp."""
     tiles = call.k.dtype == torch.bfloat16 and instruction_set() == "amx"
     return call.heads_per_key_head * call.shape[2] <= (FEW // 4 if tiles else FEW)
 
 
 def watcher(call: Scores) -> str | None:
-    """The name of what follows torch's operators and would miss a call by the native kernels; None without any."""
+    """The part of torch that records operators and would miss a native call, such as "torch.func"; None = no part."""
     return watching(call.q, call.k, getattr(call, "v", call.q), *call.option_tensors().values())
 
 
 def watching(*given: Tensor) -> str | None:
-    """The name of what follows torch's operators on these tensors and would miss a native one; None without any."""
+    """As `watcher`: the part of torch that records the operators on these tensors, and would miss a native kernel."""
     if _is_tracing():
         return "torch.jit.trace"
     if _are_functorch_transforms_active():
@@ -101,14 +104,14 @@ def watching(*given: Tensor) -> str | None:
 
 
 def forward(call: Scores, out: Tensor | None, *, sight: Sight | None = None, seed: int = 0, **answers: Tensor) -> bool:
-    """Compute a call. Returns whether all its outputs are finite.
+    """Compute a call, and write the results. Returns whether all numbers of the output are finite.
 
     Args:
-        call: with values, if there is an `out`; one that `refuse` does not refuse.
-        out: [B, H, Q, E], written; None = only the answers.
-        sight: the allowed blocks of its mask; None = taken from the mask.
+        call: a call that `refuse` does not refuse; with values (an `AttentionCall`) if there is an `out`.
+        out: the output [B, H, Q, E], which is written here; None = only `answers`.
+        sight: the allowed blocks of the call's mask (`sight_of`); None = found from the mask.
         seed: the seed of the dropout.
-        answers: contiguous tensors to write to: statistics in `ANSWERS` that are in `BESIDE`. See headwise.h.
+        answers: name -> contiguous tensor to write to, for statistics in both `ANSWERS` and `BESIDE`. See headwise.h.
     """
     odd = torch.zeros(1, dtype=torch.int64, device="cpu")
     _call("hw_attention_forward", call, out, {**answers, "odd": odd}, sight=sight, seed=seed)
@@ -128,9 +131,10 @@ def backward(
     with_slopes: bool = False,
     with_sinks: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of q, k and v, and of bias, slopes and sinks if they are requested, else None.
+    """(dq, dk, dv, d_bias, d_slopes, d_sinks); the last three are None unless `with_…` requests them.
 
-    They are computed from the results of `forward`, from its `sight`, and from the gradient of the output, `d_out`.
+    They are computed from the results of `forward`, from its `sight` and `seed`, and from the output's gradient
+    `d_out`.
     """
     dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, call.v))
     d_bias = call.q.new_zeros(call.shape, dtype=torch.float32) if with_bias else None
@@ -150,14 +154,14 @@ def backward(
 def look(
     call: Scores, names: Collection[str], options: Mapping[str, Any], out: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Statistics of the weights of a call, before dropout: the `names` among `ANSWERS`.
+    """Name -> tensor of these statistics of a call's weights, before dropout.
 
     Args:
-        call: one that `refuse` does not refuse.
+        call: a call that `refuse` does not refuse.
         names: keys of `ANSWERS`; top_weights and top_keys go together.
         options: `share` of the weight for needed; `top`, at most 64; `size` (h, w) of the pictures; `offsets`, a
             sequence; `keys`, int64 [B|1, H|1, n], -1 = none.
-        out: [B, H, Q, E], written in the same pass as the names of `BESIDE`; None = without the output.
+        out: the output [B, H, Q, E], written in the same pass as statistics in `BESIDE`; None = do not compute it.
     """
     batch, heads, q_len, k_len = call.shape
     sizes = {"B": batch, "H": heads, "Q": q_len, "K": k_len, "T": options.get("top", 0)}
@@ -226,7 +230,7 @@ def _call(
 
 
 def called(function: str, given: bytes) -> None:
-    """Call a function of the library. Raises ArgumentError if the function refuses the call."""
+    """Call a function of the library with these bytes. Raises ArgumentError if the function refuses the call."""
     loaded = the_library()
     code = getattr(loaded, function)(given)
     if code:
@@ -235,7 +239,7 @@ def called(function: str, given: bytes) -> None:
 
 @functools.cache
 def the_library() -> CDLL:
-    """The library, which must exist, with the threads of torch."""
+    """The loaded library, which must exist, set to as many threads as torch."""
     loaded = library()
     assert loaded is not None
     share_threads(Path(torch.__file__).parent)

@@ -48,7 +48,7 @@ def is_current(path: Path = FOLDER / NAME) -> bool:
 
 
 def interface() -> int:
-    """A number for the contents of headwise.h, stored in the library: with another header it would misread calls."""
+    """A checksum of headwise.h, which the library also has: a library of another header would misread calls."""
     return zlib.crc32((FOLDER / "headwise.h").read_bytes())
 
 
@@ -57,7 +57,10 @@ class BuildError(RuntimeError):
 
 
 def compiler() -> list[str]:
-    """The command of CXX, or the first of c++, g++ and clang++. Raises BuildError if there is none."""
+    """The command of the environment variable CXX, or the first of c++, g++ and clang++, as a list of words.
+
+    Raises BuildError if there is none.
+    """
     architectures = shlex.split(os.environ.get("ARCHFLAGS", ""))  # on macOS: "-arch arm64"
     if asked := os.environ.get("CXX"):
         return shlex.split(asked) + architectures
@@ -68,7 +71,7 @@ def compiler() -> list[str]:
 
 
 def target() -> tuple[str, str]:
-    """The processor and the system that the compiler compiles for: ("x86_64", "linux-gnu"). Raises BuildError."""
+    """(processor, system) for which the compiler compiles: ("x86_64", "linux-gnu"). Raises BuildError."""
     processor, _, system = _run([*compiler(), "-dumpmachine"]).strip().partition("-")
     return processor, system
 
@@ -78,7 +81,7 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
 
     Args:
         to: the file to write.
-        only: only these instruction sets; () = all that the compiler knows for its processor.
+        only: the instruction sets to compile; () = all that the compiler knows for its processor.
         extra: further flags, such as -fsanitize=address.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Runs one step of a decoder's layers, with packed weights, by the native kernels; src/decoder.hpp.
+"""Runs one step of a decoder's layers, with packed weights (`linear.pack`), by the native kernels; src/decoder.hpp.
 
 Only this module knows the layout of hw_decoder. Dimension letters: N texts, w hypotheses of each, T = N · w tokens,
-M model, L layers, S slots, K source tokens, V vocabulary.
+M model, L layers, S slots (one per token of a text), K source tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _DECODER = struct.Struct("=12q2dQ2Q2q2Q2Q2qQ2Qq2Qd4Q3Q")
 
 
 class Read(NamedTuple):
-    """The state that earlier steps have left.
+    """The state of the texts after earlier steps.
 
     Args:
-        keys, values: [L, room, S, w, M], float32 and contiguous; a step writes the slot of its token.
-        past: [N, w, S], int64 and contiguous: which hypothesis of the text wrote each slot of the past of each
-            hypothesis.
+        keys, values: [L, room, S, w, M], float32 and contiguous, `room` ≥ N; a step writes the slot of its token.
+        past: [N, w, S], int64 and contiguous: for each hypothesis, which hypothesis of the text wrote each slot of its
+            past.
         places: [N], int64: the slot of the current token.
     """
 
@@ -38,7 +38,7 @@ class Read(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Keys and values [L, room, K, M] of the sources, float32 and contiguous; and the tokens of each, int64 [N]."""
+    """Keys and values [L, room, K, M] of the sources, float32 and contiguous; their numbers of tokens, int64 [N]."""
 
     keys: Tensor
     values: Tensor
@@ -46,17 +46,17 @@ class Source(NamedTuple):
 
 
 class Decoder:
-    """Layers with packed weights and with norms before their branches, and the table of the logits.
+    """A decoder's layers, with packed weights and norms before their branches, and the output embeddings.
 
     Args:
-        layers: at least one.
+        layers: a list of at least one layer.
         num_heads: H, the same for queries, keys and values.
         activation: one of `ACTIVATIONS`.
-        scale, cross_scale: the factors on q kᵀ.
+        scale, cross_scale: the factors on q kᵀ in self-attention and in cross-attention.
         norm: the norm after the layers.
-        vocabulary: the packed table of the logits.
+        vocabulary: the packed output embeddings, which turn hidden states into logits.
         rms: whether the norms are RMSNorm.
-        frequencies: as for `Turns`.
+        frequencies: as for `linear.Turns`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Decoder:
         self._turns = Turns(frequencies)
 
     def logits(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
-        """The logits [T, V] of the tokens after these tokens.
+        """Read one more token in each hypothesis; returns the logits [T, V] of the tokens that follow.
 
         Args:
             x_TM: the input of the first layer, float32.
@@ -94,7 +94,7 @@ class Decoder:
         return out
 
     def hidden(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
-        """The hidden states [T, M] of these tokens. Arguments as for `logits`."""
+        """Read one more token in each hypothesis; returns the hidden states [T, M]. Arguments as for `logits`."""
         out = torch.empty(len(x_TM), self.dim)
         self._step(x_TM, read, source, hidden=out)
         return out

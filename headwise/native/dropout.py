@@ -16,7 +16,7 @@ _LAYOUT = struct.Struct("=4qdq2Q")
 
 
 def refuse(x: Tensor) -> str | None:
-    """Why the native kernels cannot drop numbers of x; None if they can."""
+    """Why the native kernels cannot apply dropout to x: a phrase for a message; None if they can."""
     if x.device.type != "cpu":
         return f"they run on the CPU (x is on {x.device})"
     if x.dtype not in DTYPES:
@@ -35,7 +35,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     TorchFunctionMode sees the call, with the name and the arguments of `torch.nn.functional.dropout`.
 
     Args:
-        x: one that `refuse` does not refuse.
+        x: a tensor that `refuse` does not refuse.
         p: the probability with which a number is dropped: from 0 to 1.
         training: False = nothing is dropped.
     """
@@ -49,7 +49,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """The derivative is the same function with the same seed."""
+    """Dropout for autograd: its derivative is the same function, with the same seed, of the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""The compiled library: whether it exists, which instruction set it uses, and its functions by ctypes.
+"""Loads the compiled library: whether it exists, which instruction set it uses, and its functions by ctypes.
 
-It uses ctypes, not an extension module, so that one library fits every version of Python and torch. A call, which
-passes one pointer, takes two microseconds. It releases the GIL.
+It uses ctypes, not an extension module, so that one library fits every version of Python and torch. Calling a function,
+with one pointer as argument, takes two microseconds and releases the GIL.
 
 torch is not imported here: `headwise --version` asks which instruction set is used.
 """
@@ -52,7 +52,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
 
 
 def library() -> ctypes.CDLL | None:
-    """The library, on the instruction set of HEADWISE_NATIVE or the machine's best; None if there is none.
+    """The library, set to the instruction set of HEADWISE_NATIVE or to the machine's best; None if there is no library.
 
     Raises:
         ArgumentError: HEADWISE_NATIVE names an instruction set that this machine lacks.
@@ -68,8 +68,8 @@ def missing() -> str | None:
 def share_threads(folder: Path) -> None:
     """Let the library use the threads of the OpenMP runtime that torch has loaded from this folder, if there is one.
 
-    After an operation of torch torch's threads stay awake for some milliseconds, in case there is more work. Threads
-    beside them would get half of each core. On Linux only: elsewhere, after a fork, and with HEADWISE_THREADS=own the
+    After an operation of torch, torch's threads stay awake for some milliseconds, in case there is more work. Other
+    threads would get only half of each core. On Linux only: elsewhere, after a fork, and with HEADWISE_THREADS=own the
     library uses its own threads.
     """
     loaded, maps = library(), Path("/proc/self/maps")
@@ -84,7 +84,7 @@ def share_threads(folder: Path) -> None:
 
 
 def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
-    """The instruction sets that this machine has, from the plainest; [] without the library."""
+    """The names of the instruction sets that this machine has, from the plainest; [] without the library."""
     loaded = loaded or library()
     return [] if loaded is None else [name for which, name in enumerate(_names(loaded)) if loaded.hw_isa_here(which)]
 
@@ -98,7 +98,7 @@ def _names(loaded: ctypes.CDLL) -> list[str]:
 
 
 def instruction_set() -> str | None:
-    """The instruction set in use; None without the library."""
+    """The name of the instruction set in use; None without the library."""
     loaded = library()
     return None if loaded is None else loaded.hw_isa_name(loaded.hw_isa_used()).decode()
 

@@ -1,4 +1,4 @@
-"""Linear layers with packed weights by the native kernels, alone and as the layers of an encoder; src/linear.hpp.
+"""Native linear layers with packed weights (in the order in which products read them), and encoders; src/linear.hpp.
 
 Only this module knows the layout of hw_linear, hw_encoder and hw_layer. Dimension letters: T tokens, M model.
 """
@@ -47,7 +47,7 @@ class Weights:
     offset: Tensor | None = None
 
     def fields(self) -> tuple[int, ...]:
-        """The fields of hw_weights."""
+        """The fields of the C struct hw_weights: pointers, 0 = none."""
         return tuple(0 if x is None else x.data_ptr() for x in (self.data, self.bias, self.scale, self.offset))
 
 
@@ -60,7 +60,7 @@ class Norm:
     eps: float
 
     def fields(self) -> tuple[Any, ...]:
-        """The fields of hw_norm."""
+        """The fields of the C struct hw_norm."""
         return (self.weight.data_ptr(), self.bias.data_ptr(), self.eps)
 
 
@@ -74,14 +74,17 @@ class Embeddings:
     norm: Norm
 
     def fields(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor) -> tuple[Any, ...]:
-        """The fields of hw_embeddings."""
+        """The fields of the C struct hw_embeddings, for these tokens."""
         tensors = (ids_T, types_T, places_T, self.word, self.type, self.position)
         return (*(x.data_ptr() for x in tensors), *self.norm.fields())
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The parts of a layer. None = the layer does not have this part, which an encoder's layer never has."""
+    """The weights and norms of a layer.
+
+    None = the layer does not have this part; some parts only a decoder's layer has.
+    """
 
     qkv: Weights
     out: Weights
@@ -95,7 +98,7 @@ class Layer:
     cross_norm: Norm | None = None
 
     def packed(self) -> bytes:
-        """The bytes of hw_layer."""
+        """The bytes of the C struct hw_layer."""
         weights = (self.qkv, self.out, self.up, self.down, self.cross_q, self.cross_out, self.gate)
         norms = (self.attention_norm, self.mlp_norm, self.cross_norm)
         fields = [field for x in weights for field in (_NO_WEIGHTS if x is None else x.fields())]
@@ -104,12 +107,12 @@ class Layer:
 
 @torch.no_grad()
 def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -> Weights:
-    """The weights of a linear layer, packed.
+    """Pack the weights of a linear layer: put them in the order in which products read them.
 
-    int8 is symmetric, with a scale for each output: the largest weight of an output becomes 127.
+    int8 is symmetric, with a scale for each output: the largest absolute weight of an output becomes 127.
 
     Args:
-        weight: [N, K], a float dtype.
+        weight: [N, K], N outputs and K inputs, of a float dtype.
         bias: [N]; None = 0.
         dtype: the dtype of the products.
     """
@@ -148,13 +151,13 @@ def linear(
     residual: Tensor | None = None,
     norm: Norm | None = None,
 ) -> Tensor:
-    """act(x Wᵀ + b), or LayerNorm(residual + x Wᵀ + b): float32 [T, N]. No gradients.
+    """Compute act(x Wᵀ + b), or LayerNorm(residual + x Wᵀ + b): float32 [T, N], without gradients.
 
     Args:
         x: [T, K]. With int8 weights each row becomes int8 with its own scale.
         weights: the result of `pack`.
         activation: one of `ACTIVATIONS`.
-        residual, norm: [T, N] and a LayerNorm over N, together.
+        residual, norm: [T, N] and a LayerNorm over N; give both or neither.
 
     Raises:
         ShapeError: sizes that do not fit the weights.
@@ -177,18 +180,18 @@ def linear(
 
 
 class Angles(NamedTuple):
-    """cos and sin [positions, n] of rotary positions. They are never changed, because a running call may read them."""
+    """cos and sin [positions, n] of rotary positions. Never change these tensors: a running kernel may read them."""
 
     cos: Tensor
     sin: Tensor
 
     def fields(self) -> tuple[int, int, int, int]:
-        """cos, sin, the number of positions, and n."""
+        """(cos pointer, sin pointer, number of positions, n), for a C struct."""
         return (self.cos.data_ptr(), self.sin.data_ptr(), *self.cos.shape)
 
 
 class Turns:
-    """Angles of rotary positions: dimensions i and i + n of a head at position p are turned by p · frequencies[i].
+    """The angles of rotary positions: dimensions i and i + n of a head at position p are turned by p · frequencies[i].
 
     Args:
         frequencies: [n], radians per position; None = nothing is turned.
@@ -199,9 +202,9 @@ class Turns:
         self._angles = Angles(torch.empty(0, 0), torch.empty(0, 0))
 
     def angles(self, positions: int) -> Angles:
-        """The angles of at least so many positions. Keep them alive until the call that reads them is over.
+        """The angles of at least `positions` positions. Keep them alive until the kernel that reads them is done.
 
-        They are replaced here when a longer text comes, maybe in another thread.
+        This object replaces them when a longer text comes, maybe in another thread.
         """
         angles = self._angles
         if self._frequencies is not None and len(angles.cos) < positions:
@@ -215,12 +218,13 @@ class Encoder:
     """The layers of an encoder with packed weights.
 
     Args:
-        layers: at least one.
+        layers: a list of at least one layer.
         num_heads: H, the same for queries, keys and values.
         activation: one of `ACTIVATIONS`.
         scale: the factor on q kᵀ.
         embeddings: the tables for `embed`.
-        last: the norm after layers with norms before the branches; None = norms are after the branches, as in BERT.
+        last: the final norm, if layers have their norms before the branches; None = norms are after the branches, as in
+            BERT.
         frequencies: as for `Turns`, for float32 weights; None = without rotary positions.
     """
 
@@ -246,7 +250,7 @@ class Encoder:
         self._last = None if last is None else ctypes.create_string_buffer(_NORM.pack(*last.fields()), _NORM.size)
 
     def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None) -> Tensor:
-        """The hidden states [T, M] of concatenated texts, in place.
+        """Compute the hidden states [T, M] of concatenated texts; they overwrite `x_TM`.
 
         Args:
             x_TM: [T, M], float32 and contiguous: the input of the first layer.

@@ -1,4 +1,4 @@
-"""A mask for the native kernels: a band by its two limits, any other mask as blocks of 64 × 64 with their bits."""
+"""Turns a mask into the form of the native kernels: a band as two limits, any other mask as bits of 64 × 64 blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL, BAND, BLOCKS = range(3)  # as in headwise.h
 
 
 class RunList(NamedTuple):
-    """Runs of blocks of 64 × 64 in which a mask allows something; the runs of a tile of 64 queries are together."""
+    """Runs of 64 × 64 blocks in which a mask allows some pair; the runs of a tile (64 queries) are neighbours."""
 
     matrix: NDArray[np.int64]  # [B|1, H|1]: the first tile of each matrix
     tiles: NDArray[np.int64]  # [tiles + 1]: where the runs of each tile begin
@@ -29,7 +29,7 @@ class RunList(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """The values of the header's fields for the mask; `cells` is the number of computed cells per example and head."""
+    """The mask fields of `headwise.h`; `cells`: the number of computed pairs (query, key) per example and head."""
 
     kind: int
     cells: int
@@ -39,7 +39,7 @@ class Sight(NamedTuple):
 
 
 def sight_of(mask: Mask | None, q_len: int, k_len: int) -> Sight:
-    """The aligned mask for calls of these lengths; remembered with the mask."""
+    """The form of an aligned mask for calls of these lengths; it is remembered with the mask."""
     if mask is None:
         return Sight(ALL, q_len * k_len)
     return mask.remember(("native", q_len, k_len), lambda mask: _sight(mask, q_len, k_len))
@@ -76,7 +76,7 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
 def _words(
     mask: Mask, q_len: int, k_len: int, found: BlockRuns, row: NDArray[np.int64], col: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The words of the blocks of a mask [patterns, 64], one word per query, and the number of each block's pattern.
+    """(patterns [patterns, 64] of 64-bit words, one word per query; the number of each block's pattern).
 
     Many blocks are equal, such as those on the diagonal: a pattern is evaluated in one of its blocks.
     """

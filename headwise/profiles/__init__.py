@@ -1,4 +1,4 @@
-"""Profiles of every head of a model over a data set: `profile(model, texts)`, and `headwise profile`.
+"""Profiles (statistics of every head of a model over a data set): `profile(model, texts)`, and `headwise profile`.
 
 from headwise.capture.pretrained import load_pretrained
 from headwise.profiles import corpus, profile

@@ -1,4 +1,4 @@
-"""The numbers that are counted for each query of a head, and the bins of their histograms: fixed, to save memory."""
+"""The measures (numbers for each query of a head), and the bins of their histograms, which are fixed to save memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ OFFSETS = ("farther left", *(f"{d:+d}" if d else "0" for d in range(-NEAR, NEAR 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each query, and the bins of its histogram.
+    """A number that is computed for each query of a head, and the bins of its histogram.
 
-    `log`: bins of equal width in log2(1 + x), for counts of tokens; else in x. The last bin also has all larger values.
+    `log`: the bins have equal width in log2(1 + x), for counts of tokens; else in x. The last bin also counts all
+    larger values.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Measure:
         return math.log2(1 + length) if self.log else 1.0
 
     def edges(self, length: int) -> list[float]:
-        """The BINS + 1 edges, in the unit of the measure."""
+        """The BINS + 1 edges of the bins, in the unit of the measure."""
         step = self.top(length) / BINS
         return [2 ** (i * step) - 1 if self.log else i * step for i in range(BINS + 1)]
 

@@ -1,4 +1,4 @@
-"""The scores of patterns on a random block that is repeated, for the model of a profile."""
+"""The scores of head patterns (such as induction) on a repeated block of random tokens, for the model of a profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK, BLOCKS = 25, 8  # the length of the repeated random block, and the number
 
 
 def block_scores(model: Pretrained, only: Sequence[int | str] | None) -> dict[str, Any]:
-    """`pattern_scores` of a random block that is repeated; {} for a model that cannot read one."""
+    """Name -> `pattern_scores` [L, H] on a repeated block of random tokens; {} for a model that cannot read it."""
     known = vocabulary_size(model.model)
     tokens = model.encode("a", None)
     special = {each for each, named in zip(tokens.ids, tokens.special, strict=True) if named}

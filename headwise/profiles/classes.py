@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
 
 
 def classes_of(tokens: Tokens) -> list[int]:
-    """The code of the class of each token.
+    """The number of each token's class.
 
     A special token is "start" at the first position, as [CLS] is, and "separator" elsewhere. A token is a "word piece"
     if it continues the word of the previous token.

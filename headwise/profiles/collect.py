@@ -48,11 +48,11 @@ def profile(
             tokenizer.encode)` of a model that takes ids and `attention_mask=`.
         texts: any iterable of strings, read once; `headwise.profiles.corpus` has files and data sets. A text of more
             than 50,000 characters counts as several.
-        name: the name of the corpus. Default: that of a `Corpus`, or "texts".
-        length: a longer text is cut into windows of at most so many tokens, special ones included.
+        name: the name of the corpus. Default: the name of a `Corpus`, or "texts".
+        length: a longer text is cut into windows of at most this many tokens, special tokens included.
         batch: the number of tokens that the model reads at once, with padding.
         kept: the number of examples for each head.
-        max_tokens: stop after the first pool of batches that reaches so many tokens. Default: the whole corpus.
+        max_tokens: stop after the first pool of batches that reaches this number of tokens. Default: the whole corpus.
         only: the attention modules, as for `headwise.watch(only=)`. Default: all.
         out: the file to write. Until it is complete, checkpoints are written beside it (`partial(out)`), from which the
             same call goes on after an interruption: with the same result, to the last bit on one thread.
@@ -62,11 +62,11 @@ def profile(
         workers: with Ray: the number of processes, each of which holds the model.
         address: with Ray: the address of a cluster, as for `ray_engine.connected`.
         load: with Ray: the function that a worker calls for the model, such as `partial(load_pretrained, name)`.
-            Default: the model is sent to each.
+            Default: the model is sent to each worker.
         tell: called with the profile so far after each batch.
 
     Returns:
-        Profile, complete.
+        The complete profile.
 
     Raises:
         ArgumentError: an argument is out of range, there is no text with a token in the corpus, or the checkpoint
@@ -127,14 +127,14 @@ def profile(
 
 
 def _measured_here(reading: Reading, found: Profile, model: Pretrained) -> Generator[tuple[Read, list[LayerSums]]]:
-    """Each batch, with the sums of every layer over it."""
+    """Yield each batch, with the sums of every layer over the batch."""
     only, kept, length = (found.options[name] for name in ("only", "kept", "length"))
     for read in reading:
         yield read, measured(model, read.windows, only, kept, length) if read.windows else []
 
 
 def _add(found: Profile, windows: Sequence[Window], layers: Sequence[LayerSums]) -> None:
-    """Add the sums of every head over a batch."""
+    """Add the sums of every head over a batch to the profile."""
     if not found.layers:
         found.layers = [LayerSums(more.name, more.heads, more.kept) for more in layers]
     expected, names = ([sums.name for sums in some] for some in (found.layers, layers))

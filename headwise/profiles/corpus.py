@@ -1,4 +1,4 @@
-"""The texts of a corpus, one after the other: of a text file, a table or a data set. They are never all in memory."""
+"""Yields the texts of a text file, a table or a data set, one after the other; they are never all in memory."""
 
 from __future__ import annotations
 

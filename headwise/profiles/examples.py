@@ -1,4 +1,4 @@
-"""Examples that are typical of a head: the rows with the most surprising weight, in a list of bounded size."""
+"""Examples that are typical of a head: the queries with the most surprising weight, in a list of bounded size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT = 8  #: the number of examples for each head
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a text that the model read at once."""
+    """A part of a text that the model read in one pass."""
 
     text: int  # the number of the text in the corpus, from 0
     start: int  # the first character of the window in that text
@@ -22,7 +22,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Example:
-    """One query of a window, and the attention of the head from it.
+    """One query of a window, and the weights with which the head attends from it.
 
     `score` is A log(A n): the part of its largest weight A on another token of the text in the divergence of its row
     from attention that is spread evenly over the n keys that it may see, in nats.
@@ -36,7 +36,7 @@ class Example:
 
     @property
     def pair(self) -> tuple[int, int]:
-        """The ids of the two tokens."""
+        """The ids of the query token and of the key token."""
         ids = self.window.tokens.ids
         return ids[self.query], ids[self.key]
 
@@ -50,7 +50,7 @@ class Example:
 class TopExamples:
     """The `kept` best examples of one head, each with another pair of tokens, so that a list shows more than one habit.
 
-    The list does not depend on the order of arrival: a dropped example has `kept` better ones of other pairs before it.
+    The list does not depend on the order of `add`: for a dropped example, `kept` better examples of other pairs exist.
     """
 
     kept: int = KEPT
@@ -73,7 +73,7 @@ class TopExamples:
 
 
 def distinct(lists: Sequence[TopExamples]) -> list[Window]:
-    """The windows of these examples, each once."""
+    """The windows of all examples in these lists, each once."""
     found: dict[tuple[int, int], Window] = {}
     for each in lists:
         for example in each.examples:

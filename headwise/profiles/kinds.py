@@ -1,4 +1,4 @@
-"""The kind of a head, in a word, by a rule over its means, so that a list of heads can be sorted and filtered."""
+"""The kind of a head (one word), found by rules from its means, so that a list of heads can be sorted and filtered."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ KINDS = {
 def kind_of(
     shares: Mapping[str, float], even_punctuation: float, special: float, relative_entropy: float
 ) -> tuple[str, float]:
-    """The kind of a head, and the share or number that decided it.
+    """(the kind of a head, the share or number that decided it).
 
-    Of the first four kinds that reach 0.3 the one with the largest share; else the first of the other rules that holds.
+    Among the first four kinds, the one with the largest share if that reaches 0.3; else the first other rule that
+    holds.
 
     Args:
         shares: shares of the weight on the text, by name: the first four kinds, "punctuation" and "neighbours".

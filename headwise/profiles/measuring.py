@@ -28,7 +28,7 @@ SPREAD = 2**32  # a pair of tokens is the code: query id · SPREAD + key id
 
 @dataclass(frozen=True)
 class Batch:
-    """The windows of a batch, as tensors. N = the longest window."""
+    """The windows of a batch, as tensors. N is the length of the longest window."""
 
     windows: Sequence[Window]
     ids: Tensor  # int64 [B, N]; -1 = padding
@@ -50,7 +50,7 @@ class Batch:
 def measured(
     model: Pretrained, windows: Sequence[Window], only: Sequence[int | str] | None, kept: int, length: int
 ) -> list[LayerSums]:
-    """Read a batch: the sums of each layer over it, with all pairs. Any process with the model gives the same.
+    """Let the model read a batch; returns the sums of each layer, with all pairs. The process makes no difference.
 
     Raises:
         RecordError: no self-attention was recorded.
@@ -73,7 +73,7 @@ def measured(
 
 
 def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int) -> None:
-    """Add a record [B, H, N, N] of a batch of windows of at most `length` tokens.
+    """Add to `sums` a layer's record [B, H, N, N] of a batch of windows of at most `length` tokens.
 
     Raises:
         RecordError: the record is not self-attention.
@@ -93,7 +93,10 @@ def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int)
 
 
 def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
-    """Add the numbers that are the same for all heads: counts, and even attention. `seen`: bool [B, N, N]."""
+    """Add the numbers that are the same for all heads: counts, and even attention.
+
+    | `seen`: bool [B, N, N], True = the query may attend to the key.
+    """
     visible = seen.sum(-1).clamp(min=1)  # [B, N]
     text = batch.text
     even = (seen.float() @ batch.classes) / visible[..., None]  # [B, N, C]
@@ -107,7 +110,11 @@ def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
 
 
 def _repeats(batch: Batch) -> dict[str, Tensor]:
-    """bool [B, N, N] each: the same token elsewhere, the same token before, the token that followed it there."""
+    """Which keys hold a token that the text repeats: three tensors bool [B, N (query), N (key)], by name.
+
+    "same": the key is the same token elsewhere. "duplicate": it is the same token before. "induction": it follows the
+    same token before.
+    """
     before = batch.own.tril(-1)
     followed = torch.zeros_like(before)
     followed[:, :, 1:] = before[:, :, :-1]
@@ -119,7 +126,10 @@ def _repeats(batch: Batch) -> dict[str, Tensor]:
 def _add_heads(
     sums: LayerSums, weights: Tensor, visible: Tensor, batch: Batch, some: slice, rows: Tensor, length: int
 ) -> None:
-    """Add numbers of some heads. `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: their statistics [S, B, h, N]."""
+    """Add the numbers of some heads.
+
+    `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: the statistics [S, B, h, N].
+    """
     text = batch.text
     by_class = weights @ batch.classes[:, None]  # [B, h, N, C]
     asking = batch.classes * text[..., None]

@@ -1,7 +1,7 @@
-"""The batches of a profile, read by Ray Data workers.
+"""Ray Data workers read the batches of a profile.
 
-One task, on the calling machine, reads the corpus and cuts it into batches. Workers, on any machine, read them with
-the model. The calling process sums their results. So only the model must exist on each machine.
+One task, on the calling machine, reads the corpus and cuts it into batches. Workers, on any machine, run the model on
+them. The calling process sums their results. So only the model must exist on each machine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _STORE = 300_000_000  # bytes for a local Ray: the results of some batches, a fe
 def measured_on_ray(
     reading: Reading, found: Profile, load: Callable[[], Pretrained], workers: int, address: str | None
 ) -> Generator[tuple[Read, list[LayerSums]]]:
-    """Each batch in order, with the sums of every layer over it.
+    """Yield each batch, in order, with the sums of every layer over the batch.
 
     Args:
         found: the profile, with its options and the digest of the model.
-        load: gives the model, in a worker. It is pickled.
+        load: the function that a worker calls for the model. It is pickled.
         workers, address: as for `headwise.profiles.profile`.
 
     Raises:
@@ -65,7 +65,7 @@ def measured_on_ray(
 
 
 def _read(batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
-    """The batches of a corpus as items of `on_workers`."""
+    """Yield the batches of a corpus as items of `on_workers`."""
     (sent,), (folder,) = (batch[name].tolist() for name in ("corpus", "folder"))
     os.chdir(folder)  # the folder of the calling process: paths of the corpus may be relative
     item = -1

@@ -1,4 +1,4 @@
-"""The strongest pairs of tokens of each head, in a sketch of bounded size."""
+"""The pairs of tokens with the most weight in each head, in a sketch (an approximate summary) of bounded size."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class PairSketch:
     A weighted Misra-Gries summary, merged as in Agarwal et al. 2012, "Mergeable Summaries": the counters of two
     summaries are added, the (capacity + 1)-th largest is subtracted from all, and counters that are not above 0 are
     dropped. It guarantees that the true weight of a pair is between `weight` and `weight + error[h]`, that a pair that
-    is not kept has at most `error[h]`, and error[h] ≤ total[h] / (capacity + 1). Up to `capacity` different pairs it is
-    exact.
+    is not kept has a weight of at most `error[h]`, and that error[h] ≤ total[h] / (capacity + 1). Up to `capacity`
+    different pairs the sketch is exact.
     """
 
     heads: int
@@ -37,12 +37,12 @@ class PairSketch:
             self.weights = [torch.empty(0, dtype=torch.float64) for _ in range(self.heads)]
 
     def add(self, head: int, codes: Tensor, weights: Tensor) -> None:
-        """Add pairs [n], in any order and repeated, with their weights [n]."""
+        """Add pairs, given as codes [n] in any order, also repeated, with their weights [n]."""
         self.total[head] += weights.double().sum()
         self._join(head, *_summed(codes, weights.double()))
 
     def merge(self, other: PairSketch) -> None:
-        """Add all pairs that another sketch of as many heads has kept, and its errors."""
+        """Add all pairs that another sketch, for as many heads, has kept, and its errors."""
         self.total += other.total
         self.error += other.error
         for head in range(self.heads):
@@ -59,12 +59,12 @@ class PairSketch:
         self.codes[head], self.weights[head] = both, sums
 
     def strongest(self, head: int, count: int) -> list[tuple[int, float]]:
-        """(code, weight) of the pairs with the most weight, the highest first."""
+        """A list of (code, weight) of the `count` pairs with the most weight, the highest first."""
         order = self.weights[head].argsort(descending=True, stable=True)[:count]
         return list(zip(self.codes[head][order].tolist(), self.weights[head][order].tolist(), strict=True))
 
 
 def _summed(codes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """(each code once, ascending; the sum of its weights)."""
+    """(each code once, ascending; the sum of the weights of this code)."""
     once, place = codes.unique(return_inverse=True)
     return once, torch.zeros(len(once), dtype=torch.float64).index_add_(0, place, weights)

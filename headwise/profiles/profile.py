@@ -24,9 +24,10 @@ DEFAULT_MODEL = "MiniLM"  #: the name of the model that commands use without --m
 
 @dataclass(frozen=True)
 class Pair:
-    """Two tokens, and the weight of all queries whose largest weight on another token of the text was on the second.
+    """Two tokens, and the summed weight of the first (query) on the second (key).
 
-    The true weight lies between `weight` and `weight + error`.
+    Only queries count whose largest weight on another token of the text is on this key. The true weight lies between
+    `weight` and `weight + error`.
     """
 
     query: str
@@ -60,7 +61,7 @@ class Head:
         return {each.name: mean for each, mean in zip(MEASURES, found, strict=True)}
 
     def histogram(self, name: str) -> list[int]:
-        """The number of queries with a value of a statistic in each bin of `profile.edges(name)`."""
+        """A list: the number of queries whose value of a statistic is in each bin of `profile.edges(name)`."""
         place = [each.name for each in MEASURES].index(name)
         return self.sums.numbers["histograms"][self.head, place].tolist()
 
@@ -71,16 +72,16 @@ class Head:
 
     @functools.cached_property
     def classes(self) -> dict[str, float]:
-        """The mean weight of a query on each class of tokens."""
+        """Class of tokens -> the mean weight of a query on tokens of this class."""
         return dict(zip(CLASSES, self._mean(self.sums.numbers["classes"][self.head].sum(0)), strict=True))
 
     @functools.cached_property
     def even_classes(self) -> dict[str, float]:
-        """The same, if attention were spread evenly over the keys that a query may see."""
+        """The same as `classes`, if attention were spread evenly over the keys that a query may see."""
         return dict(zip(CLASSES, self._mean(self.sums.numbers["even"].sum(0)), strict=True))
 
     def classes_from(self, query: str) -> dict[str, float]:
-        """The mean weight on each class of tokens of the queries of one class."""
+        """Class of keys -> the mean weight on it, over the queries of the class `query`."""
         place = CLASSES.index(query)
         rows = max(1, int(self.sums.numbers["class_rows"][place]))
         weights = (self.sums.numbers["classes"][self.head, place] / rows).tolist()
@@ -88,12 +89,12 @@ class Head:
 
     @functools.cached_property
     def patterns(self) -> dict[str, float]:
-        """Scores of patterns over the corpus, 0 … 1; and scores on a repeated random block, if the model can read one.
+        """Pattern -> score from 0 to 1 over the corpus, and on a repeated random block if the model can read it.
 
         previous_token  mean weight on the previous token
         duplicate_token mean weight on earlier copies of the token, over the queries that have some
         induction       mean weight on the tokens after earlier copies, over the queries that have some
-        block_…         the same on the block, by `headwise.analyses.pattern_scores`
+        block_…         the same on the repeated block, by `headwise.analyses.pattern_scores`
         """
         numbers, h = self.sums.numbers, self.head
         return {
@@ -105,13 +106,13 @@ class Head:
 
     @functools.cached_property
     def relative_entropy(self) -> float:
-        """The mean entropy divided by the mean of the largest possible: 1 = even attention over all visible keys."""
+        """The mean entropy, divided by the mean of the largest possible one: 1 = even attention to all visible keys."""
         most = float(self.sums.numbers["visible"]) / max(1, self.rows)
         return self.means["entropy"] / most if most > 0 else 0.0
 
     @functools.cached_property
     def kind(self) -> tuple[str, float]:
-        """The kind of the head (`headwise.profiles.kinds.KINDS`), and the number that decided it."""
+        """(the kind of the head, one of `headwise.profiles.kinds.KINDS`; the number that decided it)."""
         numbers, h = self.sums.numbers, self.head
         text = max(1e-12, sum(self.offsets.values()))
         near = sum(self.offsets[f"{d:+d}"] for d in range(-3, 4) if d)
@@ -170,7 +171,7 @@ class Profile:
                 yield self[layer, head]
 
     def __getitem__(self, place: tuple[int, int]) -> Head:
-        """The head at (layer, head), from 0. ArgumentError if there is none."""
+        """The head at (layer, head), both from 0. Raises ArgumentError if there is no such head."""
         layer, head = place
         if not (0 <= layer < len(self.layers) and 0 <= head < self.layers[layer].heads):
             counts = [each.heads for each in self.layers]
@@ -182,7 +183,7 @@ class Profile:
         return Head(layer, head, self.layers[layer], self.names, block)
 
     def edges(self, name: str) -> list[float]:
-        """The edges of the bins of a histogram, one more than there are bins."""
+        """The edges of the bins of a measure's histogram: one edge more than there are bins."""
         measure = next(each for each in MEASURES if each.name == name)
         return measure.edges(self.options["length"])
 

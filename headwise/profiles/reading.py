@@ -1,4 +1,4 @@
-"""Reads a corpus once: cuts its texts into windows, and gives the batches that the model reads one after the other."""
+"""Reads a corpus once: cuts its texts into windows, and yields the batches that the model reads one after the other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ POOL = 8  # batches that are sorted by length together; a checkpoint is written 
 
 @dataclass(frozen=True)
 class Read:
-    """A batch of windows. After the last batch of the corpus comes one without windows.
+    """A batch of windows. After the last batch of the corpus comes a `Read` without windows.
 
     Args:
-        texts: the number of texts of the corpus up to the end of its pool.
-        digest: of these texts, if this is the last batch of its pool, after which a run can be resumed. Else empty.
+        texts: the number of texts of the corpus up to the end of the batch's pool (batches that are sorted together).
+        digest: the digest of these texts, if this is the last batch of its pool, after which a run can be resumed. Else
+            "".
     """
 
     windows: list[Window]
@@ -38,7 +39,8 @@ class Reading:
         texts: any iterable of strings.
         encode: the tokenizer function of the model.
         length, batch: as for `profile`.
-        before, digest, checkpoint: the number of texts that a checkpoint has read, and their digest. They are skipped.
+        before, digest, checkpoint: the number of texts that the run of a checkpoint has read, which are skipped; their
+            digest; the checkpoint's file.
     """
 
     texts: Iterable[str]
@@ -50,7 +52,7 @@ class Reading:
     checkpoint: Path | None = None
 
     def __iter__(self) -> Iterator[Read]:
-        """All remaining batches.
+        """Yield all remaining batches.
 
         Raises:
             ArgumentError: the checkpoint belongs to another corpus.

@@ -1,4 +1,4 @@
-"""Resumes an earlier run: its checkpoint must be of the same model, corpus and options."""
+"""Resumes an earlier run of `profile`: its checkpoint must be of the same model, corpus and options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAMPLE = 1024  # values of each parameter in the digest of a model
 
 
 def partial(out: Path) -> Path:
-    """The file of checkpoints of a run that will write `out`: profile.partial.hw for profile.hw."""
+    """The path of the checkpoints of a run that will write `out`: profile.partial.hw for profile.hw."""
     return out.with_name(f"{out.stem}.partial{out.suffix}")
 
 
@@ -34,7 +34,10 @@ def digest_of(model: nn.Module) -> str:
 
 
 def resumed(checkpoint: Path, wanted: Profile) -> Profile:
-    """The profile of a checkpoint; ArgumentError if it is of another model, corpus name or options than `wanted`."""
+    """The profile in a checkpoint.
+
+    Raises ArgumentError if its model, corpus name or options are not those of `wanted`.
+    """
     found = load(checkpoint)
     if differences := _differences(found, wanted):
         raise ArgumentError(
@@ -45,7 +48,7 @@ def resumed(checkpoint: Path, wanted: Profile) -> Profile:
 
 
 def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
-    """The differences of two runs, one phrase each: empty if the one can resume the other."""
+    """The differences of two runs, one phrase each; no differences = the checkpoint can be resumed."""
     found = []
     if (checkpoint.model, checkpoint.model_digest) != (wanted.model, wanted.model_digest):
         found.append(f"model={checkpoint.model} (other weights)" if checkpoint.model == wanted.model else "model")
@@ -57,7 +60,7 @@ def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
 
 
 def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint: Path) -> None:
-    """Skip the texts that were read before; ArgumentError unless they are the same."""
+    """Skip the texts that were read before. Raises ArgumentError unless they are the same texts as before."""
     for text in itertools.islice(texts, count):
         digest_text(reading, text)
     if reading.hexdigest() != digest:
@@ -68,7 +71,7 @@ def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint
 
 
 def digest_text(reading: Any, text: str) -> None:
-    """Add a text to the digest of a corpus; its length too, because texts may be cut elsewhere."""
+    """Add a text to the digest of a corpus, and its length, because the same letters may be cut into other texts."""
     data = text.encode("utf-8", "surrogatepass")
     reading.update(len(data).to_bytes(8, "little"))
     reading.update(data)

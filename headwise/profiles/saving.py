@@ -1,6 +1,6 @@
 """Writes profiles to files. A file is a safetensors file (`headwise.records.tensor_file`); nothing in it is code.
 
-The same file, with `complete` false, is the checkpoint of an unfinished run. `headwise.profiles.storage` reads both.
+A file whose `complete` is false is the checkpoint of an unfinished run. `headwise.profiles.storage` reads both.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TOKENS = ("ids", "labels", "offsets", "special", "text", "unknown", "word_ids")
 
 
 def save(path: Path, layers: Sequence[LayerSums], names: Mapping[int, str], facts: Mapping[str, Any]) -> None:
-    """Write a profile. An older file of that name is replaced when the new one is complete. FileError if this fails.
+    """Write a profile. When it is complete, it replaces an older file of that name. Raises FileError if this fails.
 
     Args:
-        names: of the tokens, by id.
-        facts: the fields of the profile that are plain values, by name.
+        names: id -> label of a token.
+        facts: name -> value of the fields of the profile that are plain values.
     """
     tensors: dict[str, Tensor] = {}
     windows = distinct([each for sums in layers for each in sums.examples])

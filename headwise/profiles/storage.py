@@ -25,7 +25,7 @@ def is_profile(path: Path) -> bool:
 
 
 def load(path: str | Path) -> Profile:
-    """The profile that `save` wrote. Every tensor is compared with its checksum.
+    """Read the profile that `save` wrote. Every tensor is compared with its checksum.
 
     Raises:
         FileError: the file is missing, is not a profile, is damaged, or needs a newer headwise.

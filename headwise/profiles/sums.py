@@ -17,7 +17,7 @@ _MEASURES, _OFFSETS, _CLASSES = len(MEASURES), len(OFFSETS), len(CLASSES)
 
 @dataclass
 class LayerSums:
-    """The sums of the H heads of a layer. Their size depends on H, not on the corpus.
+    """The sums over all queries so far, for the H heads of a layer. Their size depends on H, not on the corpus.
 
     Queries are the tokens of the text: special tokens and padding are not counted as queries, but may be attended to.
     """
@@ -37,12 +37,12 @@ class LayerSums:
         self.examples = self.examples or [TopExamples(self.kept) for _ in range(self.heads)]
 
     def add(self, name: str, x: Tensor, heads: slice | None = None) -> None:
-        """Add to a number, for all heads or for `heads`."""
+        """Add `x` to the numbers with this name, for all heads or for the heads `heads`."""
         target = self.numbers[name] if heads is None else self.numbers[name][heads]
         target += x.detach().cpu().to(target.dtype)
 
     def merge(self, other: LayerSums) -> None:
-        """Add the sums of other queries, of the same layer."""
+        """Add the sums over other queries, for the same layer."""
         for name, x in other.numbers.items():
             self.add(name, x)
         self.pairs.merge(other.pairs)

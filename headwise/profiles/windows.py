@@ -16,7 +16,7 @@ _END = re.compile(r"\s\S*\Z")
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """The text, or parts of a very long text that end at word ends, so that no text fills the memory."""
+    """Yield the text, or parts of a very long text that end at word ends, so that no text fills the memory."""
     start = 0
     while len(text) - start > LONGEST:
         piece = _whole_words(text[start : start + LONGEST])
@@ -26,7 +26,7 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def windows_of(text: str, number: int, encode: Encode, length: int) -> Iterator[Window]:
-    """The windows of a text, one after the other, with at most `length` tokens each; including special ones.
+    """Yield the windows of a text, with at most `length` tokens each, special tokens included.
 
     A window ends at the end of a word, if there is one in it.
     """
@@ -51,11 +51,11 @@ def windows_of(text: str, number: int, encode: Encode, length: int) -> Iterator[
 
 
 def _whole_words(piece: str) -> str:
-    """The piece without its last word, which may be incomplete."""
+    """The piece of a text without its last word, which may be incomplete."""
     return _END.sub("", piece) or piece
 
 
 def batches_of(windows: Sequence[Window], batch: int) -> list[list[Window]]:
-    """Batches of windows of similar length, with at most `batch` tokens each, padding included (or one window)."""
+    """Batches of windows of similar length: at most `batch` tokens each, with padding, or a single longer window."""
     lengths = [len(each.tokens.ids) for each in windows]
     return [[windows[place] for place in places] for places in sorted_batches(lengths, tokens=batch, size=None)]

@@ -62,7 +62,7 @@ class Description(Columns):
 
 
 class Running(Protocol):
-    """Rows that are answered side by side, one step at a time; see `headwise.tasks.text.running.batch.RunningBatch`."""
+    """Rows that are answered side by side, in steps, as in `headwise.tasks.text.running.batch.RunningBatch`."""
 
     def __len__(self) -> int:
         """The number of rows that have no answer yet."""

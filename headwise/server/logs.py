@@ -37,7 +37,7 @@ def told(level: int, event: str, error: BaseException | None = None, **fields: A
 
 
 def raised_at(error: BaseException) -> list[str]:
-    """The innermost lines of code that an error came through: a log may contain only these and its class."""
+    """The innermost lines of code that an error came through: a log may have only these and the error's class."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 

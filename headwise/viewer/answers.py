@@ -1,8 +1,8 @@
-"""Answers to a page's questions about a layer, from its record: tiles of a head, weighted sums of rows, a row's terms.
+"""Answers a page's questions about a layer, from its record: tiles of a head's matrix, weighted sums, a row's terms.
 
 No tensor of the matrix's size is ever made. Scores are computed in pieces that fit the processor's cache, only for the
-rows that matter, and not where the mask forbids. The normalisers found on the way are kept, so that the next tile of
-the same rows computes only its own columns.
+rows that matter, and not where the mask forbids. The normalisers of the rows (`headwise.softmax`) are kept, so that the
+next tile of the same rows computes only its own columns.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Answer(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A tile: the cells [rows) × [cols) of a head, drawn as height × width numbers.
+    """A tile: ranges of rows and columns of a head's matrix, drawn as height × width numbers.
 
-    Each number stands for a block of cells, cut at ⌊i · cells / bins⌋: their largest weight, their mean, or the largest
-    of the block's middle row ("sample": a coarse picture that needs only as many rows as it is high).
+    Each number stands for a block of cells (pairs of a query and a key), cut at ⌊i · cells / bins⌋: their largest
+    weight, their mean, or the largest weight in the block's middle row ("sample": a coarse picture that needs only as
+    many rows as it is high).
     """
 
     head: int
@@ -67,7 +68,10 @@ class Question:
 
 
 class Answers:
-    """Answers about one layer: one example of a record. `threads`: None = as many as torch uses."""
+    """Answers about one layer: one example of a record.
+
+    `threads`: the number of threads; None = as many as torch uses.
+    """
 
     def __init__(self, record: AttentionRecord, example: int, *, threads: int | None = None) -> None:
         self.record, self.example = record, example
@@ -75,7 +79,7 @@ class Answers:
         self._heads: dict[int, Head] = {}
 
     def head(self, number: int) -> Head:
-        """One head, created at its first use."""
+        """The head with this number; it is created at its first use."""
         self.record.shape  # noqa: B018 (raises RecordError if the record's tensors were changed since)
         if number not in self._heads:
             self._heads[number] = Head(self.record, self.example, number)
@@ -102,7 +106,7 @@ class Answers:
             )
 
     def tile(self, asked: Question) -> Answer[Numbers]:
-        """The tile, float32 [height, width]; NaN where the mask forbids every cell that a number represents."""
+        """The numbers of a tile, float32 [height, width]; NaN where the mask forbids every cell of a block."""
         self.check(asked)
         head = self.head(asked.head)
         cuts, edges = _cuts(*asked.rows, asked.height), _cuts(*asked.cols, asked.width)
@@ -130,7 +134,7 @@ class Answers:
         return Answer([part(strip) for strip in self.strips(head, rows, width)], result, cells)
 
     def mix(self, shares: Numbers) -> Answer[Numbers]:
-        """Σ_i shares[i] · (the mean over the heads of A[i, :]), float32 [K]. Rows without a share cost nothing."""
+        """Σ_i shares[i] · (the mean over the heads of A[i, :]), float32 [K]. A row with the share 0 costs nothing."""
         _, heads, q_len, k_len = self.record.shape
         if shares.shape != (q_len,):
             raise ArgumentError(f"mix: expected {q_len} numbers, one per row. Received: {shares.size} numbers")
@@ -150,7 +154,7 @@ class Answers:
         return Answer(parts, lambda: (out / heads).astype(np.float32), heads * len(rows) * k_len)
 
     def terms(self, head: int, row: int) -> Answer[Numbers]:
-        """Everything from which the weights of a row are computed, float64; `data/terms.js` reads it.
+        """All numbers from which the weights of a row are computed, float64 in one array, which `data/terms.js` reads.
 
         D, scale, softcap, sink (NaN = none); then q [D], k [K, D], bias [K], allowed [K] (1 = may attend).
         """
@@ -173,7 +177,7 @@ class Answers:
         return Answer([part()], result, k_len)
 
     def strips(self, head: Head, rows: Numbers, width: int) -> Sequence[slice]:
-        """Slices of `rows` (ascending) that are computed together when `width` columns are requested."""
+        """A list of slices of `rows` (ascending): the rows computed together when `width` columns are asked for."""
         together = len(rows) and rows[-1] - rows[0] < 2 * len(rows)
         share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
         size = min(share, ROWS if together else SPREAD_ROWS)
@@ -187,12 +191,12 @@ class Answers:
 
 
 def _cuts(first: int, past: int, bins: int) -> Numbers:
-    """The bins + 1 edges of the blocks into which the cells [first, past) of a side are cut."""
+    """The bins + 1 edges of the blocks into which the rows or columns [first, past) are cut."""
     return first + np.arange(bins + 1) * (past - first) // bins
 
 
 def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
-    """The rows to compute, and the block of each."""
+    """(the rows to compute, for each of these rows the number of its block)."""
     blocks = np.arange(len(cuts) - 1)
     if how == "sample":
         return (cuts[:-1] + cuts[1:]) // 2, blocks

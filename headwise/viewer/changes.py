@@ -1,4 +1,4 @@
-"""The questions of the live page to its model: a prompt, edits and a position, read from JSON and checked.
+"""Reads and checks what the live page asks of its model, as JSON: a prompt, edits and a position.
 
 {"prompt": "the cat", "position": null,
  "edits": [{"kind": "ablate", "layer": 0, "heads": [1]},
@@ -26,7 +26,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Change:
-    """Heads that are switched off, or an edge that is blocked."""
+    """One edit on the page: heads that are switched off, or a pair of a query and a key that is blocked."""
 
     kind: Literal["ablate", "block"]
     layer: int | None  # its number in `seen.layers`; None = all
@@ -35,7 +35,7 @@ class Change:
     key: int = 0
 
     def told(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """The edit as JSON data, as `read_asked` reads it."""
         heads = ALL if self.heads is None else list(self.heads)
         found = {"kind": self.kind, "layer": ALL if self.layer is None else self.layer, "heads": heads}
         return found if self.kind == "ablate" else {**found, "query": self.query, "key": self.key}
@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question of the page."""
+    """What the page asks of the model: a prompt, edits, and the position whose next token is predicted."""
 
     prompt: str
     changes: tuple[Change, ...] = ()
@@ -51,7 +51,7 @@ class Asked:
 
 
 def read_asked(body: bytes) -> Asked:
-    """The question in a request. The ArgumentError says what was expected."""
+    """Read the body of a request. Raises ArgumentError, which says what was expected."""
     try:
         told = parsed(json.loads, body.decode())
     except ValueError as error:
@@ -110,7 +110,7 @@ def check_position(position: int, count: int, what: str) -> None:
 
 
 def _layers(change: Change, records: dict[str, AttentionRecord]) -> list[str]:
-    """The names of the layers that a change means, after checks of all its numbers."""
+    """The names of the layers that a change selects, after checks of all its numbers."""
     names = list(records)
     if change.layer is not None:
         if change.layer >= len(names):
@@ -138,7 +138,7 @@ def _change(told: Any) -> Change:
 
 
 def _read(told: dict[str, Any], name: str, read: Callable[[Any, str], Any]) -> Any:
-    """A value of an edit; None for all."""
+    """A value of an edit, by its name; None if the edit is for all layers or heads."""
     return None if told.get(name) == ALL else read(told.get(name), name)
 
 

@@ -1,8 +1,8 @@
-"""A record's queries and keys as bytes in a page: rounded as far as the weights of each head allow.
+"""Encodes a record's queries and keys as bytes in a page, rounded as far as the weights of each head allow.
 
-The page computes A_ij = exp(s_ij - lse_i) from these bytes. `lse` is that of the rounded scores, so rows still sum to 1
-and rounding hardly changes a large weight. Every head is compared with its record during encoding: it gets the fewest
-bits per number that keep every weight within a tolerance, or is refused.
+The page computes the weights A_ij = exp(s_ij - lse_i) from these bytes. `lse` is the log-sum-exp of the rounded scores,
+so rows still sum to 1 and rounding hardly changes a large weight. Every head is compared with its record during
+encoding: it gets the fewest bits per number that keep every weight within a tolerance, or is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Array = NDArray[Any]
 class Group:
     """The query heads of one layer that share one key/value head, for one example.
 
-    Its data, little-endian, with h query heads: lse [h, Q], float32 or, if `wide`, float64; the scales of the rows of
+    Its bytes, little-endian, with h query heads: lse [h, Q], float32 or, if `wide`, float64; the scales of the rows of
     q [h, Q] and of k [K], each the upper 16 bits of a float32; then integers of `bits` bits each, packed without gaps,
     the first in the lowest bits of the first byte: q [h, Q, D] and k [K, D].
     """
@@ -52,10 +52,10 @@ class Group:
 
 
 def encode(records: Mapping[AttentionRecord, str]) -> Iterator[list[list[Group]]]:
-    """For each record, the groups of each example, one per key/value head.
+    """Yield for each record a list with one entry per example: its list of groups, one group per key/value head.
 
     Args:
-        records: each with its name for messages.
+        records: record -> its name in messages.
 
     Raises:
         RecordError: the page cannot represent a record; the message names it and says why.
@@ -98,7 +98,7 @@ def packed(whole: Array, bits: int) -> NDArray[np.uint8]:
 
 
 class _Rounded:
-    """A record with its queries and keys rounded to `bits` [B, G]; `record` is what the page will compute."""
+    """A record with its queries and keys rounded to `bits` [B, G] bits; `record` has the weights of the page."""
 
     def __init__(self, record: AttentionRecord, q: Tensor, k: Tensor, bits: Tensor, highest: float) -> None:
         self.bits, self.wide = bits, highest > LARGE
@@ -112,9 +112,9 @@ class _Rounded:
         self.record = AttentionRecord(carried)
 
     def error(self, of: AttentionRecord, most: int, groups: Sequence[int]) -> Tensor:
-        """The largest difference of a weight from the record's in at most `most` rows; of these key heads, [B, groups].
+        """The largest error of a weight in at most `most` rows, for these key heads: [B, groups].
 
-        Above the tolerance, one difference may stand for the largest.
+        If an error exceeds the tolerance, it may be returned in place of the largest.
         """
         batch, heads, q_len, k_len = of.shape
         size = heads // self.bits.shape[1]
@@ -139,7 +139,7 @@ class _Rounded:
 
 
 def _in_sight(record: AttentionRecord, rows: Tensor) -> slice:
-    """The keys that a band around the diagonal leaves to these rows, at least one; others have weight 0."""
+    """A slice of the keys that a banded mask allows for these rows, at least one key; other keys have weight 0."""
     band, k_len = None if record.mask is None else record.mask.band(), record.shape[3]
     if band is None:
         return slice(0, k_len)
@@ -149,7 +149,7 @@ def _in_sight(record: AttentionRecord, rows: Tensor) -> slice:
 
 
 def _weights(record: AttentionRecord, rows: Tensor, cols: slice, heads: Tensor) -> Tensor:
-    """The same as `record.weights`, for rows that see only these keys, without its slow checks."""
+    """The same as `record.weights`, for rows that see only the keys `cols`, without its slow checks."""
     rows, heads = rows.to(record.q.device), heads.to(record.q.device)
     sinks = None if record.sinks is None else record.sinks[heads]
     return attention_weights(record.call.scores(rows, cols, heads), sinks, overwrite=True)
@@ -166,7 +166,7 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
         record = AttentionRecord(dataclasses.replace(record.call, q=record.q.double(), k=record.k.double()))
 
     def needed(tried: _Rounded, error: Tensor) -> Tensor:
-        """The number of bits that suffices: each bit halves the error."""
+        """The number of bits that keeps the error within the tolerance: each bit halves the error."""
         more = (error / (MARGIN * tried.tolerance)).log2().nan_to_num(MOST, MOST, -MOST).ceil()
         return (tried.bits + more).clamp(FEWEST, MOST).int()
 
@@ -191,7 +191,7 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
 
 
 def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:
-    """q and k in float32, with zeros for unused rows (padding and the like), which may hold NaN."""
+    """q and k in float32, with zeros in rows that no weight depends on (padding and the like): these may hold NaN."""
     q, k = record.q.float(), record.k.float()
     if record.mask is not None:
         used = record.mask.used_keys(*record.shape[2:])
@@ -206,7 +206,7 @@ def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:
 
 
 def _rounded(x: Tensor, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x [B, n, tokens, D] as row scales times integers of `bits` [B, n], and the product, which the page will read.
+    """(scale of each row, integers of `bits` [B, n] bits, their product, which the page reads) for x [B, n, tokens, D].
 
     A scale is a float32 whose lower 16 bits are 0, rounded up.
     """

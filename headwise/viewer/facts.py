@@ -1,4 +1,4 @@
-"""The facts of a page as JSON: names, tokens and their words, layers, statistics; everything except the numbers."""
+"""The facts of a page as JSON: names, tokens and their words, layers, statistics; all but queries, keys and masks."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def facts_of(
         inputs: the inputs to show.
         title: the title of the page.
         made: the Python code that produces `seen`, such as 'headwise.load("run.hw")'; None = unknown.
-        quick: leave out (None) statistics and relevance that would take long; the page then asks for them.
-        rows: estimate statistics that would take long from this many rows; None = never estimate.
+        quick: leave out statistics and relevance that would take long (they become None); the page then asks for them.
+        rows: the number of rows from which statistics that would take long are estimated; None = never estimate.
         language: the language of the page, "en" or "zh"; None = the one from `headwise.language.speak` or --lang, or
             else that of each reader's browser.
     """
@@ -81,14 +81,17 @@ def facts_of(
 
 
 class _Axes:
-    """Each axis once. Axes are the same if they are equal, or, if they are long, if they hold the same object."""
+    """A list with each axis once.
+
+    Two axes are the same if they are equal, or, if long, if they hold the same object.
+    """
 
     def __init__(self) -> None:
         self.known: list[Axis] = []
         self._places: dict[object, int] = {}
 
     def place(self, axis: Axis) -> int:
-        """The index of an axis among the known ones."""
+        """The index of an axis in the list; a new axis is appended."""
         key = (id(axis.tokens), axis.generated) if is_long(axis.tokens) else axis
         if key not in self._places:
             self._places[key] = len(self.known)
@@ -110,7 +113,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
 
 
 def _weights(record: AttentionRecord) -> int | None:
-    """The number of weights of a head that the mask allows, by blocks; None = all, or unknown without every cell."""
+    """The number of weights of a head that the mask allows, by blocks; None = all, or not known from blocks."""
     mask, (q_len, k_len) = record.mask, record.shape[2:]
     if mask is None or mask.cellwise or q_len * k_len <= QUICK_CELLS:
         return None
@@ -120,7 +123,7 @@ def _weights(record: AttentionRecord) -> int | None:
 
 
 def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[AttentionRecord, int], dict[str, Any]]:
-    """The statistics of each example of each record; "estimated" has the number of rows used, if not all."""
+    """(record, example) -> its statistics; "estimated" in them is the number of rows used, if not all were used."""
     examples: dict[AttentionRecord, dict[int, Stack]] = {}
     for stack in stacks:
         for layer in stack.layers:
@@ -137,7 +140,7 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
 
 
 def _relevance(records: tuple[AttentionRecord, ...]) -> list[dict[str, Any]] | None:
-    """For each example, the tokens that the loss depends on, starting at the top layer's token of largest gradient."""
+    """For each example, how much the loss depends on each token in each layer, from the token of largest gradient."""
     if not all(record.extras.v is not None and record.extras.grad is not None for record in records):
         return None
     rows = records[-1].grad.float().square().sum((1, 3)).argmax(1).tolist()
@@ -182,7 +185,7 @@ def _groups(groups: Groups) -> dict[str, Any]:
 
 
 def _cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
-    """The text cut at its tokens: the gap before each token, and its own text or label."""
+    """(the gap before each token, the text or label of each token)."""
     gaps, pieces, end = [], [], 0
     for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
         own = not special and start >= end  # otherwise a special token, or another token of a character already shown

@@ -1,6 +1,7 @@
-"""One head of one example of a record: its weights in blocks and in sums, from scores in pieces that fit the cache.
+"""One head of one example of a record: its weights in blocks and in sums, computed in pieces that fit the cache.
 
-Where the mask forbids a whole block nothing is computed, and single cells are evaluated only in blocks that it cuts.
+Where the mask forbids a whole block, nothing is computed; single cells (pairs of a query and a key) are evaluated only
+in blocks that the mask allows in part.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Head:
             self.known = Normaliser(*(x[example, head].clone() for x in known))
 
     def pieces(self, rows: Tensor, first: int = 0, past: int | None = None) -> Iterator[tuple[int, Tensor]]:
-        """The scores of `rows` and the keys [first, past), -inf where forbidden, as (first key, [rows, keys]).
+        """Yield (first key, scores [rows, keys]) for `rows` and the keys [first, past), -inf where the mask forbids.
 
-        Consecutive rows are fastest. Keys that none of them may attend to may be left out.
+        Consecutive rows are fastest. Keys to which none of the rows may attend may be left out.
         """
         if not len(rows):
             return
@@ -64,7 +65,7 @@ class Head:
                 yield start, s
 
     def keys(self, row: int) -> int:
-        """The number of keys to which a row may attend, by blocks."""
+        """The number of keys to which a row may attend, read from the blocks of the mask."""
         runs = runs_of_rows(self.mask, self.b, self.h, row, row + 1, 0, self.scores.shape[3])
         return sum(run.hi - run.lo for run in runs)
 
@@ -100,7 +101,7 @@ class Head:
         return known.weights(found).masked_fill_(found == EMPTY, torch.nan).cpu().numpy()
 
     def sums(self, rows: Numbers, shares: Numbers) -> Generator[tuple[int, Numbers], None, None]:
-        """Parts of Σ_i shares[i] · A[i, :], as pairs (first column, values); their sum is the whole."""
+        """Yield parts of Σ_i shares[i] · A[i, :], as pairs (first column, values); their sum is the whole."""
         index = torch.from_numpy(rows).to(self.scores.q.device)
         if not self.knows(rows):
             total = self._none(len(rows))

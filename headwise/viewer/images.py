@@ -1,6 +1,6 @@
-"""Images as data: URIs in a page: PNG and JPEG files unchanged, pixels as PNG.
+"""Makes data: URIs of images for a page: PNG and JPEG files unchanged, pixels as PNG.
 
-The input of a model can be shown too: its channels come first, and its normalisation is removed.
+The input of a model can be shown, too: its channels may come first, and its normalisation is removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Picture(NamedTuple):
 
 
 def each_image(images: Any) -> Any:
-    """A batch as the list of its images: the output of an image processor, or pixels [B, C, H, W]. Else `images`."""
+    """A list of the images of a batch (an image processor's output, or pixels [B, C, H, W]); else `images` itself."""
     if isinstance(images, Mapping) and "pixel_values" in images:
         images = images["pixel_values"]
     if getattr(images, "ndim", 0) == 4:
@@ -77,7 +77,7 @@ def _read(path: Path) -> bytes:
 
 
 def _pixels(image: Any, processor: Normalisation) -> tuple[NDArray[np.uint8], str | None]:
-    """uint8 [H, W, 3] or [H, W], and a note on their colours."""
+    """(pixels uint8 [H, W, 3] or [H, W], a note on their colours or None)."""
     if hasattr(image, "detach"):
         image = image.detach().cpu()
         image = image.float() if image.is_floating_point() else image  # NumPy has no bfloat16
@@ -110,7 +110,7 @@ def _pixels(image: Any, processor: Normalisation) -> tuple[NDArray[np.uint8], st
 
 
 def _restored(pixels: NDArray[Any], processor: Normalisation) -> NDArray[Any]:
-    """The pixels without the normalisation of the processor, from 0 to 1."""
+    """The pixels without the processor's normalisation: numbers from 0 to 1."""
     of_images: Any = getattr(processor, "image_processor", processor)  # the part of a processor of texts and images
     if isinstance(processor, (tuple, list)) and len(processor) == 2:
         mean, std = processor

@@ -38,7 +38,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Layer:
-    """One example of one record."""
+    """One layer on the page: one example of one record."""
 
     name: str
     number: int  # its index in seen.layers
@@ -60,7 +60,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a model."""
+    """One input of a model, with the stacks of layers that read it."""
 
     name: str
     stacks: tuple[Stack, ...]
@@ -102,7 +102,7 @@ def inputs_of(
 
 
 def _pictures(images: Images, processor: Normalisation, found: Sequence[Input]) -> list[Picture | None]:
-    """The image of each input."""
+    """The image of each input; None for an input without image."""
     if images is None:
         given = [each.pixels if any(map(_has_patches, each.stacks)) else None for each in found]
     else:
@@ -122,7 +122,7 @@ def _has_patches(stack: Stack) -> bool:
 
 
 def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
-    """Each of several objects with its name (None = unnamed) and its Python code."""
+    """Yield (name or None, object, its Python code) for one or several objects."""
     several: list[tuple[str | None, Any, str]]
     if isinstance(seen, Mapping):
         several = [
@@ -163,7 +163,7 @@ def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
 
 @dataclass(frozen=True)
 class _Place:
-    """The position of a record in a `Seen`."""
+    """Where a record is in a `Seen`."""
 
     record: AttentionRecord
     name: str
@@ -173,7 +173,7 @@ class _Place:
 
 
 def _places(seen: Seen, python: str) -> Iterator[_Place]:
-    """The position of each record; `python` is the code of `seen`."""
+    """Yield where each record is; `python` is the Python code of `seen`."""
     numbers = {name: number for number, name in enumerate(seen.layers)}
     times = Counter(name_of(record) for record in seen.records)
     layers_of_call = functools.cache(lambda call: seen.call(call).layers)
@@ -189,7 +189,7 @@ def _places(seen: Seen, python: str) -> Iterator[_Place]:
 
 
 def _beginning(seen: Seen, example: int) -> str | None:
-    """The first words of the model's text."""
+    """The first words of the text that the model read, as the name of an input; None if the text is unknown."""
     for side in (seen.source_tokens, seen.tokens):
         if side is not None and example < len(side) and side[example].text.strip():
             words = " ".join(side[example].text[:200].split())
@@ -245,7 +245,7 @@ def _stack_name(place: _Place, crosses: bool, calls: bool, kind: str) -> str:
 
 
 def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis]:
-    """The tokens of rows and columns; numbers if they are unknown."""
+    """The tokens of the rows and of the columns; numbers if the tokens are unknown."""
     _, _, q_len, k_len = record.shape
     rows, cols = seen.axes(record)
     first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is at the last key
@@ -281,7 +281,7 @@ def one_each(name: str, given: Any, count: int) -> list[Any]:
 
 
 def _completed(given: Input, image: Picture | None, prompt: int | None) -> Input:
-    """The input with its image on axes of patches, and with the prompt marked on axes that begin with it."""
+    """The input, with its image on axes of patches, and the prompt's end marked on axes that begin with the prompt."""
     if prompt is not None and (type(prompt) is not int or prompt < 0):
         raise ArgumentError(f"generated: expected the number of tokens in the prompt. Received: {prompt!r}")
     stacks = []
@@ -312,7 +312,7 @@ def _completed_axis(axis: Axis, image: Picture | None, prompt: int | None) -> Ax
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, numbered if several are the same."""
+    """The names, with numbers appended if several are the same."""
     count: Counter[str] = Counter()
     found = []
     for name in names:

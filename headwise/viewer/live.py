@@ -1,4 +1,4 @@
-"""The model behind a live page: it runs a prompt with edits, and the prompt without them.
+"""The model behind a live page: it runs a prompt with edits, and the same prompt without edits.
 
 It makes one run at a time. Recent runs are kept, so that undoing a change costs nothing.
 """
@@ -36,8 +36,8 @@ KEPT_RUNS = 64
 class LiveModel:
     """A model, with the data that a live page needs.
 
-    `run(ids [1, T])` gives logits [1, T, V] whose row t predicts the token after t; None if the model predicts none,
-    and then `why` says so on the page.
+    `run(ids [1, T])` gives logits [1, T, V] whose row t predicts the token after t; None if the model predicts no
+    tokens: then `why` says so on the page.
     """
 
     module: nn.Module
@@ -50,7 +50,7 @@ class LiveModel:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a model."""
+    """One run of a model: its inputs for the page, facts and logits."""
 
     seen: Seen
     logits: Tensor | None  # [T, V]
@@ -61,7 +61,10 @@ class Run:
 
 
 class Live:
-    """Answers the questions of live pages. `layers`: the layers to show, as indices into `seen.layers`; None = all."""
+    """Answers what live pages ask of a model.
+
+    `layers`: the layers to show, as indices into `seen.layers`; None = all.
+    """
 
     def __init__(self, model: LiveModel, *, title: str, layers: Collection[int] | None = None) -> None:
         self.model, self.title, self.layers = model, title, layers
@@ -70,11 +73,11 @@ class Live:
         self._running, self._keeping = threading.Lock(), threading.Lock()
 
     def facts(self, asked: Asked) -> dict[str, Any]:
-        """The facts of the page for a question: those of the edited run, and "live" with the predictions.
+        """The facts of the page for what it asks: those of the edited run, and "live" with the predictions.
 
         Raises:
-            ArgumentError: the prompt does not fit the model, or has no such position, or the model no such head.
-            EditRefused: the model has attention there that cannot be edited.
+            ArgumentError: the prompt does not fit the model or has no such position, or the model has no such head.
+            EditRefused: an edit selects attention of the model that cannot be edited.
         """
         with self._running:
             plain = self._run(Asked(asked.prompt), None)
@@ -98,7 +101,7 @@ class Live:
         return {**edited.facts, "live": live}
 
     def shown(self, name: str) -> Shown:
-        """The inputs of a run. ArgumentError if the run is not kept any more."""
+        """The inputs of the run with this name. Raises ArgumentError if the run is not kept any more."""
         with self._keeping:
             for run in self._runs.values():
                 if run.shown.name == name:
@@ -106,7 +109,7 @@ class Live:
         raise ArgumentError(f"run: {name} is not kept any more. Reload the page")
 
     def _run(self, asked: Asked, plain: Run | None) -> Run:
-        """A run, kept or new. `plain`: the run without edits; None if this run is that."""
+        """A run, kept or new. `plain`: the run of the same prompt without edits; None if this run has no edits."""
         key = asked.prompt, asked.changes
         with self._keeping:
             if key in self._runs:

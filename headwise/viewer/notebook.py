@@ -40,7 +40,7 @@ _shown: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # the last widget of 
 
 @dataclass(frozen=True)
 class Small:
-    """A small output: a few heads of one layer, and nothing around them."""
+    """A small output of `headwise.show`: a few heads of one layer, without the rest of the page."""
 
     kind: Literal["map", "lines"]
     heads: tuple[int, ...]
@@ -48,7 +48,7 @@ class Small:
     unnamed: bool = False  # its layer has no number
 
     def height(self, tokens: int) -> int:
-        """The height of its frame in pixels, because a frame does not grow with its content; about 800 pixels wide."""
+        """The height of its frame in pixels, for a width of about 800: a frame does not grow with its content."""
         if self.kind == "lines":
             return 300 + LINE * tokens
         return 110 + (400 if len(self.heads) == 1 else 310 * -(-len(self.heads) // 3))
@@ -82,12 +82,15 @@ class Inline:
 
 
 def in_notebook() -> bool:
-    """Whether the caller's cells have outputs that show more than text: IPython with a kernel."""
+    """Whether the caller's cells can show more than text: true in IPython with a kernel."""
     return hasattr(_shell(), "kernel")
 
 
 def mimebundle(shown: Seen | AttentionRecord) -> tuple[Bundle, Bundle]:
-    """The MIME bundle of a cell and its metadata. An object that cannot be shown gives a sentence, never an error."""
+    """(MIME bundle of a notebook's cell, its metadata).
+
+    For an object that cannot be shown: a sentence, never an error.
+    """
 
     def page() -> Inline:
         inputs = inputs_of(shown)
@@ -138,7 +141,7 @@ def _rich(shown: Any, page: Inline, *, kernel: bool) -> tuple[Bundle, Bundle]:
 
 
 def _carried(page: Inline, size: float) -> tuple[dict[str, Any], Blocks | None]:
-    """The facts and the numbers of a page; None instead of numbers that take more than `size` bytes."""
+    """(facts, numbers) of a page; None instead of numbers that take more than `size` bytes."""
     inputs, small = page.inputs, page.small
     if sum(map(_least_bytes, _layers(inputs))) > size:  # skip encoding
         return {}, None
@@ -159,7 +162,7 @@ def _layers(inputs: Sequence[Input]) -> list[Layer]:
 
 
 def _least_bytes(layer: Layer) -> int:
-    """The size of a layer's queries and keys at 12 bits per number."""
+    """The smallest size of a layer's queries and keys in bytes: 12 bits per number."""
     _, heads, q_len, k_len = layer.record.shape
     return layer.record.q.shape[3] * (heads * q_len + layer.record.k.shape[1] * k_len) * 12 // 8
 
@@ -168,7 +171,10 @@ def _least_bytes(layer: Layer) -> int:
 
 
 def _widget(shown: Any, facts: Mapping[str, Any], blocks: Blocks) -> Any:
-    """ipywidgets never frees a widget while the kernel runs, so an unchanged object reuses its widget."""
+    """The widget of an object.
+
+    ipywidgets frees none while the kernel runs, so an unchanged object reuses its widget.
+    """
     places, past = {}, 0
     for name, data in blocks.items():
         places[name] = [past, past := past + len(data)]

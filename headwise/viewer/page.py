@@ -1,6 +1,6 @@
 """Writes the page: static/ and the numbers of every layer in one HTML file that never uses the network.
 
-Its Content-Security-Policy allows only the script and the style in the file, so no text can inject others.
+The Content-Security-Policy of the page allows only the script and the style in the file, so no text can inject code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def whole_page(
 def page_of(
     facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = (), *, entry: str = "page.js"
 ) -> Iterator[str]:
-    """The HTML of a page, in parts. `blocks` is read before the facts, so it may add to them; `entry` is its script."""
+    """The HTML of a page, in parts.
+
+    `blocks` (name, bytes) is read before the facts, so it may add facts; `entry`: its script.
+    """
     script, style = assemble(entry), read("document.css")
     before, after = read("page.html").split("<!-- data -->")
     yield (
@@ -99,7 +102,7 @@ def _hash(source: str) -> str:
 
 
 def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The numbers of every layer, by name. Their description for the page is added to `facts` (of `facts_of`).
+    """Yield (name, bytes) of the numbers of every layer. Their description is added to `facts` (of `facts_of`).
 
     Raises:
         RecordError: the page cannot represent a record.

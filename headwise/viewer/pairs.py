@@ -1,4 +1,4 @@
-"""The strongest readable pairs of a stack: the first view of a page, and its suggestions.
+"""The strongest readable pairs of a query and a key: the first view of a page, and its suggestions.
 
 A readable pair is a token that attends to another word: no special token, no punctuation, not itself, not the sink.
 Pairs are compared by A log(A / u), the part of a weight A in the divergence from the expected weight u: an even share
@@ -28,7 +28,10 @@ KEPT = 4  # pairs of a stack, each of a different head
 
 @dataclass(frozen=True)
 class Pair:
-    """A query and a key of one head. `layer` counts the layers of the stack; `keys`: how many keys the query sees."""
+    """A query and a key of one head.
+
+    `layer`: its index in the stack; `keys`: the number of keys that the query sees.
+    """
 
     layer: int
     head: int
@@ -39,7 +42,7 @@ class Pair:
 
 
 def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
-    """The strongest readable pairs of each stack, strongest first; none if attention is nearly even."""
+    """For each stack a list of its strongest readable pairs, strongest first; no pairs if attention is nearly even."""
     examples: dict[AttentionRecord, dict[int, tuple[Stack, _Readable]]] = {}
     for stack in stacks:
         if is_long(stack.cols.tokens) or is_long(stack.rows.tokens):  # a few rows of very many are not informative
@@ -63,7 +66,7 @@ def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
 def _strongest(
     record: AttentionRecord, examples: Mapping[int, tuple[Stack, _Readable]], cells: float
 ) -> dict[int, list[tuple[float, Pair]]]:
-    """The strongest pair of each head, for each example."""
+    """Example -> [(score, pair)], the strongest readable pair of each head."""
     batch, heads, q_len, k_len = record.shape
     step = max(1, -(-q_len // max(1, int(cells / (batch * heads * k_len)))))
     rows = list(range(step // 2, q_len, step))
@@ -79,7 +82,11 @@ def _strongest(
 def _in_example(
     weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, worth: Tensor
 ) -> list[tuple[float, Pair]]:
-    """weights, allowed: [H, R, K] of these rows; worth: [R, K]. The pairs get layer 0, which is set later."""
+    """(score, pair) of each head.
+
+    weights, allowed (True = may attend): [H, R, K] of these R rows; worth: [R, K]. Pairs get layer 0; the caller sets
+    it.
+    """
     if stack.kind == "self":
         seen = allowed.any(0).any(0)
         worth[:, int(seen.int().argmax())] = 0  # the sink: the first key that any query may attend to
@@ -99,7 +106,7 @@ def _in_example(
 
 
 def _usual_at_distance(weights: Tensor, allowed: Tensor, rows: Sequence[int]) -> Tensor:
-    """For each cell the mean weight of the other cells at the same distance, [H, R, K]."""
+    """For each cell (a query and a key) the mean weight of the other cells at the same distance, [H, R, K]."""
     heads, _, k_len = weights.shape
     far = torch.arange(k_len) - torch.tensor(rows)[:, None] + max(rows)
     at = far.flatten().to(weights.device)
@@ -114,7 +121,7 @@ def _mean_of_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Readable:
-    """The value of the cells of a stack for a reader: 0 if a token is not readable."""
+    """How much each pair of a query and a key in a stack says to a reader: 0 if a token is not readable."""
 
     def __init__(self, stack: Stack) -> None:
         queries, keys = stack.rows.tokens, stack.cols.tokens
@@ -126,7 +133,7 @@ class _Readable:
             self.words = torch.tensor(keys.words().index)
 
     def worth(self, rows: Sequence[int]) -> Tensor:
-        """The value of the cells of some rows, float [R, K]: 1; neighbouring words 0.5; unreadable tokens 0."""
+        """The worth of the pairs in R rows, float [R, K]: 1; of neighbouring words 0.5; of unreadable tokens 0."""
         readable = self.rows[rows, None] & self.cols
         if self.words is None or self.names is None:
             return readable.float()
@@ -135,7 +142,7 @@ class _Readable:
 
 
 def _are_readable(tokens: Tokens) -> Tensor:
-    """Whether tokens have letters or digits, are more than one Latin letter, and are known to the model."""
+    """bool [tokens], True = has letters or digits, more than one Latin letter, and is known to the model."""
     readable = [
         any(map(str.isalnum, label)) and not (len(label.strip()) == 1 and label.strip().isascii())
         for label in tokens.labels
@@ -145,7 +152,7 @@ def _are_readable(tokens: Tokens) -> Tensor:
 
 
 def _distinct(found: Iterable[tuple[float, Pair]]) -> list[Pair]:
-    """The first few pairs, each with different tokens."""
+    """The first few of these pairs; no two have the same tokens."""
     kept: list[Pair] = []
     for _, pair in sorted(found, key=lambda each: -each[0]):
         if all((pair.row, pair.col) != (other.row, other.col) for other in kept):

@@ -43,7 +43,7 @@ class Picture:
 
 
 def overview(shown: Input, chosen: Sequence[int] | None = None) -> Picture:
-    """All heads of an input, or the chosen ones of its only layer, as small maps: one row per layer, or several rows if
+    """All heads of an input, or the chosen heads of its only layer, as small maps: a row per layer, or several rows if
     there is only one layer.
     """
     layers = [layer for stack in shown.stacks for layer in stack.layers]
@@ -71,7 +71,7 @@ def _about(layers: int, heads: int) -> str:
 
 
 def _maps(layer: Layer, side: int, rows: int, heads: Sequence[int]) -> list[Pixels]:
-    """These heads of a layer, [side, side, 3]; computed from at most `rows` rows, evenly spread."""
+    """The maps of these heads, pixels [side, side, 3] each; computed from at most `rows` rows, evenly spread."""
     _, _, q_len, k_len = layer.record.shape
     answers = Answers(layer.record, layer.example)
     every, height, width = q_len <= rows, min(side, q_len), min(side, k_len)
@@ -96,7 +96,7 @@ def _coloured(weights: Numbers, side: int) -> Pixels:
 
 @functools.cache
 def _ramp() -> Pixels:
-    """The colours of the steps, and the colour of masked cells."""
+    """The colours of the steps from weight 0 to the largest weight, then the colour of masked cells."""
     places, points = np.linspace(0, len(RAMP) - 1, STEPS), np.arange(len(RAMP))
     channels = [np.interp(places, points, channel) for channel in zip(*RAMP, strict=True)]
     return np.vstack([np.stack(channels, axis=1), MASKED]).round().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Masks as runs of allowed keys, and biases, as bytes that a page carries once however many layers share them."""
+"""Masks (as runs of allowed keys) and biases, as bytes of which a page has one copy, however many layers share it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shared:
         self._known: dict[Hashable, Any] = {}  # results for masks and tensors
 
     def planes(self, record: AttentionRecord, example: int) -> list[int] | None:
-        """The indices of the mask planes of an example's heads, one if all share it; None without a mask."""
+        """The indices of the stored masks of an example's heads, one index if all heads share it; None = no mask."""
         mask, sizes = record.mask, record.shape[2:]
         if mask is None:
             return None
@@ -44,7 +44,7 @@ class Shared:
         return planes[example % len(planes)]
 
     def bias(self, record: AttentionRecord, example: int) -> dict[str, Any] | None:
-        """The block with an example's bias and slopes, and its form; None without them."""
+        """The facts of an example's bias and slopes: the block that has them, and its form; None = neither."""
         given = [(x.data_ptr(), x.shape, x.stride(), x.dtype, x.device) for x in record.call.biases]
         if not given:
             return None
@@ -74,7 +74,7 @@ class Bias:
 
 
 def runs_of(matrix: Array) -> NDArray[np.uint32]:
-    """The allowed keys of each query, as Q + 1 places into a list of runs, then (first, past the last) of each run."""
+    """The allowed keys of each query: Q + 1 indices into a list of runs, then each run as (first key, last key + 1)."""
     # A forbidden key before each row, and one after the last: so a run ends in its row, or at the start of the next.
     padded = np.zeros(len(matrix) * (matrix.shape[1] + 1) + 1, bool)
     padded[:-1].reshape(len(matrix), -1)[:, 1:] = matrix
@@ -86,7 +86,7 @@ def runs_of(matrix: Array) -> NDArray[np.uint32]:
 
 
 def planes_of(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
-    """The runs of each example and head that has its own, B | 1 lists of H | 1."""
+    """The runs (`runs_of`) of each example and head, as bytes: B lists (1 if examples share them) of H (or 1) each."""
     blocks = list(_row_blocks(q_len, k_len * (mask.batch or 1) * (mask.heads or 1)))
     parts = [[[runs_of(head) for head in example] for example in _cells(mask, rows, k_len).numpy()] for rows in blocks]
     counts = [len(rows) for rows in blocks]
@@ -97,7 +97,7 @@ def planes_of(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
 
 
 def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.uint32]:
-    """The runs of consecutive rows, of which each part has so many, as one list."""
+    """Join parts of `runs_of`, each for some consecutive rows; `counts`: the number of runs in each part."""
     places, runs, before = [np.zeros(1, "<u4")], [], 0
     for part, count in zip(parts, counts, strict=True):
         places.append(part[1 : count + 1] + np.uint32(before))
@@ -107,7 +107,7 @@ def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.ui
 
 
 def carried_bias(record: AttentionRecord) -> Tensor | None:
-    """Bias and slopes in a page: float32 [B, H, Q, K], each full or 1; None if they change no weight."""
+    """The bias and slopes in a page: float32 [B, H, Q, K], where any size may be 1; None if they change no weight."""
     bias: Tensor | None = record.call.added() if record.slopes is not None else record.bias
     if bias is None:
         return None
@@ -146,7 +146,7 @@ def _block(kind: str, bias: Tensor) -> Bias:
 
 
 def _relative(bias: Tensor, mask: Mask | None, example: int) -> Tensor | None:
-    """bias [h, Q, K] as one number per distance, [h, Q + K - 1]; None if it is not a function of the distance."""
+    """The bias [h, Q, K] as one number per distance, [h, Q + K - 1]; None if it depends on more than the distance."""
     heads, q_len, k_len = bias.shape
     lowest = torch.full((heads, q_len + k_len - 1), torch.inf)
     highest = -lowest
@@ -168,12 +168,17 @@ def _relative(bias: Tensor, mask: Mask | None, example: int) -> Tensor | None:
 
 
 def _row_blocks(q_len: int, cells: int) -> Iterator[range]:
-    """Blocks of rows, with `cells` cells per row."""
+    """Yield blocks of consecutive rows, each of at most `BLOCK_CELLS` cells; `cells`: cells per row."""
     step = max(1, BLOCK_CELLS // cells)
     yield from (range(start, min(start + step, q_len)) for start in range(0, q_len, step))
 
 
 def _cells(mask: Mask, rows: range, k_len: int) -> Tensor:
-    """Which cells of some rows are allowed, bool [B | 1, H | 1, rows, K]."""
+    """bool [B
+
+    1, H
+
+    1, rows, K] for some rows of a mask, True = may attend.
+    """
     q, k = torch.arange(rows.start, rows.stop, device=mask.device), torch.arange(k_len, device=mask.device)
     return mask.cells(q, k).cpu()

@@ -1,4 +1,4 @@
-"""The next-token probabilities of two runs beside one another, and how far apart they are."""
+"""Compares the next-token probabilities of two runs, and says how far apart they are."""
 
 from __future__ import annotations
 

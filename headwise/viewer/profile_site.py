@@ -40,11 +40,11 @@ class ProfileSite(Guarded):
         self.routes = {"": ("GET", self.give_page), "text": ("GET", self.give_text)}
 
     async def give_page(self, request: Request) -> Response:
-        """The page of the profile."""
+        """Respond with the page of the profile."""
         return HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
 
     async def give_text(self, request: Request) -> Response:
-        """The page of the records of one example."""
+        """Respond with the page of the records of one example."""
         layer = place_of(request, "layer", len(self.profile.layers))
         head = self.profile[layer, place_of(request, "head", self.profile.layers[layer].heads)]
         number = place_of(request, "example", len(head.examples))
@@ -52,7 +52,7 @@ class ProfileSite(Guarded):
         return HTMLResponse(page, headers={"Content-Security-Policy": self.text_policy})
 
     def text_page(self, layer: int, head: int, number: int) -> str:
-        """The model reads the window of an example under a watch.
+        """Let the model read the window of an example under `headwise.watch`, and return the page of the records.
 
         Raises:
             ArgumentError: the model is not that of the profile.

@@ -1,4 +1,4 @@
-"""The page of a profile: every head as a card, and a page for each, in one file or from a local server."""
+"""The page of a profile: every head as a card, and a page for each head, in one file or from a local server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_profile_page(path: Path | str, profile: Profile, *, title: str) -> Non
 
 
 def profile_page(profile: Profile, *, title: str, serves: bool = False) -> Iterator[str]:
-    """The HTML, in parts. `serves`: a server shows the texts of the examples in the other views, at text?…"""
+    """The HTML of the page, in parts. `serves`: a server shows the texts of the examples in other views, at text?…"""
     return page_of(facts_of_profile(profile, title=title, serves=serves), entry=ENTRY)
 
 

@@ -54,14 +54,17 @@ def serve(
 def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = False) -> None:
     """Serve a page on which a person types prompts and edits a model's attention, until Ctrl-C.
 
-    `live`: the model. `prompt`: the first one. The other arguments and the errors: see `serve`, also `Live.facts`.
+    `live`: the model. `prompt`: the first prompt. The other arguments and the errors: see `serve` and `Live.facts`.
     """
     make = _maker((), title=live.title, live=live, prompt=prompt)
     serve_site(make, title=live.title, port=port, open_page=open_page)
 
 
 def serve_site(make: Make, *, title: str, port: int = 0, open_page: bool = False) -> None:
-    """Serve an application until Ctrl-C. `make` gets the port; the other arguments and the errors: see `serve`."""
+    """Serve an application until Ctrl-C.
+
+    `make`: port -> application; the other arguments and the errors: see `serve`.
+    """
     with _site(make, port) as (site, listener):
         click.echo(f"Serving {_printable(title)} at {site.url} — Ctrl-C stops it")
         if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
@@ -73,7 +76,7 @@ def serve_site(make: Make, *, title: str, port: int = 0, open_page: bool = False
 def serving(
     inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0
 ) -> AbstractContextManager[str]:
-    """The same server in a thread, as a context manager that returns the address. Arguments and errors: see `serve`."""
+    """`serve` in a thread, as a context manager that returns the address. Arguments and errors: see `serve`."""
     return serving_site(_maker(inputs, title=title, made=made), port=port)
 
 
@@ -97,7 +100,7 @@ def serving_live(live: Live, prompt: str, *, port: int = 0) -> AbstractContextMa
 
 
 def _maker(inputs: Sequence[Input], **given: Any) -> Make:
-    """Makes a `Site`, which has the other arguments."""
+    """A function: port -> `Site` with the other arguments."""
 
     def make(port: int) -> Guarded:
         from headwise.viewer.site import Site

@@ -1,4 +1,4 @@
-"""`headwise.show`: a few heads of one layer as a small output of a notebook, of records or of plain weights."""
+"""`headwise.show`: a small notebook output of a few heads of one layer, from records or from plain weights."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ def show(
         headwise.show(record, heads=5, kind="lines", row="it")
         headwise.show(weights, tokens=tokens)                     a plain tensor [H, Q, K]
 
-    The maps share one colour scale, and all mark the cell under the pointer. `headwise.view` shows every layer.
+    The maps share one colour scale, and all mark the cell (query and key) under the pointer. `headwise.view` shows
+    every layer.
 
     Args:
         what: a `Seen` and one `layer` of it, a record, or weights: a tensor or an array [H, Q, K], [B, H, Q, K] or
             [Q, K] whose rows sum to 1 (or are 0), or a list of these and one `layer` of it, as models return with
-            `output_attentions=True`. Weights are shown unchanged; whether a mask made their zeros is unknown.
-        heads: a number or several; None = all, at most 16.
+            `output_attentions=True`. Weights are shown unchanged; whether their zeros come from a mask is unknown.
+        heads: one or several numbers of heads; None = all, at most 16.
         kind: "map", or "lines" between queries and keys.
         tokens: the names of the positions, if `what` has none, in any form that `headwise.text.as_tokens` takes; for
             two sequences {"source": ..., "target": ...}.
@@ -86,7 +87,7 @@ def show(
 
 
 def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int | None]:
-    """(the Seen with the record, the record, the number of its layer or None)."""
+    """(the `Seen` that has the record, the record, the number of its layer or None)."""
     if isinstance(what, Seen):
         record = one_layer(what, layer)
         one = Seen([record], what.coverage())

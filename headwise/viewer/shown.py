@@ -19,14 +19,14 @@ class Shown:
         self.told: dict[AttentionRecord, dict[int, Numbers]] = {}
 
     def layer(self, place: tuple[int, int, int]) -> Answers:
-        """The answers about one layer: its input, its stack and its place there."""
+        """The answers about one layer; `place`: the indices of its input, its stack, and the layer in the stack."""
         if place not in self.answers:
             layer = self.inputs[place[0]].stacks[place[1]].layers[place[2]]
             self.answers[place] = Answers(layer.record, layer.example)
         return self.answers[place]
 
     def statistics(self, record: AttentionRecord, example: int, rows: int | None) -> Numbers:
-        """The statistics of one example of a record, computed once for all its examples."""
+        """The statistics of one example of a record; they are computed once, for all examples of the record."""
         if record not in self.told:
             stacks = [stack for each in self.inputs for stack in each.stacks]
             of = {layer.example: stack for stack in stacks for layer in stack.layers if layer.record is record}

@@ -8,7 +8,7 @@
     GET  /TOKEN/stats?input=0&stack=0&layer=3     JSON
     POST /TOKEN/run        JSON, {"prompt": …, "edits": […], "position": …} -> the facts of that run, as JSON
 
-The last one is for a page with a model (`live.py`), whose other questions also name the run: tile?run=7&input=0&…
+The last route is for a page with a model (`live.py`), whose other requests also name the run: tile?run=7&input=0&…
 
 An error is JSON, {"error": a sentence for the reader}.
 """
@@ -77,7 +77,7 @@ class Refused(Exception):  # noqa: N818 (a refusal, not a failure)
 
 
 class Guarded:
-    """An application on `port` of 127.0.0.1 for its reader alone: it checks host, token and origin of each request."""
+    """An application on `port` of 127.0.0.1 for one reader: it checks host, token and origin of each request."""
 
     routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]]  # path after the token -> method, answer
 
@@ -110,7 +110,7 @@ class Guarded:
         await _send(response, scope, receive, send)
 
     async def answer(self, request: Request) -> Response:
-        """The answer, after checks of host, token and origin."""
+        """The response, after checks of host, token and origin."""
         if request.headers.get("host", "").lower() not in self.hosts:
             raise Refused(421, "This server accepts only the address that it printed, on this machine.")
         token, *path = request.scope["path"].removeprefix("/").split("/", 1)
@@ -131,7 +131,7 @@ class Guarded:
 
 
 class Site(Guarded):
-    """The page of inputs, or of a model and a prompt, and answers to its questions."""
+    """The page of inputs, or of a model and a prompt, and the answers to what the page asks."""
 
     def __init__(
         self,
@@ -175,11 +175,11 @@ class Site(Guarded):
         self.runs.shutdown(cancel_futures=True)
 
     async def give_page(self, request: Request) -> Response:
-        """The page, with everything except the weights."""
+        """Respond with the page, which has everything except the weights."""
         return HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
 
     async def give_tile(self, request: Request) -> Response:
-        """A part of a head, in the resolution in which it is drawn."""
+        """Respond with a part of a head's matrix, in the resolution in which it is drawn."""
         place, answers = self.layer(request)
         head, height, width = (_number(request, name) for name in ("head", "height", "width"))
         rows, cols = _range(request, "rows"), _range(request, "cols")
@@ -192,7 +192,7 @@ class Site(Guarded):
         return Response(data, media_type="application/octet-stream")
 
     async def give_mix(self, request: Request) -> Response:
-        """The sum of the rows of a layer, weighted by the numbers in the body."""
+        """Respond with the sum of the rows of a layer, weighted by the numbers in the body."""
         _, answers = self.layer(request)
         size = 4 * answers.record.shape[2]
         body = await _body(request, size, f"mix: expected {size} bytes, a float32 for each row. Received: more")
@@ -202,7 +202,7 @@ class Site(Guarded):
         return Response(_bytes(numbers), media_type="application/octet-stream")
 
     async def give_terms(self, request: Request) -> Response:
-        """Everything from which the weights of a row of a head are computed."""
+        """Respond with all numbers from which the weights of a row of a head are computed."""
         _, answers = self.layer(request)
         _, heads, q_len, _ = answers.record.shape
         head, row = place_of(request, "head", heads), place_of(request, "row", q_len)
@@ -210,7 +210,7 @@ class Site(Guarded):
         return Response(numbers.astype("<f8").tobytes(), media_type="application/octet-stream")
 
     async def give_statistics(self, request: Request) -> Response:
-        """The statistics of the heads of a layer, estimated from some rows for long inputs."""
+        """Respond with the statistics of the heads of a layer; for long inputs estimated from some rows."""
         _, answers = self.layer(request)
         shown, record, example = self.shown(request), answers.record, answers.example
         rows = rows_of(record) if cost(record) > QUICK_CELLS else None
@@ -224,7 +224,7 @@ class Site(Guarded):
         return JSONResponse({**numbers, "estimated": rows})
 
     async def give_run(self, request: Request) -> Response:
-        """The facts of a run of the model."""
+        """Respond with the facts of a run of the model."""
         assert self.live is not None
         body = await _body(request, ASKED_BYTES, f"run: expected at most {ASKED_BYTES:,} bytes. Received: more")
         asked = read_asked(bytes(body))
@@ -235,11 +235,11 @@ class Site(Guarded):
         return JSONResponse(await _waited_for(request, run))
 
     def shown(self, request: Request) -> Shown:
-        """The inputs that the request means."""
+        """The inputs for which the request asks."""
         return self.live.shown(_value(request, "run")) if self.live else self.first
 
     def layer(self, request: Request) -> tuple[tuple[str, int, int, int], Answers]:
-        """The requested layer and its position."""
+        """((name of the run, indices of input, stack and layer), the `Answers` about this layer)."""
         shown = self.shown(request)
         number = place_of(request, "input", len(shown.inputs))
         stack = place_of(request, "stack", len(shown.inputs[number].stacks))
@@ -253,7 +253,7 @@ def rows_of(record: AttentionRecord) -> int:
 
 
 class Kept:
-    """A cache of the latest answers, limited in bytes; the oldest are dropped first."""
+    """A cache of the latest answers, at most `most` bytes; the oldest answers are dropped first."""
 
     def __init__(self, most: int) -> None:
         self.most, self.size = most, 0
@@ -290,7 +290,7 @@ async def _waited_for(request: Request, future: Future[T]) -> T:
 
 
 async def _body(request: Request, most: int, why: str) -> bytearray:
-    """The body of a request, which is refused when it turns out to be longer."""
+    """The body of a request. A request with more than `most` bytes is refused, with `why` as the reason."""
     body = bytearray()
     async for part in request.stream():
         body += part

@@ -1,4 +1,4 @@
-"""The numbers of each head on the page: the statistics with a column, induction and importance, for each example."""
+"""The statistics of each head on the page: those of `headwise.records`, induction and importance, for each example."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cost(record: AttentionRecord) -> int:
 
 
 def rows_of_estimate(record: AttentionRecord, rows: int) -> int | None:
-    """`rows`, if the statistics of so many rows are faster than those of all; else None.
+    """`rows`, if statistics of this many rows are faster than those of all rows; else None.
 
     The native kernels process all rows in the time in which torch processes a quarter of them.
     """
@@ -69,7 +69,7 @@ def statistics_of(
 ) -> dict[int, Numbers]:
     """The statistics of every head, for each example in `tokens`, the tokens of the columns.
 
-    They are estimated from about `rows` rows, evenly spread; None = computed from all rows.
+    They are estimated from about `rows` rows, evenly spread; None = they are computed from all rows.
 
     Undefined statistics are None: distances between two texts, induction without repeated tokens, importance without
     values and gradients.
@@ -94,7 +94,7 @@ def statistics_of(
 def _induction(
     record: AttentionRecord, tokens: Mapping[int, Tokens], looked_at: int | None
 ) -> dict[int, list[float | None]]:
-    """Prefix matching: the weight on tokens that followed earlier occurrences of the query's token, mean over queries.
+    """Prefix matching: the weight on tokens that follow earlier occurrences of the query's token, mean over queries.
 
     Only queries with such occurrences count.
 
@@ -117,7 +117,7 @@ def _induction(
 
 
 def _repeated(tokens: Tokens) -> list[list[int]]:
-    """The places of each token that occurs several times."""
+    """A list for each token that occurs several times, with the positions of the token."""
     names: tuple[int | str, ...] = tokens.ids if min(tokens.ids) >= 0 else tokens.labels
     places: dict[int | str, list[int]] = {}
     for i, (name, special) in enumerate(zip(names, tokens.special, strict=True)):
@@ -127,7 +127,7 @@ def _repeated(tokens: Tokens) -> list[list[int]]:
 
 
 def _joined(repeated: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-    """The places of several tokens together: a matrix for each token would take longer than its cells."""
+    """Yield the positions of several tokens together: a small matrix for each token would take longer."""
     block: list[list[int]] = []
     for places in repeated:
         block.append(places)

@@ -1,4 +1,4 @@
-"""Threads that compute many answers in turns, answers with the fewest cells first, so a cell never waits for a map.
+"""Threads that compute many answers in turns: small answers first, so that one row never waits for a whole map.
 
 Each thread computes separate parts. This is about as fast as sharing every product among all cores, and much faster
 if another program, such as the browser, is using one of them.
@@ -85,7 +85,7 @@ class Turns:
             pass
 
     def _work(self) -> bool:
-        """Work on the most urgent part until it pauses; False at the end."""
+        """Work on the most urgent part until it pauses. Returns False when the threads should end."""
         turn = self._next()
         if turn is None:
             return False
@@ -99,7 +99,7 @@ class Turns:
         return True
 
     def _next(self) -> tuple[_Asked, Part] | None:
-        """The next part to work on; None at the end."""
+        """The next part to work on, and its answer; None when the threads should end."""
         with self._changed:
             while not self._stopped:
                 self._asked = [asked for asked in self._asked if not asked.future.done()]

@@ -30,8 +30,8 @@ Arrays = dict[str, np.ndarray]
 
 
 class OnnxTensors(Answering[Arrays]):
-    """The inputs of a graph -> its outputs. If all of them share the same dynamic first axis, a row is one index of
-    that axis and rows of equal shapes run in one batch; otherwise a row is a whole call.
+    """The inputs of a graph -> its outputs. If all tensors share the same dynamic first axis, a row is one index of
+    that axis and rows of equal shapes run in one batch; otherwise a row is one run of the graph.
 
     Args:
         folder: the folder of the export.

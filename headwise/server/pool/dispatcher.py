@@ -98,7 +98,7 @@ class Dispatcher:
             self._timer = self._loop.call_at(soonest, self.wake)
 
     def _give_joining(self, model: Model, now: float) -> bool:
-        """Give the oldest row to the worker with the fewest rows. Returns whether another row has room in a worker."""
+        """Give the oldest row to the worker with the fewest rows. Returns False if no worker has room."""
         settings = self._settings
         worker = min(self.crew.of(model), key=lambda worker: len(worker.joined), default=None)
         if worker is None or len(worker.joined) >= settings.max_batch:

@@ -80,7 +80,7 @@ class _Worker:
             self._joined.step()
 
     def _handle_next(self) -> None:
-        """Handle a message, if only by waiting there is something to do; and with it rows that join at once."""
+        """Handle the next message, and "join" messages after it; wait only if there is nothing else to do."""
         joins = True
         block = not (self._streams or len(self._joined))
         while joins:

@@ -96,7 +96,7 @@ def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
 
 
 def without_repeats(log_p_RV: Tensor, written_Rt: Tensor, size: int, lengths_R: Tensor) -> Tensor:
-    """log p with -inf for each token that would end a run of `size` tokens that a row has already; 0 = for none.
+    """log p, with -inf for each token that would complete a run of `size` tokens which its row has; 0 = no limit.
 
     Numbers after the first `lengths_R` of a row are padding.
     """

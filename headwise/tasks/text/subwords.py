@@ -182,7 +182,7 @@ class Subwords:
         return next((id_ for id_ in found if id_ is not None), None)
 
     def _trimmed(self, text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The offsets without spaces at the beginning of a token: all but WordPiece have "Ġfilm", "▁film"."""
+        """The offsets without a space at a token's beginning: all tokenizers but WordPiece have "Ġfilm", "▁film"."""
         if isinstance(self._backend.model, tokenizers.models.WordPiece):
             return offsets
         return [(end - len(text[start:end].lstrip()), end) for start, end in offsets]

@@ -14,7 +14,7 @@ SPARE_SLOTS = 32
 
 
 class KeyValues:
-    """Keys and values [L, N, S, w, G, D]; a text begins at slot 0, and numbers after its last slot are finite.
+    """Keys and values [L, N, S, w, G, D]: one slot per token, from slot 0; numbers after a text's last slot are finite.
 
     Buffers have room for more texts and more slots, and double when they are full.
 
@@ -62,7 +62,7 @@ class KeyValues:
         return k, v
 
     def move(self, order: Sequence[int], slots: int) -> None:
-        """Text i becomes the old text order[i], which has these slots; only texts that change their place are moved."""
+        """Text i becomes the old text order[i], with its first `slots` slots; only texts that change place move."""
         for to, out_of in enumerate(order):
             if to != out_of:
                 self.keys[:, to, :slots] = self.keys[:, out_of, :slots]
