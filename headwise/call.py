@@ -346,7 +346,7 @@ _AS_IS = nullcontext()
 
 
 def as_written(device: torch.device) -> AbstractContextManager[None]:
-    """A context in which torch computes in the dtypes that the code names: autocast would lower those of the scores."""
+    """A context in which torch computes in the dtypes that the code names: autocast would lower the scores' dtype."""
     return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
 
 

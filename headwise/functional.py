@@ -202,7 +202,7 @@ def plan(
 
     The numbers in the tensors do not matter (`torch.empty` will do); their shapes, dtype, device and requires_grad do.
     With a `mesh` of one dimension, the tensors have the shapes of the whole sequence, and the plan is that of
-    `context_parallel`: rows, cells, keys and bytes of each process, and how long it waits.
+    `context_parallel`: rows, cells (pairs of a query and a key), keys and bytes of each process, and how long it waits.
     """
     if mesh is not None:
         return planned(make_call(q, k, v, mask=mask, **options), mesh)

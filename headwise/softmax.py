@@ -1,7 +1,7 @@
 """The softmax of attention: empty rows, learned sinks, the log-sum-exp, and how results over parts of the keys merge.
 
 A row of scores s is described by two numbers, its highest score and log Σ exp(s - highest). Their sum is the
-log-sum-exp; kept apart they stay exact where the sum would round, such as with a bias of finfo.min:
+log-sum-exp; kept apart, the two stay exact where the sum would round, such as with a bias of finfo.min:
 
     A = exp((s - highest) - log_sum)
 

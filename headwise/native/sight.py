@@ -78,7 +78,7 @@ def _words(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """(patterns [patterns, 64] of 64-bit words, one word per query; the number of each block's pattern).
 
-    Many blocks are equal, such as those on the diagonal: a pattern is evaluated in one of its blocks.
+    Many blocks are equal, such as those on the diagonal: the mask is evaluated in only one block of each pattern.
     """
     if not len(row):
         return np.empty((0, SIZE), np.uint64), row

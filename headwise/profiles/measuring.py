@@ -168,7 +168,7 @@ def _by_offset(within: Tensor) -> Tensor:
 
 
 def _add_pairs(sums: LayerSums, largest: Tensor, keys: Tensor, batch: Batch, some: slice) -> None:
-    """Add, for each query, the pair with the other token of the text to which it attends most."""
+    """Add, for each query, the pair of the query and the other token of the text to which it attends most."""
     queries = batch.ids[:, None].expand_as(keys)
     codes = queries * SPREAD + batch.ids[:, None].expand_as(keys).gather(-1, keys)
     for place, head in enumerate(range(some.start, some.stop)):

@@ -267,7 +267,10 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def _is_unpadded(self) -> bool:
-        """Whether texts are read without padding: faster on a CPU. But hooks, as in a watch, need `forward`."""
+        """Whether texts are read without padding: faster on a CPU.
+
+        But hooks, as of `headwise.watch`, need `forward`.
+        """
         hooks = self.model._forward_pre_hooks or self.model._forward_hooks
         return self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu" and not hooks
 

@@ -48,7 +48,7 @@ class Forecast(Task[ForecastOptions]):
     >>> task.predict("ETTh1.csv")[0]     # the 96 hours after its last row
     {'time': '2018-06-26 20:00:00', 'column': 'HUFL', 'forecast': …, '0.1': …, '0.5': …, '0.9': …}
 
-    The last part of each series is held out for validation, not random rows. With `validation=`, pass other rows,
+    The last rows of each series are held out for validation, not random rows. With `validation=`, pass other rows,
     including the `context` rows before the first one to forecast.
     """
 
@@ -175,7 +175,7 @@ class Forecast(Task[ForecastOptions]):
         return (model.config.num_patches + written) * len(self.channels)
 
     def collate(self, examples: Sequence[SeriesWindow]) -> Batch:
-        """ The batch: "context" [N · C, S] and "future" [N · C, F], which is empty without targets."""
+        """The batch: "context" [N · C, S] and "future" [N · C, F], which is empty without targets."""
         values_NCS = examples[0].of.gather([window.place for window in examples])
         values_NS = values_NCS.flatten(0, 1)
         context = self.options.context

@@ -199,7 +199,7 @@ class Match(Task[MatchOptions]):
     def _matching(self, batch: Batch, images: Tensor, texts: Tensor, similarity_UT: Tensor) -> Tensor:
         """Binary loss of the fusion layers: each pair, its text with another image, and its image with another text.
 
-        Li et al. 2021, section 3.2. `others` selects the other image and the other text.
+        Li et al. 2021, section 3.2. The function `others` selects the other image and the other text.
         """
         image_of, text_of = batch["image_of"], batch["text_of"]
         paired_UT = paired(batch["texts_of_image"], batch["texts"])

@@ -96,7 +96,7 @@ def _two_columns(source: Any) -> tuple[str, ...] | None:
 
 
 def _named(two: tuple[str, ...]) -> dict[str, str] | None:
-    """"source" and "target" -> their names in a first line that is a header: src and tgt, or two language codes."""
+    """ "source" and "target" -> their names in a first line that is a header: src and tgt, or two language codes."""
     sides = {side: name for name in two for side, names in _NAMES.items() if name.lower() in names}
     if sides.keys() == set(SIDES):
         return sides

@@ -83,7 +83,7 @@ def inputs_of(
         images: if tokens are patches, the image: a path, a PIL image, pixels [H, W], [H, W, 3] or [3, H, W]; or one for
             each input: a list, a batch [B, 3, H, W], or the output of an image processor. None = the images that the
                 model read,
-            if the watch saw it.
+            if `headwise.watch` saw it.
         processor: the image processor, or (mean, std), whose normalisation is removed from floats.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
@@ -261,7 +261,7 @@ def _numbers(first: int, count: int) -> Tokens:
 
 
 def is_long(tokens: Tokens) -> bool:
-    """Whether there are so many tokens that a page shows their maps, and no texts."""
+    """Whether there are too many tokens for texts, so that a page shows only maps."""
     return len(tokens.labels) > LONG
 
 

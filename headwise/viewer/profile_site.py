@@ -1,4 +1,4 @@
-"""The live server of a profile: its page, and the texts of its examples in the other views.
+"""The live server of a profile: the profile's page, and the texts of its examples in the views of other pages.
 
 GET  /TOKEN/                                     the page
 GET  /TOKEN/text?layer=2&head=9&example=0        the page of the records of that text, which the model reads again

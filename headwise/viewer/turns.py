@@ -1,7 +1,7 @@
 """Threads that compute many answers in turns: small answers first, so that one row never waits for a whole map.
 
 Each thread computes separate parts. This is about as fast as sharing every product among all cores, and much faster
-if another program, such as the browser, is using one of them.
+if another program, such as the browser, is using one of the cores.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def view(
         title: the title of the page; None = the first words of the texts.
         images: if tokens are patches of an image, the image: a path of a PNG or JPEG, a PIL image, or pixels [H, W],
             [H, W, 3] or [3, H, W] (uint8, or floats). Or one for each input: a list, a batch [B, 3, H, W], or what an
-            image processor returned. None = the images that the model read, if the watch saw them.
+            image processor returned. None = the images that the model read, if `headwise.watch` saw them.
         processor: the image processor of the model, or (mean, std): its normalisation is removed from pixels that are
             floats. None = floats beyond 0 to 1 are spread from black to white, and the page says so.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each

@@ -69,7 +69,7 @@ class Note:
 
 
 def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str, ...]]:
-    """The columns, the number of rows, and a sentence per reason for missing predictions and for cuts, over all parts.
+    """(columns, rows, sentences) over all parts of a file: one sentence per reason for missing predictions and cuts.
 
     Args:
         name: the file's name, for messages.

@@ -75,11 +75,12 @@ def on_workers(
     `TRIES` times, so that an item that makes every worker end stops the work.
 
     Args:
-        items: the columns "item" (its number), "given" (pickled) and "error" (empty, or why it cannot be computed).
+        items: has the columns "item" (a number), "given" (pickled: what to compute) and "error" ("", or why the item
+            cannot be computed).
         load: called once in each worker; returns the function for one item: `given` -> a value that can be pickled.
             It is pickled itself.
         workers: number of processes, each of which computes one item at a time.
-        name: the name of an item in an error, from `given`.
+        name: `given` of an item -> the name of the item in error messages.
         gpus: whether each worker gets a GPU, if the cluster has one for each.
         in_order: whether results come in the order of the items; else as they are finished.
 

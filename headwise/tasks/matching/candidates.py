@@ -57,7 +57,8 @@ class Candidates:
     def score(self, images: Tensor, texts: Tensor) -> Tensor:
         """The score that orders candidates, [P]: their log-softmax, up to a common term, plus the log of the match.
 
-        The match is the probability that image and text belong together. Li et al. 2022 (BLIP) also add both."""
+        The match is the probability that image and text belong together. Li et al. 2022 (BLIP) also add the two
+        scores."""
         return self.model.scale * self.cosines(images, texts) + logsigmoid(self.match(images, texts))
 
     def cosines(self, images: Tensor, texts: Tensor) -> Tensor:

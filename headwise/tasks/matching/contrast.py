@@ -10,7 +10,7 @@ from torch.nn.functional import log_softmax
 def paired(texts_of_image: Tensor, texts: Tensor) -> Tensor:
     """Whether image and text match: bool [U, T].
 
-    `texts_of_image` [U, n] has the numbers of each image's texts, `texts` [T, 1] those of the texts.
+    `texts_of_image` [U, n] has the numbers of each image's texts, `texts` [T, 1] the numbers of the T texts.
     """
     return (texts_of_image[:, None] == texts).any(-1)
 

@@ -1,7 +1,7 @@
 """How a model writes a text, one token after another: greedily, by beam search, or by sampling.
 
 `write` writes texts for many sources by an encoder-decoder, `follow` yields a single text while it is written.
-Both run the modules of the model, so that watches and edits apply to the writing model.
+Both functions run the modules of the model, so that `headwise.watch` and `headwise.edit` see the model that writes.
 """
 
 from __future__ import annotations

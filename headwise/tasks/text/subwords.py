@@ -133,7 +133,7 @@ class Subwords:
         return self.frames[len(pieces) - 1].size + sum(len(each.ids) for each in pieces)
 
     def named(self, read: Read, kept: Sequence[slice]) -> Tokens:
-        """The tokens of `pair` for some pieces of one or two texts, with labels for people.
+        """The tokens of `pair` for some pieces of one or two texts, with labels for display.
 
         Args:
             read: the texts.

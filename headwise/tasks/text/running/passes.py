@@ -1,10 +1,9 @@
 """Passes of a decoder through its layers: each reads one more token of each text; texts may have different lengths.
 
 Hypotheses of one text share its source, whose keys are kept once, and its past: each hypothesis knows which hypothesis
-wrote every slot, so that a beam search need not move keys. Supported parts are computed by the native kernels
-(`models.packed_decoder`), the rest by the modules; the numbers are those of the modules' `forward`. Dimension letters:
-N texts, w hypotheses of each, M model, H heads, D head dimension, S slots (one per token), K source tokens, V
-vocabulary.
+wrote every slot, so that a beam search need not move keys. What the native kernels support they compute
+(`models.packed_decoder`), all else the modules; the numbers are those of the modules' `forward`. Dimension letters: N
+texts, w hypotheses of each, M model, H heads, D head dimension, S slots (one per token), K source tokens, V vocabulary.
 """
 
 from __future__ import annotations
