@@ -46,7 +46,6 @@ QUICK = {  # the others are slow: what is examined is the same for all
     "torch": {
         ("operations", "CausalSelfAttention", ""),
         ("operations", "CausalSelfAttention", "one ahead"),
-        ("operations", "MultiHeadSelfAttention", "mask over queries"),
     },
 }[BACKEND]
 
@@ -78,7 +77,7 @@ LIBRARY: dict[str, Any] = {
     "DecoderLayer": lambda: DecoderLayer(16, 4),
 }
 OF_ALL = {"jax": ("Attention",), "tensorflow": ("MultiHeadAttention", "Attention")}.get(BACKEND, ())
-SLOW = ("DecoderLayer", "GroupQueryAttention") if BACKEND == "torch" else OF_ALL
+SLOW = ("DecoderLayer", "GroupQueryAttention", "MultiHeadAttention") if BACKEND == "torch" else OF_ALL
 
 
 @pytest.mark.every_backend

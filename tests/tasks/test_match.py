@@ -223,12 +223,6 @@ def test_images_are_read_from_beside_the_table_and_those_that_cannot_be_are_list
     )
 
 
-def test_no_image_can_be_read(folder: Path) -> None:
-    (folder / "pairs.csv").write_text("image,text\nimages/damaged.png,a\nimages/damaged.png,b\n", encoding="utf-8")
-    with pytest.raises(ArgumentError, match="no row can be used: 2 rows left out: an image that cannot be read"):
-        Match.read(folder / "pairs.csv", MatchOptions(**TINY))
-
-
 def test_a_table_is_answered_row_by_row(folder: Path) -> None:
     task = learn(image="path", text="caption", rows={"path": pairs(12)["image"], "caption": pairs(12)["text"]})
     (folder / "ask.csv").write_text("path,caption\nimages/red.png,red\nimages/grey.jpg,grey\n", encoding="utf-8")

@@ -37,13 +37,6 @@ def test_of_pytorchs_own_multi_head_attention() -> None:
     np.testing.assert_allclose(array(layer(tensor(x), tensor(v), tensor(k))), expected.numpy(), atol=1e-5)
 
 
-def test_a_linear_map_is_turned() -> None:
-    module = made()
-    layer = hk.MultiHeadAttention.from_torch(module)
-    np.testing.assert_array_equal(array(layer.qkv.kernel), module.qkv.weight.detach().numpy().T)
-    np.testing.assert_array_equal(array(layer.out.bias), module.out.bias.detach().numpy())
-
-
 @pytest.mark.every_backend
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_stays_half(dtype: torch.dtype) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -45,11 +44,6 @@ def test_cells_of_a_csv_are_text_as_they_were_written(tmp_path: Path) -> None:
     assert data.numbers == [2, 3, 4, 5]
     assert data.unit == "line"
     assert data.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_columns_are_named_as_the_task_names_them(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "id,sentence,y\n7,good,1\n")
-    assert read_table(path, {"text": "sentence", "label": "y"}).columns == {"text": ["good"], "label": ["1"]}
 
 
 def test_bytes_are_texts_where_they_are_utf_8(tmp_path: Path) -> None:
@@ -323,17 +317,6 @@ for name in ("a.csv", "a.parquet"):
     assert [*(tmp_path / "home").rglob("*")] == []
 
 
-SST2 = Path(__file__).parents[3] / "../shared/data/sst2/train.tsv"
-
-
-@pytest.mark.skipif(not SST2.exists(), reason="no ../shared/data/sst2 here")
-def test_a_corpus_without_a_header_is_read_by_numbers() -> None:
-    data = read_table(SST2, {"text": "1", "label": "2"}, texts=("text",))
-    assert len(data) == 6920
-    assert set(data.columns["label"]) == {"0", "1"}
-    assert data.left_out == ()
-
-
 # --- In two parts -----------------------------------------------------------------------------------------------------
 
 
@@ -341,13 +324,6 @@ def labelled(**counts: int) -> Data:
     """So many rows of each label, in turns."""
     labels = [label for turn in range(max(counts.values())) for label, count in counts.items() if turn < count]
     return Data("rows", {"label": labels}, list(range(len(labels))))
-
-
-def test_a_split_without_labels_is_by_chance() -> None:
-    first, second = Data("rows", {"x": list(range(20))}, list(range(20)), left_out=("a note",)).split(0.2, 0)
-    assert second.columns["x"] == sorted(random.Random(0).sample(range(20), 4))
-    assert sorted(first.numbers + second.numbers) == list(range(20))
-    assert (first.left_out, second.left_out) == (("a note",), ())
 
 
 @pytest.mark.parametrize("seed", range(5))
