@@ -182,15 +182,6 @@ def test_dropout_is_for_training_only() -> None:
     close(module(x), module(x), 0)
 
 
-def test_half_precision() -> None:
-    module, x = make(self_layers=1, read_out=True), torch.randn(2, 5, 6)
-    with torch.autocast("cpu", torch.bfloat16):
-        close(module(x).float(), module(x).float(), 0)
-        found = module(x)
-    close(found.float(), module(x), 0.1)
-    close(module.double()(x.double()).float(), module.float()(x))
-
-
 # Records.
 
 

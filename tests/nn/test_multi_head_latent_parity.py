@@ -116,14 +116,6 @@ def test_steps_with_caches_and_left_padding(name: str, path: Any) -> None:
     assert our_cache.bytes == 2 * 8 * (16 + 4) * 4  # not the keys and values of every head
 
 
-def test_right_padding() -> None:
-    theirs, ours = both("v3")
-    x, real = torch.randn(2, 7, 32), torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    expected, _ = theirs(x, causal(7, 7) & real[:, None, None], torch.arange(7)[None])
-    out = ours(x, mask=masks.causal(), real=real)
-    torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=0)
-
-
 def test_a_config_as_written_to_config_json_makes_the_same_module() -> None:
     theirs, ours = both("v3-yarn")
     again = MultiHeadLatentAttention.from_hf(theirs.config.to_dict())

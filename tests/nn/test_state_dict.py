@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers.models.bert import BertConfig
-from transformers.models.bert.modeling_bert import BertAttention
 from transformers.models.gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from transformers.models.gpt_neox import GPTNeoXConfig
@@ -156,18 +154,6 @@ def test_gpt_2_keeps_its_weights_as_in_by_out() -> None:
     state = {**theirs.state_dict(), "bias": torch.ones(1, 1, 8, 8), "masked_bias": torch.tensor(-1e4)}
     causal = masks.causal().to_additive(S)
     torch.testing.assert_close(loaded(state)(x, mask=masks.causal()), theirs(x, attention_mask=causal)[0])
-
-
-def test_bert_without_the_norm_that_is_no_attention() -> None:
-    config = BertConfig(hidden_size=M, num_attention_heads=H)
-    config._attn_implementation = "eager"
-    theirs = BertAttention(config).eval()
-    state = theirs.state_dict()
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*output\.LayerNorm\.weight"):
-        MultiHeadAttention(M, H).load_state_dict(state)
-    x = torch.randn(B, S, M)
-    ours = loaded({name: y for name, y in state.items() if "LayerNorm" not in name})
-    torch.testing.assert_close(theirs.output.LayerNorm(ours(x) + x), theirs(x)[0])
 
 
 def test_whispers_keys_have_no_bias() -> None:

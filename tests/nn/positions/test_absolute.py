@@ -9,7 +9,6 @@ import torch
 
 from headwise.errors import ArgumentError, DtypeError
 from headwise.nn.positions import Learned, Sinusoidal
-from tests.versions import since
 
 
 def test_waves_by_hand() -> None:
@@ -21,27 +20,12 @@ def test_waves_by_hand() -> None:
     torch.testing.assert_close(halves, torch.tensor([[0.0, 0, 1, 1], [waves[i] for i in (0, 2, 1, 3)]]))
 
 
-def test_the_position_after_is_a_rotation_of_the_one_before() -> None:
-    waves = Sinusoidal(16)(torch.arange(1000))
-    similarity = (waves[1:] * waves[:-1]).sum(-1)  # so it is the same everywhere
-    torch.testing.assert_close(similarity, similarity[:1].expand_as(similarity))
-
-
 def test_interleaved_equals_distilbert() -> None:
     from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
     table = torch.empty(512, 48)
     create_sinusoidal_embeddings(512, 48, table)
     torch.testing.assert_close(Sinusoidal(48)(torch.arange(512)), table, atol=1e-6, rtol=0)
-
-
-def test_halves_equal_marian() -> None:
-    since("transformers", "5.0")
-    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
-
-    table = MarianSinusoidalPositionalEmbedding(512, 48).create_weight()
-    ids = torch.stack([torch.arange(100), torch.arange(400, 500)])
-    torch.testing.assert_close(Sinusoidal(48, interleaved=False)(ids), table[ids], atol=1e-6, rtol=0)
 
 
 def test_far_positions_and_lowered_modules_are_exact() -> None:
@@ -51,21 +35,6 @@ def test_far_positions_and_lowered_modules_are_exact() -> None:
     torch.testing.assert_close(waves, torch.tensor([expected]), atol=1e-6, rtol=0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(Sinusoidal(4)(ids), waves)
-
-
-def test_learned_equals_the_tables_of_gpt2_and_bert() -> None:
-    from transformers import BertConfig, GPT2Config
-    from transformers.models.bert.modeling_bert import BertEmbeddings
-    from transformers.models.gpt2.modeling_gpt2 import GPT2Model
-
-    gpt2 = GPT2Model(GPT2Config(vocab_size=8, n_positions=12, n_embd=16, n_layer=1, n_head=2)).wpe
-    bert = BertEmbeddings(BertConfig(vocab_size=8, max_position_embeddings=12, hidden_size=16)).position_embeddings
-    ids = torch.tensor([[0, 0, 1, 2], [8, 9, 10, 11]])
-    for table in (gpt2, bert):
-        learned = Learned(12, 16)
-        learned.load_state_dict(table.state_dict())
-        assert torch.equal(learned(ids), table(ids))
-        assert torch.equal(learned(ids[0]), table(ids[0]))
 
 
 def test_learned_gets_gradients_where_it_was_read() -> None:

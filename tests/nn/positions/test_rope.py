@@ -12,7 +12,6 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.nn.positions import DynamicNTK, Positions, Rope, Yarn
-from tests.versions import since
 
 
 def test_a_pair_is_turned_by_its_position_in_radians() -> None:
@@ -67,11 +66,6 @@ def test_scores_depend_on_the_distance_alone(i: int, j: int, shift: int, interle
     assert abs(score(i, i) - (q * k).sum()) < 1e-6
 
 
-def test_turning_keeps_lengths() -> None:
-    x = torch.randn(1, 2, 9, 16)
-    torch.testing.assert_close(Rope(16).rotate(x, torch.arange(9) * 1000).norm(dim=-1), x.norm(dim=-1))
-
-
 @pytest.mark.parametrize("how", ["half", "bfloat16", "double"])
 def test_frequencies_stay_float32_when_a_module_is_cast(how: str) -> None:
     rope = Rope(64)
@@ -105,19 +99,6 @@ def test_nothing_of_it_is_in_the_state_dict() -> None:
 
 
 # Hugging Face
-
-
-def test_interleaved_equals_roformer() -> None:
-    since("transformers", "5.0")
-    from transformers.models.roformer import modeling_roformer as hf
-
-    q, k = torch.randn(2, 2, 4, 20, 16).unbind()
-    table = hf.RoFormerSinusoidalPositionalEmbedding(64, 16)
-    waves = table.create_weight()[:20][None, None]
-    expected = hf.RoFormerSelfAttention.apply_rotary_position_embeddings(waves, q, k)
-    rope = Rope(16, interleaved=True)
-    torch.testing.assert_close(rope.rotate(q, torch.arange(20)), expected[0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(rope.rotate(k, torch.arange(20)), expected[1], atol=1e-5, rtol=0)
 
 
 def test_interleaved_and_partial_equals_gptj_with_its_positions() -> None:
