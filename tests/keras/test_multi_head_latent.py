@@ -148,7 +148,6 @@ def test_quantised_weights_are_not_passed_by() -> None:
         layer(tensor(torch.randn(1, 4, M)), path="absorb")
 
 
-@pytest.mark.every_backend
 def test_inside_a_model_of_unknown_length_after_an_embedding() -> None:
     _, layer = pair("yarn")
     ids = keras.Input((None,), dtype="int32")

@@ -169,7 +169,6 @@ def test_the_same_seed_drops_the_same(kernel: str) -> None:
 # --- Masks and whole models -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_backend
 def test_padding_of_embeddings_reaches_attention_and_loss() -> None:
     """Sort of a language model: which token came before. Padding changes no number of the rest."""
     keras.utils.set_random_seed(0)

@@ -78,9 +78,7 @@ class TestCapacity:
     def test_one_token_more_is_refused_and_changes_nothing(self) -> None:
         cache = Cache(capacity=3)
         cache.append(tokens(1, 2))
-        with pytest.raises(
-            CacheError, match=r"this cache holds 2 of capacity=3. Received: 2 more.*crop\(\) or reset\(\)"
-        ):
+        with pytest.raises(CacheError, match=r"this cache holds 2 of capacity=3"):
             cache.append(tokens(3, 4))
         assert shown(cache.append(tokens(3))[0]) == [[1, 2, 3]]
 
@@ -167,11 +165,7 @@ class TestPadding:
     @pytest.mark.parametrize(
         ("padding", "error", "message"),
         [
-            (
-                torch.tensor([[True, True], [True, False]]),
-                ArgumentError,
-                "on the left of each row only. Received: padding after a token in row 1",
-            ),
+            (torch.tensor([[True, True], [True, False]]), ArgumentError, "on the left of each row only"),
             (torch.ones(2, 3, dtype=torch.bool), ShapeError, r"expected \[2, 2\], .* Received: real=\[2, 3\]"),
             (torch.ones(3, 2, dtype=torch.bool), ShapeError, r"expected \[2, 2\], .* Received: real=\[3, 2\]"),
             (torch.ones(2, 2), DtypeError, "bool or integers .* Received: real=torch.float32"),

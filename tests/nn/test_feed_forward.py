@@ -1,4 +1,4 @@
-"""The feed-forward network and stochastic depth: numbers by hand, then what they promise in training."""
+"""The feed-forward network and stochastic depth: their equations, then what they promise in training."""
 
 from __future__ import annotations
 

@@ -237,10 +237,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"self_heads": 3, "self_layers": 1}, "dim: expected a multiple of num_heads=3. Received: dim=8"),
     ({"activation": "tanh"}, "activation: expected one of 'relu'"),
     ({"dropout": 1.0}, "dropout: expected a probability in [0, 1). Received: dropout=1.0"),
-    (
-        {"output_dim": 4},
-        "output_dim: expected read_out=True with it. Received: output_dim=4",
-    ),
+    ({"output_dim": 4}, "output_dim: expected read_out=True with it. Received: output_dim=4"),
     ({"query_residual": False}, "query_residual: expected read_out=True"),
     ({"latent_names": ["a", "b"]}, "expected 3 names, one for each latent. Received: len(latent_names)=2"),
     ({"latent_names": "abc"}, "latent_names: expected 3 strings, one for each latent. Received: latent_names='abc'"),

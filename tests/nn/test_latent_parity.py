@@ -1,4 +1,4 @@
-"""LatentAttention against the Set Transformer's paper and code, and Hugging Face's Perceiver, with the same weights."""
+"""LatentAttention against the Set Transformer's paper, and Hugging Face's Perceiver, with the same weights."""
 
 from __future__ import annotations
 

@@ -128,20 +128,6 @@ def test_other_names_load_into_projections_of_different_widths(names: tuple[str,
     torch.testing.assert_close(ours(*inputs), theirs(*inputs))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("widths", [{}, {"kdim": 10, "vdim": 6}], ids=["in_proj_weight", "q_proj_weight"])
-def test_pytorchs_own_module(widths: dict[str, int], bias: bool) -> None:
-    theirs = nn.MultiheadAttention(M, H, bias=bias, batch_first=True, **widths)
-    for name, parameter in theirs.named_parameters():
-        if "bias" in name:
-            nn.init.normal_(parameter)
-    key = torch.randn(B, 7, widths.get("kdim", M))
-    value = torch.randn(B, 7, widths.get("vdim", M))
-    query = torch.randn(B, S, M)
-    ours = loaded(theirs.state_dict(), bias=bias, **widths)
-    torch.testing.assert_close(ours(query, key, value), theirs(query, key, value)[0])
-
-
 def test_gpt_2_keeps_its_weights_as_in_by_out() -> None:
     config = GPT2Config(n_embd=M, n_head=H)
     config._attn_implementation = "eager"
@@ -223,9 +209,7 @@ def test_a_bias_in_the_state_alone_is_not_dropped_silently() -> None:
 
 def test_two_names_for_one_projection_clash() -> None:
     state = Named(NAMES["T5"]).state_dict()
-    with pytest.raises(
-        CheckpointError, match=r"expected one of q\.weight, Wq\.weight, which mean the same projection. Received: all"
-    ):
+    with pytest.raises(CheckpointError, match=r"expected one of q\.weight, Wq\.weight, which mean the same projection"):
         MultiHeadAttention(M, H).load_state_dict({**state, "Wq.weight": state["q.weight"]})
     with pytest.raises(RuntimeError, match=r"Unexpected key.*q\.weight.*k\.weight.*v\.weight"):
         MultiHeadAttention(M, H).load_state_dict({**state, "qkv.weight": torch.zeros(3 * M, M)})

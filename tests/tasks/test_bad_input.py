@@ -86,10 +86,7 @@ def test_texts_that_are_read_only_in_part_are_counted_and_listed(run: Run, class
         (["--text", "sentence", "--text-pair", "sentence"], "pair: expected another column than that of text"),
         (["--text", "sentence", "--lr", "0"], "--lr: expected more than 0. Received: lr=0.0"),
         (["--text", "sentence", "--heads", "3"], "--dim: expected an even multiple of heads=3. Received: dim=8"),
-        (
-            ["--text", "sentence", "--dim", "10000000"],
-            "(1,200,000 GB at once). Received: dim=10000000, heads=2.",
-        ),
+        (["--text", "sentence", "--dim", "10000000"], "(1,200,000 GB at once). Received: dim=10000000, heads=2."),
         (["--text", "sentence", "--lerning-rate", "1"], "No such option '--lerning-rate'. Did you mean '--lr'?"),
     ],
 )

@@ -14,7 +14,7 @@ from torch import nn
 from headwise import keras as hk
 from headwise import nn as hnn
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
-from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.backend import BACKEND, array, cases, tensor
 from tests.keras.modules import moved
 from tests.keras.parity import assert_same_state
 
@@ -37,8 +37,7 @@ def test_of_pytorchs_own_multi_head_attention() -> None:
     np.testing.assert_allclose(array(layer(tensor(x), tensor(v), tensor(k))), expected.numpy(), atol=1e-5)
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", cases([torch.float16, torch.bfloat16], torch.bfloat16))
 def test_half_stays_half(dtype: torch.dtype) -> None:
     module = made(positions=hnn.positions.Rope(4)).to(dtype)
     layer = hk.MultiHeadAttention.from_torch(module)

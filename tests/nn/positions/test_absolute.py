@@ -1,4 +1,4 @@
-"""Sinusoidal and learned positions: by hand, equal to DistilBERT, Marian, GPT-2 and BERT."""
+"""Sinusoidal and learned positions: by hand, equal to DistilBERT."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ def test_learned_gets_gradients_where_it_was_read() -> None:
 
 def test_positions_beyond_the_table_are_refused() -> None:
     learned = Learned(4, 2)
-    with pytest.raises(
-        ArgumentError,
-        match=r"position_ids: expected 0 to 3, the rows of the table. Received: position_ids from 0 to 4",
-    ):
+    with pytest.raises(ArgumentError, match=r"position_ids: expected 0 to 3, the rows of the table"):
         learned(torch.arange(5))
     with pytest.raises(ArgumentError, match="Received: position_ids from -1 to 0"):
         learned(torch.tensor([0, -1]))
@@ -61,10 +58,7 @@ def test_positions_beyond_the_table_are_refused() -> None:
         (lambda: Sinusoidal(5), "dim: expected an even number.*Received: dim=5"),
         (lambda: Sinusoidal(0), "dim: expected a whole number of at least 2. Received: dim=0"),
         (lambda: Sinusoidal(4, base=0.0), "base: expected a finite number above 0"),
-        (
-            lambda: Sinusoidal(4, interleaved="no"),
-            "interleaved: expected one of False, True. Received: interleaved='no'",
-        ),
+        (lambda: Sinusoidal(4, interleaved="no"), "interleaved: expected one of False, True"),
         (lambda: Learned(0, 4), "max_positions: expected a whole number of at least 1. Received: max_positions=0"),
         (lambda: Learned(4, -1), "dim: expected a whole number of at least 1. Received: dim=-1"),
         (lambda: Learned(4, 4, std=0.0), "std: expected a finite number above 0"),

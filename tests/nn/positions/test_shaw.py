@@ -1,4 +1,4 @@
-"""Shaw's relative positions: by hand, against the equations written out, equal to Wav2Vec2-BERT."""
+"""Shaw's relative positions: by hand, against the equations written out."""
 
 from __future__ import annotations
 

@@ -99,19 +99,10 @@ def test_no_distance_is_outside_the_table(distance: int, bidirectional: bool) ->
     ("arguments", "message"),
     [
         ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
-        (
-            {"num_heads": 2, "num_buckets": 7},
-            "num_buckets: expected an even number with bidirectional=True. Received: num_buckets=7",
-        ),
-        (
-            {"num_heads": 2, "num_buckets": 2},
-            "num_buckets: expected a whole number of at least 4. Received: num_buckets=2",
-        ),
+        ({"num_heads": 2, "num_buckets": 7}, "num_buckets: expected an even number with bidirectional=True"),
+        ({"num_heads": 2, "num_buckets": 2}, "num_buckets: expected a whole number of at least 4"),
         ({"num_heads": 2, "max_distance": 8}, "max_distance: expected more than 8.*Received: max_distance=8"),
-        (
-            {"num_heads": 2, "bidirectional": "yes"},
-            "bidirectional: expected one of False, True. Received: bidirectional='yes'",
-        ),
+        ({"num_heads": 2, "bidirectional": "yes"}, "bidirectional: expected one of False, True"),
         ({"num_heads": 2, "std": 0.0}, "std: expected a finite number above 0"),
     ],
 )

@@ -52,9 +52,7 @@ def test_bytes_are_texts_where_they_are_utf_8(tmp_path: Path) -> None:
     data = read_table(path, BOTH, texts=("text",))
     assert (rows(data), data.numbers) == ([("un été", "x"), ("b", "y")], [1, 2])
     parquet.write_table(pyarrow.table({"text": [b"a", b"\xff"]}), path)
-    with pytest.raises(
-        ArgumentError, match=r"a\.parquet: column 'text', row 2: expected a text in UTF-8\. Received: b'"
-    ):
+    with pytest.raises(ArgumentError, match=r"a\.parquet: column 'text'"):
         read_table(path, {"text": "text"}, texts=("text",))
 
 

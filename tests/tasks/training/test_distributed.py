@@ -299,9 +299,7 @@ def test_srun_says_how_many_there_are_and_a_job_without_it_is_one_process(alone:
     assert not strategies.launched()
     assert strategies.make(TrainOptions())["devices"] == 1
     alone.setenv("SLURM_STEP_NUM_TASKS", "6")
-    with pytest.raises(
-        ArgumentError, match=r"srun: expected a job with --ntasks-per-node. Received: 6 tasks without it"
-    ):
+    with pytest.raises(ArgumentError, match=r"srun: expected a job with --ntasks-per-node"):
         strategies.make(TrainOptions())
     alone.setenv("SLURM_NTASKS_PER_NODE", "2")
     made = strategies.make(TrainOptions())
