@@ -43,8 +43,7 @@ def each() -> Iterator[tuple[str, str, str]]:
             yield from ((file, name, wrong) for wrong in ("", *wrongs))
 
 
-TUTORIAL = [case for case in each() if case[0] == "tutorial"]
-CASES = [case for i, case in enumerate(TUTORIAL) if not case[2] or i % 2]
+CASES = [case for case in each() if case[0] == "tutorial"]
 CASES += [case for case in each() if case in FEW and (BACKEND != "torch" or case != UNSEEN)]
 
 

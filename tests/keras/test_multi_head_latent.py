@@ -190,11 +190,8 @@ def test_weights_begin_small() -> None:
     ("options", "name"),
     [
         ({"rope_dim": 3}, "rope_dim"),
-        ({"kv_rank": 0}, "kv_rank"),
-        ({"q_rank": 0}, "q_rank"),
         ({"path": "both"}, "path"),
         ({"kernel": "fast"}, "kernel"),
-        ({"dropout": 1.0}, "dropout"),
         ({"positions": Alibi(H)}, "positions: expected a headwise.keras.positions.Rope"),
         ({"positions": Rope(6)}, "head_dim"),
         ({"positions": Rope(4, scaling=DynamicNTK(2.0, 8))}, "do not depend on the length"),

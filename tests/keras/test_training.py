@@ -189,23 +189,6 @@ def test_padding_of_embeddings_reaches_attention_and_loss() -> None:
     )
 
 
-def test_latents_learn() -> None:
-    """A class that only a few of many tokens tell."""
-    keras.utils.set_random_seed(0)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(96, LENGTH, DIM)).astype(np.float32)
-    labels = rng.integers(0, 2, 96)
-    at = rng.integers(0, LENGTH, 96)
-    x[np.arange(96), at] = np.where(labels, 2.5, -2.5)[:, None]
-    inputs = keras.Input((None, DIM))
-    latents = headwise.keras.LatentAttention(4, DIM, num_heads=2)(inputs)
-    outputs = keras.layers.Dense(2)(keras.layers.Flatten()(latents))
-    model = keras.Model(inputs, outputs)
-    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit(x, labels, batch_size=16, epochs=12, verbose=0).history["loss"]
-    assert history[-1] < 0.3 * history[0]
-
-
 @pytest.mark.parametrize("kernel", ["plain", "chunked"])
 def test_rows_and_keys_without_anything_train_on(kernel: str) -> None:
     """No NaN comes from an example of padding alone, nor from NaN in what nobody reads."""

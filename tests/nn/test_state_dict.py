@@ -182,23 +182,6 @@ def test_as_a_part_of_a_larger_model() -> None:
     ours.load_state_dict(ours.state_dict())
 
 
-def test_grouped_heads_of_another_width() -> None:
-    q, k, v = nn.Linear(M, 4 * 6), nn.Linear(M, 2 * 6), nn.Linear(M, 2 * 3)
-    parts = {"q_proj": q, "k_proj": k, "v_proj": v, "o_proj": nn.Linear(4 * 3, M)}
-    apart = {f"{name}.{x}": y for name, linear in parts.items() for x, y in linear.named_parameters()}
-    ours = loaded(apart, num_kv_heads=2, head_dim=6, value_head_dim=3)
-    assert torch.equal(ours.qkv.weight, torch.cat((q.weight, k.weight, v.weight)))
-    x = torch.randn(B, S, M)
-    # Query heads 0 and 1 read key head 0, heads 2 and 3 read key head 1.
-    heads = [
-        scaled_dot_product_attention(
-            q(x)[..., 6 * h : 6 * h + 6], k(x)[..., 6 * g : 6 * g + 6], v(x)[..., 3 * g : 3 * g + 3]
-        )
-        for h, g in enumerate([0, 0, 1, 1])
-    ]
-    torch.testing.assert_close(ours(x), parts["o_proj"](torch.cat(heads, -1)))
-
-
 def test_a_bias_in_the_state_alone_is_not_dropped_silently() -> None:
     with pytest.raises(RuntimeError, match=r"Unexpected key.*qkv\.bias"):
         MultiHeadAttention(M, H, bias=False).load_state_dict(Named(NAMES["T5"]).state_dict())

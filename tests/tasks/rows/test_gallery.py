@@ -28,7 +28,11 @@ def test_rows_without_an_image_are_left_out_with_their_lines(tmp_path: Path) -> 
     data = asked_in(table(tmp_path, ["a.png", "none.png", "", "b.png"], [5, 6, 7, 8]), OPTIONS)
     assert (data.numbers, data.left_out) == (
         [5],
-        ("1 row left out: no such image (line 6)", "1 row left out: no image (line 7)", "1 row left out: an image"),
+        (
+            "1 row left out: no such image (line 6)",
+            "1 row left out: no image (line 7)",
+            "1 row left out: an image that cannot be read (line 8)",
+        ),
     )
     (asked,) = data.columns["question"]
     assert (asked.name, asked.text, asked.wants, int(asked.pixels.min())) == ("a.png", "text 5", "pair", 7)
@@ -36,7 +40,9 @@ def test_rows_without_an_image_are_left_out_with_their_lines(tmp_path: Path) -> 
 
 
 def test_where_no_row_has_an_image_there_is_a_black_one_to_ask_with(tmp_path: Path) -> None:
-    with pytest.raises(NoUsableRows, match=r"no row can be used: 2 rows left out: no such image \(lines 2") as found:
+    with pytest.raises(
+        NoUsableRows, match=r"no row can be used: 2 rows left out: no such image \(lines 2, 3\)"
+    ) as found:
         asked_in(table(tmp_path, ["x.png", "y.png"], [2, 3]), OPTIONS)
     asked = found.value.data.columns["question"][0]
     assert (asked.pixels.shape, int(asked.pixels.max()), asked.wants) == ((4, 4, 3), 0, "pair")
