@@ -313,15 +313,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"dim": 0}, "dim: expected a whole number of at least 1. Received: dim=0"),
-            ({"num_heads": 5}, "dim: expected a multiple of num_heads=5. Received: dim=12"),
-            ({"num_heads": 0}, "num_heads: expected a whole number"),
             ({"num_heads": None}, "num_heads: expected the number of heads, or a module as attention"),
             ({"norm": "batch"}, "norm: expected one of 'rms', 'layer'. Received: norm='batch'"),
-            ({"activation": "tanh"}, "activation: expected one of"),
             ({"dropout": 1.5}, "dropout: expected a probability"),
             ({"drop_path": -1}, "drop_path: expected a probability"),
-            ({"ffn_dim": 0}, "hidden_dim: expected a whole number"),
             ({"attention": MultiHeadAttention(M, H)}, "num_heads: expected None with given attention modules"),
             (
                 {"attention": MultiHeadAttention(8, 2), "num_heads": None},

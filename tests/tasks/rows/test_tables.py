@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import socket
@@ -124,13 +123,6 @@ def test_a_text_file_is_a_column_of_lines(tmp_path: Path) -> None:
     data = read_table(write(tmp_path / "a.txt", "one\n\ntwo\n"), {"text": "text"}, texts=("text",))
     assert data.columns == {"text": ["one", "two"]}
     assert data.left_out == ("1 row left out: no text (line 2)",)
-
-
-def test_gz_is_read_as_what_it_holds(tmp_path: Path) -> None:
-    for name, text in (("a.csv", "text,label\na,01\n"), ("a.jsonl", '{"text": "a", "label": "01"}\n')):
-        path = tmp_path / f"{name}.gz"
-        path.write_bytes(gzip.compress(text.encode()))
-        assert rows(read_table(path, BOTH)) == [("a", "01")]
 
 
 def test_parquet_and_a_frame_and_a_dataset_and_dicts_give_the_same(tmp_path: Path) -> None:
