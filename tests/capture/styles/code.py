@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import einops
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,29 +12,6 @@ from torch.nn import functional
 from tests.capture.styles.style import CAUSAL, REAL, B, D, H, M, Q, style
 
 Two = tuple[Tensor, Any]
-
-
-@style
-class NanoGPT(nn.Module):
-    """nanoGPT without flash attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(M, 3 * M), nn.Linear(M, M)
-        self.attn_dropout = nn.Dropout(0.1)
-        self.register_buffer("bias", torch.tril(torch.ones(Q, Q)).view(1, 1, Q, Q))
-
-    def forward(self, x: Tensor) -> Two:
-        B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(M, dim=2)
-        k = k.view(B, T, H, C // H).transpose(1, 2)
-        q = q.view(B, T, H, C // H).transpose(1, 2)
-        v = v.view(B, T, H, C // H).transpose(1, 2)
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
-        att = functional.softmax(att, dim=-1)
-        y = self.attn_dropout(att) @ v
-        return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C)), att
 
 
 @style
@@ -59,91 +35,6 @@ class MinGPTHead(nn.Module):
     def forward(self, x: Tensor) -> Two:
         outs, weights = zip(*(head(x) for head in self.heads), strict=True)
         return torch.cat(outs, dim=-1), weights
-
-
-@style
-class AnnotatedTransformer(nn.Module):
-    """attention() is a function, and the module keeps its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linears = nn.ModuleList(nn.Linear(M, M) for _ in range(4))
-        self.attn: Tensor | None = None
-
-    @staticmethod
-    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Two:
-        scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
-        if mask is not None:
-            scores = scores.masked_fill(mask == 0, -1e9)
-        p_attn = scores.softmax(dim=-1)
-        return torch.matmul(p_attn, value), p_attn
-
-    def forward(self, x: Tensor) -> Two:
-        query, key, value = (lin(x).view(B, -1, H, D).transpose(1, 2) for lin in list(self.linears)[:3])
-        y, self.attn = self.attention(query, key, value, mask=CAUSAL[None, None])
-        return self.linears[-1](y.transpose(1, 2).contiguous().view(B, -1, M)), self.attn
-
-
-@style
-class Lucidrains(nn.Module):
-    """vit-pytorch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.attend, self.dropout = nn.LayerNorm(M), nn.Softmax(dim=-1), nn.Dropout(0.1)
-        self.to_qkv, self.to_out = nn.Linear(M, 3 * M, bias=False), nn.Linear(M, M)
-
-    def forward(self, x: Tensor) -> Two:
-        qkv = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
-        q, k, v = (einops.rearrange(t, "b n (h d) -> b h n d", h=H) for t in qkv)
-        attn = self.attend(torch.matmul(q, k.transpose(-1, -2)) * D**-0.5)
-        out = torch.matmul(self.dropout(attn), v)
-        return self.to_out(einops.rearrange(out, "b h n d -> b n (h d)")), attn
-
-
-@style
-class Perceiver(nn.Module):
-    """lucidrains' Perceiver: heads in the batch, a mask by masked_fill_ with -finfo.max."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heads = H
-        self.to_q, self.to_kv = nn.Linear(M, M, bias=False), nn.Linear(M, 2 * M, bias=False)
-
-    def forward(self, x: Tensor, context: Tensor) -> Two:
-        q, (k, v) = self.to_q(x), self.to_kv(context).chunk(2, dim=-1)
-        q, k, v = (einops.rearrange(t, "b n (h d) -> (b h) n d", h=H) for t in (q, k, v))
-        sim = torch.einsum("b i d, b j d -> b i j", q, k) * D**-0.5
-        mask = torch.ones(B, context.shape[1], dtype=torch.bool)
-        mask[1, 5:] = False
-        mask = einops.repeat(mask, "b j -> (b h) () j", h=H)
-        sim.masked_fill_(~mask, -torch.finfo(sim.dtype).max)
-        attn = sim.softmax(dim=-1)
-        out = torch.einsum("b i j, b j d -> b i d", attn, v)
-        return einops.rearrange(out, "(b h) n d -> b n (h d)", h=H), attn.view(B, H, *attn.shape[1:])
-
-
-@style
-class OpenAIGPT2(nn.Module):
-    """The first PyTorch GPT-2: Conv1D, keys kept transposed, w * b - 1e4 * (1 - b)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(M, 3 * M) * 0.2)
-        self.register_buffer("bias", torch.tril(torch.ones(Q, Q)).view(1, 1, Q, Q))
-
-    def _attn(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        w = torch.matmul(q, k) / math.sqrt(v.size(-1))
-        nd, ns = w.size(-2), w.size(-1)
-        b = self.bias[:, :, ns - nd : ns, :ns]
-        w = nn.Softmax(dim=-1)(w * b - 1e4 * (1 - b))
-        return torch.matmul(w, v), w
-
-    def forward(self, x: Tensor) -> Two:
-        x = torch.addmm(torch.zeros(3 * M), x.view(-1, M), self.weight).view(B, Q, 3 * M)
-        q, k, v = (part.view(B, Q, H, D) for part in x.split(M, dim=2))
-        out, w = self._attn(q.permute(0, 2, 1, 3), k.permute(0, 2, 3, 1), v.permute(0, 2, 1, 3))
-        return out.permute(0, 2, 1, 3).contiguous().view(B, Q, M), w
 
 
 @style
@@ -199,25 +90,6 @@ class SewD(nn.Module):
 
 
 @style
-class OldBert(nn.Module):
-    """BERT before SDPA: transpose_for_scores, (1 - mask) * -10000, weights times a head mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(M, M) for _ in range(3))
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, x: Tensor) -> Two:
-        q, k, v = (part(x).view(B, Q, H, D).permute(0, 2, 1, 3) for part in (self.query, self.key, self.value))
-        scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(D)
-        scores = scores + (1.0 - REAL[:, None, None].to(scores.dtype)) * -10000.0
-        probs = self.dropout(nn.functional.softmax(scores, dim=-1))
-        probs = probs * torch.ones(1, H, 1, 1)
-        context = torch.matmul(probs, v).permute(0, 2, 1, 3).contiguous()
-        return context.view(*context.size()[:-2], M), probs
-
-
-@style
 class MetaLlama(nn.Module):
     """Meta's Llama: a cache as a buffer, repeat_kv, softmax(scores.float()).type_as(xq)."""
 
@@ -265,18 +137,6 @@ class MultiheadAttentionWithWeights(nn.Module):
 
 
 @style
-class MultiheadAttentionWithExtraKeys(nn.Module):
-    """add_bias_kv and add_zero_attn: two more keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn = nn.MultiheadAttention(M, H, batch_first=True, add_bias_kv=True, add_zero_attn=True)
-
-    def forward(self, x: Tensor) -> Two:
-        return self.attn(x, x, x, need_weights=True, average_attn_weights=False)
-
-
-@style
 class DetrDecoderLayer(nn.Module):
     """DETR: queries attend to each other, then to the image; positions are added to queries and keys alone."""
 
@@ -298,29 +158,6 @@ class DetrDecoderLayer(nn.Module):
         return cross, (
             lambda: truth(self.self_attn, q, k),
             lambda: truth(self.multihead_attn, out + self.query_pos, memory),
-        )
-
-
-@style
-class MultiHeadAttentionForward(nn.Module):
-    """F.multi_head_attention_forward with projections of its own, as in CLIP's attention pool."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.c = (nn.Linear(M, M) for _ in range(4))
-
-    def forward(self, context: Tensor) -> Two:
-        x = context.permute(1, 0, 2)
-        return functional.multi_head_attention_forward(
-            *(x[:1], x, x, M, H, None, torch.cat([self.q.bias, self.k.bias, self.v.bias]), None, None, False, 0.0),
-            *(self.c.weight, self.c.bias),
-            use_separate_proj_weight=True,
-            q_proj_weight=self.q.weight,
-            k_proj_weight=self.k.weight,
-            v_proj_weight=self.v.weight,
-            training=False,
-            need_weights=True,
-            average_attn_weights=False,
         )
 
 
@@ -362,39 +199,6 @@ class NonLocal(nn.Module):
         w_ = functional.softmax(w_, dim=2)
         h_ = torch.bmm(v, w_.permute(0, 2, 1)).reshape(image.shape)
         return image + h_, w_[:, None]
-
-
-@style
-class Sagan(nn.Module):
-    """SAGAN: pooled keys, the softmax over the last axis, v @ wᵀ, a learned gate of 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.theta, self.phi, self.g = nn.Conv2d(M, 4, 1), nn.Conv2d(M, 4, 1), nn.Conv2d(M, 8, 1)
-        self.gamma = nn.Parameter(torch.tensor(0.3))
-
-    def forward(self, image: Tensor) -> Two:
-        theta = self.theta(image).view(B, 4, 24)
-        phi = functional.max_pool2d(self.phi(image), 2).view(B, 4, 6)
-        g = functional.max_pool2d(self.g(image), 2).view(B, 8, 6)
-        beta = functional.softmax(torch.bmm(theta.transpose(1, 2), phi), -1)
-        return self.gamma * torch.bmm(g, beta.transpose(1, 2)), beta[:, None]
-
-
-@style
-class GuidedDiffusion(nn.Module):
-    """OpenAI's QKVAttention: both sides scaled, [B·H, C, T], einsum with t and s."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_heads = H
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        q, k, v = (x.mT.reshape(B * H, D, Q) for x in (q, k, v))
-        scale = 1 / math.sqrt(math.sqrt(D))
-        weight = torch.einsum("bct,bcs->bts", q * scale, k * scale)
-        weight = torch.softmax(weight.float(), dim=-1).type(weight.dtype)
-        return torch.einsum("bts,bcs->bct", weight, v).reshape(B, -1, Q), weight.view(B, H, Q, Q)
 
 
 @style

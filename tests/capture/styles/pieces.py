@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.capture.styles.style import BIAS, CAUSAL, B, D, H, M, Q, style
+from tests.capture.styles.style import CAUSAL, B, D, H, Q, style
 
 Two = tuple[Tensor, Any]
 
@@ -27,26 +27,6 @@ def loop_over_examples(q: Tensor, k: Tensor, v: Tensor) -> Two:
         ws.append((qb @ kb.mT).softmax(-1))
         outs.append(ws[-1] @ vb)
     return torch.stack(outs), torch.stack(ws)
-
-
-@style
-def loop_over_chunks_of_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    outs, ws = [], []
-    for chunk in q.split(2, dim=2):
-        ws.append((chunk @ k.mT).softmax(-1))
-        outs.append(ws[-1] @ v)
-    return torch.cat(outs, 2), torch.cat(ws, 2)
-
-
-@style
-def loop_over_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Each step sees the keys so far; there is no mask."""
-    outs, ws = [], torch.zeros(B, H, Q, Q)
-    for i in range(Q):
-        w = (q[:, :, i : i + 1] @ k[:, :, : i + 1].mT).softmax(-1)
-        outs.append(w @ v[:, :, : i + 1])
-        ws[:, :, i : i + 1, : i + 1] = w
-    return torch.cat(outs, 2), ws
 
 
 @style
@@ -190,55 +170,12 @@ def nystrom(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def memory_compressed(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Keys and values are pooled by a strided convolution: fewer keys than positions."""
-    weight = torch.linspace(0, 1, 3 * D * D).view(D, D, 3) / D
-    k, v = (functional.conv1d(x.flatten(0, 1).mT, weight, stride=3).mT.unflatten(0, (B, H)) for x in (k, v))
-    w = (q @ k.mT).softmax(-1)
-    return w @ v, w
-
-
-@style
 def linformer(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Keys and values are projected along the sequence."""
     project = torch.linspace(-1, 1, 3 * Q).view(3, Q)
     k, v = torch.einsum("kn,bhnd->bhkd", project, k), torch.einsum("kn,bhnd->bhkd", project, v)
     w = torch.einsum("bhnd,bhkd->bhnk", q, k).softmax(dim=-1)
     return torch.einsum("bhnk,bhkd->bhnd", w, v), w
-
-
-@style
-class Axial(nn.Module):
-    """Rows of an image, then columns: two attentions of one head, whose examples are rows and columns."""
-
-    def forward(self, image: Tensor) -> Two:
-        x = image.permute(0, 2, 3, 1)
-        rows = x.reshape(B * 6, 4, M)
-        first = (rows @ rows.mT * 0.2).softmax(-1)
-        x = (first @ rows).view(B, 6, 4, M)
-        columns = x.transpose(1, 2).reshape(B * 4, 6, M)
-        second = (columns @ columns.mT * 0.2).softmax(-1)
-        return second @ columns, (first[:, None], second[:, None])
-
-
-@style
-def axial_in_five_dimensions(image: Tensor) -> Two:
-    """The other axis of the image is a dimension in front: no view, no loop."""
-    x = image.permute(0, 2, 3, 1).unflatten(-1, (H, D)).permute(0, 3, 1, 2, 4)  # [B, H, rows, columns, D]
-    w = torch.einsum("bhrid,bhrjd->bhrij", x, x).softmax(-1)
-    out = torch.einsum("bhrij,bhrjd->bhrid", w, x)
-    return out, w.transpose(1, 2).reshape(B * 6, H, 4, 4)
-
-
-@style
-def dilated(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """LongNet: every second position attends to every second one."""
-    out, full = torch.zeros_like(q), torch.zeros(B, H, Q, Q)
-    for start in range(2):
-        w = (q[:, :, start::2] @ k[:, :, start::2].mT).softmax(-1)
-        out[:, :, start::2] = w @ v[:, :, start::2]
-        full[:, :, start::2, start::2] = w
-    return out, full
 
 
 @style
@@ -255,36 +192,10 @@ def the_largest_keys_alone(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def the_largest_keys_by_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = q @ k.mT
-    w = s.masked_fill(s < s.topk(3, -1).values[..., -1:], -math.inf).softmax(-1)
-    return w @ v, w
-
-
-@style
 def the_largest_keys_scattered(q: Tensor, k: Tensor, v: Tensor) -> Two:
     top, at = (q @ k.mT).topk(3, dim=-1)
     w = torch.full((B, H, Q, Q), -math.inf).scatter(-1, at, top).softmax(-1)
     return w @ v, w
-
-
-@style
-def keys_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Reformer: sorted by buckets, so that positions are not where they were; the record is of the sorted ones."""
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    w = (q[:, :, order] @ k[:, :, order].mT).softmax(-1)
-    return (w @ v[:, :, order])[:, :, order.argsort()], w
-
-
-@style
-def prob_sparse(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Informer: only the queries with the clearest scores attend, the others take the mean of the values."""
-    s = q @ k.mT
-    at = (s.amax(-1) - s.mean(-1)).topk(2).indices
-    part = (q.gather(2, at[..., None].expand(-1, -1, -1, D)) @ k.mT).softmax(-1)
-    out = v.mean(2, keepdim=True).expand_as(q).clone()
-    out.scatter_(2, at[..., None].expand(-1, -1, -1, D), part @ v)
-    return out, part
 
 
 @style
@@ -309,16 +220,6 @@ def chunked_prefill(q: Tensor, k: Tensor, v: Tensor) -> Two:
         outs.append(w @ values)
         ws.append(functional.pad(w, (0, Q - end)))
     return torch.cat(outs, 2), torch.cat(ws, 2)
-
-
-@style
-def global_and_local(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The first row is overwritten by an attention to all, as the global tokens of Longformer."""
-    local = (q @ k.mT + BIAS).masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    out = local @ v
-    first = (q[:, :, :1] @ k.mT).softmax(-1)
-    out[:, :, :1] = first @ v
-    return out, (local, first)
 
 
 @style

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from tests.capture.styles.style import CAUSAL, B, D, H, M, Q, style
 
@@ -21,23 +20,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """What each of these runs."""
     w = torch.softmax(torch.matmul(q, k.transpose(-2, -1)) * 0.3, dim=-1)
     return torch.matmul(w, v), w
-
-
-@style
-def a_function_within(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    def score(q: Tensor) -> Tensor:
-        return q @ k.mT
-
-    def weigh(s: Tensor) -> Tensor:
-        return s.softmax(-1)
-
-    w = weigh(score(q))
-    return (lambda w: w @ v)(w), w
-
-
-@style
-def a_plain_function(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    return attend(q, k, v)
 
 
 @style
@@ -84,26 +66,6 @@ class _Layer(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         q, k, v = self.qkv(x).view(B, -1, 3, H, D).permute(2, 0, 3, 1, 4)
         return attend(q, k, v)
-
-
-@style
-class Checkpointed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = _Layer()
-
-    def forward(self, x: Tensor) -> Two:
-        return checkpoint(self.layer, x, use_reentrant=False)
-
-
-@style
-class CheckpointedReentrant(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = _Layer()
-
-    def forward(self, x: Tensor) -> Two:
-        return checkpoint(self.layer, x.requires_grad_(), use_reentrant=True)
 
 
 def _in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -188,18 +150,6 @@ class Compiled(nn.Module):
 
 
 @style
-class CompiledFunction(nn.Module):
-    """A compiled function; no module is compiled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attend = torch.compile(attend, backend="aot_eager")
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.attend(q, k, v)
-
-
-@style
 class Exported(nn.Module):
     """torch.export's program as a module."""
 
@@ -209,45 +159,6 @@ class Exported(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
         return self.layer(q, k, v)
-
-
-@style
-class ExportedAndDecomposed(nn.Module):
-    """The same in core operators."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        exported = torch.export.export(_Scriptable(), tuple(torch.randn(3, B, H, Q, D)))
-        self.layer = exported.run_decompositions().module()
-        self.layer.num_heads = H
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.layer(q, k, v)
-
-
-@style
-class SymbolicallyTraced(nn.Module):
-    """torch.fx."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.fx.symbolic_trace(_Scriptable())
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.layer(q, k, v)
-
-
-@style
-class AHook(nn.Module):
-    """The attention is in a forward hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Identity()
-        self.layer.register_forward_hook(lambda _, __, out: attend(out, out, out))
-
-    def forward(self, q: Tensor) -> Two:
-        return self.layer(q)
 
 
 @style
@@ -267,17 +178,6 @@ def the_gradient_of_a_function(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """torch.func.vjp."""
     out, pull, w = torch.func.vjp(lambda q: attend(q, k, v), q, has_aux=True)
     return out + pull(out)[0], w
-
-
-class _Wrapped(torch.Tensor):
-    """A subclass that does nothing."""
-
-
-@style
-def a_subclass_of_tensors(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    q, k, v = (x.as_subclass(_Wrapped) for x in (q, k, v))
-    out, w = attend(q, k, v)
-    return out.as_subclass(Tensor), w.as_subclass(Tensor)
 
 
 @style

@@ -20,57 +20,31 @@ def _assigned(s: Tensor, where: Tensor) -> Tensor:
     return s
 
 
-def _augmented(s: Tensor) -> Tensor:
-    s *= 0.5
-    s += BIAS
-    s /= 1.5
-    s -= 0.25
-    return s
-
-
 STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "filled": lambda s: s.masked_fill(~CAUSAL, -math.inf),
     "filled with a tensor": lambda s: s.masked_fill(~CAUSAL, torch.tensor(-1e9)),
-    "filled with finfo.min": lambda s: s.masked_fill(~CAUSAL, torch.finfo(s.dtype).min),
     "filled in place": lambda s: s.masked_fill_(~CAUSAL, -math.inf),
-    "filled twice": lambda s: s.masked_fill(~CAUSAL, -1e9).masked_fill(~REAL[:, None, None], -1e9),
     "filled where an int mask is 0": lambda s: s.masked_fill(CAUSAL.int() == 0, -math.inf),
-    "where": lambda s: torch.where(CAUSAL, s, -math.inf),
-    "where of a tensor": lambda s: torch.where(CAUSAL, s, torch.tensor(-1e9)),
     "where of many": lambda s: torch.where(CAUSAL, s, torch.full_like(s, -1e9)),
     "where not": lambda s: torch.where(~CAUSAL, -1e9, s),
     "where, as a method": lambda s: s.where(CAUSAL, torch.tensor(-1e9)),
     "added": lambda s: s + torch.zeros(Q, Q).masked_fill(~CAUSAL, -math.inf),
-    "added first": lambda s: torch.zeros(Q, Q).masked_fill(~CAUSAL, -math.inf) + s,
-    "added from the scores' own kind": lambda s: s + torch.zeros_like(s).masked_fill(~CAUSAL, -math.inf),
-    "added in place": lambda s: s.add_(torch.zeros(Q, Q).masked_fill(~CAUSAL, -math.inf)),
-    "subtracted": lambda s: s - (1.0 - CAUSAL.float()) * 1e4,
     "assigned": lambda s: _assigned(s, (~CAUSAL).expand_as(s)),
     "assigned with a mask of fewer dimensions": lambda s: _assigned(s.squeeze(), (~CAUSAL).expand_as(s)),
     "a bias": lambda s: s + BIAS,
     "a bias times a number": lambda s: torch.add(s, BIAS, alpha=0.5),
     "a bias, then scaled": lambda s: (s + BIAS) * 0.5,
-    "a bias, then divided": lambda s: (s + BIAS).div(3.0),
-    "scaled in place": lambda s: s.div_(2).mul_(0.7),
-    "+=, *=": lambda s: _augmented(s),
     "temperature of each head": lambda s: s * torch.linspace(0.5, 2, H).view(H, 1, 1),
     "temperature of each head, after a bias": lambda s: (s + BIAS) / torch.linspace(0.5, 2, H).view(H, 1, 1),
     "temperature of each row": lambda s: s * torch.linspace(0.5, 2, Q).view(Q, 1),
     "softcap": lambda s: 0.8 * torch.tanh(s / 0.8),
     "softcap and mask": lambda s: (torch.tanh(s / 0.8) * 0.8).masked_fill(~CAUSAL, -math.inf),
-    "softcap and bias": lambda s: torch.tanh(s / 0.8) * 0.8 + BIAS,
     "less its maximum": lambda s: s - s.amax(-1, keepdim=True),
-    "less its maximum by max": lambda s: s - s.max(-1, keepdim=True).values,
     "clamped where nothing is": lambda s: s.clamp(min=-1e4),
-    "float": lambda s: s.float(),
-    "a row of biases": lambda s: s + torch.linspace(-1, 1, Q).view(1, 1, Q, 1),
     "a column of biases": lambda s: s + torch.linspace(-1, 1, Q).view(1, 1, 1, Q),
-    "a number": lambda s: s + 1.0,
-    "filled after a clone": lambda s: s.clone().contiguous().masked_fill(~CAUSAL, -math.inf),
     "no head is seen by the padding": lambda s: s.masked_fill(~REAL[:, None, :, None], -math.inf),
     # A mask by numbers: w * b - 1e4 * (1 - b), as in OpenAI's GPT and GPT-2.
     "times a mask, less a number": lambda s: s * CAUSAL.float() - 1e4 * (1 - CAUSAL.float()),
-    "times a mask, plus a number": lambda s: s * CAUSAL + -1e9 * ~CAUSAL,
     "a mask multiplied in": lambda s: s * CAUSAL,
     "a mask that weighs the keys": lambda s: s + torch.log(torch.linspace(0.1, 1, Q)),
     "a minimum twice": lambda s: s + 2 * torch.zeros(Q, Q).masked_fill(~CAUSAL, torch.finfo(s.dtype).min),
@@ -79,15 +53,12 @@ STEPS: dict[str, Callable[[Tensor], Tensor]] = {
         + torch.zeros(B, 1, 1, Q).masked_fill(REAL[:, None, None].flip(-1).logical_not(), torch.finfo(s.dtype).min)
     ),
     "a maximum with a mask": lambda s: torch.maximum(s, torch.tensor(-1e30)).masked_fill(~CAUSAL, -1e30),
-    "masked by triu": lambda s: s + torch.full((Q, Q), float("-inf")).triu(1),
     "masked by addcmul": lambda s: torch.addcmul(s, torch.tensor(-1e9), (~CAUSAL).float()),
     "masked by a product of log": lambda s: s + CAUSAL.float().log().clamp(min=torch.finfo(s.dtype).min),
     "copied into a buffer": lambda s: torch.empty_like(s).copy_(s),
     "index_fill": lambda s: s.index_fill(-1, torch.tensor([Q - 1]), -math.inf),
     "masked_scatter": lambda s: s.masked_scatter(~CAUSAL, torch.full((B * H * Q * Q,), -math.inf)),
     "relu": lambda s: functional.relu(s),
-    "abs": lambda s: s.abs(),
-    "squared": lambda s: s**2,
     "log1p of the scores": lambda s: torch.log1p(s.relu()),
     "normalised scores": lambda s: functional.layer_norm(s, (Q,)),
     "biased and transposed": lambda s: (s + BIAS).mT,
@@ -124,13 +95,6 @@ def scores_of_heads_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """The record has each head where its queries are."""
     w = (q @ k.mT).flip(1).softmax(-1)
     return w @ v, w.flip(1)
-
-
-@style
-def scores_of_keys_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The record has each key where it is."""
-    w = (q @ k.mT).roll(1, -1).softmax(-1)
-    return w @ v.roll(1, -2), w.roll(-1, -1)
 
 
 @style
@@ -183,19 +147,6 @@ def scores_beside_a_part_of_themselves(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def scores_of_a_window_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = (q @ k.mT)[..., :3].softmax(-1)
-    return w @ v[..., :3, :], [w, functional.pad(w, (0, 3))]
-
-
-@style
-def scores_of_two_products(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Content and position: two products are added."""
-    w = (q @ k.mT + q @ v.mT).mul(0.3).softmax(-1)
-    return w @ v, w
-
-
-@style
 def scores_concatenated(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """As in Pegasus-X: local and global keys, each with a product of its own, under one softmax."""
     w = torch.cat([q @ k[:, :, :2].mT, q @ k[:, :, 2:].mT], dim=-1).softmax(-1)
@@ -216,35 +167,6 @@ def learned_temperature(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """As in CLIP: the logarithm of a scale is a parameter."""
     scale = nn.Parameter(torch.tensor(0.7))
     w = (scale.exp() * q @ k.mT).softmax(-1)
-    return w @ v, w
-
-
-@style
-def cosine_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in Swin v2: normalised vectors, a clamped temperature of each head, a bias."""
-    scale = torch.clamp(torch.linspace(1, 6, H).view(H, 1, 1), max=math.log(100.0)).exp()
-    w = (functional.normalize(q, dim=-1) @ functional.normalize(k, dim=-1).mT * scale + 16 * BIAS.sigmoid()).softmax(-1)
-    return w @ v, w
-
-
-@style
-def cosine_similarity(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """F.cosine_similarity of all pairs."""
-    w = functional.cosine_similarity(q[:, :, :, None], k[:, :, None], dim=-1).mul(8).softmax(-1)
-    return w @ v, w
-
-
-@style
-def norms_divided_out_of_the_scores(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Cosines, with the norms divided out of the product."""
-    w = (q @ k.mT / (q.norm(dim=-1, keepdim=True) * k.norm(dim=-1, keepdim=True).mT)).softmax(-1)
-    return w @ v, w
-
-
-@style
-def normalised_queries_and_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """QK-norm."""
-    w = (functional.rms_norm(q, (D,)) @ functional.rms_norm(k, (D,)).mT * D**-0.5).softmax(-1)
     return w @ v, w
 
 
@@ -307,14 +229,6 @@ class T5Bias(nn.Module):
 
 
 @style
-def alibi(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    slopes = torch.tensor([2.0 ** -(h + 1) for h in range(H)])
-    distances = torch.arange(Q)[None] - torch.arange(Q)[:, None]
-    w = (q @ k.mT + slopes[:, None, None] * distances).masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    return w @ v, w
-
-
-@style
 def decomposed_relative_positions(x: Tensor) -> Two:
     """As in ViTDet and SAM: biases of rows and columns of the image are added in a view with 5 dimensions."""
     height, width = 2, 3
@@ -340,14 +254,6 @@ def relative_positions_of_a_slice(q: Tensor, k: Tensor, v: Tensor) -> Two:
     grid = s[:, :, 1:, 1:].view(B, H, 2, 3, 2, 3)
     s[:, :, 1:, 1:] = (grid + rows[..., :, None] + cols[..., None, :]).view(B, H, Q, Q)
     w = s.softmax(-1)
-    return w @ v, w
-
-
-@style
-def additive(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Bahdanau's: v · tanh(W q + U k)."""
-    u = torch.linspace(-1, 1, D)
-    w = (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ u).softmax(-1)
     return w @ v, w
 
 
@@ -378,14 +284,6 @@ def graph_attention(x: Tensor) -> Two:
 def negative_distances(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """By cdist, as in L2 attention."""
     w = (-(torch.cdist(q, k) ** 2) / 4).softmax(-1)
-    return w @ v, w
-
-
-@style
-def distances_written_out(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """2 q k - |q|² - |k|²: the second changes no weight, the third is a bias of the keys."""
-    s = 2 * q @ k.mT - q.pow(2).sum(-1, keepdim=True) - k.pow(2).sum(-1)[..., None, :]
-    w = (s / 8).softmax(-1)
     return w @ v, w
 
 

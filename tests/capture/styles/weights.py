@@ -18,7 +18,6 @@ MIX = torch.eye(H) * 0.5 + torch.linspace(0, 0.2, H * H).view(H, H)
 
 STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "renormalised": lambda w: (lambda u: u / u.sum(-1, keepdim=True))(w * CAUSAL),
-    "renormalised with an epsilon": lambda w: (lambda u: u / (u.sum(-1, keepdim=True) + 1e-6))(w * CAUSAL),
     "renormalised by normalize": lambda w: functional.normalize(w * CAUSAL, p=1.0, dim=-1),
     "talking heads": lambda w: torch.einsum("bhij,hg->bgij", w, MIX),
     "talking heads by a convolution": lambda w: functional.conv2d(w, MIX[:, :, None, None]),
@@ -26,24 +25,18 @@ STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "re-attention": lambda w: functional.layer_norm(
         torch.einsum("bhij,hg->bgij", w, MIX).permute(0, 2, 3, 1), (H,)
     ).permute(0, 3, 1, 2),
-    "scaled": lambda w: w * 2,
     "gates of heads": lambda w: w * torch.linspace(0, 1, H).view(H, 1, 1),
     "a head mask of ones": lambda w: w * torch.ones(1, H, 1, 1),
-    "less the mean": lambda w: w - w.mean(-1, keepdim=True),
-    "filled": lambda w: w.masked_fill(~CAUSAL, 0.0),
     "filled in place": lambda w: w.masked_fill_(~CAUSAL, 0),
     "times a mask": lambda w: w * CAUSAL,
     "zeroed where there is nothing": lambda w: torch.nan_to_num(w),
     "of the heads in another order": lambda w: w[:, [1, 0, 3, 2]],
-    "clamped": lambda w: w.clamp(min=0.1),
     "of the largest keys": lambda w: torch.where(w >= w.topk(2, -1).values[..., -1:], w, 0.0),
     "times an input": lambda w: w * BIAS.sigmoid(),
     "plus a residual": lambda w: 0.5 * w + 0.5 * BIAS.softmax(-1),
-    "to a power": lambda w: (lambda u: u / u.sum(-1, keepdim=True))(w**2),
     "joined with the transposed": lambda w: (w + w.mT) / 2,
     "sorted": lambda w: w.sort(-1).values,
     "doubly normalised": lambda w: w / (w.sum(-2, keepdim=True) + 1e-9),
-    "centred by an identity": lambda w: w + torch.eye(Q),
 }
 
 
@@ -64,19 +57,6 @@ def dropout(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """The record has the weights before the dropout."""
     w = (q @ k.mT).softmax(-1)
     return functional.dropout(w, 0.25) @ v, w
-
-
-@style
-def dropout_by_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Written out: what is used is what remains."""
-    w = (q @ k.mT).softmax(-1) * torch.bernoulli(torch.full((B, H, Q, Q), 0.75)) / 0.75
-    return w @ v, w
-
-
-@style
-def weights_rounded(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = (q @ k.mT).softmax(-1).bfloat16()
-    return w.float() @ v, w
 
 
 @style
@@ -156,20 +136,6 @@ def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def relu_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in ViT with ReLU: divided by the number of keys."""
-    w = functional.relu(q @ k.mT) / Q
-    return w @ v, w
-
-
-@style
-def squared_relu(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in the gated attention unit (FLASH)."""
-    w = (q @ k.mT / Q).relu().square()
-    return w @ v, w
-
-
-@style
 def sparsemax(q: Tensor, k: Tensor, v: Tensor) -> Two:
     s = q @ k.mT
     ordered = s.sort(-1, descending=True).values
@@ -177,15 +143,6 @@ def sparsemax(q: Tensor, k: Tensor, v: Tensor) -> Two:
     support = (1 + n * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True)
     tau = (ordered.cumsum(-1).gather(-1, support - 1) - 1) / support
     w = (s - tau).clamp(min=0)
-    return w @ v, w
-
-
-@style
-def hard_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Straight through: the largest score alone; its gradient is that of the softmax."""
-    soft = (q @ k.mT).softmax(-1)
-    hard = functional.one_hot(soft.argmax(-1), Q).float()
-    w = hard - soft.detach() + soft
     return w @ v, w
 
 
@@ -201,14 +158,6 @@ def slots(x: Tensor, context: Tensor) -> Two:
     attention = (x @ context.mT * M**-0.5).softmax(dim=1) + 1e-8
     w = attention / attention.sum(dim=-1, keepdim=True)
     return w @ context, w[:, None]
-
-
-@style
-def slots_by_einsum(x: Tensor, context: Tensor) -> Two:
-    """As in lucidrains' code."""
-    attention = torch.einsum("bid,bjd->bij", x, context).mul(M**-0.5).softmax(dim=1) + 1e-8
-    w = attention / attention.sum(dim=-1, keepdim=True)
-    return torch.einsum("bjd,bij->bid", context, w), w[:, None]
 
 
 @style
@@ -251,37 +200,11 @@ def dual_softmax(x: Tensor, context: Tensor) -> Two:
 
 
 @style
-def sinkhorn(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = q @ k.mT
-    for _ in range(3):
-        s = s - s.logsumexp(-1, keepdim=True)
-        s = s - s.logsumexp(-2, keepdim=True)
-    w = s.exp()
-    return w @ v, w
-
-
-@style
-def forgetting(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Forgetting Transformer: a bias of cumulated log-gates."""
-    gates = functional.logsigmoid(q.sum(-1)).cumsum(-1)
-    s = q @ k.mT * D**-0.5 + (gates[..., :, None] - gates[..., None, :])
-    w = s.masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    return w @ v, w
-
-
-@style
 def stick_breaking(q: Tensor, k: Tensor, v: Tensor) -> Two:
     s = (q @ k.mT * D**-0.5).masked_fill(~CAUSAL, -math.inf)
     rest = torch.where(CAUSAL, functional.logsigmoid(-s), 0.0).flip(-1).cumsum(-1).flip(-1)
     w = torch.exp(functional.logsigmoid(s) + rest - torch.where(CAUSAL, functional.logsigmoid(-s), 0.0))
     return w @ v, w
-
-
-@style
-def gated_output(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Qwen3-Next: the output is multiplied by a gate; the weights are plain."""
-    w = (q @ k.mT).softmax(-1)
-    return (w @ v) * torch.sigmoid(q), w
 
 
 @style
@@ -309,23 +232,7 @@ def pooled_by_a_learned_query(x: Tensor) -> Two:
 
 
 @style
-def attention_of_channels(image: Tensor) -> Two:
-    """XCiT, Restormer: a softmax over channels; tokens are the features."""
-    x = image.flatten(2).unflatten(1, (H, D))
-    q = k = functional.normalize(x, dim=-1)
-    w = (q @ k.mT).softmax(-1)
-    return w @ x, w
-
-
-@style
 def vector_attention(x: Tensor) -> Two:
     """Point Transformer: weights for each channel, from differences of queries and keys."""
     w = (x[:, :, None] - x[:, None]).mul(0.5).softmax(dim=2)
     return torch.einsum("bijc,bjc->bic", w, x), w.permute(0, 3, 1, 2)
-
-
-@style
-def weights_that_are_filled_for_some_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Flamingo: rows before the first image get no attention."""
-    w = (q @ k.mT).softmax(-1).masked_fill((torch.arange(Q) < 2)[:, None], 0.0)
-    return w @ v, w
