@@ -176,15 +176,6 @@ def minilm_weights(minilm: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return model(**minilm, output_attentions=True).attentions
 
 
-@pytest.mark.parametrize("how", ["sdpa", "eager"])
-def test_minilm_in_transformers(minilm: dict[str, Tensor], minilm_weights: tuple[Tensor, ...], how: str) -> None:
-    model = transformers.BertModel.from_pretrained(checkpoint.default_model(), attn_implementation=how)
-    seen, _ = watched(model, **minilm)
-    assert_all_seen(seen, [f"encoder.layer.{i}.attention.self" for i in range(6)])
-    for record, weights in zip(seen, minilm_weights, strict=True):
-        assert_weights(record, weights)
-
-
 def test_minilm_in_headwise(minilm: dict[str, Tensor], minilm_weights: tuple[Tensor, ...]) -> None:
     model = headwise.Bert.from_pretrained(checkpoint.default_model()).eval()
     seen, _ = watched(model, minilm["input_ids"], minilm["attention_mask"].bool())

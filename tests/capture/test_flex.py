@@ -90,12 +90,6 @@ def test_mask_mods(name: str, groups: int) -> None:
     assert seen.coverage().notes == ("FlexAttention ran uncompiled: its outputs may differ in the last digits",)
 
 
-def test_both_and_a_scale() -> None:
-    blocks = create_block_mask(MASKS["causal"], B, H, Q, K, device="cpu")
-    seen, q, k = see(score_mod=SCORES["alibi"], block_mask=blocks, scale=0.9)
-    assert_weights(seen.records[0], expected(q * 0.9 * D**0.5, k, SCORES["alibi"], MASKS["causal"]))
-
-
 REFUSED: dict[str, Callable[..., Tensor]] = {
     "a factor that depends on the position": lambda s, b, h, i, j: s * (1 + i),
     "a factor of each head": lambda s, b, h, i, j: s * (1 + h),

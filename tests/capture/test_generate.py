@@ -283,17 +283,6 @@ def test_statistics_of_an_encoder_decoder(models: dict[str, Any], name: str) -> 
     assert str(Seen(alone.records).summary()) == str(Seen(whole.records).summary())
 
 
-@pytest.mark.parametrize("chunks", [(7, 1, 1, 1), (3, 2, 5), (1, 1, 1, 1)], ids=str)
-@pytest.mark.parametrize("name", ["gpt2", "mistral"])
-def test_statistics_of_a_loop_of_ones_own(models: dict[str, Any], name: str, chunks: tuple[int, ...]) -> None:
-    tokens, cache = torch.cat([IDS, IDS.flip(1)], 1)[:, : sum(chunks)], None
-    watches = headwise.watch(models[name]), headwise.watch(models[name], statistics="all", keep=False)
-    with torch.no_grad(), watches[0] as whole, watches[1] as alone:
-        for part in tokens.split(list(chunks), 1):
-            cache = models[name](input_ids=part, past_key_values=cache, use_cache=True).past_key_values
-    assert_same_statistics(whole, alone, torch.ones_like(tokens).bool())
-
-
 @pytest.mark.parametrize("options", BEAMS, ids=str)
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_statistics_of_beams(models: dict[str, Any], name: str, options: dict[str, Any]) -> None:
@@ -370,14 +359,6 @@ def test_beams_of_a_single_step(models: dict[str, Any], name: str) -> None:
     encoder = [record for record in seen if record.site and record.site.name.startswith("encoder.")]
     assert {len(record.q) for record in seen if record not in encoder} == {4}
     assert {len(record.q) for record in encoder} <= {2}
-
-
-@pytest.mark.parametrize("asked", [False, True])
-@pytest.mark.parametrize("way", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 2}], ids=str)
-def test_what_is_returned_is_what_was_asked_for(models: dict[str, Any], way: dict[str, Any], asked: bool) -> None:
-    with headwise.watch(models["llama"]):
-        out = models["llama"].generate(IDS[:1], max_new_tokens=3, return_dict_in_generate=asked, **way)
-    assert isinstance(out, Tensor) is not asked
 
 
 @pytest.mark.parametrize("how", ["whole", "early exit"])

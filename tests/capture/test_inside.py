@@ -190,38 +190,6 @@ def test_work_that_was_started_elsewhere_is_left_alone(model: nn.Module, wanted:
     assert not seen.coverage().missed
 
 
-def stream(model: nn.Module, head: int) -> Iterator[Tensor]:
-    with ablated(model, head):
-        for _ in range(3):
-            yield model(X)
-
-
-def test_generators_over_one_model_have_edits_of_their_own(model: nn.Module, wanted: Any) -> None:
-    one, two = stream(model, 0), stream(model, 1)
-    assert torch.equal(next(one), wanted["head 0"])
-    assert torch.equal(next(two), wanted["head 1"])
-    assert torch.equal(model(X), wanted["plain"])
-    assert torch.equal(next(one), wanted["head 0"])
-    one.close()
-    assert all(torch.equal(out, wanted["head 1"]) for out in two)
-    assert torch.equal(model(X), wanted["plain"])
-
-
-def test_tasks_over_one_model_have_edits_of_their_own(model: nn.Module, wanted: Any) -> None:
-    async def task(head: int, times: int) -> list[bool]:
-        found = []
-        with ablated(model, head):
-            for _ in range(times):
-                found.append(torch.equal(model(X), wanted[f"head {head}"]))
-                await asyncio.sleep(0)
-        return [*found, torch.equal(model(X), wanted["plain"])]
-
-    async def both() -> list[list[bool]]:
-        return await asyncio.gather(task(0, 1), task(1, 4))
-
-    assert asyncio.run(both()) == [[True] * 2, [True] * 5]
-
-
 def test_two_watches_of_which_the_first_ends_first(model: nn.Module) -> None:
     other = layer()
     first, second = headwise.watch(model), headwise.watch(other)

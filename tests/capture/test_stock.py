@@ -179,14 +179,6 @@ def _after_one(model: nn.TransformerEncoder, x: Tensor, given: dict[str, Any]) -
     return out
 
 
-def test_the_note_is_not_made_where_nothing_was_turned_off() -> None:
-    model = nn.TransformerEncoder(layer(), 1).train()
-    with headwise.watch(model) as seen:
-        model(sequence())
-    assert seen.coverage().notes == ()
-    assert [record.dropout for record in seen] == [pytest.approx(0.1)]
-
-
 def test_decoder() -> None:
     model = nn.TransformerDecoder(layer(nn.TransformerDecoderLayer), 2).eval()
     seen, _ = watched(model, sequence(), sequence(K, 1), tgt_mask=CAUSAL, tgt_is_causal=True, atol=1e-6)
@@ -200,15 +192,6 @@ def test_decoder() -> None:
         ("cross", False, 1),
     ]
     assert [record.shape[3] for record in seen] == [S, K, S, K]
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-def test_transformer() -> None:
-    model = nn.Transformer(M, H, 1, 1, 8, batch_first=True).eval()
-    seen, _ = watched(model, sequence(K), sequence(seed=1), tgt_mask=CAUSAL, atol=2e-6)
-    paths = ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"]
-    assert_all_seen(seen, paths)
-    assert [record.site.causal for record in seen if record.site] == [False, True, False]
 
 
 # functional.scaled_dot_product_attention.
@@ -308,22 +291,6 @@ def test_a_row_that_a_bias_forbids_as_a_whole_attends_to_all_keys_alike() -> Non
     seen, _ = watched(Fused(), q, k, v, attn_mask=bias)
     assert_weights(seen.records[0], (q @ k.mT * 8**-0.5 + bias).softmax(-1))
     torch.testing.assert_close(seen.records[0].weights(rows=2), torch.full((B, H, 1, S), 1 / S))
-
-
-def test_dropout() -> None:
-    q, k, v = torch.randn(3, B, H, S, 8).unbind()
-    seen, _ = watched(Fused(), q, k, v, dropout_p=0.25)
-    assert seen.records[0].dropout == 0.25
-    assert_weights(seen.records[0], dense(q, k))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_dtypes(dtype: torch.dtype) -> None:
-    q, k, v = torch.randn(3, B, H, S, 8).to(dtype).unbind()
-    seen, _ = watched(Fused(), q, k, v)
-    (record,) = seen
-    assert record.weights().dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert_weights(record, dense(q, k), atol=1e-6)
 
 
 def test_a_mask_that_layers_share_is_recognised_and_kept_once() -> None:

@@ -27,7 +27,7 @@ import headwise
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import Seen
 from headwise.records.statistics.statistic import tensors_of
-from tests.capture.parity import IDS, REAL, assert_projects, assert_weights
+from tests.capture.parity import IDS, assert_projects, assert_weights
 
 M, H, S = 16, 4, 6
 
@@ -99,18 +99,6 @@ def test_names_are_the_paths_of_the_modules() -> None:
     assert seen.layers == ["layers.0", "layers.1", "layers.2"]
     assert [record.site.layer for record in seen if record.site] == [0, 1, 2]
     assert [site.name for site in seen.coverage()] == seen.layers
-
-
-ONLY: list[tuple[Any, list[int]]] = [
-    *((None, [0, 1, 2]), (1, [1]), ([0, 2], [0, 2]), ("layers.1", [1]), ("1", [1]), ("layers", [0, 1, 2])),
-    *(("*.2", [2]), (["*.0", 2], [0, 2]), ("layers.[01]", [0, 1]), ("nothing", [])),
-]
-
-
-@pytest.mark.parametrize(("only", "layers"), ONLY, ids=str)
-def test_only(only: Any, layers: list[int]) -> None:
-    seen = see(Stack(), only=only)
-    assert [record.site.layer for record in seen if record.site] == layers
 
 
 class Fused(nn.Module):
@@ -243,27 +231,6 @@ def test_what_is_seen_so_far_can_be_asked_inside() -> None:
     assert len(seen) == 6
 
 
-def test_tokens() -> None:
-    seen = see(Stack(), tokens=[list("abcdef"), list("ghijkl")])
-    assert seen.row_labels(seen[0], 1) == tuple("ghijkl")
-
-
-def test_shared_modules_are_calls_of_one_layer() -> None:
-    config = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 16, "embedding_size": 8}
-    model = transformers.AlbertModel(
-        transformers.AlbertConfig(**config, num_hidden_layers=3, num_attention_heads=4)
-    ).eval()
-    with torch.no_grad(), headwise.watch(model) as seen:
-        model(IDS, attention_mask=REAL)
-    (name,) = seen.layers
-    assert [record.site.call for record in seen if record.site] == [0, 1, 2]
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        ref = model(IDS, attention_mask=REAL, output_attentions=True).attentions
-    for i, weights in enumerate(ref):
-        assert_weights(seen.call(i)[name], weights)
-
-
 def test_slopes_count_from_the_last_key_of_a_static_cache() -> None:
     q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 6, 4)
     k[:, :, 4:] = 0.0  # not filled yet
@@ -278,13 +245,6 @@ def test_slopes_count_from_the_last_key_of_a_static_cache() -> None:
         layer(q, k)
     torch.testing.assert_close(seen[0].lse, headwise.attention(q, k, k, slopes=slopes, mask=mask, record=True)[1].lse)
     assert seen[0].slopes.equal(slopes)
-
-
-def test_headwise_attention_is_seen_once() -> None:
-    model = Stack("headwise")
-    seen = see(model)
-    assert [(site.status, site.calls, site.how) for site in seen.coverage()] == [("seen", 1, "headwise.attention")] * 3
-    assert_weights(seen[0], truth(model.layers[0], inputs()))
 
 
 def test_what_runs_outside_the_model_is_not_seen() -> None:
@@ -423,26 +383,12 @@ def test_gradients_of_several_passes() -> None:
 # Where and how it is kept.
 
 
-def test_dtype() -> None:
-    model = Stack()
-    record = see(model, dtype=torch.bfloat16)[0]
-    assert record.q.dtype == record.k.dtype == torch.bfloat16
-    assert_weights(record, truth(model.layers[0], inputs()), atol=0.01)
-
-
-def test_offload_to_the_cpu() -> None:
-    model = Stack()
-    with headwise.watch(model, offload="cpu", values=True, gradients=True) as seen:
-        model(inputs()).sum().backward()
-    assert_weights(seen[0], truth(model.layers[0], inputs()))
-    assert seen[0].v.shape == seen[0].grad.shape
-
-
-def test_offload_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("offload", ["cpu", "disk"])
+def test_offload(offload: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     model = Stack()
-    with headwise.watch(model, offload="disk", values=True, gradients=True) as seen:
+    with headwise.watch(model, offload=offload, values=True, gradients=True) as seen:
         model(inputs()).sum().backward()
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert_weights(seen[0], truth(model.layers[0], inputs()))
@@ -741,10 +687,6 @@ def test_compiled_models_run_eagerly(part: str, before: bool, how: str) -> None:
         model(inputs())  # compiled again
 
 
-def test_a_model_that_is_not_compiled_has_no_note() -> None:
-    assert see(Stack()).coverage().notes == ()
-
-
 @pytest.mark.slow
 def test_flex_attention_is_seen_in_a_process_that_never_compiled() -> None:
     """A fresh process: the compiler is imported by the model itself, inside the context."""
@@ -907,13 +849,6 @@ def test_the_watch_lets_go_of_the_model() -> None:
     gc.collect()
     assert ref() is None
     assert len(seen) == 3
-
-
-def test_a_summary_and_a_picture_of_it_all() -> None:
-    seen = see(Stack())
-    assert repr(seen) == "Seen(3 layers, B=2, H=4, Q=6, K=6)"
-    assert "layers.*" in str(seen.summary())
-    assert "scaled_dot_product_attention" in str(seen.coverage())
 
 
 def test_a_context_that_is_entered_again_begins_anew() -> None:
