@@ -81,19 +81,6 @@ def test_generating_is_one_pass_over_all_tokens(how: str, name: str, cache: str)
     assert float((plain - logits).abs().max()) > 1e-3
 
 
-def test_a_cache_that_slides_keeps_absolute_positions(how: str) -> None:
-    since("transformers", "5.0")
-    torch.manual_seed(0)
-    config = transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=4)
-    model = transformers.MistralForCausalLM._from_config(config, attn_implementation=how).eval()
-    edit = edits.block("*", queries=slice(6, None), keys=range(5, 8))
-    sequences, found = logits_of_each_step(model, edit)
-    real = torch.cat([REAL, torch.ones(2, NEW, dtype=torch.long)], 1)
-    with torch.no_grad(), headwise.edit(model, edit):
-        logits = model(sequences, attention_mask=real).logits[:, -NEW - 1 : -1]
-    torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-4)
-
-
 def test_steps(how: str) -> None:
     model = llama(how)
     prompt, decode = (edits.ablate("*", heads=[0, 1, 2], steps=steps) for steps in ("prompt", "decode"))
@@ -103,21 +90,6 @@ def test_steps(how: str) -> None:
         plain = model(PROMPT, attention_mask=REAL).logits[:, -1]
     assert float((first[:, 0] - plain).abs().max()) > 1e-3
     torch.testing.assert_close(later[:, 0], plain, rtol=1e-4, atol=1e-4)
-
-
-def test_beams(how: str) -> None:
-    model, edit = llama(how), EDITS["block"]
-    with torch.no_grad(), headwise.edit(model, edit):
-        out = model.generate(
-            PROMPT, attention_mask=REAL, max_new_tokens=NEW, num_beams=3, do_sample=False, pad_token_id=0,
-            output_scores=True, return_dict_in_generate=True,
-        )  # fmt: skip
-    real = torch.cat([REAL, torch.ones(2, out.sequences.shape[1] - 6, dtype=torch.long)], 1)
-    with torch.no_grad(), headwise.edit(model, edit):
-        logits = model(out.sequences, attention_mask=real).logits.log_softmax(-1)
-    tokens = out.sequences[:, 6:]
-    found = logits[:, 5:-1].gather(-1, tokens[..., None])[..., 0].mean(-1)
-    torch.testing.assert_close(out.sequences_scores, found, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("cache", [True, False])

@@ -77,12 +77,6 @@ def test_equals_the_dense_sums(q_len: int, rows: Groups | None, cols: Groups | N
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_a_distribution_stays_one() -> None:
-    record = recorded(mask=masks.lengths(torch.tensor([30, 12])))
-    total = grouped(record, UNEVEN, PAIRS).sum(-1)
-    torch.testing.assert_close(total, torch.ones_like(total))
-
-
 @pytest.mark.parametrize("how", ["sum", "mean", "max"])
 def test_each_example_has_its_own(how: How) -> None:
     record = recorded()
@@ -94,21 +88,6 @@ def test_each_example_has_its_own(how: How) -> None:
         assert not each[:, len(row) :].any()
         assert not each[:, :, len(col) :].any()
     torch.testing.assert_close(grouped(record, [UNEVEN] * 2, (PAIRS, PAIRS), how), grouped(record, UNEVEN, PAIRS, how))
-
-
-def test_rows_that_attend_to_nothing_count_as_zeros() -> None:
-    allowed = torch.ones(30, 30, dtype=torch.bool)
-    allowed[0] = False
-    found = grouped(recorded(mask=masks.from_tensor(allowed)), PAIRS, ALL)[0, 0, :, 0]
-    torch.testing.assert_close(found, torch.tensor([0.5] + [1.0] * 14, dtype=torch.float64))
-
-
-def test_half_precision_is_added_up_in_float32() -> None:
-    record = recorded(dtype=torch.bfloat16)
-    found = grouped(record, UNEVEN, PAIRS)
-    assert found.dtype == torch.float32
-    expected = torch.stack([dense(weights.double(), UNEVEN, PAIRS, "sum") for weights in record.weights()])
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
 
 
 def test_never_has_all_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

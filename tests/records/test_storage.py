@@ -155,16 +155,6 @@ def test_tensors_that_are_not_contiguous_are_written_piece_by_piece(
     assert_same(kept, headwise.load(tmp_path / "run.hw", verify=True)[0])
 
 
-@pytest.mark.parametrize("shape", [(1000,), (50, 20), (2, 3, 7, 11), (1, 1, 300, 1), (), (0, 5)], ids=str)
-def test_no_piece_is_larger_than_it_may_be(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_file, "PIECE", 100)
-    x = torch.randn(shape)
-    for each in (x, x.mT if x.ndim > 1 else x):
-        pieces = list(tensor_file._pieces(each))
-        assert all(piece.nbytes <= 100 for piece in pieces)
-        assert torch.equal(torch.cat([torch.zeros(0), *(piece.flatten() for piece in pieces)]), each.flatten())
-
-
 @pytest.mark.gpu
 def test_records_on_a_gpu_are_saved_from_there(tmp_path: Path) -> None:
     q = torch.randn(1, 2, 16, 8, device="cuda")

@@ -3,7 +3,6 @@ are in weights.py.)"""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -183,25 +182,6 @@ def deformable(x: Tensor, image: Tensor) -> Two:
     weights = x[..., 8:12].softmax(-1)
     sampled = functional.grid_sample(image, at, align_corners=False)  # [B, M, Q, 4]
     return (sampled * weights[:, None]).sum(-1).mT, NOT_ATTENTION
-
-
-@style
-def capsules(x: Tensor) -> Two:
-    """Routing by agreement."""
-    votes = x.view(B, Q, 4, D)
-    logits = torch.zeros(B, Q, 4)
-    for _ in range(2):
-        out = torch.einsum("bqc,bqcd->bcd", logits.softmax(-1), votes)
-        logits = logits + torch.einsum("bqcd,bcd->bqc", votes, out)
-    return out, NOT_ATTENTION
-
-
-@style
-def loss_of_products(x: Tensor) -> Two:
-    """Cross-entropy of a matrix of similarities."""
-    s = x[:, 0] @ x[:, 1].T / math.sqrt(M)
-    loss = functional.cross_entropy(s, torch.arange(B))
-    return x * loss, NOT_ATTENTION
 
 
 @style

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import einops
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.capture.styles.style import CAUSAL, REAL, B, D, H, M, Q, style
+from tests.capture.styles.style import B, D, H, M, Q, style
 
 Two = tuple[Tensor, Any]
 
@@ -19,21 +17,6 @@ Two = tuple[Tensor, Any]
 def at(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = (q @ k.mT * 0.3).softmax(-1)
     return w @ v, w
-
-
-@style
-def transposed_product(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = (k @ q.mT).transpose(-1, -2).softmax(-1)
-    return w @ v, w
-
-
-@style
-def bmm_and_view(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As BART once did: a mask for each example is added in between."""
-    q, k, v = (x.reshape(B * H, Q, D) for x in (q, k, v))
-    s = torch.bmm(q, k.transpose(1, 2)).view(B, H, Q, Q).masked_fill(~REAL[:, None, None], -math.inf)
-    w = functional.softmax(s.view(B * H, Q, Q), dim=-1)
-    return torch.bmm(w, v), w.view(B, H, Q, Q)
 
 
 @style
@@ -53,15 +36,6 @@ def baddbmm_of_nothing(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def alibi_by_baddbmm(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in BLOOM."""
-    alibi = (torch.tensor([2.0 ** -(h + 1) for h in range(H)])[:, None, None] * torch.arange(Q)).repeat(B, 1, 1)
-    s = alibi.baddbmm(q.reshape(B * H, Q, D), k.reshape(B * H, Q, D).mT, beta=1.0, alpha=D**-0.5)
-    w = functional.softmax(s.view(B, H, Q, Q).masked_fill(~CAUSAL, torch.finfo(s.dtype).min), dim=-1)
-    return torch.bmm(w.view(B * H, Q, Q), v.reshape(B * H, Q, D)), w
-
-
-@style
 def grouped_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Two query heads of a key head as a dimension of their own; the keys broadcast over it."""
     q, k, v = q.view(B, 2, 2, Q, D), k[:, :2, None], v[:, :2, None]
@@ -70,31 +44,11 @@ def grouped_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def multi_query_by_broadcasting(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """One key head for all, as in PaLM and lucidrains' code."""
-    k, v = k[:, 0], v[:, 0]
-    w = einops.einsum(q, k, "b h i d, b j d -> b h i j").softmax(-1)
-    return einops.einsum(w, v, "b h i j, b j d -> b h i d"), w
-
-
-@style
 def multi_query_folded_into_rows(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """As in StarCoder: the heads are more queries of the only key head."""
     k, v = k[:, 0], v[:, 0]
     w = torch.bmm(q.transpose(1, 2).reshape(B, Q * H, D), k.mT).view(B, Q, H, Q).softmax(-1)
     return torch.bmm(w.view(B, Q * H, Q), v).view(B, Q, M), w.transpose(1, 2)
-
-
-@style
-def einsum_of_lists(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.softmax(torch.einsum("bhij, bhkj -> bhik", [q, k]), -1)
-    return torch.einsum("bhij, bhjd -> bihd", [w, v]), w
-
-
-@style
-def einsum_with_transposed_operands(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.softmax(torch.einsum("bhjd,bhid->bhij", k, q) * 0.2, dim=-1)
-    return torch.einsum("bhjd,bhij->bhid", v, w), w
 
 
 @style

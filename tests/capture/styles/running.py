@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.capture.styles.style import CAUSAL, B, D, H, M, Q, style
+from tests.capture.styles.style import B, D, H, M, Q, style
 
 Two = tuple[Tensor, Any]
 
@@ -74,18 +74,6 @@ def _in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
     thread.start()
     thread.join()
     return results[0]
-
-
-@style
-class AnotherThread(nn.Module):
-    """A module of the model runs in a thread that it starts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = _Layer()
-
-    def forward(self, x: Tensor) -> Two:
-        return _in_a_thread(self.layer, x)
 
 
 @style
@@ -195,28 +183,10 @@ class ModuleCalledTwice(nn.Module):
 
 
 @style
-def sdpa_with_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)
-    return out, lambda: (q @ k.mT * D**-0.5).masked_fill(~CAUSAL, -torch.inf).softmax(-1)
-
-
-@style
 def sdpa_math(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """The private function that also gives weights."""
     out, w = torch._scaled_dot_product_attention_math(q, k, v)
     return out, w
-
-
-@style
-class Parallel(nn.Module):
-    """DataParallel without devices."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.DataParallel(_Layer())
-
-    def forward(self, x: Tensor) -> Two:
-        return self.layer(x)
 
 
 @style

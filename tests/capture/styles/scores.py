@@ -91,13 +91,6 @@ for _name, _step in STEPS.items():
 
 
 @style
-def scores_of_heads_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The record has each head where its queries are."""
-    w = (q @ k.mT).flip(1).softmax(-1)
-    return w @ v, w.flip(1)
-
-
-@style
 def learned_sinks(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """As in gpt-oss: a column beside the scores, removed after the softmax."""
     column = torch.linspace(-2, 2, H).view(1, H, 1, 1).expand(B, H, Q, 1)
@@ -171,15 +164,6 @@ def learned_temperature(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def rotary(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """RoPE by complex numbers, as in Meta's Llama."""
-    turns = torch.polar(torch.ones(Q, D // 2), torch.outer(torch.arange(Q), 10 ** -torch.arange(D // 2).float()))
-    q, k = (torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(3) for x in (q, k))
-    w = (q @ k.mT / D**0.5 + torch.full((Q, Q), -math.inf).triu(1)).float().softmax(-1).type_as(q)
-    return w @ v, w
-
-
-@style
 def shaw(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Relative positions of Shaw et al.: the scores of a query with embeddings of distances, and such values."""
     distances = (torch.arange(Q)[None] - torch.arange(Q)[:, None]).clamp(-3, 3) + 3
@@ -187,45 +171,6 @@ def shaw(q: Tensor, k: Tensor, v: Tensor) -> Two:
     s = q @ k.mT + torch.einsum("bhid,ijd->bhij", q, of_keys[distances])
     w = (s / D**0.5).softmax(-1)
     return w @ v + torch.einsum("bhij,ijd->bhid", w, of_values[distances]), w
-
-
-@style
-def transformer_xl(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Four terms, and the shift: positions are padded, viewed in another shape and cut."""
-    u, p = torch.linspace(-1, 1, 2 * H * D).view(2, H, 1, D)
-    positions = torch.linspace(-1, 1, H * Q * D).view(H, Q, D)
-    shifted = functional.pad((q + p) @ positions.mT, (1, 0)).view(B, H, Q + 1, Q)[:, :, 1:].view(B, H, Q, Q)
-    w = (((q + u) @ k.mT + shifted) * D**-0.5).masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    return w @ v, w
-
-
-@style
-def deberta(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Disentangled: content to position and position to content are gathered and added."""
-    at = (torch.arange(Q)[:, None] - torch.arange(Q)).clamp(-2, 2) + 2
-    keys, queries = torch.linspace(-1, 1, 2 * H * 5 * D).view(2, H, 5, D)
-    s = q @ k.mT / math.sqrt(3 * D)
-    s = s + torch.gather(q @ keys.mT / math.sqrt(3 * D), -1, at.expand(B, H, Q, Q))
-    s = s + torch.gather(k @ queries.mT / math.sqrt(3 * D), -1, at.expand(B, H, Q, Q)).mT
-    w = s.masked_fill(~REAL[:, None, None], torch.finfo(s.dtype).min).softmax(-1)
-    return w @ v, w
-
-
-@style
-class T5Bias(nn.Module):
-    """T5: no scale, and a learned bias of each bucket of distances, which also has the mask in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Embedding(8, H)
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        buckets = (torch.arange(Q)[None] - torch.arange(Q)[:, None]).abs().clamp(max=7)
-        scores = torch.matmul(q, k.transpose(3, 2))
-        bias = self.bias(buckets).permute(2, 0, 1).unsqueeze(0)
-        scores += bias + (1.0 - REAL[:, None, None].float()) * torch.finfo(torch.float32).min
-        w = functional.softmax(scores.float(), dim=-1).type_as(scores)
-        return torch.matmul(w, v), w
 
 
 @style
@@ -241,20 +186,6 @@ def decomposed_relative_positions(x: Tensor) -> Two:
     s = (s.view(-1, height, width, height, width) + rows[:, :, :, :, None] + cols[:, :, :, None, :]).view(-1, Q, Q)
     w = s.softmax(dim=-1)
     return (w @ v).view(B, H, Q, D), w.view(B, H, Q, Q)
-
-
-@style
-def relative_positions_of_a_slice(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """MViT v2: biases are added in place to the scores of all but the first token, in a view with 6 dimensions."""
-    q, k, v = (torch.cat([x, x[:, :, :1]], 2) for x in (q, k, v))  # a class token, and 2 x 3 patches
-    s = q * D**-0.5 @ k.mT
-    r = q[:, :, 1:].unflatten(2, (2, 3))
-    rows = torch.einsum("bhycd,ykd->bhyck", r, torch.linspace(-1, 1, 4 * D).view(2, 2, D))
-    cols = torch.einsum("bhycd,ckd->bhyck", r, torch.linspace(1, -1, 9 * D).view(3, 3, D))
-    grid = s[:, :, 1:, 1:].view(B, H, 2, 3, 2, 3)
-    s[:, :, 1:, 1:] = (grid + rows[..., :, None] + cols[..., None, :]).view(B, H, Q, Q)
-    w = s.softmax(-1)
-    return w @ v, w
 
 
 @style

@@ -36,25 +36,10 @@ def exp_of_log_softmax(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def masked_exp(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Masked after exp, by a product."""
-    e = torch.exp(q @ k.mT) * CAUSAL
-    w = e / e.sum(-1, keepdim=True)
-    return w @ v, w
-
-
-@style
 def softmax_with_a_dtype(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """As in Llama: the scores of half precision become float32 in the softmax."""
     q, k, v = (x.bfloat16() for x in (q, k, v))
     w = functional.softmax(q @ k.mT * D**-0.5, dim=-1, dtype=torch.float32).to(q.dtype)
-    return w @ v, w
-
-
-@style
-def half_precision(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    q, k, v = (x.half() for x in (q, k, v))
-    w = (q @ k.mT * D**-0.5).softmax(-1)
     return w @ v, w
 
 

@@ -73,25 +73,11 @@ def talking_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def talking_scores(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.einsum("bhij,hg->bgij", q @ k.mT, MIX).softmax(-1)
-    return w @ v, w
-
-
-@style
 def differential(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """The difference of two softmaxes, as in the Differential Transformer: two records."""
     (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
     w = (q1 @ k1.mT).softmax(-1) - 0.4 * (q2 @ k2.mT).softmax(-1)
     return w @ v, (w, w)
-
-
-@style
-def differential_by_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in its own repository: one softmax, whose heads are then taken in pairs."""
-    w = (q @ k.mT).softmax(-1).view(B, 2, 2, Q, Q)
-    w = w[:, :, 0] - 0.4 * w[:, :, 1]
-    return w @ v[:, :2], w
 
 
 @style
@@ -132,17 +118,6 @@ def weights_of_two_hops(q: Tensor, k: Tensor, v: Tensor) -> Two:
 @style
 def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = torch.sigmoid(q @ k.mT * D**-0.5 - math.log(Q))
-    return w @ v, w
-
-
-@style
-def sparsemax(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = q @ k.mT
-    ordered = s.sort(-1, descending=True).values
-    n = torch.arange(1, Q + 1)
-    support = (1 + n * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True)
-    tau = (ordered.cumsum(-1).gather(-1, support - 1) - 1) / support
-    w = (s - tau).clamp(min=0)
     return w @ v, w
 
 
