@@ -101,7 +101,6 @@ def assert_decoder(model: Any, seen: Seen, tokens: Tensor, real: Tensor, pad: in
     positions = (real.cumsum(-1) - 1).clamp(min=0)
     ref = attentions(model, input_ids=read, attention_mask=real, position_ids=positions).attentions
     for i, (record, weights) in enumerate(zip(seen, ref, strict=True)):
-        assert record.site is not None
         assert (record.site.layer, record.site.kind) == (i, "self")
         rows = real.bool()
         # Rows of padding that are filled with a finite number attend to everything, later keys included.
@@ -342,14 +341,6 @@ def test_statistics_with_drafts_that_are_rejected(models: dict[str, Any]) -> Non
 # What else `generate` may do.
 
 
-def test_beams_that_end_early_are_in_the_matrix() -> None:
-    """So that it is about beams that are not the running ones."""
-    _, out = generate(Case("llama", "beams", "default", False, "sdpa"))
-    ended = (out[:, 7:] == END).any(1)
-    assert bool(ended.any())
-    assert not bool(((out[:, 7:] == END).int().argmax(1)[ended] == out.shape[1] - 8).all())
-
-
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_beams_of_a_single_step(models: dict[str, Any], name: str) -> None:
     options = {"do_sample": False, "max_new_tokens": 1, "num_beams": 3, "num_return_sequences": 2}
@@ -359,6 +350,14 @@ def test_beams_of_a_single_step(models: dict[str, Any], name: str) -> None:
     encoder = [record for record in seen if record.site and record.site.name.startswith("encoder.")]
     assert {len(record.q) for record in seen if record not in encoder} == {4}
     assert {len(record.q) for record in encoder} <= {2}
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("way", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 2}], ids=str)
+def test_what_is_returned_is_what_was_asked_for(models: dict[str, Any], way: dict[str, Any], asked: bool) -> None:
+    with headwise.watch(models["llama"]):
+        out = models["llama"].generate(IDS[:1], max_new_tokens=3, return_dict_in_generate=asked, **way)
+    assert isinstance(out, Tensor) is not asked
 
 
 @pytest.mark.parametrize("how", ["whole", "early exit"])

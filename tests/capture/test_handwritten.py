@@ -88,7 +88,6 @@ def test_the_lowest_number_of_the_dtype_rounds_the_scores_that_it_is_added_to(dt
     seen, _ = see(lambda q, k, v: (q @ k.T + bias).softmax(-1) @ v, q, k, v)
     record = the_record(seen)
     assert record.weights()[0, 0].tolist() == [[0.5, 0.5], [0.0, 1.0]]
-    assert record.call.bias is not None
     assert record.call.bias.shape[-1] == 1  # one number for each row
 
 
@@ -161,7 +160,6 @@ def test_repeated_key_heads_are_kept_once() -> None:
     record = the_record(seen)
     assert_weights(record, weights)
     assert record.k.shape == (B, 2, Q, D)
-    assert record.site is not None
     assert (record.site.heads, record.site.key_heads) == (4, 2)
 
 
@@ -383,7 +381,7 @@ def test_what_is_recognised_is_true_without_a_look_at_the_weights(
 SIMPLE = ["scale", "bias", "causal", "head bias", "padding", "cast", "folded", "row temperature", "less its maximum"]
 
 
-@pytest.mark.parametrize("steps", list(itertools.permutations(SIMPLE, 2)), ids=", ".join)
+@pytest.mark.parametrize("steps", list(itertools.combinations(SIMPLE, 2)), ids=", ".join)
 def test_plain_programs_are_seen(steps: tuple[str, ...]) -> None:
     """Refusing everything would be true too."""
     seen, true = _run((0, list(steps), "nothing", (B, H, Q, Q), Random(2)))  # which draws factors above 0

@@ -263,31 +263,6 @@ def test_continuous_batching_cannot_be_edited(model: nn.Module) -> None:
         gpt2.generate_batch([[1, 2]])
 
 
-class Written(nn.Module):
-    """An attention in plain operations."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.softmax(x @ x.mT / 4, -1) @ x
-
-
-@pytest.mark.parametrize("make", [layer, Written])
-def test_records_are_gone_when_nobody_has_them(make: Callable[[], nn.Module]) -> None:
-    model = make()
-
-    def watched() -> weakref.ref[Any]:
-        with torch.no_grad(), headwise.watch(model) as seen:
-            model(X)
-        return weakref.ref(seen.records[0])
-
-    watched()
-    gc.collect()
-    gc.disable()
-    try:
-        assert watched()() is None
-    finally:
-        gc.enable()
-
-
 def nothing_is_left() -> None:
     assert _get_current_function_mode_stack() == []
     assert eval_frame._stance.stance == "default"

@@ -143,18 +143,6 @@ def test_numbers_equal_dense_ones(dropout: float) -> None:
     assert len(metrics) == 2 + 2 * (1 + 3 * HEADS)
 
 
-def test_keys_forbidden_by_minus_infinity_are_no_choice() -> None:
-    bias = torch.tensor([0.3, -math.inf, -0.2, -math.inf]).expand(HEADS, 4, 4)
-    model = Model(bias=bias, causal=False)
-    nn.init.zeros_(model.layers[0].qkv.weight)
-    with monitor(model) as watching:
-        metrics = train(watching, model, batch(1, 4))
-    p = torch.tensor([0.3, -0.2]).softmax(0)
-    entropy = -float((p * p.log()).sum())
-    assert heads(metrics, "entropy") == pytest.approx([entropy] * 2)
-    assert heads(metrics, "entropy_normalised") == pytest.approx([entropy / math.log(2)] * 2)
-
-
 def test_queries_that_attend_to_nothing_do_not_count() -> None:
     class Padded(nn.Module):
         def forward(self, q: Tensor, lengths: list[int]) -> Tensor:
@@ -199,10 +187,6 @@ def test_the_gradient_norm_is_torchs(kind: str) -> None:
     gradients = [p.grad.to_dense().double() for p in model.parameters() if p.grad is not None]
     expected = float(torch.nn.utils.get_total_norm(gradients))
     assert gradient_norm(model) == pytest.approx(expected, rel=1e-5)
-
-
-def test_no_gradient_has_no_norm() -> None:
-    assert gradient_norm(nn.Linear(2, 2)) is None
 
 
 # --- Which steps, and which passes ------------------------------------------------------------------------------------
@@ -286,26 +270,6 @@ def test_parts_that_are_called_by_themselves_are_seen() -> None:
         metrics = watching.step()
     assert "attention/body.layers.1/entropy/head_1" in metrics
     assert watching.coverage().notes == ()
-
-
-def test_a_bare_attention_module_has_its_name() -> None:
-    model = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True)
-    with monitor(model, every=1) as watching:
-        for _ in range(2):
-            x = batch()
-            model(x, x, x)[0].sum().backward()
-            assert "attention/MultiheadAttention/entropy/head_1" in watching.step()
-
-
-def test_autocast(model: Model) -> None:
-    x = batch()
-    with monitor(model, every=1) as watching:
-        full = train(watching, model, x)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(x)
-        model.zero_grad()
-        loss.backward()
-        assert watching.step() == pytest.approx(full, rel=0.05)
 
 
 def test_compiled_models_run_eagerly_in_the_steps_that_are_logged(model: Model) -> None:

@@ -8,7 +8,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -619,45 +618,6 @@ def test_a_model_within_a_model() -> None:
         model(inputs())
     assert all_of_it.layers == ["0.layers.0", "0.layers.1", "0.layers.2", "1.layers.0"]
     assert part.layers == ["layers.0"]
-
-
-def test_threads_see_their_own_models_only() -> None:
-    models = [llama(), bert(), llama()]  # the last one runs unwatched
-    with torch.no_grad():
-        plain = models[2](IDS).logits
-    ready, results, errors = threading.Barrier(3, timeout=30), {}, []
-
-    def run(i: int) -> None:
-        try:
-            with torch.no_grad():
-                if i == 2:
-                    for _ in range(3):
-                        ready.wait()
-                        results[i] = models[i](IDS).logits
-                    return
-                with headwise.watch(models[i]) as seen:
-                    for _ in range(3):
-                        ready.wait()
-                        models[i](IDS)
-                results[i] = seen
-        except Exception as error:
-            errors.append(error)
-            ready.abort()
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert torch.equal(results[2], plain)
-    assert [len(results[i]) for i in (0, 1)] == [6, 6]
-    for i in (0, 1):
-        models[i].set_attn_implementation("eager")
-        with torch.no_grad():
-            ref = models[i](IDS, output_attentions=True).attentions
-        for layer, weights in enumerate(ref):
-            assert_weights(results[i].call(2)[layer], weights)
 
 
 # Unusual ways to run.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -17,24 +16,8 @@ from headwise.call import make_call
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord, record
 from headwise.records.statistics import part
-from tests.mask_zoo import ZOO, compositions
-
-
-def eager_weights(q: Tensor, k: Tensor, mask: masks.Mask | None, **options: Any) -> Tensor:
-    """softmax of the whole matrix in float64, written out again: not the library's own scores."""
-    q, k = q.double(), k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    s = torch.einsum("bhqd,bhkd->bhqk", q, k) * options.get("scale", q.shape[-1] ** -0.5)
-    if options.get("softcap"):
-        s = options["softcap"] * torch.tanh(s / options["softcap"])
-    if options.get("bias") is not None:
-        s = s + options["bias"].double()
-    if mask is not None:
-        s = s.masked_fill(~mask.to_bool(*s.shape[2:]), -math.inf)
-    e = torch.exp(s)
-    total = e.sum(-1, keepdim=True)
-    if options.get("sinks") is not None:
-        total = total + torch.exp(options["sinks"].double())[:, None, None]
-    return torch.where(total > 0, e / total, 0.0)
+from tests.mask_zoo import compositions
+from tests.records.test_statistics import dense
 
 
 def recorded(
@@ -42,7 +25,7 @@ def recorded(
 ) -> tuple[AttentionRecord, Tensor]:
     q, k, v = torch.randn(2, 4, q_len, 8), torch.randn(2, 2, k_len, 8), torch.randn(2, 2, k_len, 8)
     _, seen = headwise.attention(q, k, v, mask=mask, record=True, **options)
-    return seen, eager_weights(q, k, mask, **options)
+    return seen, dense(q, k, mask, **options)[0]
 
 
 @pytest.fixture(params=[2**18, 2**6], ids=["one block", "many blocks"])
@@ -50,17 +33,6 @@ def cells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     monkeypatch.setattr(part, "CELLS", request.param)
     monkeypatch.setattr(record, "BLOCK_CELLS", request.param)
     return int(request.param)
-
-
-@pytest.mark.parametrize("lengths", [(30, 30), (7, 30)], ids=str)
-@pytest.mark.parametrize("name", ZOO)
-def test_weights_equal_eager_float64_weights(name: str, lengths: tuple[int, int]) -> None:
-    if name == "big bird":
-        lengths = (30, 30)
-    mask = ZOO[name](2, 4, *lengths)
-    seen, weights = recorded(mask, *lengths)
-    torch.testing.assert_close(seen.weights().double(), weights, rtol=0, atol=1e-6)
-    assert seen.mask == mask.aligned(*lengths)
 
 
 @pytest.mark.parametrize(

@@ -270,8 +270,6 @@ def test_an_encoder_decoder_has_two_sides(lengths: tuple[int, int]) -> None:
         (target, target),
         (target, source),
     ]
-    assert seen.tokens is not None
-    assert seen.source_tokens is not None
     assert (seen.tokens[0].labels, seen.source_tokens[0].labels) == (target, source)
 
 
@@ -286,7 +284,6 @@ def test_tokens_of_another_number_are_refused_and_the_old_ones_kept() -> None:
         with pytest.raises(RecordError) as error:
             seen.tokens = wrong
         assert words in said(error)
-        assert seen.tokens is not None
         assert seen.tokens[0].labels == tuple("abcde")
         assert seen.source_tokens is None
 

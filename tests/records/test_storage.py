@@ -76,9 +76,7 @@ def test_coverage_and_tokens_come_back(tmp_path: Path) -> None:
     assert loaded.coverage() == seen.coverage()
     assert loaded.tokens == seen.tokens
     assert loaded.source_tokens == seen.source_tokens
-    assert loaded.tokens is not None
     assert loaded.tokens[0].labels[1] == "猫"
-    assert loaded.source_tokens is not None
     assert loaded.source_tokens[0].patches == Patches(3, 4, ())
 
 
@@ -139,7 +137,6 @@ def test_repetition_that_broadcasting_makes_is_not_stored(tmp_path: Path) -> Non
     kept = headwise.attention(q, q, q, bias=torch.randn(1, 8, 32, 32).expand(4, 8, 32, 32), record=True)[1]
     Seen([kept]).save(tmp_path / "run.hw")
     (loaded,) = headwise.load(tmp_path / "run.hw")
-    assert loaded.bias is not None
     assert loaded.bias.shape == (1, 8, 32, 32)
     assert_same(kept, loaded)
 

@@ -282,7 +282,6 @@ def _error(weights: Tensor | str, entry: Entry) -> float | None:
 
 def _only_arranged(entry: Entry) -> bool:
     """Whether the model used the softmax as it is, in another arrangement."""
-    assert entry.used is not None
     rows, used = entry.rows.flatten(), entry.used.flatten()
     return rows.shape == used.shape and (torch.equal(rows, used) or torch.equal(rows.sort().values, used.sort().values))
 

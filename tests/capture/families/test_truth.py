@@ -93,17 +93,6 @@ def test_attention_is_counted_however_it_is_written(how: Forward, count: int, sh
     assert truth.fused == []
 
 
-@pytest.mark.parametrize("how", [plain, fused])
-def test_attention_is_counted_in_inference_mode_too(how: Forward) -> None:
-    @torch.inference_mode()
-    def within(m: Layer, x: Tensor) -> Tensor:
-        return how(m, x)
-
-    expected, found = run(how).attention, run(within).attention
-    assert len(expected) == len(found) == 1
-    torch.testing.assert_close(found[0].rows, expected[0].rows)
-
-
 def router(m: Layer, x: Tensor) -> Tensor:
     w = torch.softmax(m.few(x), -1)
     experts = torch.stack([m.q(x), m.k(x), m.v(x)], -1)
@@ -149,15 +138,6 @@ def test_what_is_not_contracted_with_activations_is_nothing(how: Forward) -> Non
     truth = run(how)
     assert truth.attention == []
     assert truth.gates == []
-
-
-def test_rows_whose_scores_are_all_masked_are_empty() -> None:
-    def masked(m: Layer, x: Tensor) -> Tensor:
-        allowed = torch.ones(6, 6).tril(-1).bool()
-        return torch.softmax((m.q(x) @ m.k(x).mT).masked_fill(~allowed, torch.finfo().min), -1) @ m.v(x)
-
-    (entry,) = run(masked).attention
-    assert entry.empty.tolist() == [[True] + [False] * 5] * 2
 
 
 # The judge.

@@ -22,14 +22,6 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def random_features(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Performer: exp of projections, and no matrix of queries and keys."""
-    project = torch.linspace(-1, 1, 5 * D).view(5, D)
-    q, k = torch.exp(q @ project.T - q.pow(2).sum(-1, keepdim=True) / 2), torch.exp(k @ project.T)
-    return (q @ (k.mT @ v)) / (q @ k.sum(-2)[..., None]), NOT_ATTENTION
-
-
-@style
 def dual_state_space(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Mamba-2 in its quadratic form: (q kᵀ ∘ decay) v, no softmax and no sum of 1."""
     decay = torch.exp(torch.cumsum(torch.full((Q,), -0.1), 0))
@@ -67,21 +59,6 @@ class Router(nn.Module):
             at, which = torch.where(chosen == i)
             out.index_add_(0, at, expert(x[at]) * weights[at, which, None])
         return out.view(B, Q, M), NOT_ATTENTION
-
-
-@style
-class RouterByEinsum(nn.Module):
-    """GShard and Switch: dispatch and combine tensors meet the tokens in einsum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Parameter(torch.randn(M, 4))
-
-    def forward(self, x: Tensor) -> Two:
-        gates = torch.einsum("bnd,de->bne", x, self.gate).softmax(dim=-1)
-        mask = functional.one_hot(gates.argmax(-1), 4).float()
-        inputs = torch.einsum("bnd,bne->ebd", x, mask)
-        return torch.einsum("ebd,bne->bnd", inputs.tanh(), gates * mask), NOT_ATTENTION
 
 
 @style
@@ -154,25 +131,6 @@ class SoftCodebook(nn.Module):
 
     def forward(self, x: Tensor) -> Two:
         return (-torch.cdist(x, self.codes)).softmax(-1) @ self.codes, NOT_ATTENTION
-
-
-@style
-class SelectiveKernel(nn.Module):
-    """A softmax over two branches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(M, 2 * M)
-
-    def forward(self, image: Tensor) -> Two:
-        weights = self.fc(image.mean((2, 3))).view(B, 2, M, 1, 1).softmax(1)
-        return (weights * torch.stack([image, image.relu()], 1)).sum(1), NOT_ATTENTION
-
-
-@style
-def distribution_of_distances(x: Tensor) -> Two:
-    """Box edges as expectations over bins (generalised focal loss, YOLOv8)."""
-    return functional.linear(x.view(B, Q, 4, 8).softmax(-1), torch.arange(8.0)), NOT_ATTENTION
 
 
 @style

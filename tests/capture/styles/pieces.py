@@ -21,15 +21,6 @@ def loop_over_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def loop_over_examples(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    outs, ws = [], []
-    for qb, kb, vb in zip(q, k, v, strict=True):
-        ws.append((qb @ kb.mT).softmax(-1))
-        outs.append(ws[-1] @ vb)
-    return torch.stack(outs), torch.stack(ws)
-
-
-@style
 def loop_over_chunks_by_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Two:
     outs = [functional.scaled_dot_product_attention(chunk, k, v) for chunk in q.split(3, dim=2)]
     return torch.cat(outs, 2), lambda: (q @ k.mT * D**-0.5).softmax(-1)
@@ -82,19 +73,6 @@ def windows_by_unfold(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def big_bird(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Block-sparse: the first and last block attend to everything, the middle one to blocks that are gathered."""
-    (q1, q2, q3), (k1, k2, _), (v1, v2, _) = (x.split(2, dim=2) for x in (q, k, v))
-    first = torch.einsum("bhqd,bhkd->bhqk", q1, k).softmax(-1)
-    middle = torch.cat([q2 @ k1.mT, q2 @ k2.mT], dim=-1).softmax(-1)
-    last = torch.einsum("bhqd,bhkd->bhqk", q3, k).softmax(-1)
-    out = torch.cat(
-        [first @ v, middle[..., :2] @ v1 + torch.einsum("bhqk,bhkd->bhqd", middle[..., 2:], v2), last @ v], dim=2
-    )
-    return out, torch.cat([first, functional.pad(middle, (0, 2)), last], dim=2)
-
-
-@style
 def nystrom(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Nyströmformer: three softmaxes with landmarks, one of them inverted; their product stands for the weights."""
     ql, kl = q.view(B, H, 2, 3, D).mean(-2), k.view(B, H, 2, 3, D).mean(-2)
@@ -132,12 +110,3 @@ def summed_over_edges(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = e / total[to]
     out = torch.zeros(Q, D).index_add(0, to, w[:, None] * v[0, 0, of])
     return out, torch.zeros(Q, Q).index_put((to, of), w)[None, None]
-
-
-@style
-def keys_of_each_query(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Memorizing Transformers: keys that were looked up for each query, by einsum."""
-    at = torch.stack([(torch.arange(Q) + 2 * i) % Q for i in range(3)], -1)
-    w = torch.einsum("bhid,bhijd->bhij", q, k[:, :, at]).softmax(-1)
-    full = torch.zeros(B, H, Q, Q).scatter(-1, at.expand(B, H, Q, 3), w)
-    return torch.einsum("bhij,bhijd->bhid", w, v[:, :, at]), [full, w.transpose(1, 2).reshape(B * Q, H, 1, 3)]

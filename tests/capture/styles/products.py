@@ -20,14 +20,6 @@ def at(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def heads_before_the_batch(x: Tensor) -> Two:
-    """As in the first Transformers of PyTorch: the heads are cut and put one after another along the batch."""
-    q = k = v = torch.cat(x.split(D, dim=2), dim=0)
-    w = torch.bmm(q, k.mT).div(D**0.5).softmax(-1)
-    return torch.cat(torch.bmm(w, v).split(B, dim=0), dim=2), w.view(H, B, Q, Q).transpose(0, 1)
-
-
-@style
 def baddbmm_of_nothing(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """As in diffusers: what is added is not even filled."""
     q, k, v = (x.reshape(B * H, Q, D) for x in (q, k, v))
@@ -69,12 +61,6 @@ def einsum_to_qkbh(q: Tensor, k: Tensor, v: Tensor) -> Two:
     q, k, v = (x.permute(2, 0, 1, 3) for x in (q, k, v))
     w = functional.softmax(torch.einsum("ibnd,jbnd->ijbn", q, k) * D**-0.5, dim=1)
     return torch.einsum("ijbn,jbnd->ibnd", w, v), w.permute(2, 3, 0, 1)
-
-
-@style
-def einsum_with_keys_before_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.einsum("bhid,bhjd->bhji", q, k).softmax(dim=2)
-    return torch.einsum("bhji,bhjd->bhid", w, v), w.mT
 
 
 @style
@@ -135,14 +121,6 @@ def vmap_over_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
         return w @ v, w
 
     return torch.vmap(head, in_dims=1, out_dims=1)(q, k, v)
-
-
-@style
-def scores_with_a_matrix_between(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Luong's general, bilinear form."""
-    between = torch.linspace(-1, 1, D * D).view(D, D)
-    w = torch.matmul(torch.matmul(q, between), k.mT).softmax(-1)
-    return w @ v, w
 
 
 @style

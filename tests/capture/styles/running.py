@@ -116,16 +116,6 @@ class ScriptedFunction(nn.Module):
 
 
 @style
-class Traced(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.jit.trace(_Scriptable(), tuple(torch.randn(3, B, H, Q, D)))
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.layer(q, k, v)
-
-
-@style
 class Compiled(nn.Module):
     """A compiled submodule."""
 

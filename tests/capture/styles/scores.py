@@ -156,14 +156,6 @@ def queries_changed_before_the_softmax(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def learned_temperature(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in CLIP: the logarithm of a scale is a parameter."""
-    scale = nn.Parameter(torch.tensor(0.7))
-    w = (scale.exp() * q @ k.mT).softmax(-1)
-    return w @ v, w
-
-
-@style
 def shaw(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Relative positions of Shaw et al.: the scores of a query with embeddings of distances, and such values."""
     distances = (torch.arange(Q)[None] - torch.arange(Q)[:, None]).clamp(-3, 3) + 3
@@ -209,21 +201,6 @@ def graph_attention(x: Tensor) -> Two:
     s = functional.leaky_relu(of_queries + of_keys.mT, 0.2)
     w = torch.where(CAUSAL, s, -9e15).softmax(-1)
     return w @ x, w[:, None]
-
-
-@style
-def negative_distances(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """By cdist, as in L2 attention."""
-    w = (-(torch.cdist(q, k) ** 2) / 4).softmax(-1)
-    return w @ v, w
-
-
-@style
-def gaussian_kernel(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """exp of a distance, divided by its sum: softmax of the distance."""
-    e = torch.exp(-0.5 * (q[..., :, None, :] - k[..., None, :, :]).pow(2).sum(-1))
-    w = e / e.sum(-1, keepdim=True)
-    return w @ v, w
 
 
 @style

@@ -58,14 +58,6 @@ def softmax_assigned_to_a_buffer(q: Tensor, k: Tensor, v: Tensor) -> Two:
     return w @ v, w.clone()
 
 
-@style
-def scores_set_in_a_buffer(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = torch.full((B, H, Q, Q), -math.inf)
-    s[:] = q @ k.mT
-    w = s.softmax(-1)
-    return w @ v, w
-
-
 class _Attention(torch.autograd.Function):
     """Attention as a whole in an autograd Function, as FlashAttention's."""
 

@@ -66,21 +66,6 @@ def weights_of_a_window_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def talking_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Heads are mixed before and after the softmax."""
-    w = torch.einsum("bhij,hg->bgij", torch.einsum("bhij,hg->bgij", q @ k.mT, MIX).softmax(-1), MIX.T)
-    return w @ v, w
-
-
-@style
-def differential(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The difference of two softmaxes, as in the Differential Transformer: two records."""
-    (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
-    w = (q1 @ k1.mT).softmax(-1) - 0.4 * (q2 @ k2.mT).softmax(-1)
-    return w @ v, (w, w)
-
-
-@style
 def differential_of_outputs(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Two attentions, whose outputs are subtracted: as its version for flash attention."""
     (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
@@ -96,12 +81,6 @@ def one_softmax_with_two_values(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def two_softmaxes_added(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = ((q @ k.mT).softmax(-1) + (k @ q.mT).softmax(-1)) / 2
-    return w @ v, w
-
-
-@style
 def a_softmax_of_a_softmax(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = (q @ k.mT).softmax(-1).mul(4).softmax(-1)
     return w @ v, w
@@ -112,18 +91,6 @@ def weights_of_two_hops(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """w @ w @ v: what meets the values is a power of the weights."""
     w = (q @ k.mT).softmax(-1)
     w = w @ w
-    return w @ v, w
-
-
-@style
-def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.sigmoid(q @ k.mT * D**-0.5 - math.log(Q))
-    return w @ v, w
-
-
-@style
-def gumbel_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = functional.gumbel_softmax(q @ k.mT, dim=-1)
     return w @ v, w
 
 
@@ -164,14 +131,6 @@ def softmax_over_keys_of_all_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
     s = (q @ k.mT).transpose(1, 2).flatten(2)
     w = s.softmax(-1).view(B, Q, H, Q).transpose(1, 2)
     return w @ v, w
-
-
-@style
-def dual_softmax(x: Tensor, context: Tensor) -> Two:
-    """As in LoFTR: a product of the softmaxes over both axes."""
-    s = x @ context.mT * M**-0.5
-    w = s.softmax(1) * s.softmax(2)
-    return w @ context, w[:, None]
 
 
 @style
