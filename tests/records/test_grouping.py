@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -105,31 +105,23 @@ def test_never_has_all_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes) == 2 * 4 * 30 * 30 * 8
 
 
-class TestBadInput:
-    def test_how(self) -> None:
-        with pytest.raises(ArgumentError, match=r'how must be "sum", "mean" or "max"\. Received: how=.median.'):
-            grouped(recorded(), None, PAIRS, "median")  # type: ignore[arg-type]
-
-    def test_other_lengths(self) -> None:
-        with pytest.raises(
-            ShapeError, match=r"\Agrouped: cols .* the record's 30 tokens\. Received: cols=groups of 7 .* example 0"
-        ):
-            grouped(recorded(), UNEVEN, ROWS)
-        with pytest.raises(
-            ShapeError, match=r"\Agrouped: rows .* the record's 7 tokens\. Received: rows=groups of 30 .* example 1"
-        ):
-            grouped(recorded(7), [ROWS, PAIRS], None)
-
-    def test_other_numbers(self) -> None:
-        with pytest.raises(
-            ShapeError, match=r"\Agrouped: rows must be Groups, or one for each of 2 examples\. Received: rows=3 Groups"
-        ):
-            grouped(recorded(), [PAIRS] * 3, None)
-
-    @pytest.mark.parametrize("value", [(0, 1), "words", 3])
-    def test_no_groups(self, value: object) -> None:
-        with pytest.raises(
+@pytest.mark.parametrize(
+    ("q_len", "given", "error", "message"),
+    [
+        (30, (None, PAIRS, "median"), ArgumentError, r'how must be "sum", "mean" or "max"\. Received: how=.median.'),
+        (30, (UNEVEN, ROWS), ShapeError, r"cols .* the record's 30 tokens\. Received: cols=groups of 7 .* example 0"),
+        (7, ([ROWS, PAIRS], None), ShapeError, r"rows .* 7 tokens\. Received: rows=groups of 30 .* example 1"),
+        (30, ([PAIRS] * 3, None), ShapeError, r"rows must be Groups, or one for each of 2 .* Received: rows=3 Groups"),
+        (
+            30,
+            (None, (0, 1)),
             DtypeError,
-            match=r"\Agrouped: cols must be Groups \(tokens\.words\(\)\) or a list of them\. Received: cols=",
-        ):
-            grouped(recorded(), None, value)  # type: ignore[arg-type]
+            r"cols must be Groups \(tokens\.words\(\)\) or a list of them\. Received: cols=",
+        ),
+        (30, (None, "words"), DtypeError, "cols must be Groups"),
+    ],
+    ids=["how", "other columns", "other rows", "other number", "numbers", "text"],
+)
+def test_bad_input(q_len: int, given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=rf"\Agrouped: {message}"):
+        grouped(recorded(q_len), *given)
