@@ -44,12 +44,6 @@ def multi_query_folded_into_rows(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def einsum_with_an_ellipsis(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.einsum("...id,...jd->...ij", q, k).softmax(dim=-1)
-    return torch.einsum("...ij,...jd->...id", w, v), w
-
-
-@style
 def einsum_without_an_arrow(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = torch.einsum("id,jd", q[0, 0], k[0, 0]).softmax(-1)
     return torch.einsum("ij,je", w, v[0, 0]), w[None, None]
@@ -121,13 +115,6 @@ def vmap_over_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
         return w @ v, w
 
     return torch.vmap(head, in_dims=1, out_dims=1)(q, k, v)
-
-
-@style
-def cross_attention(x: Tensor, context: Tensor) -> Two:
-    q, k, v = (y.unflatten(-1, (H, D)).transpose(1, 2) for y in (x, context, context))
-    w = (q @ k.mT * D**-0.5).softmax(-1)
-    return w @ v, w
 
 
 @style

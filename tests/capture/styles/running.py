@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -66,19 +64,6 @@ class _Layer(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         q, k, v = self.qkv(x).view(B, -1, 3, H, D).permute(2, 0, 3, 1, 4)
         return attend(q, k, v)
-
-
-def _in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(function(*args)))
-    thread.start()
-    thread.join()
-    return results[0]
-
-
-@style
-def a_function_in_another_thread(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    return _in_a_thread(attend, q, k, v)
 
 
 @style
@@ -170,13 +155,6 @@ class ModuleCalledTwice(nn.Module):
         out, first = self.layer(x)
         out, second = self.layer(out.transpose(1, 2).reshape(B, Q, M))
         return out, (first, second)
-
-
-@style
-def sdpa_math(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The private function that also gives weights."""
-    out, w = torch._scaled_dot_product_attention_math(q, k, v)
-    return out, w
 
 
 @style

@@ -127,12 +127,6 @@ def two_columns_beside_the_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def a_row_beside_the_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.cat([q @ k.mT, torch.zeros(B, H, 1, Q)], -2).softmax(-1)[..., :-1, :]
-    return w @ v, w
-
-
-@style
 def scores_beside_a_part_of_themselves(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """The normaliser counts three keys twice."""
     w = torch.cat([(q @ k.mT)[..., :3], q @ k.mT], -1).softmax(-1)[..., 3:]

@@ -87,15 +87,6 @@ def attention_by_a_kernel(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def taylor_softmax(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """1 + s + s²/2 in place of exp: not a softmax, but weights of keys that sum to 1."""
-    s = q @ k.mT * 0.3
-    e = 1 + s + 0.5 * s**2
-    w = e / e.sum(-1, keepdim=True)
-    return w @ v, w
-
-
-@style
 def running_maximum_over_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Rabe & Staats; FlashAttention in PyTorch: chunks of keys, a running maximum and sum."""
     out, total, highest = torch.zeros_like(q), torch.zeros(B, H, Q, 1), torch.full((B, H, Q, 1), -math.inf)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,12 +59,6 @@ def dropout(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def weights_of_a_window_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = (q @ k.mT).softmax(-1)[..., :3]
-    return w @ v[..., :3, :], w
-
-
-@style
 def differential_of_outputs(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Two attentions, whose outputs are subtracted: as its version for flash attention."""
     (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
@@ -103,17 +96,6 @@ def slots(x: Tensor, context: Tensor) -> Two:
 
 
 @style
-def group_assignment(x: Tensor, context: Tensor) -> Two:
-    """GroupViT: hard assignment of tokens to groups, normalised over the tokens."""
-    s = (x @ context.mT).mul(M**-0.5)
-    soft = s.softmax(dim=-2)
-    hard = torch.zeros_like(s).scatter_(-2, soft.argmax(-2, keepdim=True), 1.0)
-    w = hard - soft.detach() + soft
-    w = w / (w.sum(-1, keepdim=True) + 1.0)
-    return w @ context, w[:, None]
-
-
-@style
 def softmax_over_the_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = (q @ k.mT).softmax(-2)
     return w @ v, w
@@ -130,14 +112,6 @@ def softmax_over_keys_of_all_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Keys of all heads in one softmax."""
     s = (q @ k.mT).transpose(1, 2).flatten(2)
     w = s.softmax(-1).view(B, Q, H, Q).transpose(1, 2)
-    return w @ v, w
-
-
-@style
-def stick_breaking(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = (q @ k.mT * D**-0.5).masked_fill(~CAUSAL, -math.inf)
-    rest = torch.where(CAUSAL, functional.logsigmoid(-s), 0.0).flip(-1).cumsum(-1).flip(-1)
-    w = torch.exp(functional.logsigmoid(s) + rest - torch.where(CAUSAL, functional.logsigmoid(-s), 0.0))
     return w @ v, w
 
 
