@@ -120,13 +120,10 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a folder": (".", "Received: a folder"),
     "a text": ("words.txt", "words.txt is not a file of records"),
     "a file cut short": ("short.hw", "short.hw is cut short"),
-    "layers that are no numbers": ("run.hw --layers x", "--layers", "'x'"),
     "a layer that there is not": ("run.hw --layers 0,4", "--layers", "0 to 3", "Received: layer 4"),
-    "a table in no folder": ("run.hw --csv nowhere/a.csv", "--csv nowhere/a.csv", "the folder nowhere does not exist"),
     "a table that is a folder": ("run.hw --json .", "--json .", "Received: a folder"),
     "a table over the records": ("run.hw --csv run.hw", "--csv run.hw: this is the file of the records"),
     "two tables in one": ("run.hw --csv a --json ./a", "--json a: this is the file of --csv"),
-    "no file": ("", "Missing argument 'RECORDS'"),
     "changed bytes": ("changed.hw --verify", "changed.hw is damaged", "records.0.q"),
 }
 

@@ -221,7 +221,9 @@ def test_an_encoder_decoder_has_tokens_on_both_sides(
     assert (seen.row_labels(cross) or ())[0] == "<|end|>"
 
 
-def test_several_texts_are_one_batch(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+def test_several_texts_are_one_batch_and_each_is_continued_as_if_it_were_alone(
+    run: Run, tiny_bert: Path, tmp_path: Path, checkpoint: Callable[[str], Path]
+) -> None:
     (tmp_path / "notes.txt").write_text("the mat [PAD] .", encoding="utf-8")  # a [PAD] that somebody wrote
     result = run("watch", "the cat ran on the mat", "--file", "notes.txt", "--model", tiny_bert)
     assert result.code == 0
@@ -237,10 +239,7 @@ def test_several_texts_are_one_batch(run: Run, tiny_bert: Path, tmp_path: Path) 
         torch.testing.assert_close(weights[1:, :, :6, :6], other, atol=1e-5, rtol=0)
         assert not weights[1, :, :, 6:].any()
 
-
-def test_several_texts_are_continued_each_as_if_it_were_alone(
-    run: Run, checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
+    # Several texts are continued each as if it were alone.
     arguments = ("--model", checkpoint("llama"), "--generate", "3", "--dtype", "float32")
     assert run("watch", "the", *arguments).code == 0
     alone = headwise.load(tmp_path / "run.hw")
@@ -253,7 +252,7 @@ def test_several_texts_are_continued_each_as_if_it_were_alone(
     torch.testing.assert_close(both[1].weights()[1:, :, -3:, -3:], alone[1].weights(), atol=1e-5, rtol=0)
 
 
-def test_layers_and_paths_choose_what_is_kept(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+def test_what_is_kept_is_chosen(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
     for arguments, kept in {
         ("--layers", "0,2"): [0, 2],
         ("--only", "layer.1"): [1],
@@ -264,8 +263,6 @@ def test_layers_and_paths_choose_what_is_kept(run: Run, tiny_bert: Path, tmp_pat
         seen = headwise.load(tmp_path / "run.hw")
         assert seen.layers == [f"encoder.layer.{i}.attention.self" for i in kept]
 
-
-def test_values_and_dtype(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
     assert run("watch", "the cat", "--model", tiny_bert, "--values", "--dtype", "bfloat16").code == 0
     record = headwise.load(tmp_path / "run.hw")[0]
     assert record.v.shape == (1, 2, 4, 8)
@@ -458,23 +455,13 @@ def test_the_tokenizer_of_a_model_on_the_hub_is_read_from_its_cache(
 # --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------
 
 BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what the line must say
-    "a file that is missing": ("--file nowhere.txt", "--file nowhere.txt", "no such file"),
-    "a text that is empty": ("''", "TEXT is empty"),
     "nothing to read": ("", "standard input is empty"),
     "records over the text": ("--file words.txt --out ./words.txt", "this is an input file"),
-    "records in no folder": ("the --out nowhere/a.hw", "--out nowhere/a.hw", "the folder nowhere does not exist"),
     "layers that are no numbers": ("the --layers x", "--layers", "'x'"),
     "a layer that there is not": ("the --layers 0,2", "--layers: layers are numbered 0 … 1. Received: 2"),
-    "only layers that there are not": ("the --layers 7-9", "--layers: layers are numbered 0 … 1. Received: 7"),
-    "a very long range of layers": ("the --layers 0-99999999999", "--layers: layers are numbered 0 … 1. Received: 2"),
     "a path that there is not": ("the --only h.7", "--only", "'h.7'", "h.0.attn, h.1.attn"),
     "no tokens": ("the --max-length 0", "--max-length"),
-    "more tokens than the model reads": (
-        "the --max-length 33",
-        "--max-length",
-        "at most 32",
-        "Received: --max-length=33",
-    ),
+    "more tokens than the model reads": ("the --max-length 33", "at most 32", "Received: --max-length=33"),
     "more to write than it can": ("the --generate 32", "--generate", "less than 32", "Received: --generate=32"),
     "a dtype that is none": ("the --dtype int8", "--dtype", "bfloat16"),
     "a checkpoint that is missing": ("the --model ./nowhere", "no folder nowhere", "hub id"),
@@ -484,7 +471,6 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
     "a checkpoint without a tokenizer": ("the --model wordless", "no tokenizer in wordless"),
     "an unknown architecture": ("the --model unknown", "cannot load unknown", "attentionist"),
     "a BERT that should write": ("the --model {bert} --generate 2", "cannot generate: a bert"),
-    "a RoBERTa that should write": ("the --model {roberta} --generate 2", "cannot generate"),
     "an encoder-decoder that should not": ("the --model {t5}", "--generate N"),
     "statistics in a file": ("the --statistics-only --out a.hw", "writes no file", "leave out --out"),
     "statistics with values": ("the --statistics-only --values", "leave out --values"),
@@ -515,7 +501,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     (tmp_path / "run.hw").write_text("of yesterday", encoding="utf-8")
 
     given, *expected = BAD[case]
-    folders = {"{bert}": tiny_bert} | {f"{{{name}}}": checkpoint(name) for name in ("roberta", "t5", "vit", "fnet")}
+    folders = {"{bert}": tiny_bert} | {f"{{{name}}}": checkpoint(name) for name in ("t5", "vit", "fnet")}
     before = contents(tmp_path)
     result = run("watch", "--model", gpt2, *(folders.get(argument, argument) for argument in shlex.split(given)))
     lines = [line for line in result.err.splitlines() if "initialised randomly" not in line]

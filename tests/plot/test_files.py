@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 import zlib
 from pathlib import Path
@@ -19,7 +20,7 @@ from headwise import masks, plot
 from headwise.errors import ArgumentError, FileError
 from headwise.records import Seen
 
-from .conftest import WORDS, MakeFont, make_record
+from .conftest import WORDS, MakeFont, make_record, make_seen
 
 DRAW = {
     "heatmap": lambda seen, **options: plot.heatmap(seen, layer=0, **options),
@@ -64,6 +65,26 @@ def test_the_same_figure_gives_the_same_bytes(seen: Seen, tmp_path: Path) -> Non
         for kind in ("", " mask"):
             first, second = (tmp_path / f"{name}{kind}{suffix}" for name in ("first", "second"))
             assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["heatmap", "heads", "text"])
+def test_everything_lies_inside_the_figure(kind: str) -> None:
+    seen = make_seen(2, rows=12, cols=12, mask=masks.causal())
+    seen.tokens = [f"a quite long label {i}" for i in range(12)]
+    given: list[dict[str, Any]] = [{}, {"width": 3.3}, {"scale": "log"}, {"title": "word " * 60}, {"hide_sink": True}]
+    for options in given:
+        figure = DRAW[kind](seen, **options)
+        box = figure.get_tightbbox()
+        assert min(box.x0, box.y0) >= 0
+        assert (box.x1, box.y1) <= tuple(figure.get_size_inches())
+
+
+def test_a_figure_shows_itself_in_a_notebook_and_needs_matplotlib(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plot.heatmap(make_record(2, 2))._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (*DRAW.values(), lambda seen: plot.mask(masks.causal(), 4)):
+        with pytest.raises(ArgumentError, match=r'pip install "headwise\[plot\]"'):
+            draw(seen)
 
 
 def test_postscript_outlines_are_written_as_type_3(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

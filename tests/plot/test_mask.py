@@ -138,20 +138,8 @@ def test_a_users_style_does_not_change_a_figure() -> None:
 
 
 BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "no length": (
-        masks.causal(),
-        (),
-        {},
-        ArgumentError,
-        r"q_len: expected the number of queries, because causal\(\) fits any",
-    ),
-    "a length of 0": (
-        masks.causal(),
-        (0,),
-        {},
-        ArgumentError,
-        r"q_len: expected an integer of at least 1. Received: q_len=0",
-    ),
+    "no length": (masks.causal(), (), {}, ArgumentError, r"q_len: expected the number of queries, because"),
+    "a length of 0": (masks.causal(), (0,), {}, ArgumentError, r"q_len: expected an integer of at least 1"),
     "a length that is none": (masks.causal(), (4, 2.5), {}, ArgumentError, r"k_len: expected an integer .* k_len=2.5"),
     "lengths of another mask": (masks.documents([0, 1]), (3,), {}, MaskError, r"documents: the mask was made for"),
     "a float tensor": (torch.ones(2, 2), (2,), {}, DtypeError, r"expected a bool tensor, True = may attend"),
@@ -169,8 +157,3 @@ def test_what_makes_no_sense_is_one_line(case: str) -> None:
     with pytest.raises(error, match=message) as caught:
         plot.mask(mask, *lengths, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_without_matplotlib_a_sentence_says_what_to_install(no_matplotlib: None) -> None:
-    with pytest.raises(ArgumentError, match=r'pip install "headwise\[plot\]"'):
-        plot.mask(masks.causal(), 4)

@@ -17,17 +17,18 @@ import torch
 
 import headwise
 from headwise import masks
+from headwise.cli.files import NamedText
+from headwise.cli.live import live_causal
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Tokens
 from headwise.viewer import facts, inputs_of, write_page
-from tests.libreoffice import libreoffice
+from headwise.viewer.changes import Asked
+from headwise.viewer.live import Live
+from headwise.viewer.server import serving_live
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
     from playwright.sync_api import Page as Tab
-
-
-__all__ = ["libreoffice"]
 
 
 def record(
@@ -313,16 +314,44 @@ def axe_tab(open_context: BrowserContext) -> Iterator[Tab]:
 
 
 @pytest.fixture
-def tab(context: BrowserContext) -> Iterator[Tab]:
+def trouble() -> list[str]:
+    """What went wrong in the browser; a test empties it of what it expects."""
+    return []
+
+
+@pytest.fixture
+def tab(context: BrowserContext, trouble: list[str]) -> Iterator[Tab]:
     """A tab that is offline; at its end nothing but files was asked for, and nothing went wrong on the console."""
-    tab, trouble = context.new_page(), []
-    own = ("file:", "data:", "blob:")
+    tab = context.new_page()
+    own = ("file:", "data:", "blob:", "about:")
     tab.on("request", lambda request: request.url.startswith(own) or trouble.append(request.url))
     tab.on("console", lambda message: trouble.append(message.text))
     tab.on("pageerror", lambda error: trouble.append(str(error)))
     yield tab
     tab.close()
     assert trouble == []
+
+
+PROMPT = "cat owl pig ant fox cat owl pig"  # the copying model goes on with "ant"
+ANT, PIG = 3, 7  # where "ant" and the last "pig" stand
+
+
+@pytest.fixture(scope="session")
+def live(copying_model: Path) -> Live:
+    return live_causal(str(copying_model), NamedText("TEXT", PROMPT, PROMPT), None)
+
+
+@pytest.fixture(scope="session")
+def live_url(live: Live) -> Iterator[str]:
+    with serving_live(live, PROMPT) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def induction(live: Live) -> int:
+    """The head of the second layer that looks at what followed."""
+    first = live.facts(Asked(PROMPT))["live"]["run"]
+    return int(live.shown(first).inputs[0].stacks[0].layers[1].record.weights()[0, :, PIG, ANT].argmax())
 
 
 @pytest.fixture(autouse=True)

@@ -36,21 +36,17 @@ def axes(what: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_positions_are_numbers() -> None:
+def test_positions_are_numbers_and_tokens_keep_their_labels() -> None:
     (axis,) = axes(record(length=101))
     assert (axis["count"], axis["first"], "labels" in axis, "words" in axis) == (101, 0, False, False)
     rows, cols = axes(record(length=120, keys=150))
     assert (rows["count"], rows["first"], cols["count"], cols["first"]) == (120, 0, 150, 0)
     assert len(axes(record(length=100))[0]["labels"]) == 100
 
-
-def test_tokens_keep_their_labels() -> None:
     (axis,) = axes(look(record(length=101)))
     assert (axis["count"], axis["labels"][:2], axis["text"]) == (101, ("w0", "w1"), True)
     assert "words" not in axis
 
-
-def test_nothing_is_suggested_of_a_few_of_very_many_rows() -> None:
     facts = facts_of(inputs_of(look(record(length=101))), title="", quick=True)
     assert facts["inputs"][0]["stacks"][0]["pairs"] == []
 
@@ -105,7 +101,7 @@ SAMPLE = """async (most) => {
 
 
 @pytest.mark.browser
-def test_a_picture_of_too_many_weights_stays_a_sample_and_is_exact_when_zoomed_in(
+def test_a_picture_of_too_many_weights_stays_a_sample_and_views_of_each_token_say_so(
     tab: Page, seen: AttentionRecord
 ) -> None:
     found = tab.evaluate(SAMPLE, LENGTH**2 // 2)
@@ -130,9 +126,7 @@ def test_a_picture_of_too_many_weights_stays_a_sample_and_is_exact_when_zoomed_i
     weight = tab.evaluate("() => headwise.app.view.map.plates.weight(1410, 1400)")
     assert weight == pytest.approx(seen.weights(rows=1410, cols=1400, heads=1).item(), abs=1e-6)
 
-
-@pytest.mark.browser
-def test_views_of_each_token_say_that_there_are_too_many(tab: Page) -> None:
+    # Views of each token say that there are too many.
     for view in ("text", "lines", "flow", "neuron"):
         tab.evaluate("(view) => headwise.app.state.set({ view })", view)
         said = tab.locator("text=This view shows each token, and 1,500 tokens are too many for it.")

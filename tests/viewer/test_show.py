@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +18,12 @@ from headwise.viewer import notebook
 from headwise.viewer.show import MOST, record_of
 
 from .conftest import look, record
+from .test_notebook import WIDGET, Kernel
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
-WIDGET = "application/vnd.jupyter.widget-view+json"
 WORDS = ["the", "cat", "sat", "on", "it", "so", "it", "ran", "off"]
-
-
-@dataclass
-class Kernel:
-    """An IPython with a kernel."""
-
-    kernel: object = field(default_factory=object)
 
 
 @pytest.fixture
@@ -183,14 +175,11 @@ def test_what_makes_no_sense_is_one_line(case: str, seen: Seen) -> None:
 
 
 @pytest.mark.browser
-def test_maps_in_a_frame_show_the_weights(seen: Seen, chromium: Browser, tmp_path: Path) -> None:
+def test_maps_in_a_frame_show_the_weights(seen: Seen, tab: Page, tmp_path: Path) -> None:
     weights = seen[1].weights()[0]
     html = headwise.show(weights, heads=[2, 0], tokens=WORDS, row="ran")._repr_mimebundle_()[0]["text/html"]
     (tmp_path / "book.html").write_text(f'<meta charset="utf-8"><body style="width: 800px">{html}', encoding="utf-8")
-    tab = chromium.new_page(viewport={"width": 900, "height": 700})
-    trouble: list[str] = []
-    tab.on("pageerror", lambda error: trouble.append(str(error)))
-    tab.on("console", lambda message: trouble.append(message.text))
+    tab.set_viewport_size({"width": 900, "height": 700})
     tab.goto((tmp_path / "book.html").as_uri())
     frame = tab.frame_locator("iframe").locator("body")
     assert frame.locator("figcaption").all_text_contents() == ["head 2", "head 0"]
@@ -207,5 +196,3 @@ def test_maps_in_a_frame_show_the_weights(seen: Seen, chromium: Browser, tmp_pat
     tab.keyboard.press("1")  # there are no other views
     assert frame.locator("figure").count() == 2
     assert frame.evaluate("(body) => body.ownerDocument.documentElement.scrollHeight <= innerHeight + 40")
-    assert trouble == []
-    tab.close()

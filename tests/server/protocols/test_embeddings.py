@@ -163,8 +163,6 @@ def test_the_client_of_openai_gets_the_same_vectors(url: str) -> None:
         assert np.array(one.data[0].embedding) == pytest.approx(shortened(expected(), 8)[0], abs=1e-5)
         assert {model.id for model in client.models.list()} == {"minilm", "mixed", "one", "words", "writer"}
 
-
-def test_the_client_of_openai_may_send_ids(url: str) -> None:
     ids = minilm().sentences.tokenized(TEXTS[0])[0]  # type: ignore
     with openai_client(url) as client:
         for given in (ids, [ids, [101, 102]]):

@@ -67,19 +67,16 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_its_routes_are_answered_listed_and_described() -> None:
-    async def ask() -> None:
-        async with client(Settings(token=TOKEN), Explaining()) as asking:
-            assert (await asking.get("/count/models")).status_code == 401
-            assert (await asking.get("/count/well")).json() is True
-            asking.headers["Authorization"] = f"Bearer {TOKEN}"
-            assert (await asking.get("/count/models")).json() == 5
-            assert (await asking.post("/count/models")).headers["allow"] == "GET"
-            assert (await asking.get("/")).json()["routes"]["counting"] == "http://127.0.0.1/count"
-            operation = (await asking.get("/openapi.json")).json()["paths"]["/count/models"]["get"]
-            assert (operation["tags"], operation["summary"]) == (["Counting"], "How many models there are")
-            assert operation["responses"]["401"] == {"$ref": "#/components/responses/Error401"}
-
-    asyncio.run(ask())
+    asking = client(Settings(token=TOKEN), Explaining())
+    assert asking.get("/count/models").status_code == 401
+    assert asking.get("/count/well").json() is True
+    asking.headers["Authorization"] = f"Bearer {TOKEN}"
+    assert asking.get("/count/models").json() == 5
+    assert asking.post("/count/models").headers["allow"] == "GET"
+    assert asking.get("/").json()["routes"]["counting"] == "http://127.0.0.1/count"
+    operation = asking.get("/openapi.json").json()["paths"]["/count/models"]["get"]
+    assert (operation["tags"], operation["summary"]) == (["Counting"], "How many models there are")
+    assert operation["responses"]["401"] == {"$ref": "#/components/responses/Error401"}
 
 
 def test_it_has_a_port_whose_name_stands_in_errors() -> None:
