@@ -73,6 +73,4 @@ def reviews_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def facts(page: Path) -> dict[str, Any]:
     """What a page is told of what it shows."""
     found = re.search(r'<script type="application/json" id="facts">(.*?)</script>', page.read_text(encoding="utf-8"))
-    assert found is not None
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    return json.loads(found[1])

@@ -106,12 +106,10 @@ def test_isolated(run: Run) -> None:
     assert "forward did not return: it ended the process with exit code 3" in " ".join(result.out.split())
 
 
-@pytest.mark.parametrize("name", ["Strings", "Loops"])
-def test_what_is_no_attention_at_all(run: Run, name: str) -> None:
-    """A forward that returns a string, and one that does not end."""
-    result = run("doctor", f"odd.py:{name}", "--timeout", "3")
+def test_a_forward_that_returns_a_string(run: Run) -> None:
+    result = run("doctor", "odd.py:Strings")
     assert result.code == BUG
-    assert {"Strings": "bug  output-shape", "Loops": "bug  hangs"}[name] in result.out
+    assert "bug  output-shape" in result.out
 
 
 def test_what_is_stated_is_used(run: Run) -> None:

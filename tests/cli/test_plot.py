@@ -6,28 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from matplotlib import font_manager
 from PIL import Image
 
 import headwise
 import headwise.plot
-from headwise import masks
-from headwise.records import Seen, Site
+from headwise.records import Seen
+from tests.viewer.conftest import placed, record
 
 from .conftest import Run, contents, refused
 
 
 def make_seen(calls: int = 1) -> Seen:
     """Two layers of two heads over six tokens."""
-    records = []
-    for call in range(calls):
-        for layer in range(2):
-            q, k = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
-            record = headwise.attention(q, k, k, mask=masks.causal(), record=True)[1]
-            record.site = Site(f"encoder.{layer}.attn", layer, "self", True, 2, 2, call)
-            records.append(record)
-    seen = Seen(records)
+    places = [(layer, call) for call in range(calls) for layer in range(2)]
+    seen = Seen([placed(record(length=6), f"encoder.{layer}.attn", layer, call=call) for layer, call in places])
     seen.tokens = list("abcdef")
     return seen
 

@@ -154,3 +154,26 @@ def test_refuses_a_page_it_may_not_write_before_the_model_is_looked_for(run: Run
 def test_a_terminal_and_no_text_is_a_usage_error(run: Run) -> None:
     said = "headwise: Nothing to read: expected a TEXT, --file PATH, or text on standard input."
     refused(run("view", stdin=None), said)
+
+
+# --- A run folder: what a trained task did with the text --------------------------------------------------------------
+
+
+def test_a_run_is_looked_at(run: Run, tmp_path: Path, reviews_run: Path) -> None:
+    result = run("view", reviews_run, "a good film", "a bad film", "--out", "page.html")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Wrote page.html (")
+    assert "; 2 inputs, 1 layer, up to " in result.out
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "a bad film" in page
+    assert "headwise.tasks.load(" in page
+
+
+def test_what_a_run_cannot_be_asked(run: Run, tmp_path: Path, reviews_run: Path) -> None:
+    for arguments, says in (
+        (["a text", "--model", "bert"], "is a run folder, which contains its own model. Leave --model out"),
+        ([reviews_run, "a text"], "expected its inputs after it. Received: another run folder"),
+        (["a text", "--layers", "1"], "--layers: expected layers from 0 to 0"),
+    ):
+        refused(run("view", reviews_run, *arguments), says)
+    assert [*tmp_path.iterdir()] == []

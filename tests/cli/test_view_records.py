@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import headwise
-from headwise.records import AttentionRecord, Seen, Site
+from headwise.records import Seen
 from headwise.viewer import Input
 from headwise.viewer.changes import Asked, Change
 from headwise.viewer.live import Live
 from tests.records.parting import record_of, split, whole_call, write
+from tests.viewer.conftest import look, record
 
 from .conftest import Run, contents, facts, refused
+
+Calls = list[dict[str, Any]]
 
 
 @pytest.fixture
@@ -30,16 +32,10 @@ def records(tmp_path: Path) -> Path:
     return tmp_path / "run.hw"
 
 
-def save(path: Path, layers: int = 3, name: str = "layers") -> Seen:
-    found = []
-    for i in range(layers):
-        q = torch.randn(2, 2, 5, 4)
-        record = headwise.attention(q, q, q, record=True)[1]
-        found.append(AttentionRecord(record._call, site=Site(f"{name}.{i}", i, "self", False, 2, 2)))
-    seen = Seen(found)
+def save(path: Path, layers: int = 3) -> None:
+    seen = look(*(record(batch=2, length=5) for _ in range(layers)))
     seen.tokens = [list("abcde"), ["this", "is", "one", "more", "."]]
     seen.save(path)
-    return seen
 
 
 def layers(page: dict[str, Any]) -> list[str]:
@@ -117,9 +113,9 @@ def test_two_texts_are_inputs_with_their_own_names(run: Run, tiny_bert: Path, tm
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def served(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """What was given to the server, which does not run."""
-    calls: list[dict[str, Any]] = []
+    calls: Calls = []
 
     def serve(inputs: Sequence[Input], *, title: str, made: str | None, port: int, open_page: bool) -> None:
         calls.append({"inputs": inputs, "title": title, "made": made, "port": port, "open_page": open_page})
@@ -133,7 +129,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_serve_writes_no_page(run: Run, records: Path, tmp_path: Path, served: list[dict[str, Any]]) -> None:
+def test_serve_writes_no_page(run: Run, records: Path, tmp_path: Path, served: Calls) -> None:
     result = run("view", "run.hw", "--serve")
     assert (result.code, result.out, result.err) == (0, "", "")
     assert [path.name for path in tmp_path.iterdir()] == ["run.hw"]
@@ -142,9 +138,7 @@ def test_serve_writes_no_page(run: Run, records: Path, tmp_path: Path, served: l
     assert call == {"title": "run.hw", "made": 'headwise.load("run.hw")', "port": 0, "open_page": False}
 
 
-def test_serve_shows_texts_too_and_takes_a_port(
-    run: Run, tiny_bert: Path, served: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_serve_shows_texts_too_and_takes_a_port(run: Run, tiny_bert: Path, served: Calls, tmp_path: Path) -> None:
     result = run("view", "the cat", "--model", tiny_bert, "--serve", "--port", "8123", "--open")
     assert result.code == 0
     assert "TEXT · 4 tokens" in result.out  # the table of heads
@@ -163,16 +157,14 @@ def test_serve_shows_texts_too_and_takes_a_port(
 
 @pytest.mark.parametrize("texts", [("the cat", "the mat"), ("the cat " * 20,)])
 def test_serve_shows_several_texts_and_long_ones_as_they_are(
-    run: Run, tiny_bert: Path, served: list[dict[str, Any]], texts: tuple[str, ...]
+    run: Run, tiny_bert: Path, served: Calls, texts: tuple[str, ...]
 ) -> None:
     """Without a field for the prompt: it is for one text that the model reads as a whole."""
     assert run("view", *texts, "--model", tiny_bert, "--serve").code == 0
     assert len(served[0]["inputs"]) == len(texts)
 
 
-def test_serve_takes_any_causal_language_model_and_begins_with_an_example(
-    run: Run, copying_model: Path, tmp_path: Path, served: list[dict[str, Any]]
-) -> None:
+def test_serve_takes_any_causal_language_model(run: Run, copying_model: Path, tmp_path: Path, served: Calls) -> None:
     result = run("view", "cat owl cat", "--model", copying_model, "--serve", "--layers", "1", "--port", "8123")
     assert (result.code, result.out, result.err) == (0, "", "")
     (call,) = served
@@ -188,9 +180,7 @@ def test_serve_takes_any_causal_language_model_and_begins_with_an_example(
     assert served[1]["prompt"].startswith("When Mary and John")
 
 
-def test_what_serve_cannot_take_is_one_line(
-    run: Run, copying_model: Path, tmp_path: Path, served: list[dict[str, Any]]
-) -> None:
+def test_what_serve_cannot_take_is_one_line(run: Run, copying_model: Path, tmp_path: Path, served: Calls) -> None:
     serve = ("--model", copying_model, "--serve")
     refused(run("view", "cat", "owl", *serve), "one prompt at a time", "Received: 2 texts")
     refused(run("view", "cat " * 65, *serve), "at most 64 tokens. Received: 65")
@@ -227,7 +217,7 @@ BAD = {  # arguments -> what the line must say
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_line_and_leaves_nothing_behind(
-    run: Run, records: Path, tmp_path: Path, case: str, served: list[dict[str, Any]]
+    run: Run, records: Path, tmp_path: Path, case: str, served: Calls
 ) -> None:
     (tmp_path / "short.hw").write_bytes(records.read_bytes()[:-100])
     (tmp_path / "notes.txt").write_text("the cat", encoding="utf-8")

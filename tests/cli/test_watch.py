@@ -30,6 +30,8 @@ from headwise.text import as_tokens
 
 from .conftest import Run, Terminal, contents, refused
 
+Checkpoint = Callable[[str], Path]
+
 SENTENCE = "the cat saw 猫"
 VOCABULARY = 268
 
@@ -88,7 +90,7 @@ def make_vit() -> transformers.PreTrainedModel:
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """`checkpoint("gpt2")`: a folder with that model, of random weights, and a tokenizer."""
     makers = {name.removeprefix("make_"): maker for name, maker in globals().items() if name.startswith("make_")}
 
@@ -120,7 +122,7 @@ def assert_equal_weights(seen: Seen, expected: list[torch.Tensor]) -> None:
 # --- Statistics alone -----------------------------------------------------------------------------------------------
 
 
-def test_statistics_of_a_long_text_in_pieces(run: Run, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_statistics_of_a_long_text_in_pieces(run: Run, checkpoint: Checkpoint, tmp_path: Path) -> None:
     """The table is that of the text read at once, and no file is written."""
     folder = checkpoint("llama")
     (tmp_path / "long.txt").write_text("the cat saw the cat. " * 8, encoding="utf-8")
@@ -139,7 +141,7 @@ def test_statistics_of_a_long_text_in_pieces(run: Run, checkpoint: Callable[[str
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_statistics_of_a_data_set_line_by_line(
-    run: Run, checkpoint: Callable[[str], Path], tiny_bert: Path, tmp_path: Path, name: str
+    run: Run, checkpoint: Checkpoint, tiny_bert: Path, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "lines.txt").write_text("the cat\n\nthe cat saw the cat\n", encoding="utf-8")
     folder = tiny_bert if name == "bert" else checkpoint(name)
@@ -150,7 +152,7 @@ def test_statistics_of_a_data_set_line_by_line(
     assert both.out == result.out
 
 
-def test_a_decoder_reads_on_from_its_cache(checkpoint: Callable[[str], Path], tiny_bert: Path) -> None:
+def test_a_decoder_reads_on_from_its_cache(checkpoint: Checkpoint, tiny_bert: Path) -> None:
     for folder, pieces in ((checkpoint("gpt2"), 2), (tiny_bert, 0)):
         loaded, told = pretrained.load_pretrained(str(folder)), list[int]()
         tokens = loaded.encode("the cat saw the cat", 5)
@@ -173,44 +175,36 @@ def test_a_bert_with_its_labels(run: Run, tiny_bert: Path, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["run.hw"]
     seen = headwise.load(tmp_path / "run.hw")
     assert seen.layers == [f"encoder.layer.{i}.attention.self" for i in range(3)]
-    assert seen.tokens is not None
     assert seen.tokens[0].labels == ("[CLS]", "the", "cat", "sat", "zzz", "[SEP]")
     assert_equal_weights(seen, eager(tiny_bert, seen.tokens[0].ids))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_decoder(run: Run, checkpoint: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+def test_a_decoder(run: Run, checkpoint: Checkpoint, name: str, tmp_path: Path) -> None:
     result = run("watch", SENTENCE, "--model", checkpoint(name), "--out", "a b.hw")
     assert result.code == 0
     assert result.out.endswith("Next: headwise stats 'a b.hw'\n")
     seen = headwise.load(tmp_path / "a b.hw")
-    assert seen.tokens is not None
     assert seen.tokens[0].labels == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
-    assert seen[0].site is not None
     assert seen[0].site.causal
     assert seen[0].k.shape[1] == 2
     assert_equal_weights(seen, eager(checkpoint(name), seen.tokens[0].ids))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_generation_is_one_record_a_layer(
-    run: Run, checkpoint: Callable[[str], Path], name: str, tmp_path: Path
-) -> None:
+def test_a_generation_is_one_record_a_layer(run: Run, checkpoint: Checkpoint, name: str, tmp_path: Path) -> None:
     folder = checkpoint(name)
     assert run("watch", SENTENCE, "--model", folder, "--generate", "5").code == 0
     seen = headwise.load(tmp_path / "run.hw")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     ids = byte_level()(SENTENCE)["input_ids"]
     (expected,) = model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False, pad_token_id=0).tolist()
-    assert seen.tokens is not None
     assert list(seen.tokens[0].ids) == expected[:-1]  # nobody has read the last one
     assert seen.tokens[0].labels[:7] == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
     assert_equal_weights(seen, eager(folder, expected[:-1], transformers.AutoModelForCausalLM))
 
 
-def test_an_encoder_decoder_has_tokens_on_both_sides(
-    run: Run, checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_an_encoder_decoder_has_tokens_on_both_sides(run: Run, checkpoint: Checkpoint, tmp_path: Path) -> None:
     result = run("watch", SENTENCE, "--model", checkpoint("t5"), "--generate", "4", "--dtype", "float32")
     assert "6 layers of 2 heads, 4 or 7 tokens" in result.out
     seen = headwise.load(tmp_path / "run.hw")
@@ -221,16 +215,13 @@ def test_an_encoder_decoder_has_tokens_on_both_sides(
     assert (seen.row_labels(cross) or ())[0] == "<|end|>"
 
 
-def test_several_texts_are_one_batch_and_each_is_continued_as_if_it_were_alone(
-    run: Run, tiny_bert: Path, tmp_path: Path, checkpoint: Callable[[str], Path]
-) -> None:
+def test_several_texts_are_one_batch(run: Run, tiny_bert: Path, tmp_path: Path, checkpoint: Checkpoint) -> None:
     (tmp_path / "notes.txt").write_text("the mat [PAD] .", encoding="utf-8")  # a [PAD] that somebody wrote
     result = run("watch", "the cat ran on the mat", "--file", "notes.txt", "--model", tiny_bert)
     assert result.code == 0
     assert "3 layers of 2 heads, 2 × 8 tokens" in result.out
     assert "note: shorter texts are padded with [PAD]" in result.out
     seen = headwise.load(tmp_path / "run.hw")
-    assert seen.tokens is not None
     assert seen.tokens[1].labels == ("[CLS]", "the", "mat", "[PAD]", ".", "[SEP]", "[PAD]", "[PAD]")
     first, second = (eager(tiny_bert, tokens.ids[:count]) for tokens, count in zip(seen.tokens, (8, 6), strict=True))
     for record, one, other in zip(seen, first, second, strict=True):
@@ -245,8 +236,6 @@ def test_several_texts_are_one_batch_and_each_is_continued_as_if_it_were_alone(
     alone = headwise.load(tmp_path / "run.hw")
     assert run("watch", SENTENCE, "the", *arguments, "--out", "both.hw").code == 0
     both = headwise.load(tmp_path / "both.hw")
-    assert alone.tokens is not None
-    assert both.tokens is not None
     assert both.tokens[1].ids[-3:] == alone.tokens[0].ids
     assert both.tokens[1].labels[:7] == ("[PAD]",) * 6 + ("the",)
     torch.testing.assert_close(both[1].weights()[1:, :, -3:, -3:], alone[1].weights(), atol=1e-5, rtol=0)
@@ -278,7 +267,6 @@ def test_the_pretrained_default(run: Run, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     assert "6 layers of 12 heads, 15 tokens" in result.out
     seen = headwise.load(tmp_path / "run.hw")
-    assert seen.tokens is not None
     assert seen.tokens[0].labels[4:6] == ("'", "t")
     assert_equal_weights(seen, eager(default_model(), seen.tokens[0].ids))
     assert run("stats", "run.hw", "--layers", "5").code == 0
@@ -287,7 +275,7 @@ def test_the_pretrained_default(run: Run, tmp_path: Path) -> None:
 # --- What it says -----------------------------------------------------------------------------------------------------
 
 
-def test_says_what_was_cut(run: Run, checkpoint: Callable[[str], Path], tiny_bert: Path, tmp_path: Path) -> None:
+def test_says_what_was_cut(run: Run, checkpoint: Checkpoint, tiny_bert: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("the cat\n" * 15 + "sat on the mat", encoding="utf-8")
     result = run("watch", "--file", "long.txt", "--model", tiny_bert)
     assert "the last 4 tokens were cut, from 'sat on the mat' on (line 16)" in result.err
@@ -302,7 +290,7 @@ def test_says_what_was_cut(run: Run, checkpoint: Callable[[str], Path], tiny_ber
     assert "16 tokens" in result.out
 
 
-def test_says_which_weights_are_random(run: Run, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_says_which_weights_are_random(run: Run, checkpoint: Checkpoint, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoint("roberta"), folder)
     result = run("watch", SENTENCE, "--model", folder)
@@ -336,7 +324,7 @@ def test_prints_what_was_not_seen(run: Run, tiny_bert: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("arguments", [(), ("--generate", "3")])
 def test_a_terminal_sees_how_far_it_is(
-    run: Run, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+    run: Run, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
@@ -381,7 +369,7 @@ def test_an_interrupt_leaves_the_old_file(
 
 
 def test_without_transformers_berts_are_read_by_headwises_own(
-    run: Run, tiny_bert: Path, checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tiny_bert: Path, checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = eager(tiny_bert, [2, 5, 6, 3])
     gpt2 = checkpoint("gpt2")
@@ -397,7 +385,7 @@ def test_without_transformers_berts_are_read_by_headwises_own(
         assert 'pip install "headwise[transformers]"' in line
 
 
-def test_a_tokenizer_that_only_transformers_reads(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_tokenizer_that_only_transformers_reads(checkpoint: Checkpoint, tmp_path: Path) -> None:
     make_gpt2().save_pretrained(tmp_path)
     byte_level()._tokenizer.model.save(str(tmp_path))  # vocab.json, merges.txt
     mine = pretrained.load_pretrained(str(tmp_path))
@@ -428,7 +416,7 @@ def test_a_continuation_keeps_what_only_the_prompt_knows(tiny_bert: Path) -> Non
     assert (found.cut, found.unknown) == (1, (False, False, True, False, False, False))
 
 
-def test_a_model_that_only_reads_keeps_no_cache(checkpoint: Callable[[str], Path]) -> None:
+def test_a_model_that_only_reads_keeps_no_cache(checkpoint: Checkpoint) -> None:
     assert pretrained.load_pretrained(str(checkpoint("gpt2"))).model.config.use_cache is False
     assert pretrained.load_pretrained(str(checkpoint("gpt2")), generates=True).model.config.use_cache is True
 
@@ -445,7 +433,7 @@ def test_a_model_is_found_as_by_view(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_tokenizer_of_a_model_on_the_hub_is_read_from_its_cache(
-    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached = checkpoint("gpt2") / "tokenizer.json"
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda name, file: str(cached))
@@ -486,7 +474,7 @@ BAD: dict[str, tuple[Any, ...]] = {  # arguments, {name} a checkpoint -> what th
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_line_and_leaves_nothing_behind(
-    run: Run, checkpoint: Callable[[str], Path], tiny_bert: Path, tmp_path: Path, case: str
+    run: Run, checkpoint: Checkpoint, tiny_bert: Path, tmp_path: Path, case: str
 ) -> None:
     gpt2 = checkpoint("gpt2")
     for name in ("short", "wordless", "unknown"):

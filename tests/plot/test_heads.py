@@ -81,7 +81,6 @@ def test_chosen_layers_and_every_call_have_a_row(seen: Seen) -> None:
 
     first, second = make_seen(2), make_seen(2)
     for record in second:
-        assert record.site is not None
         record.site = type(record.site)(**{**vars(record.site), "call": 1})
     figure = heads(Seen([*first.records, *second.records]))
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]

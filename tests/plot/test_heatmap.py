@@ -42,8 +42,8 @@ def test_cells_are_the_records_weights(seen: Seen) -> None:
     assert "mean of 4 heads, example 2" in written(figure)
 
     figure = heatmap(record, head=-1, example=-1, rows=[-1])
-    np.testing.assert_allclose(cells(figure), weights_of(record, 3, 1)[5:], rtol=1e-5, atol=1e-7)
-    assert "head 3, example 1" in written(figure)
+    np.testing.assert_allclose(cells(figure), weights_of(record, 3, 2)[5:], rtol=1e-5, atol=1e-7)
+    assert "head 3, example 2" in written(figure)
     assert names(figure, "rows") == ["5"]
 
 

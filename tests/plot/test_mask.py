@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -15,7 +14,6 @@ from PIL import Image
 from headwise import masks, plot
 from headwise.errors import ArgumentError, DtypeError, MaskError, ShapeError
 from headwise.masks import Extent, Mask
-from headwise.plot.colour import ink_on
 
 from .conftest import WORDS, cells, names, written
 
@@ -67,13 +65,6 @@ def test_lines_between_cells_only_where_cells_are_large() -> None:
     lines = {n: plot.mask(masks.causal(), n).findobj(LineCollection) for n in (8, 512)}
     assert [len(each.get_segments()) for each in lines[8]] == [7, 7]
     assert not lines[512]
-
-
-def test_what_is_allowed_stands_out_from_a_light_ground() -> None:
-    figure = plot.mask(masks.causal(), 2)
-    forbidden, allowed = (figure.axes[0].images[0].cmap(code) for code in (Extent.NONE, Extent.ALL))
-    assert forbidden[:3] == (1.0, 1.0, 1.0)
-    assert ink_on(allowed) == "#ffffff"  # dark
 
 
 def test_every_cell_of_512_can_be_told_from_its_neighbours(tmp_path: Path) -> None:
@@ -128,13 +119,6 @@ def test_everything_lies_inside_a_small_figure(rows: int, cols: int) -> None:
     assert min(box.x0, box.y0) >= 0
     assert box.x1 <= width <= 4.3
     assert box.y1 <= height <= 4.3
-
-
-def test_a_users_style_does_not_change_a_figure() -> None:
-    with matplotlib.rc_context({"axes.grid": True, "image.interpolation": "bilinear"}):
-        figure = plot.mask(masks.causal(), 4)
-    assert not figure.axes[0].xaxis.get_gridlines()[0].get_visible()
-    assert figure.axes[0].images[0].get_interpolation() == "nearest"
 
 
 BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = {

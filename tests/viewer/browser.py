@@ -52,19 +52,21 @@ def check_with_axe(tab: Page) -> None:
 
     The tab is that of the fixture `axe_tab`.
     """
+    for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
+        tab.evaluate("(theme) => headwise.state.set({ theme })", theme)
+        check_as_it_is_with_axe(tab, rules)
+    tab.evaluate("headwise.state.set({ theme: 'light' })")
+
+
+def check_as_it_is_with_axe(tab: Page, rules: dict[str, Any] | None = None) -> None:
     if not tab.evaluate("Boolean(window.axe)"):
         tab.evaluate("(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()")
     found = tab.evaluate(
-        """async () => {
-            const found = [];
-            for (const [theme, rules] of [["light", {}], ["dark", { runOnly: ["color-contrast"] }]]) {
-                headwise.state.set({ theme });
-                await new Promise(requestAnimationFrame);
-                found.push(...(await axe.run({ resultTypes: ["violations"], ...rules })).violations);
-            }
-            headwise.state.set({ theme: "light" });
-            return found;
-        }"""
+        """async (rules) => {
+            await new Promise(requestAnimationFrame);
+            return (await axe.run({ resultTypes: ["violations"], ...rules })).violations;
+        }""",
+        rules,
     )
     serious = [
         (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])

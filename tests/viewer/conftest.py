@@ -209,12 +209,10 @@ class Page:
         found = re.findall(r'<script type="text/plain" id="(.+?)">(.*?)</script>', self.source)
         self.blocks = {name: base64.b64decode(data, validate=True) for name, data in found}
         data = re.search(r'<script type="application/json" id="facts">(.*?)</script>', self.source)
-        assert data is not None
         self.facts = json.loads(data[1])
 
     def stack(self, input: int = 0, stack: int = 0) -> dict[str, Any]:
-        found: dict[str, Any] = self.facts["inputs"][input]["stacks"][stack]
-        return found
+        return self.facts["inputs"][input]["stacks"][stack]
 
     def axes(self, input: int = 0, stack: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """The facts of the rows and of the columns."""
@@ -268,15 +266,33 @@ class Page:
         return allowed
 
 
+class Elements(HTMLParser):
+    """The elements of some HTML, each with its attributes, and the text around them."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.found}
+
+    def only(self, name: str) -> dict[str, str | None]:
+        (attributes,) = (attributes for found, attributes in self.found if found == name)
+        return attributes
+
+
 def tags(source: str) -> list[str]:
-    seen: list[str] = []
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            seen.append(tag)
-
-    Tags().feed(source)
-    return seen
+    return [name for name, _ in Elements(source).found]
 
 
 def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:
@@ -285,8 +301,7 @@ def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:
     each = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[: count * bits].reshape(count, bits)
     places = 2.0 ** np.arange(bits)
     places[-1] *= -1  # two's complement
-    numbers: np.ndarray = each @ places
-    return numbers
+    return each @ places
 
 
 @pytest.fixture(scope="session")

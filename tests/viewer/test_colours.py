@@ -56,7 +56,7 @@ def select(tab: Page, **fields: object) -> None:
 
 def colour(tab: Page, row: int, col: int) -> list[int]:
     """Of a cell of the map, beside its number."""
-    found: list[int] = tab.evaluate(
+    return tab.evaluate(
         """([row, col]) => {
             const { map } = headwise.app.view;
             const at = [map.cols.place(col + 0.15), map.rows.place(row + 0.15)].map((x) => x * devicePixelRatio);
@@ -64,7 +64,6 @@ def colour(tab: Page, row: int, col: int) -> list[int]:
         }""",
         [row, col],
     )
-    return found
 
 
 def test_a_nearly_uniform_head_is_shown_relative_to_uniform(tab: Page) -> None:
@@ -146,10 +145,7 @@ def test_weights_below_the_threshold_are_not_drawn_and_small_ones_are_pale(tab: 
 
 
 def background(tab: Page, token: int) -> str:
-    found: str = tab.evaluate(
-        "(token) => headwise.app.view.blocks[0].running.spans[token].style.backgroundColor", token
-    )
-    return found
+    return tab.evaluate("(token) => headwise.app.view.blocks[0].running.spans[token].style.backgroundColor", token)
 
 
 def test_flow_says_its_scale_and_marks_what_is_beyond_it(tab: Page) -> None:

@@ -57,18 +57,13 @@ def axis(tab: Page, of: str = "rows") -> tuple[list[int], list[int]]:
     return tuple(tab.evaluate(f"[[...headwise.app.view.{of}.left], [...headwise.app.view.{of}.right]]"))
 
 
-# ---- weights and differences; test_modules.py has more kinds of records
+# ---- weights and differences; test_modules.py has every cell of many kinds of records
 
 
-def test_every_cell_and_the_divergence_of_every_head_are_those_of_python(tab: Page, tmp_path: Path) -> None:
+def test_the_divergence_of_every_head_is_that_of_python(tab: Page, tmp_path: Path) -> None:
     one, other = PAIRS["two prompts"]()
     show(tab, tmp_path, [one, other], head=1)
-    left, right = axis(tab)
-    cells = [spread(weights(seen[0], 1), side) for seen, side in ((one, left), (other, right))]
-    np.testing.assert_allclose(whole(tab, "left"), cells[0], rtol=0, atol=1e-4)
-    np.testing.assert_allclose(whole(tab, "right"), cells[1], rtol=0, atol=1e-4)
     go(tab, compare="difference")
-    np.testing.assert_allclose(whole(tab, "apart"), cells[1] - cells[0], rtol=0, atol=2e-4)
     tab.wait_for_function("() => headwise.app.view.where.found?.flat().every((each) => each)")
     found = tab.evaluate("() => headwise.app.view.where.found.map((heads) => heads.map(({ nats }) => nats))")
     expected = analyses.compare(one, other)[0].divergence
@@ -117,7 +112,6 @@ def point(tab: Page, of: str, row: int, col: int) -> str:
     """Move the mouse onto a cell of a map; what is read there."""
     x, y = tab.evaluate("([of, row, col]) => headwise.app.view.map[of].centreOf(row, col)", [of, row, col])
     place = tab.locator(f"[data-side={of}] .heat-map").bounding_box()
-    assert place is not None
     tab.mouse.move(place["x"] + x, place["y"] + y)
     reading = ".view-compare .reading"
     tab.wait_for_function(

@@ -42,7 +42,7 @@ def found(tab: Page) -> np.ndarray:
     return np.array(tab.evaluate("() => headwise.app.view.flow.found.map((row) => Array.from(row))"))
 
 
-def test_every_layer_of_a_rollout_is_that_of_python(tab: Page, tmp_path: Path) -> None:
+def test_every_layer_of_a_rollout_is_that_of_python(tab: Page, tmp_path: Path, chromium: Browser) -> None:
     seen = look(*(record(batch=2, mask=masks.causal()) for _ in range(3)))
     show(tab, tmp_path, seen)
     assert tab.evaluate("headwise.app.view.flow.token") == 8  # the token that has seen the most
@@ -64,15 +64,14 @@ def test_every_layer_of_a_rollout_is_that_of_python(tab: Page, tmp_path: Path) -
     assert tab.evaluate("headwise.app.view.flow.token") == 7
     np.testing.assert_allclose(found(tab)[-1], analyses.rollout(seen, rows=7)[0, 0], rtol=0, atol=1e-4)
 
-
-def test_the_server_gives_the_same(chromium: Browser) -> None:
+    # The server gives the same.
     seen = look(empty_row(), record(sinks=torch.tensor([0.5, 3.0])), record())
     with serving(inputs_of(seen), title="A page") as address:
         context = chromium.new_context()
-        tab = context.new_page()
-        tab.goto(f"{address}#view=flow&pinrow=4")
-        wait(tab)
-        np.testing.assert_allclose(found(tab), layer_by_layer(seen, 4), rtol=0, atol=1e-6)
+        other = context.new_page()
+        other.goto(f"{address}#view=flow&pinrow=4")
+        wait(other)
+        np.testing.assert_allclose(found(other), layer_by_layer(seen, 4), rtol=0, atol=1e-6)
         context.close()
 
 
@@ -150,7 +149,6 @@ def test_the_text_is_shaded_by_the_largest_shares_or_the_layer_pointed_at(tab: P
     expected = layer_by_layer(seen, 2)
     place = tab.locator(".view-flow .layers canvas").bounding_box()
     frame = tab.evaluate("headwise.app.view.frame")
-    assert place is not None
     for row, col in [(1, 5), (3, 0), (2, 8)]:
         x = place["x"] + frame["left"] + (col + 0.5) * frame["wide"]
         y = place["y"] + frame["top"] + (row + 0.5) * frame["high"]

@@ -42,7 +42,6 @@ def settle(tab: Page) -> None:
 def place(tab: Page, x: float, y: float) -> tuple[float, float]:
     """A place of the map, on the screen."""
     box = tab.locator(".view-head .heat-map canvas").bounding_box()
-    assert box is not None
     return box["x"] + x, box["y"] + y
 
 
@@ -164,7 +163,7 @@ def test_a_long_text_can_be_read_down_to_its_cells(tab: Page, tmp_path: Path) ->
         assert top == pytest.approx(weights[row].max().item(), abs=1e-4)
 
 
-def test_strips_are_the_same_as_the_whole_and_leave_a_hidden_sink_out(tab: Page, tmp_path: Path) -> None:
+def test_strips_are_the_same_as_the_whole_and_a_hidden_sink_is_left_out(tab: Page, tmp_path: Path) -> None:
     seen = record(length=2100, dim=4, mask=masks.causal(), bias=sink(2100))
     show(tab, tmp_path, look(seen))
     plate = tab.evaluate(
@@ -187,6 +186,31 @@ def test_strips_are_the_same_as_the_whole_and_leave_a_hidden_sink_out(tab: Page,
     tab.get_by_role("button", name="Hide the sink").click()
     settle(tab)
     assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(others, abs=1e-4)
+
+    # Hiding the sink changes the colours and no weight.
+    seen = record(length=12, bias=sink(12))
+    show(tab, tmp_path, look(seen))
+    weights = seen.weights(heads=0)[0, 0]
+    assert weights[:, 1:].max() < 0.8 * weights.max()
+    before = colour(tab, 5, -0.3)
+    tab.get_by_role("button", name="Hide the sink").click()
+    settle(tab)
+    assert tab.get_by_text("first token hidden · values unchanged, not renormalised").is_visible()
+    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights[:, 1:].max().item(), abs=1e-4)
+    assert colour(tab, 5, -0.3) != before
+    assert tab.evaluate("() => headwise.app.view.map.sink") == 0
+    for row, col in [(5, 0), (5, 4)]:
+        assert point(tab, row, col) == pytest.approx(weights[row, col].item(), abs=1e-4)
+    tab.get_by_role("button", name="Hide the sink").click()
+    settle(tab)
+    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights.max().item(), abs=1e-4)
+    assert not tab.get_by_text("not renormalised").is_visible()
+
+    # The sink is the first token that anybody may attend to.
+    padded = masks.from_tensor(torch.arange(12).expand(12, 12) >= 3)
+    show(tab, tmp_path, look(record(length=12, mask=padded)), "sink=true")
+    assert tab.evaluate("() => headwise.app.view.map.sink") == 3
+    assert tab.get_by_text("first token attended to (3) hidden").is_visible()
 
 
 def test_a_map_of_a_hundred_tokens_is_zoomed_and_panned(tab: Page, tmp_path: Path) -> None:
@@ -341,32 +365,6 @@ def labelled(svg: Element) -> list[tuple[str, Element]]:
     return list(zip(texts_in(svg), svg.iter(f"{SVG}text"), strict=True))
 
 
-def test_hiding_the_sink_changes_the_colours_and_no_weight(tab: Page, tmp_path: Path) -> None:
-    seen = record(length=12, bias=sink(12))
-    show(tab, tmp_path, look(seen))
-    weights = seen.weights(heads=0)[0, 0]
-    assert weights[:, 1:].max() < 0.8 * weights.max()
-    before = colour(tab, 5, -0.3)
-    tab.get_by_role("button", name="Hide the sink").click()
-    settle(tab)
-    assert tab.get_by_text("first token hidden · values unchanged, not renormalised").is_visible()
-    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights[:, 1:].max().item(), abs=1e-4)
-    assert colour(tab, 5, -0.3) != before
-    assert tab.evaluate("() => headwise.app.view.map.sink") == 0
-    for row, col in [(5, 0), (5, 4)]:
-        assert point(tab, row, col) == pytest.approx(weights[row, col].item(), abs=1e-4)
-    tab.get_by_role("button", name="Hide the sink").click()
-    settle(tab)
-    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights.max().item(), abs=1e-4)
-    assert not tab.get_by_text("not renormalised").is_visible()
-
-    # The sink is the first token that anybody may attend to.
-    padded = masks.from_tensor(torch.arange(12).expand(12, 12) >= 3)
-    show(tab, tmp_path, look(record(length=12, mask=padded)), "sink=true")
-    assert tab.evaluate("() => headwise.app.view.map.sink") == 3
-    assert tab.get_by_text("first token attended to (3) hidden").is_visible()
-
-
 # ---- labels, and what is taken away
 
 
@@ -401,7 +399,7 @@ def test_labels_are_upright_where_they_should_be_and_never_touch(tab: Page, tmp_
         assert np.diff(sorted(level)).min(initial=30) >= 30
 
 
-def test_a_saved_picture_is_well_formed_whatever_the_labels(tab: Page, tmp_path: Path) -> None:
+def test_the_picture_and_the_python(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = [*HOSTILE[:-1], "a\x01\x0bb"]  # two signs that no XML may hold
     show(tab, tmp_path, look(record(length=9, mask=masks.causal()), labels=labels))
     for given in ({}, {"scale": "row", "theme": "dark", "sink": True, "pinRow": 2, "row": 1, "col": 3}):
@@ -419,8 +417,7 @@ def test_a_saved_picture_is_well_formed_whatever_the_labels(tab: Page, tmp_path:
         assert images
         assert all(image.startswith("data:image/png;base64,") for image in images)
 
-
-def test_the_python_makes_the_like_of_it(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The python makes the like of it.
     pytest.importorskip("matplotlib")
     seen = look(record(length=30), record(length=30))
     show(tab, tmp_path, seen, "layer=1&head=1&scale=log&colours=viridis&sink=true&sight=5,20,10,25")

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import headwise
-from headwise.records import Seen, Site
+from headwise.records import Seen
 from headwise.text import Patches
 
 from .browser import SVG, WITHIN, check_largest, kept_address, open_page, saved_svg, texts_in, told
+from .conftest import look
 from .texts import record
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ ROWS, COLS = 3, 5
 def vision(layers: int = 1, prefix: tuple[str, ...] = ("[CLS]",)) -> Seen:
     """A model that reads an image of 3 x 5 patches."""
     patches = Patches(ROWS, COLS, prefix)
-    seen = Seen([record(len(patches)) for _ in range(layers)])
-    for i, each in enumerate(seen):
-        each.site = Site(f"layers.{i}", i, "self", False, 3, 3, 0)
+    seen = look(*(record(len(patches)) for _ in range(layers)))
     seen.tokens = patches
     return seen
 
@@ -65,7 +64,7 @@ def check(tab: Page, told: list[tuple[int, float]], expected: torch.Tensor, pref
 def pixel(tab: Page, token: int) -> list[int]:
     """The colour of a patch, off its middle and its frame."""
     at = place(tab, token)
-    colour: list[int] = tab.evaluate(
+    return tab.evaluate(
         """({ x, y }) => {
             const copy = new OffscreenCanvas(1, 1).getContext('2d');
             const by = devicePixelRatio;
@@ -74,15 +73,11 @@ def pixel(tab: Page, token: int) -> list[int]:
         }""",
         at,
     )
-    return colour
 
 
 def ramp(tab: Page, share: float) -> list[int]:
     """The colour that stands for this share of the largest weight."""
-    found: list[int] = tab.evaluate(
-        "(step) => headwise.app.view.palette[step].fill.match(/\\d+/g).map(Number)", round(63 * share)
-    )
-    return found
+    return tab.evaluate("(step) => headwise.app.view.palette[step].fill.match(/\\d+/g).map(Number)", round(63 * share))
 
 
 def test_pointing_at_a_patch_lays_its_attention_over_the_image(tab: Page, tmp_path: Path) -> None:
@@ -157,7 +152,7 @@ def test_cells_have_the_colours_of_their_weights_and_the_image_shows_through(tab
     tab.get_by_text("spread from its lowest to its highest value").wait_for()
 
 
-def test_tokens_beside_the_patches_and_several_heads(tab: Page, tmp_path: Path) -> None:
+def test_tokens_beside_the_patches_are_chosen_and_told(tab: Page, tmp_path: Path) -> None:
     seen = vision(prefix=("[CLS]", "[REG1]"))
     show(tab, tmp_path, seen, "row=9", images=picture())
     weights = seen[0].weights(heads=0)[0, 0]
@@ -170,18 +165,6 @@ def test_tokens_beside_the_patches_and_several_heads(tab: Page, tmp_path: Path) 
     chips.nth(1).click()
     check(tab, told(tab, 1), weights[1], prefix=2)
     assert tab.evaluate("headwise.state.pinRow") == 1
-
-    # Several heads are averaged and the sink is left out of the colours.
-    seen = vision(2, prefix=())
-    show(tab, tmp_path, seen, "row=6&heads=1.2", images=picture())
-    expected = (seen[0].weights(heads=0, rows=6) + seen[1].weights(heads=2, rows=6))[0, 0, 0] / 2
-    check(tab, told(tab, 6, "mean of 2 heads: 0.0, 1.2"), expected, prefix=0)
-    tab.evaluate("headwise.state.set({ heads: [], sink: true })")
-    tab.get_by_text("is hidden as the sink").wait_for()
-    weights = seen[0].weights(heads=0, rows=6)[0, 0, 0]
-    over = tab.evaluate("[...headwise.app.view.weights].map(String)")
-    assert over[0] == "NaN"
-    np.testing.assert_allclose([float(each) for each in over[1:]], weights[1:], atol=WITHIN)
 
 
 def numbers(text: str) -> list[float]:

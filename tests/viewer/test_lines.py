@@ -46,7 +46,7 @@ def wait_for_lines(tab: Page, rows: Sequence[int], heads: int = 1) -> None:
 
 def at_label(tab: Page, side: str, group: int) -> dict[str, float]:
     """Where in the canvas a token's label stands."""
-    position: dict[str, float] = tab.evaluate(
+    return tab.evaluate(
         """([side, group]) => {
             const { columns } = headwise.app.view;
             const { left, right } = columns.plot;
@@ -54,7 +54,6 @@ def at_label(tab: Page, side: str, group: int) -> dict[str, float]:
         }""",
         [side, group],
     )
-    return position
 
 
 def swatch(tab: Page, name: str) -> Locator:
@@ -62,8 +61,7 @@ def swatch(tab: Page, name: str) -> Locator:
 
 
 def chosen(tab: Page) -> list[list[int]]:
-    found: list[list[int]] = tab.evaluate("headwise.app.view.chosen")
-    return found
+    return tab.evaluate("headwise.app.view.chosen")
 
 
 def test_lines_are_those_of_the_largest_weights(tab: Page, tmp_path: Path) -> None:

@@ -62,8 +62,7 @@ def ask(client: Client, *changes: dict[str, Any], prompt: str = PROMPT, **more: 
     asked = {"prompt": prompt, "edits": list(changes), **more}
     status, headers, body = client.ask("run", "POST", json.dumps(asked).encode())
     assert (status, headers["Content-Type"]) == (200, "application/json"), body
-    found: dict[str, Any] = json.loads(body)
-    return found
+    return json.loads(body)
 
 
 def listed(facts: dict[str, Any], run: str) -> dict[int, float]:

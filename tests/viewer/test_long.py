@@ -32,8 +32,7 @@ def seen() -> AttentionRecord:
 
 
 def axes(what: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = facts_of(inputs_of(what), title="", quick=True)["axes"]
-    return found
+    return facts_of(inputs_of(what), title="", quick=True)["axes"]
 
 
 def test_positions_are_numbers_and_tokens_keep_their_labels() -> None:
@@ -57,8 +56,7 @@ def test_how_many_weights_the_mask_allows(monkeypatch: pytest.MonkeyPatch) -> No
 
     def weights(mask: masks.Mask | None) -> int | None:
         facts = facts_of(inputs_of(record(length=256, mask=mask)), title="", quick=True)
-        found: int | None = facts["inputs"][0]["stacks"][0]["layers"][0]["weights"]
-        return found
+        return facts["inputs"][0]["stacks"][0]["layers"][0]["weights"]
 
     assert weights(masks.causal()) == 10 * 64**2
     assert weights(masks.documents([0] * 64 + [1] * 192)) == 10 * 64**2
@@ -101,9 +99,7 @@ SAMPLE = """async (most) => {
 
 
 @pytest.mark.browser
-def test_a_picture_of_too_many_weights_stays_a_sample_and_views_of_each_token_say_so(
-    tab: Page, seen: AttentionRecord
-) -> None:
+def test_of_too_many_tokens_a_sample_is_drawn_and_it_is_said(tab: Page, seen: AttentionRecord) -> None:
     found = tab.evaluate(SAMPLE, LENGTH**2 // 2)
     height, width = found["height"], found["width"]
     assert found["said"][-1] == f"sampled: {height} of 1,500 rows · zoom in for exact weights"

@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.viewer import facts, notebook, picture
 from headwise.viewer.inputs import inputs_of
 
-from .conftest import HOSTILE, tokens
+from .conftest import HOSTILE, Elements, tokens
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -113,31 +112,6 @@ def here() -> dict[str, Any]:
     return names
 
 
-class Elements(HTMLParser):
-    """The elements of some HTML, each with its attributes, and the text around them."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    @property
-    def names(self) -> set[str]:
-        return {name for name, _ in self.found}
-
-    def only(self, name: str) -> dict[str, str | None]:
-        (attributes,) = (attributes for found, attributes in self.found if found == name)
-        return attributes
-
-
 def pixels_of(uri: str) -> np.ndarray:
     kind, _, data = uri.partition(",")
     assert kind == "data:image/png;base64"
@@ -184,9 +158,7 @@ def test_a_widget_has_all_that_the_page_needs(executed: Executed, here: dict[str
 
 
 @pytest.mark.parametrize("cell", ["record", "seen"])
-def test_without_anywidget_the_page_stands_in_a_frame_and_print_prints(
-    cell: str, executed: Executed, here: dict[str, Any]
-) -> None:
+def test_without_anywidget_the_page_stands_in_a_frame(cell: str, executed: Executed, here: dict[str, Any]) -> None:
     output = executed.outputs[f"{cell} without"]
     assert set(output) == {"text/html", "text/plain"}
     assert output["text/plain"] == repr(here[cell])
@@ -251,6 +223,7 @@ def test_what_is_too_large_is_a_picture(limit: int, monkeypatch: pytest.MonkeyPa
     assert ' seen.save("run.hw")' in still(bundle(Seen([record, record]))["text/html"])[1]
 
     # What is too large for a frame is a picture.
+    monkeypatch.undo()
     monkeypatch.setattr(notebook, "FRAME_BYTES", 100)
     text = still(bundle(small())["text/html"])[1]
     assert 'pip install "headwise[notebook]"' in text
@@ -408,7 +381,6 @@ def test_two_widgets_show_their_own_weights(
     assert weight(one) == pytest.approx(here["record"].weights(1, 1, 0).item(), abs=1e-4)
     for at in (one, two):
         box = at.bounding_box()
-        assert box is not None
         assert box["width"] <= 700
         assert 400 < box["height"] <= 700
 
@@ -417,7 +389,6 @@ def test_two_widgets_show_their_own_weights(
     at = show(tab, executed, "record")
     for x, y in [(0.5, 0.5), (0.8, 0.4)]:
         box = at.locator(".view-head canvas").first.bounding_box()
-        assert box is not None
         tab.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
         at.locator("#cell[data-cell]").wait_for()
         row, col = map(int, str(at.locator("#cell").get_attribute("data-cell")).split(","))
@@ -441,7 +412,7 @@ def test_two_widgets_show_their_own_weights(
 
 
 @pytest.mark.browser
-def test_a_widget_computes_where_there_are_no_workers(
+def test_widgets_without_workers_and_out_of_sight(
     executed: Executed, here: dict[str, Any], tab: Page, tmp_path: Path
 ) -> None:
     outside(tab, tmp_path)
@@ -452,11 +423,7 @@ def test_a_widget_computes_where_there_are_no_workers(
     tab.evaluate("() => window.closing.one()")
     assert at.evaluate("(el) => el.childElementCount") == 0
 
-
-@pytest.mark.browser
-def test_a_widget_begins_when_it_comes_into_sight_and_its_labels_are_only_text(
-    executed: Executed, tab: Page, tmp_path: Path
-) -> None:
+    # A widget begins when it comes into sight and its labels are only text.
     outside(tab, tmp_path, '<div style="height: 5000px"></div>')
     at = show(tab, executed, "record")
     tab.wait_for_timeout(100)

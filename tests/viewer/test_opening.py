@@ -67,10 +67,9 @@ def opened(tab: Page, page: str, address: str = "") -> Page:
 
 
 def state(tab: Page, *fields: str) -> dict[str, Any]:
-    found: dict[str, Any] = tab.evaluate(
+    return tab.evaluate(
         "(fields) => Object.fromEntries(fields.map((field) => [field, headwise.state[field]]))", list(fields or OPENS)
     )
-    return found
 
 
 def lines(tab: Page) -> list[str]:
@@ -186,7 +185,6 @@ def test_an_output_of_a_notebook(tab: Page, tmp_path: Path, shared: Page) -> Non
     for small, selected in ((None, OPENS), (Small("map", (0,)), PLAIN)):
         bundle, _ = Inline(inputs_of(seen()), "A page", write="", small=small)._repr_mimebundle_()
         source = re.search(r'srcdoc="(.*?)"', bundle["text/html"], re.DOTALL)
-        assert source is not None
         (tmp_path / "page.html").write_text(html.unescape(source[1]), "utf-8")
         opened(tab, (tmp_path / "page.html").as_uri())
         assert state(tab) == selected

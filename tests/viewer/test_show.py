@@ -44,8 +44,7 @@ def facts_of(shown: Any) -> dict[str, Any]:
     assert set(found) == {WIDGET, "text/html", "text/plain"}  # VS Code and GitHub take the second
     assert json.dumps(found)
     assert found["text/html"].count("<img") == 1
-    facts: dict[str, Any] = json.loads(notebook._shown[shown].facts)
-    return facts
+    return json.loads(notebook._shown[shown].facts)
 
 
 # ---- view
@@ -187,7 +186,6 @@ def test_maps_in_a_frame_show_the_weights(seen: Seen, tab: Page, tmp_path: Path)
     cell = frame.locator("#cell[data-cell]")
     for place, head in ((1, 0), (0, 2)):
         box = frame.locator("figure canvas").nth(place).bounding_box()
-        assert box is not None
         tab.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 0.8 * box["height"])
         frame.locator("#cell .place", has_text=f"head {head}").wait_for()
         cell.wait_for()

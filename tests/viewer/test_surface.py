@@ -40,13 +40,12 @@ def heights(tab: Page) -> np.ndarray:
 
 
 def seen_from(tab: Page) -> dict[str, Any]:
-    found: dict[str, Any] = tab.evaluate("headwise.app.view.seen")
-    return found
+    return tab.evaluate("headwise.app.view.seen")
 
 
 def over(tab: Page, row: int, col: int) -> dict[str, float]:
     """Where in the canvas the top of a step is."""
-    position: dict[str, float] = tab.evaluate(
+    return tab.evaluate(
         """([row, col]) => {
             const { scene, view } = headwise.app.view;
             const [x, y] = view.at(scene.x(col + 0.5), scene.y(row + 0.5), scene.z(row, col));
@@ -54,7 +53,6 @@ def over(tab: Page, row: int, col: int) -> dict[str, float]:
         }""",
         [row, col],
     )
-    return position
 
 
 def test_the_steps_are_as_high_as_the_weights(tab: Page, tmp_path: Path) -> None:
@@ -106,7 +104,6 @@ def test_it_is_turned_zoomed_and_pointed_at(tab: Page, tmp_path: Path) -> None:
     tab.keyboard.press("-")
     assert seen_from(tab)["zoom"] == pytest.approx(1)
     box = tab.locator(".surface canvas").bounding_box()
-    assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     tab.mouse.move(x, y)
     tab.mouse.down()

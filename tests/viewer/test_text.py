@@ -12,9 +12,10 @@ import torch
 
 import headwise
 from headwise import masks
-from headwise.records import Seen, Site, grouped
+from headwise.records import Seen, grouped
 
 from .browser import SVG, WITHIN, check_largest, open_page, saved_svg, texts_in, told, weights_in
+from .conftest import look
 from .texts import PIECES, record, seen_of, tokens_of
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def point(tab: Page, number: int, block: int = 0) -> None:
 
 def steps(tab: Page, block: int = 0) -> list[int]:
     """How far along the ramp each token is coloured, 0 to 63; -1 plain, -2 masked, -3 hidden as the sink."""
-    codes: list[int] = tab.evaluate("(block) => [...headwise.app.view.blocks[block].running.codes]", block)
-    return codes
+    return tab.evaluate("(block) => [...headwise.app.view.blocks[block].running.codes]", block)
 
 
 def check(tab: Page, told: list[tuple[int, float]], expected: torch.Tensor, block: int = 0) -> None:
@@ -129,16 +129,6 @@ def test_masked_tokens_and_the_sink_are_marked_and_told(tab: Page, tmp_path: Pat
     assert all("masked" in (token(tab, i).get_attribute("class") or "") for i in range(4, 9))
     assert "masked w3 3 → w6 6" in caption(tab)
 
-    # What one head may not look at counts as nothing.
-    allowed = torch.rand(1, 3, 9, 9) < 0.3
-    allowed[..., 0] = True
-    seen = record(mask=masks.from_tensor(allowed))
-    show(tab, tmp_path, seen_of(seen), "row=7&heads=0.1,0.2")
-    check_largest(told(tab, 7, "mean of 3 heads"), seen.weights(rows=7)[0, :, 0].mean(0))
-    masked = ~allowed[0, :, 7].any(0)
-    assert [step == -2 for step in steps(tab)] == masked.tolist()
-    assert masked.any()
-
     # The sink is hidden and said to be.
     seen = record()
     row = int(seen.weights(heads=0, cols=0).argmax())  # in which it would be listed
@@ -153,7 +143,6 @@ def test_masked_tokens_and_the_sink_are_marked_and_told(tab: Page, tmp_path: Pat
     top = max(found[0][1], CALM)  # colours are of what is left, weights as they were
     assert steps(tab)[found[0][0]] == pytest.approx(63 * found[0][1] / top, abs=1)
     hidden = re.search(r"w0 0 ([\d.]+) is hidden as the sink", caption(tab))
-    assert hidden is not None
     assert float(hidden[1]) == pytest.approx(weights[0].item(), abs=WITHIN)
     tab.get_by_role("button", name="Hide the sink").click()
     tab.wait_for_function("() => headwise.app.view.blocks[0].running.codes[0] !== -3")
@@ -163,7 +152,95 @@ def test_masked_tokens_and_the_sink_are_marked_and_told(tab: Page, tmp_path: Pat
 # ---- holding, and what other views see
 
 
-def test_a_token_is_held_by_a_click_or_set_elsewhere_or_found(tab: Page, tmp_path: Path) -> None:
+def test_two_texts_stand_side_by_side_and_a_text_stays_as_it_was_written(tab: Page, tmp_path: Path) -> None:
+    seen = Seen([record(4, 6, kind="cross")])
+    seen.tokens = {"source": [list("abcdef")], "target": [list("uvwx")]}
+    show(tab, tmp_path, seen)
+    assert tab.locator(".view-text h2").all_inner_texts() == ["Queries", "Keys"]
+    weights = seen[0].weights(heads=0)[0, 0]
+    point(tab, 2)
+    check(tab, told(tab, 2), weights[2], block=1)
+    assert set(steps(tab, 0)) == {-1}
+    point(tab, 5, block=1)  # reads out, and does not ask
+    tab.get_by_text("w 2 → f 5").first.wait_for()
+    read = tab.locator(".attention-caption .words[data-weight]").get_attribute("data-weight")
+    assert float(read or -1) == pytest.approx(weights[2, 5].item(), abs=WITHIN)
+    tab.keyboard.press("g")
+    check(tab, told(tab, 5), weights[:, 5], block=0)
+    point(tab, 0, block=1)
+    check(tab, told(tab, 0), weights[:, 0], block=0)
+
+    # The text stays as it was written.
+    texts = {
+        "chinese": ["[CLS]", "那", "+只", "+🙂", "+动物", "+。", "[SEP]"],
+        "arabic": ["[CLS]", "لم", "تع", "+بر", "+\n", "שלום", "עולם", "+\n", "Latin", "[SEP]"],
+        "lines": ["one", "+\n", "+\n", "+    two", "+\n", "three"],
+    }
+    for name, pieces in texts.items():
+        tokens = tokens_of(pieces)
+        show(tab, tmp_path, seen_of(record(len(pieces)), tokens=tokens))
+        lines = tab.locator(".running > *").evaluate_all(
+            """(lines) => lines.map((line) => [...line.childNodes].filter((node) => !node.matches('.chip'))
+                .map((node) => node.textContent).join(''))"""
+        )
+        written = "\n".join(line.replace("\n", "").replace("⏎", "") for line in lines)
+        assert written.strip() == tokens.text.strip(), name
+    show(tab, tmp_path, seen_of(record(10), tokens=tokens_of(texts["arabic"])))
+    ways = tab.locator(".paragraph").evaluate_all("(all) => all.map((each) => getComputedStyle(each).direction)")
+    assert ways == ["rtl", "rtl", "ltr"], "[CLS] has no say in it"
+
+    # Signs unknown words and what was cut are marked.
+    tokens = tokens_of(PIECES, cut=12, unknown=tuple(i == 5 for i in range(len(PIECES))))
+    show(tab, tmp_path, seen_of(record(len(PIECES)), tokens=tokens))
+    assert tab.locator(".token.chip").all_text_contents() == ["[CLS]", "[SEP]"]
+    assert tab.locator(".token.unknown").all_text_contents() == ["cat"]
+    assert "[UNK]" in (token(tab, 5).get_attribute("title") or "")
+    assert tab.get_by_text("12 more tokens did not fit").is_visible()
+
+    # Generated text is marked off.
+    show(tab, tmp_path, seen_of(record(mask=masks.causal())), generated=6)
+    parts = tab.locator(".running > *").all_text_contents()
+    assert [" ".join(part.split()) for part in parts] == ["w0 w1 w2 w3 w4 w5", "generated", "w6 w7 w8"]
+    assert tab.locator(".token.own").count() == 3
+
+
+# ---- the text itself
+
+
+# ---- the keyboard
+
+
+def test_arrows_go_through_the_text_and_a_token_is_held(tab: Page, tmp_path: Path) -> None:
+    show(tab, tmp_path, seen_of(record(60), tokens=tokens_of([f"word{i}" for i in range(60)])), "row=10")
+    told(tab, 10)
+    tab.keyboard.press("ArrowRight")
+    told(tab, 11)
+    tab.locator(".running").focus()
+    tab.keyboard.press("ArrowLeft")
+    told(tab, 10)
+    active = tab.locator(".running").get_attribute("aria-activedescendant")
+    assert tab.locator(f"#{active}").inner_text() == "word10"
+    assert tab.locator(f"#{active}").get_attribute("aria-selected") == "true"
+    assert tab.locator(".running [tabindex]").count() == 0, "one stop for the whole text"
+    tab.keyboard.press("ArrowDown")
+    tab.wait_for_function("() => headwise.state.row > 11")
+    for key, row in (("ArrowUp", 10), ("End", 59), ("Home", 0)):
+        tab.keyboard.press(key)
+        told(tab, row)
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("ArrowRight")  # while a token is held the others are read out
+    tab.wait_for_function("() => headwise.state.col === 1")
+    assert tab.evaluate("[headwise.state.pinRow, headwise.state.row]") == [0, 0]
+
+    # Arrows go the way the text runs.
+    show(tab, tmp_path, seen_of(record(4), tokens=tokens_of(["שלום", "עולם", "זה", "טקסט"])), "row=1")
+    told(tab, 1)
+    tab.keyboard.press("ArrowLeft")
+    told(tab, 2)
+    tab.keyboard.press("ArrowRight")
+    told(tab, 1)
+
+    # A token is held by a click or set elsewhere or found.
     seen = record()
     show(tab, tmp_path, seen_of(seen))
     token(tab, 2).click()
@@ -198,100 +275,9 @@ def test_a_token_is_held_by_a_click_or_set_elsewhere_or_found(tab: Page, tmp_pat
     tab.evaluate("headwise.state.set({ row: 390, pinCol: 5 })")
     told(tab, 390)
     box = token(tab, 390).bounding_box()
-    assert box is not None
     assert 0 < box["y"] < 860, "brought into sight"
     tab.evaluate("headwise.state.set({ direction: 'gets' })")
     check_largest(told(tab, 5), seen.weights(heads=0, cols=5)[0, 0, :, 0])
-
-
-def test_two_texts_stand_side_by_side(tab: Page, tmp_path: Path) -> None:
-    seen = Seen([record(4, 6, kind="cross")])
-    seen.tokens = {"source": [list("abcdef")], "target": [list("uvwx")]}
-    show(tab, tmp_path, seen)
-    assert tab.locator(".view-text h2").all_inner_texts() == ["Queries", "Keys"]
-    weights = seen[0].weights(heads=0)[0, 0]
-    point(tab, 2)
-    check(tab, told(tab, 2), weights[2], block=1)
-    assert set(steps(tab, 0)) == {-1}
-    point(tab, 5, block=1)  # reads out, and does not ask
-    tab.get_by_text("w 2 → f 5").first.wait_for()
-    read = tab.locator(".attention-caption .words[data-weight]").get_attribute("data-weight")
-    assert float(read or -1) == pytest.approx(weights[2, 5].item(), abs=WITHIN)
-    tab.keyboard.press("g")
-    check(tab, told(tab, 5), weights[:, 5], block=0)
-    point(tab, 0, block=1)
-    check(tab, told(tab, 0), weights[:, 0], block=0)
-
-
-# ---- the text itself
-
-
-def test_the_text_stays_as_it_was_written(tab: Page, tmp_path: Path) -> None:
-    texts = {
-        "chinese": ["[CLS]", "那", "+只", "+🙂", "+动物", "+。", "[SEP]"],
-        "arabic": ["[CLS]", "لم", "تع", "+بر", "+\n", "שלום", "עולם", "+\n", "Latin", "[SEP]"],
-        "lines": ["one", "+\n", "+\n", "+    two", "+\n", "three"],
-    }
-    for name, pieces in texts.items():
-        tokens = tokens_of(pieces)
-        show(tab, tmp_path, seen_of(record(len(pieces)), tokens=tokens))
-        lines = tab.locator(".running > *").evaluate_all(
-            """(lines) => lines.map((line) => [...line.childNodes].filter((node) => !node.matches('.chip'))
-                .map((node) => node.textContent).join(''))"""
-        )
-        written = "\n".join(line.replace("\n", "").replace("⏎", "") for line in lines)
-        assert written.strip() == tokens.text.strip(), name
-    show(tab, tmp_path, seen_of(record(10), tokens=tokens_of(texts["arabic"])))
-    ways = tab.locator(".paragraph").evaluate_all("(all) => all.map((each) => getComputedStyle(each).direction)")
-    assert ways == ["rtl", "rtl", "ltr"], "[CLS] has no say in it"
-
-    # Signs unknown words and what was cut are marked.
-    tokens = tokens_of(PIECES, cut=12, unknown=tuple(i == 5 for i in range(len(PIECES))))
-    show(tab, tmp_path, seen_of(record(len(PIECES)), tokens=tokens))
-    assert tab.locator(".token.chip").all_text_contents() == ["[CLS]", "[SEP]"]
-    assert tab.locator(".token.unknown").all_text_contents() == ["cat"]
-    assert "[UNK]" in (token(tab, 5).get_attribute("title") or "")
-    assert tab.get_by_text("12 more tokens did not fit").is_visible()
-
-    # Generated text is marked off.
-    show(tab, tmp_path, seen_of(record(mask=masks.causal())), generated=6)
-    parts = tab.locator(".running > *").all_text_contents()
-    assert [" ".join(part.split()) for part in parts] == ["w0 w1 w2 w3 w4 w5", "generated", "w6 w7 w8"]
-    assert tab.locator(".token.own").count() == 3
-
-
-# ---- the keyboard
-
-
-def test_arrows_go_through_the_text(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, seen_of(record(60), tokens=tokens_of([f"word{i}" for i in range(60)])), "row=10")
-    told(tab, 10)
-    tab.keyboard.press("ArrowRight")
-    told(tab, 11)
-    tab.locator(".running").focus()
-    tab.keyboard.press("ArrowLeft")
-    told(tab, 10)
-    active = tab.locator(".running").get_attribute("aria-activedescendant")
-    assert tab.locator(f"#{active}").inner_text() == "word10"
-    assert tab.locator(f"#{active}").get_attribute("aria-selected") == "true"
-    assert tab.locator(".running [tabindex]").count() == 0, "one stop for the whole text"
-    tab.keyboard.press("ArrowDown")
-    tab.wait_for_function("() => headwise.state.row > 11")
-    for key, row in (("ArrowUp", 10), ("End", 59), ("Home", 0)):
-        tab.keyboard.press(key)
-        told(tab, row)
-    tab.keyboard.press("Enter")
-    tab.keyboard.press("ArrowRight")  # while a token is held the others are read out
-    tab.wait_for_function("() => headwise.state.col === 1")
-    assert tab.evaluate("[headwise.state.pinRow, headwise.state.row]") == [0, 0]
-
-    # Arrows go the way the text runs.
-    show(tab, tmp_path, seen_of(record(4), tokens=tokens_of(["שלום", "עולם", "זה", "טקסט"])), "row=1")
-    told(tab, 1)
-    tab.keyboard.press("ArrowLeft")
-    told(tab, 2)
-    tab.keyboard.press("ArrowRight")
-    told(tab, 1)
 
 
 # ---- long texts
@@ -347,9 +333,7 @@ def test_the_python_gives_what_is_in_sight(
     tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens = tokens_of(PIECES)
-    seen = Seen([record(len(PIECES)), record(len(PIECES))])
-    for i, each in enumerate(seen):
-        each.site = Site(f"layers.{i}", i, "self", False, 3, 3, 0)
+    seen = look(record(len(PIECES)), record(len(PIECES)))
     seen.tokens = tokens
     show(tab, tmp_path, seen)
     monkeypatch.chdir(tmp_path)

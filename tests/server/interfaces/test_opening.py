@@ -160,9 +160,7 @@ def test_a_module_that_was_exported_takes_and_gives_its_tensors(tmp_path: Path) 
 # --- Nothing that can be served ---------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_nothing_or_damaged_is_told_apart_from_one_that_is_not_there(
-    tmp_path: Path, run_of: RunOf
-) -> None:
+def test_what_cannot_be_served_says_why(tmp_path: Path, run_of: RunOf) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be served: expected a run folder .*export.json"):
         open_interface(tmp_path)
     with pytest.raises(CheckpointError, match="no folder"):

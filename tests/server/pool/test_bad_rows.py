@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -49,15 +48,6 @@ async def test_a_row_of_too_many_characters_is_refused_before_it_is_tokenized(st
     assert (answer.kind, str(answer)) == ("too_large", "expected at most 96 characters. Received: 97 characters")
     (answer,) = await pool.answer("m", None, [{"text": "a" * 96}])
     assert answer["text"] == "a" * 96
-
-
-async def test_the_requests_beside_a_bad_one_are_answered(start: Start) -> None:
-    pool = await start()
-    bad = [pool.answer("m", None, [{"text": "bad", "do": "raise"}]) for _ in range(3)]
-    good = [pool.answer("m", None, [{"text": str(number)}]) for number in range(20)]
-    answers = [answer for (answer,) in await asyncio.gather(*bad, *good)]
-    assert [answer.kind for answer in answers[:3]] == ["failed"] * 3
-    assert [answer["text"] for answer in answers[3:]] == [str(number) for number in range(20)]
 
 
 async def test_a_row_that_cannot_be_sent_fails_and_the_worker_goes_on(start: Start) -> None:

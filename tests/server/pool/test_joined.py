@@ -61,13 +61,6 @@ async def test_a_client_that_goes_away_frees_its_place(joining: Any) -> None:
     assert pool.statistics.of("m", "1").outcomes == {"ok": 1, "cancelled": 1}
 
 
-async def test_a_row_that_takes_too_long_frees_its_place(joining: Any) -> None:
-    pool = await joining(max_batch=1)
-    with pytest.raises(RequestRefused, match="not answered within"):
-        await ask(pool, LONG["text"], do=LONG["do"], timeout=0.1)
-    assert (await ask(pool, "a"))[0]["text"] == "a"
-
-
 async def test_only_the_bad_rows_fail(joining: Any) -> None:
     pool = await joining()
     tasks = [ask(pool, "a b c", do=do) for do in ("", "raise", "be unreadable", "refuse", "")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from headwise.server.protocols.sdk import messages
-from tests.server.protocols.clients import Addresses, triton_grpc, triton_grpc_aio, until
+from tests.server.protocols.clients import Addresses, triton_grpc, until
 from tests.server.protocols.engines import classified
 
 triton = triton_grpc()
-triton_aio = triton_grpc_aio()
 
 TEXTS = ["a b", "some longer text: ü 中"]
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -156,14 +154,6 @@ def test_an_error_on_a_stream_is_of_its_request_alone(stream: Any) -> None:
     assert stream(1, "writer", "again") == [("AGAIN", False)]
 
 
-def test_the_asynchronous_client_is_answered_too(server: Addresses) -> None:
-    async def ask() -> list[Any]:
-        async with triton_aio.InferenceServerClient(server.grpc) as client:
-            return await asyncio.gather(*(client.infer("words", [texts(["x" * n])]) for n in (1, 9)))
-
-    assert [found.as_numpy("label").tolist() for found in asyncio.run(ask())] == [[b"short"], [b"long"]]
-
-
 def test_stops_working_for_a_client_that_has_left(server: Addresses, client: Any) -> None:
     cancelled = server.engine.cancelled
     call = client.async_infer("words", [texts(["wait"])], callback=lambda result, error: None)
@@ -214,15 +204,6 @@ def test_refuses_what_does_not_fit_with_a_sentence(infer: Any, model: str, reque
         infer(messages.ModelInferRequest(model_name=model, **request_).SerializeToString())
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert len(refused.value.details()) < 250
-
-
-@pytest.mark.parametrize("raw", [b"\x05\0\0\0abc", b"\xff\xff\xff\xffa", b"\1\0\0\0a\1\0\0\0b", b"\1", b""])
-def test_refuses_bytes_that_are_not_text_behind_its_length(infer: Any, raw: bytes) -> None:
-    given = {"name": "text", "datatype": "BYTES", "shape": [1]}
-    request = messages.ModelInferRequest(model_name="words", inputs=[given], raw_input_contents=[raw])
-    with pytest.raises(grpc.RpcError, match="input text: ") as refused:
-        infer(request.SerializeToString())
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_bytes_that_are_no_message_are_bad_input_and_no_fault_of_the_server(

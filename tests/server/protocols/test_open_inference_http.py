@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import socket
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tests.server.protocols.clients import Addresses, until
@@ -161,15 +159,6 @@ def test_says_which_row_cannot_be_used_and_when_to_try_again(client: Any, server
     assert (response.status, response.headers["Retry-After"]) == (429, "2")
     assert json.load(response) == {"error": "the queue is full: 8 requests wait"}
     connection.close()
-
-
-def test_the_asynchronous_client_is_answered_too(server: Addresses) -> None:
-    async def ask() -> list[Any]:
-        async with triton_aio.InferenceServerClient(server.http) as client:
-            assert await client.is_server_live()
-            return await asyncio.gather(*(client.infer("words", [texts(values=["x" * n])]) for n in (1, 9)))
-
-    assert [found.as_numpy("label").tolist() for found in asyncio.run(ask())] == [[b"short"], [b"long"]]
 
 
 @pytest.mark.parametrize("path", ["/v2/models/words/infer", "/v1/models/words:predict"])
