@@ -384,16 +384,6 @@ def test_two_widgets_show_their_own_weights(
         assert box["width"] <= 700
         assert 400 < box["height"] <= 700
 
-    # A pointed at cell of a widget.
-    outside(tab, tmp_path)
-    at = show(tab, executed, "record")
-    for x, y in [(0.5, 0.5), (0.8, 0.4)]:
-        box = at.locator(".view-head canvas").first.bounding_box()
-        tab.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-        at.locator("#cell[data-cell]").wait_for()
-        row, col = map(int, str(at.locator("#cell").get_attribute("data-cell")).split(","))
-        assert weight(at) == pytest.approx(here["record"].weights(row, col, 0).item(), abs=1e-4)
-
     # A widget that goes away leaves nothing.
     outside(tab, tmp_path)
     for id in ("one", "two"):
