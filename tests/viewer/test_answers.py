@@ -91,6 +91,7 @@ def test_a_tile_of_known_rows_is_the_same(pieces: str) -> None:
     np.testing.assert_allclose(again.now(), first, rtol=0, atol=1e-7)
     assert not of.head(1).knows(slice(0, 4))
     assert not Answers(seen, 0).head(1).knows(slice(3, 30))
+    assert seen.lse is not None  # asked for, and so known
     assert Answers(seen, 0).head(1).knows(slice(0, 30))
 
 
