@@ -221,10 +221,7 @@ def _lines(text: str, room: float) -> int:
 
 def origin(matrix: Matrix) -> str:
     """The origin of its numbers: "= MMULT(X,W_Q_1)", or a note that they may be changed."""
-    formula = matrix.formula
-    if formula is None:
-        return said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")
-    return f"= {formula.summary}" if formula.is_uniform else f"{matrix.summarised}: = {formula.summary}"
+    return matrix.origin or said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")
 
 
 def _name(matrix: Matrix) -> str:
