@@ -141,23 +141,17 @@ def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
 
     The text is cleaned and split at spaces and punctuation, then the longest pieces are matched first.
     """
-    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import BertWordPieceTokenizer
     from tokenizers import Tokenizer as Backend
 
     settings = _read_settings(folder / "tokenizer_config.json")
-    vocabulary = _read_vocabulary(folder / "vocab.txt")
-    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(
+    made = BertWordPieceTokenizer(
+        _read_vocabulary(folder / "vocab.txt"),
         lowercase=settings.get("do_lower_case", True),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
         strip_accents=settings.get("strip_accents"),  # None = the same as lowercase
     )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    backend.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
-    names = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name in vocabulary]
-    backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-    return backend
+    return Backend.from_str(made.to_str())
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
