@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
-from headwise.files import parsed
+from headwise.files import read_json
 from headwise.text.labels import label
 from headwise.text.tokens import Tokens
 
@@ -144,7 +143,8 @@ def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
     from tokenizers import BertWordPieceTokenizer
     from tokenizers import Tokenizer as Backend
 
-    settings = _read_settings(folder / "tokenizer_config.json")
+    config = folder / "tokenizer_config.json"
+    settings = read_json(config) if config.is_file() else {}
     made = BertWordPieceTokenizer(
         _read_vocabulary(folder / "vocab.txt"),
         lowercase=settings.get("do_lower_case", True),
@@ -168,15 +168,3 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             "tokenizer.json; transformers writes it with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     return vocabulary
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        settings = parsed(json.loads, path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise CheckpointError(f"cannot read {path}: {cause}. Expected JSON") from cause
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"cannot read {path}: expected a JSON object. Received: {type(settings).__name__}")
-    return settings
