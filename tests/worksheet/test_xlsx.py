@@ -19,7 +19,6 @@ from headwise import masks, nn
 from headwise.errors import FileError
 from headwise.worksheet import make
 from headwise.worksheet.description import CONSTANTS
-from headwise.worksheet.names import is_name
 
 from .cases import CASES, x
 from .workbook import Workbook
@@ -42,7 +41,6 @@ def test_what_is_in_the_cells(name: str, path: Path) -> None:
     assert sorted(formulas.names) == sorted(sheet.matrices)
     assert results.errors == []
     for name, matrix in sheet.matrices.items():
-        assert is_name(name)
         rows = formulas.cells(name)
         assert (len(rows), len(rows[0])) == matrix.shape
         cells = [cell for row in rows for cell in row]
