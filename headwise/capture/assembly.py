@@ -6,19 +6,23 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
 from headwise.capture.entry import Entry, Reserved
-from headwise.capture.follower import Event, Follower, Part, Refusal
+from headwise.capture.follower import Event, Part, Refusal
 from headwise.capture.keep import TooMuch
-from headwise.capture.ledger import PART, Ledger, Softmax, where
+from headwise.capture.ledger import PART, Softmax, where
 from headwise.capture.masks import Recognised
 from headwise.capture.merging import merge
 from headwise.capture.pieces import Piece
 from headwise.capture.sites import Place, in_backward
 from headwise.capture.tape import Node, Places
 from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    from headwise.capture.watcher import Watcher
 
 Read = Callable[[Places], Piece]
 HOW = "matmul and softmax, put together from pieces"
@@ -50,33 +54,11 @@ class _Group:
     refused: bool = False  # whether one of the pieces was refused
 
 
-class Recorder(Follower):
-    """A follower that keeps records: the methods of a watch that an assembly calls."""
-
-    ledger: Ledger
-
-    def reserve(self, place: Place) -> Reserved:
-        """Reserve the name of the next record of a place; the next computation there gets another name."""
-        raise NotImplementedError
-
-    def reserved(self, entry: Entry) -> Reserved:
-        """The reserved name of a record that another record replaces."""
-        raise NotImplementedError
-
-    def withdraw(self, entry: Entry) -> None:
-        """Take back a record: it showed a part of something that is no attention."""
-        raise NotImplementedError
-
-    def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
-        """Keep a computation that was recognised. `reserved`: the name that the computation was given before."""
-        raise NotImplementedError
-
-
 class Assembly:
     """Puts the pieces of attentions together, for one watch."""
 
-    def __init__(self, watcher: Recorder) -> None:
-        self._watcher: Recorder = weakref.proxy(watcher)  # a weak reference: the watcher holds this object
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher: Watcher = weakref.proxy(watcher)  # a weak reference: the watcher holds this object
         self._recognised = Recognised()
         self._run: tuple[int, int] | None = None
         self._groups: dict[int, _Group] = {}

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
-from headwise.capture.assembly import Assembly, Recorder
+from headwise.capture.assembly import Assembly
 from headwise.capture.entry import Entry, Reserved, State
-from headwise.capture.follower import Event, Refusal
+from headwise.capture.follower import Event, Follower, Refusal
 from headwise.capture.generating import OTHER_KEYS, Generating, rows_of_padding, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import out_of_buffer, share_heads
@@ -37,7 +37,7 @@ from headwise.records.statistics.computed import named
 from headwise.records.statistics.statistic import mapped, tensors_of
 
 
-class Watcher(Recorder):
+class Watcher(Follower):
     """Follows a model for a watch: its records and its coverage.
 
     Args:
@@ -115,6 +115,7 @@ class Watcher(Recorder):
             self._assembly.refuse(place, queries)
 
     def reserve(self, place: Place) -> Reserved:
+        """Reserve the name of the next record of a place; the next computation there gets another name."""
         number, run = self.parts.number_of(place), self.parts.run_of(place)
         self.parts.computed(place)
         state = self._states.get((place.name, number))
@@ -126,9 +127,11 @@ class Watcher(Recorder):
         return state, run
 
     def reserved(self, entry: Entry) -> Reserved:
+        """The reserved name of a record that another record replaces."""
         return next(state for state in self._states.values() if state.name == entry.site.name), entry.site.call
 
     def withdraw(self, entry: Entry) -> None:
+        """Take back a record: it showed a part of something that is no attention."""
         if entry in self.entries:
             self.entries.remove(entry)
         for state in self._states.values():
@@ -136,6 +139,7 @@ class Watcher(Recorder):
                 state.generation = None
 
     def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
+        """Keep a computation that was recognised. `reserved`: the name that the computation was given before."""
         call, used = event.call, event.used
         assert call is not None
         if in_backward():  # gradient checkpointing runs it again

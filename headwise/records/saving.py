@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NewType
+from typing import TYPE_CHECKING, Any, NewType
 
 import torch
 from torch import Tensor
@@ -35,13 +35,15 @@ from headwise.call import Scores, Share
 from headwise.errors import RecordError
 from headwise.masks import Mask
 from headwise.masks.description import describe
-from headwise.records.collection import Collection
 from headwise.records.coverage import CallSite
 from headwise.records.fields import stored_fields
 from headwise.records.record import AttentionRecord, Extras
 from headwise.records.site import Site
 from headwise.records.tensor_file import Pieced, write_tensors
 from headwise.records.whole import WholeRecord
+
+if TYPE_CHECKING:
+    from headwise.records.seen import Seen
 
 VERSION = 4  # the highest version that can be read
 TOKENS = "tokens"  # the tensor with the tokens, JSON in UTF-8: it grows with the text, and the header should stay small
@@ -77,7 +79,7 @@ class PartOf:
         return f"{self.number:0{len(str(self.count - 1))}}-of-{self.count}.hw"
 
 
-def save(seen: Collection, path: str | Path, part: PartOf | None = None) -> None:
+def save(seen: Seen, path: str | Path, part: PartOf | None = None) -> None:
     """Write all records, the coverage and the tokens to `path`.
 
     It needs no memory besides the records' own, except for a mask that is a predicate (`masks.from_predicate`): a file
@@ -91,7 +93,7 @@ def save(seen: Collection, path: str | Path, part: PartOf | None = None) -> None
     write_tensors(Path(path), *in_file(seen, part))
 
 
-def in_file(seen: Collection, part: PartOf | None = None) -> tuple[dict[str, Tensor | Pieced], dict[str, str]]:
+def in_file(seen: Seen, part: PartOf | None = None) -> tuple[dict[str, Tensor | Pieced], dict[str, str]]:
     """The tensors and the metadata of a file."""
     writer = _Writer()
     coverage = seen.coverage()

@@ -15,7 +15,6 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.records import names as paths
-from headwise.records.collection import Collection
 from headwise.records.names import name_of
 from headwise.records.record import AttentionRecord, positions
 from headwise.records.statistics import Column, Statistics, columns
@@ -25,6 +24,7 @@ from headwise.text.places import Place, place_of
 if TYPE_CHECKING:
     import pandas
 
+    from headwise.records.seen import Seen
     from headwise.text.tokens import Tokens
 
 SHOWN = 48  # rows of a table in a terminal
@@ -139,7 +139,7 @@ class RunningSummary:
         """The statistics for a watch: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
         return {each.name: dict(column.options) for each, column in columns().items()}
 
-    def add(self, seen: Collection) -> None:
+    def add(self, seen: Seen) -> None:
         """Add a run. Its records are not needed afterwards."""
         unknown, tokens = seen.unknown_tokens()
         self._unknown, self._tokens = self._unknown + unknown, self._tokens + tokens
@@ -188,9 +188,7 @@ def _meaningless(column: Column, kind: str) -> bool:
     return kind == "cross" and column.within_sequence
 
 
-def rows_of(
-    seen: Collection, record: AttentionRecord, row: Place | None = None, *, called: str = "row"
-) -> list[HeadSummary]:
+def rows_of(seen: Seen, record: AttentionRecord, row: Place | None = None, *, called: str = "row") -> list[HeadSummary]:
     """The rows of one record of `seen`, one for each head.
 
     `row`: use only this query of each example, a number or the text of a token; messages call it `called`.
@@ -240,7 +238,7 @@ def _alone(found: Statistics) -> Tensor:
     return alone & ~alone.flatten(2).all(-1)[..., None]
 
 
-def _only_row(seen: Collection, record: AttentionRecord, row: Place, called: str) -> Tensor:
+def _only_row(seen: Seen, record: AttentionRecord, row: Place, called: str) -> Tensor:
     """The queries that are meant: bool [B, 1, Q]."""
     batch, _, q_len, _ = record.shape
     tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
