@@ -66,7 +66,7 @@ def answers(mask: Mask, q_len: int, k_len: int) -> Mask:
     """The answers of the mask for all pairs, one bit each; on the CPU."""
     shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
     q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
-    return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape)), k_len)
+    return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape, 2**20)), k_len)
 
 
 def _has_function(mask: Mask) -> bool:
