@@ -57,7 +57,7 @@ def writing(path: Path) -> Iterator[Path]:
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+        raise FileError(f"cannot write {path}: {error.strerror or error}. Choose another file") from error
 
 
 @contextlib.contextmanager

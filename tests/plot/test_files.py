@@ -111,10 +111,10 @@ def test_the_ending_says_the_format_in_any_case(seen: Seen, tmp_path: Path) -> N
 
 def test_a_folder_is_not_written_over(seen: Seen, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(FileError, match=r"cannot write .*folder\.png: is a directory. Choose another file"):
+    with pytest.raises(FileError, match=r"cannot write .*folder\.png: Is a directory. Choose another file"):
         plot.heatmap(seen, layer=0, out=tmp_path / "folder.png")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
-    with pytest.raises(FileError, match=r"no such file or directory. Choose another file"):
+    with pytest.raises(FileError, match=r"No such file or directory. Choose another file"):
         plot.heatmap(seen, layer=0, out=tmp_path / "nowhere" / "figure.png")
 
 
@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_the_old_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Figure, "savefig", full)
-    with pytest.raises(FileError, match=r"no space left on device. Choose another file"):
+    with pytest.raises(FileError, match=r"No space left on device. Choose another file"):
         plot.heatmap(seen, layer=0, out=path)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     assert path.read_text(encoding="utf-8") == "of yesterday"

@@ -305,7 +305,7 @@ def test_an_error_while_saving_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(FileError, match="no space left on device"):
+    with pytest.raises(FileError, match="No space left on device"):
         Seen([record()]).save(tmp_path / "run.hw")
     assert (tmp_path / "run.hw").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
