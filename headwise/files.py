@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 from platform import node
 from typing import Any
 
-from headwise.errors import FileError
+from headwise.errors import CheckpointError, FileError
 
 _count = itertools.count()
 _writing: set[str] = set()  # the names of the parts that this process is writing
@@ -57,7 +58,7 @@ def writing(path: Path) -> Iterator[Path]:
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+        raise FileError(f"cannot write {path}: {error.strerror or error}. Choose another file") from error
 
 
 @contextlib.contextmanager
@@ -145,6 +146,17 @@ def parsed(load: Callable[[str], Any], text: str) -> Any:
         return load(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint. Raises CheckpointError if there is no object."""
+    try:
+        content = parsed(json.loads, path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
+        raise CheckpointError(f"cannot read {path}: expected JSON ({cause})") from cause
+    if not isinstance(content, dict):
+        raise CheckpointError(f"cannot read {path}: expected a JSON object. Received: {type(content).__name__}")
+    return content
 
 
 def _replace(part: Path, path: Path) -> None:

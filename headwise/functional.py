@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
@@ -21,7 +21,7 @@ from headwise.parallel.paper import ParallelPlan, planned
 from headwise.parallel.placements import is_dtensor
 from headwise.quantized import Int8
 from headwise.records.record import AttentionRecord
-from headwise.scope import Scope
+from headwise.scope import Scope, within
 from headwise.shapes import check_qkv
 
 if TYPE_CHECKING:
@@ -262,24 +262,14 @@ def editing(editor: Editor) -> contextlib.AbstractContextManager[None]:
     return _EDITING.open(editor)
 
 
-@contextlib.contextmanager
-def unasked(those: tuple[Editor, ...]) -> Iterator[None]:
+def unasked(those: tuple[Editor, ...]) -> contextlib.AbstractContextManager[None]:
     """A context in which these editors are not asked: they have had their turn."""
-    token = _asked.set((*_asked.get(), *those))
-    try:
-        yield
-    finally:
-        _asked.reset(token)
+    return within(_asked, (*_asked.get(), *those))
 
 
-@contextlib.contextmanager
-def no_attention() -> Iterator[None]:
+def no_attention() -> contextlib.AbstractContextManager[None]:
     """A context in which no computation of torch is taken for attention: a loss also has a softmax and products."""
-    token = _running.set(True)
-    try:
-        yield
-    finally:
-        _running.reset(token)
+    return within(_running, True)
 
 
 def running() -> bool:

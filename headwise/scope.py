@@ -12,11 +12,12 @@ in effect
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -89,6 +90,16 @@ class Scope(Generic[T]):
         return found
 
 
+@contextlib.contextmanager
+def within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Inside, a variable of this thread or task has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
 def carried(job: Job) -> Job:
     """The job, which runs with the values that are open here, in any thread; the same job if no values are open."""
     found = tuple((x, False) for x, own in _here.get() if x._scope is not None and (not own or x.holds()))
@@ -103,11 +114,8 @@ def alone(job: Job) -> Job:
 def _inside(entries: tuple[tuple[Opened[Any], bool], ...], job: Job) -> Job:
     @functools.wraps(job)
     def run(*args: Any, **kwargs: Any) -> Any:
-        token = _here.set(entries)
-        try:
+        with within(_here, entries):
             return job(*args, **kwargs)
-        finally:
-            _here.reset(token)
 
     return run  # type: ignore[return-value]
 

@@ -84,11 +84,12 @@ class Generating(threading.local):
 
 
 def rows_of_padding(call: Scores) -> Tensor | None:
-    """The queries that attend to all their keys alike, as eager models write padding: bool [B|1, H|1, Q]."""
+    """The queries that attend to all their keys alike, as eager models write padding: bool [B|1, H|1, Q], if any."""
     bias = call.bias
     if bias is None or bias.ndim != 4 or bias.shape[2:] != (call.shape[2], 1):
         return None
-    return bias[..., 0] <= UNIFORM
+    rows = bias[..., 0] <= UNIFORM
+    return rows if bool(rows.any()) else None
 
 
 def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[AttentionCall, str]:
@@ -98,7 +99,6 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
     completely.
     """
     padding = rows_of_padding(call)
-    padding = None if padding is None or not bool(padding.any()) else padding
     if call.slopes is not None:  # distances are counted from the last key
         return call, ""
     used = used_keys(call)
@@ -123,7 +123,7 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
 def used_keys(call: Scores) -> Tensor | None:
     """The keys that queries other than padding may attend to, bool [B|1, H|1, K]; None = all."""
     padding = rows_of_padding(call)
-    if padding is None or not bool(padding.any()):
+    if padding is None:
         return call.used_keys
     if call.mask is None:
         return None

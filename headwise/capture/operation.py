@@ -47,12 +47,10 @@ REDUCE = frozenset((
     "linalg_vector_norm", "quantile",
 ))  # fmt: skip
 # The results of these operations on scores are not scores.
-STATISTICS = frozenset((
+STATISTICS = REDUCE | frozenset((
     "einsum", "matmul", "rmatmul", "bmm", "mm", "mv", "baddbmm", "linear",  # products.py follows these
-    "sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "norm", "std", "var", "prod", "argsort",
-    "median", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli", "multinomial", "shape", "size",
-    "isnan", "isinf", "vector_norm", "linalg_vector_norm", "quantile", "max_pool1d", "histc", "item", "tolist",
-    "backward",
+    "argmax", "argmin", "argsort", "mode", "kthvalue", "any", "all", "count_nonzero", "nonzero", "bernoulli",
+    "multinomial", "shape", "size", "isnan", "isinf", "max_pool1d", "histc", "item", "tolist", "backward",
 ))  # fmt: skip
 
 
@@ -104,8 +102,3 @@ def in_place(trail: Trail, step: Step) -> Trail:
     if trail.sinks is not None:
         return unknown(trail, step)
     return trail.but(loose=True)
-
-
-def is_same_view(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors read the same memory in the same way."""
-    return x.shape == y.shape and x.stride() == y.stride() and x.data_ptr() == y.data_ptr()

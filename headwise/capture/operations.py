@@ -34,10 +34,10 @@ from headwise.capture.operation import (
     Rule,
     Step,
     in_place,
-    is_same_view,
     unknown,
     what,
 )
+from headwise.capture.sites import is_same_view
 from headwise.capture.trail import Trail, Trails, at_home, is_learned
 from headwise.masks.additive import FORBIDS, UNIFORM
 

@@ -64,12 +64,12 @@ class Place:
         first = given[0] if given else None
         if isinstance(self.module, nn.MultiheadAttention):
             named = {**self.keywords, **dict(zip(("query", "key"), self.arguments, strict=False))}
-            return not _is_same(named.get("key"), named.get("query"))
+            return not is_same_view(named.get("key"), named.get("query"))
         said = getattr(self.module, "is_cross_attention", None)
         if said is True or _CROSS.search(type(self.module).__name__):
             return True
         others = (self.keywords.get(name) for name in _OTHER_SEQUENCE)
-        if any(isinstance(x, Tensor) and x.ndim >= 2 and not _is_same(x, first) for x in others):
+        if any(isinstance(x, Tensor) and x.ndim >= 2 and not is_same_view(x, first) for x in others):
             return True
         if said is False:
             return False
@@ -82,7 +82,8 @@ class Place:
         return around.reads_another_sequence if around is not None and looks_like_attention(around.module) else None
 
 
-def _is_same(x: object, y: object) -> bool:
+def is_same_view(x: Any, y: Any) -> bool:
+    """Whether two objects are tensors that read the same memory in the same way."""
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         return False
     return x is y or (x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride())

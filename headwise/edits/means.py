@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from headwise.analyses.stack import attended_values, by_key_head
 from headwise.edits.context import edit
-from headwise.edits.edit import Edit
+from headwise.edits.functions import output
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError
 from headwise.records import Seen
@@ -30,9 +29,16 @@ def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*
 
     Queries of padding on the left do not count. Raises ArgumentError if there is no batch, or a layer read no token.
     """
-    sums = _Sums(where)
+    sums: dict[str, tuple[Tensor, int]] = {}
     count = 0
-    with torch.no_grad(), edit(model, sums):
+
+    def add(out: Tensor, at: Where) -> Tensor:
+        real = at.queries >= 0
+        total, rows = sums.get(at.site, (0, 0))
+        sums[at.site] = total + (out.double() * real[:, None, :, None]).sum((0, 2)), rows + int(real.sum())
+        return out
+
+    with torch.no_grad(), edit(model, output(where, add)):
         for batch in batches:
             count += 1
             if isinstance(batch, Mapping):
@@ -41,7 +47,7 @@ def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*
                 model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
         if not count:
             raise ArgumentError("mean_outputs: expected at least one batch. Received: none")
-    return {name: (total / rows).float() for name, (total, rows) in sums.totals.items()}
+    return {name: (total / rows).float() for name, (total, rows) in sums.items()}
 
 
 def means_of(source: Means | Seen) -> dict[str, Tensor]:
@@ -56,16 +62,3 @@ def means_of(source: Means | Seen) -> dict[str, Tensor]:
             out = by_key_head(received, attended_values(record).to(received.dtype))[:, :, 0] / record.shape[2]
             found[record.site.name] = out.mean(0)
     return found
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Sums(Edit):
-    """Changes nothing, and adds up the outputs."""
-
-    totals: dict[str, tuple[Tensor, int]] = dataclasses.field(default_factory=dict, kw_only=True)
-
-    def output(self, out: Tensor, at: Where) -> Tensor:
-        real = (at.queries >= 0)[:, None, :, None]
-        total, rows = self.totals.get(at.site, (0, 0))
-        self.totals[at.site] = total + (out.double() * real).sum((0, 2)), rows + int((at.queries >= 0).sum())
-        return out

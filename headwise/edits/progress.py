@@ -158,10 +158,7 @@ class Progress(threading.local):
     def _extent(self, name: str, batch: int, length: int, otherwise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The first real token of each example, and one more than the last, by the mask that the model was given."""
         real = self._inputs.real(name, length, batch)
-        if real is None:
-            return otherwise
-        real = real.to(otherwise[0].device, torch.uint8)
-        return real.argmax(-1), length - real.flip(-1).argmax(-1)
+        return otherwise if real is None else _ends(real[:, None], batch, length, otherwise[0].device)
 
     def _name(self, sequence: _Sequence, batch: int, q_len: int, prompt: Tensor | None) -> None:
         """Name the tokens of a prompt, or of its next part."""

@@ -15,6 +15,7 @@ from headwise.edits.where import Where
 from headwise.errors import ShapeError
 from headwise.functional import attention
 from headwise.kernels import exact
+from headwise.masks.bits import row_blocks
 
 # The number of cells of the weights that are computed at once.
 CELLS = 2**22
@@ -62,11 +63,8 @@ def _edited(weights: Tensor, edits: Sequence[Edit], at: Where, rows: slice) -> T
 
 def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
     """The output where weights are changed: some rows at a time."""
-    batch, heads, q_len, k_len = call.shape
-    step = max(1, CELLS // max(1, batch * heads * k_len))
     parts, finite = [], exact.is_finite(call.q, call.k, call.v)
-    for start in range(0, q_len, step):
-        rows = slice(start, min(q_len, start + step))
+    for rows in row_blocks(call.shape, CELLS):
         # Where something is not finite, only pairs that the mask allows may meet, and pairs to which an edit gave a
         # weight.
         allowed = None if finite else call.allowed(rows)
@@ -78,4 +76,4 @@ def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
             parts.append(by_key_head(weights, call.v.to(weights.dtype)))
         else:
             parts.append(exact.weighed_values(call, weights, allowed | (weights != 0)))
-    return torch.cat(parts, 2).to(call.q.dtype) if parts else call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])
+    return torch.cat(parts, 2).to(call.q.dtype)

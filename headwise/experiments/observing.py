@@ -93,7 +93,7 @@ def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
             result = run(model, inputs)
     called = {event.name for event in events}  # the parameters of other modules are used by the modules around them
     events += [Event(name, m, (), ()) for name, m in model.named_modules() if name not in called and m._parameters]
-    return Observed(model, result, keep.found(), events, sums)
+    return Observed(model, result, keep.found, events, sums)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -105,25 +105,18 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [x for each in value for x in tensors_in(each)] if isinstance(value, (tuple, list)) else []
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Keep(Edit):
     """Changes nothing, and keeps the calls and outputs."""
 
-    def __init__(self, where: Choice) -> None:
-        super().__init__(where)
-        object.__setattr__(self, "_calls", {})
-        object.__setattr__(self, "_found", {})
-
-    _calls: dict[str, AttentionCall]
-    _found: dict[str, Computed]
+    calls: dict[str, AttentionCall] = dataclasses.field(default_factory=dict)
+    found: dict[str, Computed] = dataclasses.field(default_factory=dict)
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        self._calls.setdefault(at.site, call)
+        self.calls.setdefault(at.site, call)
         return call
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        before = self._found.get(at.site) or Computed(at.site, at.kind, 0, self._calls[at.site], out)
-        self._found[at.site] = dataclasses.replace(before, runs=before.runs + 1)
+        before = self.found.get(at.site) or Computed(at.site, at.kind, 0, self.calls[at.site], out)
+        self.found[at.site] = dataclasses.replace(before, runs=before.runs + 1)
         return out
-
-    def found(self) -> dict[str, Computed]:
-        return self._found

@@ -7,7 +7,7 @@ replaced alone: the rest of its row stays, so that the row need not sum to 1, an
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ def numbers_of(
         parts.setdefault(at.name, []).append(x.detach())
         return x
 
-    with torch.no_grad(), edit(model, _looking(keep, over, where)):
+    with torch.no_grad(), edit(model, _through(keep, over, where)):
         measures = measured(metric, run(model, inputs), batch_of(inputs))
     return {name: torch.cat(each, 2) for name, each in parts.items()}, measures
 
@@ -71,10 +71,20 @@ def sweep(
         places += [(layer, *at) for at in differs.nonzero().tolist()]
     per_pass = max(1, batch // examples)
     parts = [places[i : i + per_pass] for i in range(0, len(places), per_pass)]
-    replace = _ReplaceWeights if over == "edges" else _ReplaceOutputs
+
+    def replaced(patches: Sequence[Place], x: Tensor, at: Where, rows: slice) -> Tensor:
+        """The numbers of these rows with the patches of this layer: each copy of the examples gets one patch."""
+        for copy, (layer, head, *cell) in enumerate(patches):
+            if names[layer] != at.name or (cell and not rows.start <= cell[0] < rows.stop):
+                continue
+            some = slice(copy * examples, (copy + 1) * examples)
+            here: tuple[Any, ...] = (slice(None), *(row - rows.start for row in cell[:1]), *cell[1:])
+            x[some, head][here] = source[at.name][:, head, rows][here].to(x.dtype)
+        return x
+
     with torch.no_grad():
         for part in track(parts, "patches", disable=not progress):
-            with edit(model, replace(where, source=source, names=names, patches=part, each=examples)):
+            with edit(model, _through(functools.partial(replaced, part), over, where)):
                 measures = measured(metric, run(model, copies(inputs, len(part))), len(part) * examples)
             for place, values in zip(part, measures.view(len(part), examples), strict=True):
                 found[place] = values.float().cpu()
@@ -100,7 +110,7 @@ def attributed(
         kept.append((at.name, rows, x))
         return x
 
-    with torch.enable_grad(), edit(model, _looking(keep, over, where)):
+    with torch.enable_grad(), edit(model, _through(keep, over, where)):
         measures = measured(metric, run(model, inputs), len(whole))
         check_gradient(measures)
         gradients = torch.autograd.grad((measures / whole).sum(), [x for *_, x in kept], allow_unused=True)
@@ -114,42 +124,11 @@ def attributed(
     return found
 
 
-def _looking(keep: Callable[[Tensor, Where, slice], Tensor], over: Over, where: Choice) -> Edit:
-    """The edit that gives a function the numbers of each layer, of some rows at a time."""
+def _through(f: Callable[[Tensor, Where, slice], Tensor], over: Over, where: Choice) -> Edit:
+    """The edit that replaces the numbers of each layer, of some rows at a time, by what a function makes of them."""
     if over == "edges":
-        return weights(where, keep)
-    return output(where, lambda out, at: keep(out, at, slice(0, out.shape[2])))
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class _Replace(Edit):
-    """Each copy of the examples gets one patch."""
-
-    source: Numbers
-    names: Sequence[str]
-    patches: Sequence[Place]
-    each: int  # the number of examples in a copy
-
-    def replaced(self, x: Tensor, at: Where, rows: slice) -> Tensor:
-        """The numbers of these rows with the patches of this layer."""
-        x = x.clone()
-        for copy, (layer, head, *cell) in enumerate(self.patches):
-            if self.names[layer] != at.name or (cell and not rows.start <= cell[0] < rows.stop):
-                continue
-            some = slice(copy * self.each, (copy + 1) * self.each)
-            here: tuple[Any, ...] = (slice(None), *(row - rows.start for row in cell[:1]), *cell[1:])
-            x[some, head][here] = self.source[at.name][:, head, rows][here].to(x.dtype)
-        return x
-
-
-class _ReplaceOutputs(_Replace):
-    def output(self, out: Tensor, at: Where) -> Tensor:
-        return self.replaced(out, at, slice(0, out.shape[2]))
-
-
-class _ReplaceWeights(_Replace):
-    def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        return self.replaced(weights, at, rows)
+        return weights(where, f)
+    return output(where, lambda out, at: f(out, at, slice(0, out.shape[2])))
 
 
 def strongest(

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.graphs.graph import Graph
+from headwise.kernels.speeds import processor
 
 BATCHES = (1, 16)
 SECONDS = 0.25  # per graph and batch size, for all runtimes together
@@ -91,13 +91,4 @@ def batches_of(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[
 
 def machine() -> str:
     """The processor, its number of cores and the operating system."""
-    return f"{_processor()}, {os.cpu_count()} cores, {platform.system()}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names and names[0] else platform.machine()
+    return f"{processor()}, {os.cpu_count()} cores, {platform.system()}"

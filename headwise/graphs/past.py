@@ -31,6 +31,7 @@ class Past(Cache):
         super().__init__()
         others: Sequence[Pair | None] = memory or [None] * len(past)
         self.layers = [PastLayer(own, other) for own, other in zip(past, others, strict=True)]
+        self._length = self.layers[0].length
 
     def child(self, name: str) -> Cache:
         """The cache of a layer: "layers.3" is the fourth layer."""
@@ -38,11 +39,6 @@ class Past(Cache):
 
     def bind(self, owner: nn.Module) -> None:
         """Does nothing: this cache is made for one call, so no other module can use it."""
-
-    @property
-    def length(self) -> int:
-        """The number of previous tokens."""
-        return self.layers[0].length
 
     @property
     def present(self) -> Iterator[Tensor]:
@@ -56,33 +52,25 @@ class PastLayer(Past):
 
     def __init__(self, held: Pair, read: Pair | None) -> None:
         Cache.__init__(self)
-        self.held, self.read = held, read
+        self.read = read
+        self._hold(held)
+
+    def _hold(self, held: Pair) -> None:
+        self.held = held
+        self._length = held[0].shape[2]
+        self._seen = (self._length, None)
 
     def child(self, name: str) -> Cache:
         return self
 
     @property
-    def length(self) -> int:
-        return self.held[0].shape[2]
+    def size(self) -> int:
+        return self._length
 
-    size = length
-
-    @property
-    def key_real(self) -> Tensor | None:
-        return None
-
-    def next_positions(self, count: int, real: Tensor | None = None, *, device: torch.device | str) -> Tensor:
-        return torch.arange(self.length, self.length + count, device=device)
-
-    def key_positions(self, *, device: torch.device | str) -> Tensor:
-        return torch.arange(self.length, device=device)
-
-    def append(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor, ...]:
+    def append_held(self, *tensors: Tensor, real: Tensor | None = None) -> Pair:
         keys, values = (torch.cat([old, new], 2) for old, new in zip(self.held, tensors, strict=True))
-        self.held = (keys, values)
+        self._hold((keys, values))
         return self.held
-
-    append_held = append
 
     def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:
         assert self.read is not None

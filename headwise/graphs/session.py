@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -14,17 +14,9 @@ from headwise.graphs.graph import Value
 class Session(Protocol):
     """A graph of an export, which a runtime has loaded. Tensors are on the CPU."""
 
-    @property
-    def name(self) -> str:
-        """The name of the graph."""
-
-    @property
-    def inputs(self) -> Sequence[Value]:
-        """The inputs of the graph."""
-
-    @property
-    def outputs(self) -> Sequence[Value]:
-        """The outputs of the graph."""
+    name: str  # of the graph, as its inputs and outputs
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
         """The graph as a function of its inputs by position, cast to their dtypes; returns the outputs `names`."""

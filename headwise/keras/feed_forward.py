@@ -14,17 +14,14 @@ from headwise.errors import DtypeError, ShapeError
 from headwise.keras.layer import Layer, Parts, Tensor
 from headwise.keras.saving import PACKAGE
 from headwise.nn import options
-from headwise.nn.feed_forward import checked_widths
+from headwise.nn.feed_forward import GATED, checked_widths
 
-_gelu = partial(ops.gelu, approximate=False)
-_gelu_tanh = partial(ops.gelu, approximate=True)
 _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": ops.relu,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
+    "gelu": partial(ops.gelu, approximate=False),
+    "gelu_tanh": partial(ops.gelu, approximate=True),
     "silu": ops.silu,
 }
-_GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": ops.silu, "geglu": _gelu, "geglu_tanh": _gelu_tanh}
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -47,14 +44,13 @@ class FeedForward(Layer, twin=nn.FeedForward):
         o = self._begin(*args, **kwargs)
         self.dim, self.hidden_dim = checked_widths(o.dim, o.hidden_dim, o.activation)
         self.activation = o.activation
-        is_gated = o.activation in _GATED
-        self.gate = self.dense(self.hidden_dim, name="gate", bias=o.bias) if is_gated else None
+        self.gate = self.dense(self.hidden_dim, name="gate", bias=o.bias) if o.activation in GATED else None
         self.up = self.dense(self.hidden_dim, name="up", bias=o.bias)
         self.down = self.dense(self.dim, name="down", bias=o.bias)
         self.dropout = keras.layers.Dropout(
             options.probability("dropout", o.dropout), seed=seed, name="dropout", dtype=self.dtype_policy
         )
-        self._act = (_GATED if is_gated else _PLAIN)[o.activation]
+        self._act = _PLAIN[GATED.get(o.activation, o.activation)]
 
     def _parts(self) -> Parts:
         return [(self.gate, self.dim), (self.up, self.dim), (self.down, self.hidden_dim)]

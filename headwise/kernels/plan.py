@@ -256,16 +256,16 @@ def _options(call: AttentionCall) -> str:
 
 
 def _flops(flops: float) -> str:
-    return _scaled(flops, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+    return _scaled(flops, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
 def _bytes(size: int) -> str:
-    return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB", "PB"))
+    return _scaled(size, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
-def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+def _scaled(value: float, units: tuple[str, ...]) -> str:
     for unit in units[:-1]:
-        if value < step:
+        if value < 1000:
             return f"{value:.3g} {unit}"
-        value /= step
+        value /= 1000
     return f"{value:.3g} {units[-1]}"

@@ -15,7 +15,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import torch
 from headwise.errors import ArgumentError
 from headwise.files import parsed, writing
 from headwise.native.library import instruction_set
+from headwise.scope import within
 
 VARIABLE = "HEADWISE_SPEEDS"  # names another file, or "off"
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # the errors of reading a file of any content
@@ -81,14 +82,9 @@ def here() -> Speeds:
     return _read(torch.get_num_threads()) if given is None else given
 
 
-@contextlib.contextmanager
-def using(speeds: Speeds) -> Iterator[None]:
+def using(speeds: Speeds) -> contextlib.AbstractContextManager[None]:
     """Inside this context these speeds are used instead of those in the file."""
-    token = _given.set(speeds)
-    try:
-        yield
-    finally:
-        _given.reset(token)
+    return within(_given, speeds)
 
 
 def key() -> str:

@@ -59,10 +59,14 @@ def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
     """The mask as it is now: later changes of its tensors, or of tensors that its function reads, have no effect."""
     if not _has_function(mask):
         return mask.owned()
-    keys = torch.arange(k_len, device="cpu")
-    sizes = (mask.batch or 1, mask.heads or 1, q_len, k_len)
-    rows = (torch.arange(some.start, some.stop, device="cpu") for some in row_blocks(sizes, 2**20))
-    return bits_of_rows((mask.cells(some, keys) for some in rows), k_len)
+    return answers(mask, q_len, k_len)
+
+
+def answers(mask: Mask, q_len: int, k_len: int) -> Mask:
+    """The answers of the mask for all pairs, one bit each; on the CPU."""
+    shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
+    q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
+    return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape, 2**20)), k_len)
 
 
 def _has_function(mask: Mask) -> bool:

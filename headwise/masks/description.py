@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks.bits import bits_of_rows, row_blocks
+from headwise.masks.cellwise import answers
 from headwise.masks.fields import Source, received
 from headwise.masks.mask import KINDS, Combined, Mask
 
@@ -32,7 +31,7 @@ def describe(mask: Mask, q_len: int, k_len: int, keep: Keep) -> dict[str, Any]:
 
     def tree(mask: Mask, depth: int) -> dict[str, Any]:
         if mask.kind is None or (isinstance(mask, Combined) and not depth):
-            mask = _answers(mask, q_len, k_len)
+            mask = answers(mask, q_len, k_len)
         return {"kind": mask.kind} | {name: data(name, getattr(mask, name), depth) for name in mask.declared}
 
     def data(name: str, value: Any, depth: int) -> Any:
@@ -51,13 +50,6 @@ def rebuild(tree: object, q_len: int, k_len: int, find: Find) -> Mask:
     Neither the tree nor the tensors are trusted: a MaskError says what is wrong.
     """
     return _mask(tree, find, MAX_DEPTH).aligned(q_len, k_len)
-
-
-def _answers(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """The answers of the mask for all pairs, one bit each."""
-    shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
-    q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
-    return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape)), k_len)
 
 
 def _mask(tree: object, find: Find, depth: int) -> Mask:

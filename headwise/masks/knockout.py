@@ -59,12 +59,6 @@ class Knockout(Mask, kind="knockout"):
     keys: Tensor = table("Bk", torch.bool)
     chosen: Tensor = table("BH", torch.bool)
 
-    @property
-    def batch(self) -> int | None:
-        """B, or None if all examples share the answer."""
-        size = max(map(len, (self.queries, self.keys, self.chosen)))
-        return size if size > 1 else None
-
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         blocked = look_up(self.chosen, b, h) & look_up(self.queries, b, q) & look_up(self.keys, b, k)
         return not blocked if isinstance(blocked, bool) else ~blocked

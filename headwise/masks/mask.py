@@ -99,7 +99,8 @@ class Mask(Relation):
         for name, declared in self.declared.items():
             if isinstance(declared, fields.Table) and dim in declared.dims:
                 size: int = getattr(self, name).shape[declared.dims.index(dim)]
-                return None if size == shared else size
+                if size != shared:
+                    return size
         return None
 
     @property

@@ -6,7 +6,6 @@ Every problem with a checkpoint is a `CheckpointError` of one line.
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from headwise.errors import CheckpointError
-from headwise.files import parsed
+from headwise.files import read_json
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor is in which file
@@ -152,17 +151,6 @@ def _load(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError) as cause:
         raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({cause}). Download it again") from cause
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises CheckpointError if there is no object."""
-    try:
-        content = parsed(json.loads, path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
-        raise CheckpointError(f"cannot read {path}: expected JSON ({cause})") from cause
-    if not isinstance(content, dict):
-        raise CheckpointError(f"cannot read {path}: expected a JSON object. Received: {type(content).__name__}")
-    return content
 
 
 def _download(hub_id: str, files: list[str]) -> Path:

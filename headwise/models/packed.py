@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise.functional import is_followed
 from headwise.native.library import instruction_set
 from headwise.native.linear import ACTIVATIONS, Dtype, Norm, Weights, norm_of, pack
-from headwise.nn.feed_forward import FeedForward
+from headwise.nn.feed_forward import GATED, FeedForward
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.positions import Rope
 from headwise.tracing import is_forward_mode, is_traced
@@ -23,7 +23,6 @@ from headwise.tracing import is_forward_mode, is_traced
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}  # the activation of the gate
 NAMES: dict[torch.dtype, Dtype] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 Made = TypeVar("Made")

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
 from headwise.models.packed import (
-    GATED,
     is_known,
     is_plain,
     layer_norm_of,
@@ -25,6 +24,7 @@ from headwise.native.decoder import Decoder
 from headwise.native.linear import Dtype, Encoder, Layer, Norm, Weights, norm_of, pack
 from headwise.nn import DecoderLayer, EncoderLayer
 from headwise.nn import Encoder as Stack
+from headwise.nn.feed_forward import GATED
 from headwise.nn.norm import LayerNorm, RMSNorm
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import CheckpointError
-from headwise.models.checkpoint import load_tensors, read_json
+from headwise.files import read_json
+from headwise.models.checkpoint import load_tensors
 
 # Name -> the vector [M] of states [S, M], without the first `skipped`.
 POOLING: dict[str, Callable[[Tensor, int], Tensor]] = {

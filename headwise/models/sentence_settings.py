@@ -19,8 +19,7 @@ from typing import Any
 from torch import nn
 
 from headwise.errors import CheckpointError, brief
-from headwise.files import parsed
-from headwise.models.checkpoint import read_json
+from headwise.files import parsed, read_json
 from headwise.models.sentence_head import LATER, POOLING, later_module
 
 _FLAGS = {  # the flags of versions before 6, in the order in which the vectors are concatenated

@@ -151,9 +151,7 @@ def backward(
     return dq, dk, dv, d_bias, d_slopes, d_sinks
 
 
-def look(
-    call: Scores, names: Collection[str], options: Mapping[str, Any], out: Tensor | None = None
-) -> dict[str, Tensor]:
+def look(call: Scores, names: Collection[str], options: Mapping[str, Any]) -> dict[str, Tensor]:
     """Name -> tensor of these statistics of a call's weights, before dropout.
 
     Args:
@@ -161,7 +159,6 @@ def look(
         names: keys of `ANSWERS`; top_weights and top_keys go together.
         options: `share` of the weight for needed; `top`, at most 64; `size` (h, w) of the pictures; `offsets`, a
             sequence; `keys`, int64 [B|1, H|1, n], -1 = none.
-        out: the output [B, H, Q, E], written in the same pass as statistics in `BESIDE`; None = do not compute it.
     """
     batch, heads, q_len, k_len = call.shape
     sizes = {"B": batch, "H": heads, "Q": q_len, "K": k_len, "T": options.get("top", 0)}
@@ -175,12 +172,8 @@ def look(
     shapes = {name: ([sizes[dim] for dim in ANSWERS[name][0]], ANSWERS[name][1]) for name in names}
     found = {name: torch.empty(shape, dtype=dtype, device="cpu") for name, (shape, dtype) in shapes.items()}
     beside = BESIDE if sizes["T"] <= 1 else BESIDE - {"top_weights", "top_keys"}
-    if out is not None or names <= beside:
-        _call("hw_attention_forward", call, out, {**given, **{name: found[name] for name in names & beside}})
-        names -= beside
-    if names:
-        answers = {**given, **{name: found[name] for name in names}}
-        _call("hw_attention_look", call, None, answers, share=options.get("share", 0.0))
+    function = "hw_attention_forward" if names <= beside else "hw_attention_look"
+    _call(function, call, None, {**given, **found}, share=options.get("share", 0.0))
     return found
 
 

@@ -15,9 +15,14 @@ from headwise.nn.dropout import Dropout
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"]
 
-_gelu_tanh = partial(gelu, approximate="tanh")
-_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "gelu": gelu, "gelu_tanh": _gelu_tanh, "silu": silu}
-_GATED: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": silu, "geglu": gelu, "geglu_tanh": _gelu_tanh}
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": partial(gelu, approximate="tanh"),
+    "silu": silu,
+}
+# The activation of each gate.
+GATED: dict[Activation, Activation] = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 GATED_MULTIPLE = 64  # a gated network's width is rounded up to a multiple of this, which suits every matrix unit
 
@@ -57,13 +62,12 @@ class FeedForward(nn.Module):
         super().__init__()
         self.dim, self.hidden_dim = checked_widths(dim, hidden_dim, activation)
         self.activation = activation
-        is_gated = activation in _GATED
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        self.gate = nn.Linear(dim, self.hidden_dim, **factory) if is_gated else None
+        self.gate = nn.Linear(dim, self.hidden_dim, **factory) if activation in GATED else None
         self.up = nn.Linear(dim, self.hidden_dim, **factory)
         self.down = nn.Linear(self.hidden_dim, dim, **factory)
         self.dropout = Dropout(dropout)
-        self._act = _GATED[activation] if is_gated else _PLAIN[activation]
+        self._act = _PLAIN[GATED.get(activation, activation)]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -86,8 +90,8 @@ class FeedForward(nn.Module):
 
 def checked_widths(dim: int, hidden_dim: int | None, activation: Activation) -> tuple[int, int]:
     """M and the hidden dimension, whose default is 4 M; if gated 8/3 M, rounded up to a multiple of 64."""
-    options.one_of("activation", activation, [*_PLAIN, *_GATED])
+    options.one_of("activation", activation, [*_PLAIN, *GATED])
     dim = options.whole("dim", dim)
     if hidden_dim is None:
-        hidden_dim = -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE if activation in _GATED else 4 * dim
+        hidden_dim = -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE if activation in GATED else 4 * dim
     return dim, options.whole("hidden_dim", hidden_dim)

@@ -24,6 +24,7 @@ from headwise.parallel.placements import is_dtensor, sharded
 from headwise.parallel.strategies import STRATEGIES, choose
 from headwise.parallel.strategies.part import Part
 from headwise.quantized import Int8
+from headwise.scope import within
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -243,7 +244,7 @@ def context_parallel(
     with (
         torch.compiler.set_stance("force_eager"),  # compiled code would attend only to this process's rows
         _cut(buffers, buffer_seq_dims, no_restore_buffers, here),
-        _within(_current, here),
+        within(_current, here),
     ):
         yield here
 
@@ -272,7 +273,7 @@ def _layout_for(
 @contextlib.contextmanager
 def alone(share: Share | None) -> Iterator[None]:
     """Inside, a call is computed by this process alone; `share` is its share of a longer call, for records."""
-    with _within(_current, None), _within(_share, share):
+    with within(_current, None), within(_share, share):
         yield
 
 
@@ -310,21 +311,12 @@ def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor],
                 x.data = before
 
 
-@contextlib.contextmanager
-def _within(variable: ContextVar[Any], value: object) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:
     """Inside, keys belong to the memory of `context_parallel(memory=)`, or with False to the own sequence.
 
     The modules use this themselves. A call of `headwise.attention` needs it if both have equally many rows.
     """
-    return _within(_reads_memory, yes)
+    return within(_reads_memory, yes)
 
 
 def memory_as_own() -> contextlib.AbstractContextManager[None]:
@@ -333,7 +325,7 @@ def memory_as_own() -> contextlib.AbstractContextManager[None]:
     if here is None:
         return contextlib.nullcontext()
     layout = here.layout_of("an encoder", memory=True)
-    return _within(_current, None if layout is None else Processes(here.mesh, layout, here.strategy))
+    return within(_current, None if layout is None else Processes(here.mesh, layout, here.strategy))
 
 
 def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1) -> Tensor:

@@ -42,6 +42,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.records import names as paths
 from headwise.records.names import name_of
 from headwise.records.seen import Layer
+from headwise.records.statistics.pooled import edges_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,17 +177,12 @@ def _row(name: str, record: AttentionRecord, example: int, size: int) -> Row:
     masked = np.zeros((1, *values.shape[1:]), dtype=bool)
     if record.mask is not None:
         (q_lo, q_hi), (k_lo, k_hi) = (
-            _windows(cells, count) for cells, count in zip(record.shape[2:], values.shape[1:], strict=True)
+            map(torch.from_numpy, edges_of(length, count))
+            for length, count in zip(record.shape[2:], values.shape[1:], strict=True)
         )
         codes = record.mask.rectangles(q_lo[:, None], q_hi[:, None], k_lo[None], k_hi[None])
         masked = (codes == Extent.NONE)[example if codes.shape[0] > 1 else 0].cpu().numpy()
     return Row(name, record.k.shape[1], values, masked)
-
-
-def _windows(cells: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The intervals that `AttentionRecord.pooled` pools."""
-    i = torch.arange(count)
-    return i * cells // count, -(-(i + 1) * cells // count)
 
 
 def _notes(rows: Sequence[Row], records: Sequence[AttentionRecord], size: int) -> list[str]:
@@ -230,8 +226,7 @@ def _draw_maps(axes: Axes, rows: Sequence[Row], norm: Normalize, cmap: Colormap)
 
 def _name_maps(axes: Axes, letters: Letters, rows: Sequence[Row], most: int, pitch: float) -> None:
     axes.set(xlim=(-0.5, most - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     step = next(n for n in (1, 2, 5, 10, 20, 50, 100) if n * pitch >= letters.width(str(most), LABEL) + 3 / 72)
     axes.xaxis.tick_top()
     axes.set_xticks(range(0, most, step), labels=[str(head) for head in range(0, most, step)])

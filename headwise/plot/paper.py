@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headwise.errors import ArgumentError, FileError
-from headwise.files import replacing
+from headwise.errors import ArgumentError
+from headwise.files import writing
 from headwise.plot.colour import FAINT, INK, MASKED, MASKED_LINES, PAPER
 
 if TYPE_CHECKING:
@@ -215,10 +215,6 @@ def write(figure: Figure, path: Path | None, letters: Letters, title: str) -> Fi
         "savefig.bbox": None,
     }
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
-    try:
-        with rc_context({**_STYLE, **style}), replacing(path) as part, part.open("wb") as file:
-            figure.savefig(file, format=kind, dpi=DPI, metadata={"Title": title, **dates}, facecolor="auto")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileError(f"cannot write {path}: {reason}. Choose another file") from error
+    with rc_context({**_STYLE, **style}), writing(path) as part, part.open("wb") as file:
+        figure.savefig(file, format=kind, dpi=DPI, metadata={"Title": title, **dates}, facecolor="auto")
     return figure

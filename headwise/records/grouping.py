@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
+from headwise.masks.bits import row_blocks
 from headwise.records.record import AttentionRecord, check_one
 from headwise.text import Groups
 
@@ -58,9 +59,7 @@ def grouped(
     reduce = "amax" if how == "max" else "sum"
     out = torch.zeros(batch, heads, row_sizes.shape[1], col_sizes.shape[1], dtype=dtype, device=device)
 
-    step = max(1, BLOCK_BYTES // max(1, batch * heads * k_len * dtype.itemsize))
-    for start in range(0, q_len, step):
-        part = slice(start, min(q_len, start + step))
+    for part in row_blocks(record.shape, BLOCK_BYTES // dtype.itemsize):
         tile = record.weights(rows=part)
         if cols is not None:
             index = col_group[:, None, None, :].expand_as(tile)

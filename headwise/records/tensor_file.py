@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import FileError, RecordError, brief
-from headwise.files import check_there, parsed, replacing
+from headwise.files import check_there, parsed, writing
 
 PIECE = 2**24  # bytes that are in memory at once during writing
 MAX_HEADER = 100_000_000  # limit of the format
@@ -89,19 +89,15 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
                 f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {name}={x.dtype}"
             )
     tensors = in_file_order(tensors)
-    try:
-        with replacing(path) as part, part.open("wb") as file:
-            blank = _header(tensors, metadata, dict.fromkeys(tensors, 0))
-            file.write(blank)
-            header = _header(tensors, metadata, {name: _write(file, x) for name, x in tensors.items()})
-            assert len(header) == len(blank)
-            file.seek(0)
-            file.write(header)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileError(f"cannot write {path}: {reason}; choose another file") from error
+    with writing(path) as part, part.open("wb") as file:
+        blank = _header(tensors, metadata, dict.fromkeys(tensors, 0))
+        file.write(blank)
+        header = _header(tensors, metadata, {name: _write(file, x) for name, x in tensors.items()})
+        assert len(header) == len(blank)
+        file.seek(0)
+        file.write(header)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _header(tensors: Tensors, metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:

@@ -74,7 +74,7 @@ def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -
     A text is searched as it is written, as whole words. If it does not occur, then without capitals, accents and
     spaces, which some tokenizers drop; then as the label of a token. `normal` gives a text as the tokenizer reads it.
     """
-    spans = [*_spans(text, tokens.text)] or [*_loose_spans(normal(text), tokens.text)]
+    spans = [*_spans(text, tokens.text)] or [*_spans(normal(text), tokens.text, _folded)]
     found = [[i for i, (a, b) in enumerate(tokens.offsets) if b > a and a < end and b > begin] for begin, end in spans]
     found = [each for place, each in enumerate(found) if each and each not in found[:place]]
     return found or [[i] for i, label in enumerate(tokens.labels) if label == text]
@@ -105,34 +105,23 @@ def _listed(places: Sequence[int]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _spans(each: str, text: str) -> Iterator[tuple[int, int]]:
-    """The places where a text occurs as whole words."""
-    start = 0
-    while each and (at := text.find(each, start)) >= 0:
-        start = at + max(1, len(each))
-        whole = (at == 0 or not _joins(text[at - 1], each[0])) and (
-            start >= len(text) or not _joins(each[-1], text[start])
-        )
-        if whole:
-            yield at, at + len(each)
-
-
-def _loose_spans(each: str, text: str) -> Iterator[tuple[int, int]]:
-    """The places where it occurs as whole words without capitals, accents and spaces."""
-    folded = [(letter, i) for i, letter in enumerate(text) for letter in _folded(letter)]
-    wanted, plain = "".join(map(_folded, each)), "".join(letter for letter, _ in folded)
+def _spans(each: str, text: str, folded: Callable[[str], str] = str) -> Iterator[tuple[int, int]]:
+    """The places where a text occurs as whole words, if every letter of both is `folded`."""
+    letters = [(letter, i) for i, original in enumerate(text) for letter in folded(original)]
+    wanted, plain = "".join(map(folded, each)), "".join(letter for letter, _ in letters)
     start = 0
     while wanted and (at := plain.find(wanted, start)) >= 0:
-        start = at + 1
-        begin, end = folded[at][1], folded[at + len(wanted) - 1][1] + 1
+        begin, end = letters[at][1], letters[at + len(wanted) - 1][1] + 1
         whole = (begin == 0 or not _joins(text[begin - 1], text[begin])) and (
             end >= len(text) or not _joins(text[end - 1], text[end])
         )
         if whole:
             yield begin, end
+        start = at + (len(wanted) if whole else 1)
 
 
 def _folded(letter: str) -> str:
+    """A letter without capitals and accents; a space becomes nothing."""
     return "".join(
         each for each in unicodedata.normalize("NFD", letter.casefold())
         if not each.isspace() and not unicodedata.combining(each)

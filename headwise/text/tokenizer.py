@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
-from headwise.files import parsed
+from headwise.files import read_json
 from headwise.text.labels import label
 from headwise.text.tokens import Tokens
 
@@ -141,23 +140,18 @@ def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
 
     The text is cleaned and split at spaces and punctuation, then the longest pieces are matched first.
     """
-    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import BertWordPieceTokenizer
     from tokenizers import Tokenizer as Backend
 
-    settings = _read_settings(folder / "tokenizer_config.json")
-    vocabulary = _read_vocabulary(folder / "vocab.txt")
-    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(
+    config = folder / "tokenizer_config.json"
+    settings = read_json(config) if config.is_file() else {}
+    made = BertWordPieceTokenizer(
+        _read_vocabulary(folder / "vocab.txt"),
         lowercase=settings.get("do_lower_case", True),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
         strip_accents=settings.get("strip_accents"),  # None = the same as lowercase
     )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    backend.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
-    names = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if name in vocabulary]
-    backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-    return backend
+    return Backend.from_str(made.to_str())
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
@@ -174,15 +168,3 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             "tokenizer.json; transformers writes it with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     return vocabulary
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        settings = parsed(json.loads, path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise CheckpointError(f"cannot read {path}: {cause}. Expected JSON") from cause
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"cannot read {path}: expected a JSON object. Received: {type(settings).__name__}")
-    return settings

@@ -14,7 +14,6 @@ from headwise.errors import WorksheetError
 from headwise.language import said
 from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step, in_lines
 from headwise.worksheet.formulas import Array, Formula
-from headwise.worksheet.names import check_name
 from headwise.worksheet.sheet import Worksheet
 
 LONGEST = 16  # rows and columns that a person can follow
@@ -114,7 +113,8 @@ class Builder:
         return self._add(Matrix(self._prefix + name, rows, cols, values, formula, kind, digits))
 
     def _add(self, matrix: Matrix) -> Matrix:
-        check_name(matrix.name, self.matrices)
+        # Spreadsheets ignore case in names. XlsxWriter warns of a name that is an address.
+        assert matrix.name.casefold() not in map(str.casefold, self.matrices), matrix.name
         self.matrices[matrix.name], self._values[matrix.name] = matrix, matrix.values
         return matrix
 

@@ -133,10 +133,13 @@ class Matrix:
         return f"{self.rows.letter} ╲ {self.cols.letter}".strip(" ╲")
 
     @property
-    def summarised(self) -> str:
-        """The column that the summary of a formula describes, if the columns differ."""
-        texts = () if self.formula is None else self.formula.texts
-        return self.cols.labels[texts.index(max(texts, key=len))] if len(texts) > 1 else ""
+    def origin(self) -> str:
+        """ "= MMULT(X, W_Q_1)"; "d2: = …" of one column, if the columns differ; "" without a formula."""
+        if self.formula is None:
+            return ""
+        texts = self.formula.texts
+        column = "" if self.formula.is_uniform else f"{self.cols.labels[texts.index(max(texts, key=len))]}: "
+        return f"{column}= {self.formula.summary}"
 
     def shown(self, i: int, j: int) -> str:
         """The number in row i and column j (from 0), formatted for people."""

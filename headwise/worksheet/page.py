@@ -76,7 +76,8 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
     # A wide matrix scrolls sideways by itself, also with the keyboard.
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(matrix.name)}">'
     yield f'<table class="{matrix.kind}">'
-    yield f"<caption><b>{escape(matrix.name)}</b> {escape(matrix.size)}{_origin(matrix)}</caption>"
+    origin = f"<code>{escape(matrix.origin)}</code>" if matrix.origin else ""
+    yield f"<caption><b>{escape(matrix.name)}</b> {escape(matrix.size)}{origin}</caption>"
     labels = "".join(f'<th scope="col">{escape(label)}</th>' if label else "<td></td>" for label in matrix.cols.labels)
     yield f"<thead><tr><td>{escape(matrix.corner)}</td>{labels}</tr></thead>\n<tbody>"
     for i, label in enumerate(matrix.rows.labels):
@@ -84,14 +85,6 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
         head = f'<th scope="row">{escape(label)}</th>' if label else "<td></td>"
         yield f"<tr>{head}{cells}</tr>"
     yield "</tbody></table></div>"
-
-
-def _origin(matrix: Matrix) -> str:
-    if matrix.formula is None:
-        return ""
-    if matrix.formula.is_uniform:
-        return f"<code>= {escape(matrix.formula.summary)}</code>"
-    return f"<code>{escape(matrix.summarised)}: = {escape(matrix.formula.summary)}</code>"
 
 
 def _cell(matrix: Matrix, i: int, j: int) -> str:

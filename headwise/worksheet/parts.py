@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.errors import WorksheetError
-from headwise.nn.feed_forward import FeedForward
+from headwise.nn.feed_forward import GATED, FeedForward
 from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import ONE, SCIENTIFIC, Axis, Kind, Matrix, numbered
 
@@ -20,7 +20,6 @@ ACTIVATIONS = {
     "gelu_tanh": (GELU_TANH, "½x (1 + tanh(√(2/π)(x + 0.044715 x³)))"),
     "silu": ("{x}/(1+EXP(-({x})))", "x / (1 + e⁻ˣ)"),
 }
-GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 
 def projection(

@@ -67,9 +67,8 @@ def _drawn(matrix: Matrix, room: int) -> RenderableType:
         value = (matrix.shown(0, 0), GIVEN if matrix.kind in CONSTANTS else "")
         return Text.assemble((matrix.name, "bold"), " = ", origin, value)
     lines: list[RenderableType] = [Text.assemble((matrix.name, "bold"), f" {matrix.size}")]
-    if formula is not None:
-        column = "" if formula.is_uniform else f"{matrix.summarised}: "
-        lines.append(Text(f"{column}= {formula.summary}", style="dim", overflow="fold"))
+    if matrix.origin:
+        lines.append(Text(matrix.origin, style="dim", overflow="fold"))
     return Group(*lines, *_tables(matrix, room))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import io
-import unicodedata
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise import tables
 from headwise.errors import WorksheetError
 from headwise.language import said
 from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix, Steps
@@ -203,28 +203,26 @@ def _widths(layout: Sheet) -> dict[int, float]:
     for place in layout.places:
         matrix = place.matrix
         texts = [_name(matrix)] if matrix.is_number else [*matrix.rows.labels, matrix.corner]
-        widen(place.col, max(LABEL_WIDTH, *(_wide(text) * 1.1 + 2 for text in texts)))
+        widen(place.col, max(LABEL_WIDTH, *(tables.width(text) * 1.1 + 2 for text in texts)))
         for j, label in enumerate(matrix.cols.labels):
-            longest = max(_wide(label), *(len(matrix.shown(i, j)) for i in range(len(matrix.rows))))
+            longest = max(tables.width(label), *(len(matrix.shown(i, j)) for i in range(len(matrix.rows))))
             widen(place.col + 1 + j, max(NUMBER_WIDTH, longest * 1.1 + 2))
     for place, after in pairwise(layout.places):
         if after.row == place.row:
             room = sum(widths.get(col, NUMBER_WIDTH) for col in range(place.col, after.col - 1))
-            widths[after.col - 1] = max(GAP, _wide(_name(place.matrix)) * 1.2 - room, widths.get(after.col - 1, 0.0))
+            missing = tables.width(_name(place.matrix)) * 1.2 - room
+            widths[after.col - 1] = max(GAP, missing, widths.get(after.col - 1, 0.0))
     return widths
 
 
 def _lines(text: str, room: float) -> int:
     """The number of lines of a text in a room of so many narrow letters."""
-    return -(-_wide(text) // max(1, int(room)))
+    return -(-tables.width(text) // max(1, int(room)))
 
 
 def origin(matrix: Matrix) -> str:
     """The origin of its numbers: "= MMULT(X,W_Q_1)", or a note that they may be changed."""
-    formula = matrix.formula
-    if formula is None:
-        return said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")
-    return f"= {formula.summary}" if formula.is_uniform else f"{matrix.summarised}: = {formula.summary}"
+    return matrix.origin or said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")
 
 
 def _name(matrix: Matrix) -> str:
@@ -233,8 +231,3 @@ def _name(matrix: Matrix) -> str:
     # With a single column there is no room for the size twice.
     size = matrix.size.partition(" = ")[0] if len(matrix.cols) == 1 else matrix.size
     return f"{matrix.name}  {size}"
-
-
-def _wide(text: str) -> int:
-    """The width of a text in narrow letters."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -11,12 +10,11 @@ from torch import Tensor
 
 import headwise
 from headwise import masks
-from headwise.analyses import Comparison, compare
+from headwise.analyses import compare
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import Seen, Site
 from headwise.text import as_tokens
 from tests.analyses.dense import attending, tiny_encoder, tiny_records
-from tests.largest import Largest
 
 close = torch.testing.assert_close
 LN2 = math.log(2)
@@ -111,30 +109,6 @@ def test_two_runs_are_compared_layer_by_layer() -> None:
         assert torch.equal(comparison.divergence, compare(one[i], other[i]).divergence)
     tokens = list("abcdefg")
     assert len(compare(one, other, tokens, tokens)[1].rows) == 7
-
-
-def test_cross_attention_is_aligned_by_position() -> None:
-    q, k = torch.randn(2, 4, 3, 4), torch.randn(2, 2, 5, 4)
-    one, other = (headwise.attention(x, k, k, record=True)[1] for x in (q, q + 1))
-    found = compare(one, other)
-    assert found.rows.shape == (3, 2)
-    assert found.keys.shape == (5, 2)
-    close(found.row_divergence, dense_jsd(one.weights(), other.weights()), rtol=1e-4, atol=1e-6)
-
-
-def test_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
-    one, other = tiny_records(2, 512)
-    with Largest() as largest:
-        compare(one, other)
-    assert largest.bytes <= 2**16  # q is 2^15 bytes; one head's matrix is 2^20
-
-
-def test_a_comparison_is_frozen() -> None:
-    one = tiny_records(1, 3)[0]
-    found = compare(one, one)
-    assert isinstance(found, Comparison)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.divergence = found.rows  # type: ignore[misc]
 
 
 def test_bad_arguments() -> None:

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import headwise
 from headwise import masks
 from headwise.analyses import norm_based, summed_norm_based, value_norms
 from headwise.errors import ArgumentError, DtypeError, RecordError, ShapeError
-from tests.analyses.dense import Layer, by_hand, tiny_encoder, tiny_records
-from tests.largest import Largest
+from tests.analyses.dense import Layer, by_hand, tiny_encoder
 
 close = torch.testing.assert_close
 
@@ -31,18 +29,6 @@ def test_two_tokens_by_hand() -> None:
     close(value_norms(seen)[0, 0], torch.tensor([5.0, 10.0], dtype=torch.float64))
     close(norm_based(seen)[0, 0], expected)
     close(summed_norm_based(seen)[0], expected)  # one head: nothing to sum
-
-
-def test_heads_may_cancel_in_the_sum() -> None:
-    # Two heads with equal weights and values, and output weights that are opposites.
-    q, k, v = (torch.randn(1, 1, 5, 3, dtype=torch.float64).expand(1, 2, 5, 3) for _ in range(3))
-    _, seen = headwise.attention(q, k, v, record=True)
-    seen.extras.v = v
-    weight = torch.randn(1, 3, 6, dtype=torch.float64)
-    opposite = torch.cat([weight, -weight])
-    close(summed_norm_based(seen, output_weight=opposite), torch.zeros(1, 5, 5, dtype=torch.float64))
-    close(summed_norm_based(seen, heads=1, output_weight=opposite), norm_based(seen, output_weight=opposite)[:, 0])
-    assert float(norm_based(seen, output_weight=opposite).min()) > 0
 
 
 @pytest.mark.parametrize("mask", [None, masks.causal(), masks.lengths([7, 3])], ids=["full", "causal", "padding"])
@@ -79,16 +65,6 @@ def test_an_output_weight_may_be_given_as_that_of_a_linear_layer() -> None:
     expected = (layer.values[0, 2, 5] @ linear.weight[:, 6:9].T).norm()
     close(value_norms(layer.record, output_weight=given)[0, 2, 5], expected.detach())
     assert not norm_based(layer.record, output_weight=given).requires_grad
-
-
-def test_one_row_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
-    seen = tiny_records(1, 512)[0]
-    weight = torch.randn(4, 4, 64)
-    with Largest() as largest:
-        value_norms(seen, output_weight=weight)
-        norm_based(seen, rows=3, output_weight=weight)
-        summed_norm_based(seen, rows=3, output_weight=weight)
-    assert largest.bytes <= 2**16  # q is 2^15 bytes; a head's matrix 2^20, and the vectors of all keys 2^19
 
 
 def test_bad_arguments() -> None:

@@ -6,34 +6,14 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 import headwise
 from headwise import masks
 from headwise.analyses import pattern_scores, repeated_block
 from headwise.errors import ArgumentError, RecordError
 from tests.analyses.dense import attending, tiny_encoder, tiny_records
-from tests.largest import Largest
 
 close = torch.testing.assert_close
-
-
-def looking_back(length: int, offset: int) -> Tensor:
-    """A head [N, N] that attends to the key `offset` before each query, and where there is none to the first."""
-    return torch.eye(length, dtype=torch.float64)[(torch.arange(length) - offset).clamp(min=0)]
-
-
-@pytest.mark.parametrize("lead", [0, 1], ids=["blocks only", "a token before them"])
-def test_a_head_that_does_one_thing_scores_one_there(lead: int) -> None:
-    length = 5
-    seen = attending(torch.stack([looking_back(2 * length + lead, d) for d in (1, length, length - 1, 3)]))
-    scores = pattern_scores([seen, seen], length)
-    # The head that looks 3 back falls on the first key from row 1.
-    by_head = torch.eye(4, dtype=torch.float64)[:3].expand(2, 3, 4).transpose(0, 1)
-    close(scores.induction, by_head[2])
-    close(scores.duplicate_token, by_head[1])
-    # Rows 1 of all the other heads fall on the first key too, which is the one before: 1 of the 9 (10) rows.
-    close(scores.previous_token[0], torch.tensor([1.0, *[1 / (9 + lead)] * 3], dtype=torch.float64))
 
 
 def test_a_head_by_hand_which_rows_count() -> None:
@@ -91,14 +71,6 @@ def test_repeated_block() -> None:
     state = torch.get_rng_state()
     repeated_block(9, 4)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
-    layers = tiny_records(2, 512)
-    with Largest() as largest:
-        scores = pattern_scores(layers, 256)
-    assert largest.bytes <= 2**16  # q is 2^15 bytes; one head's matrix is 2^20
-    assert scores.induction.shape == (2, 4)
 
 
 def test_bad_arguments() -> None:

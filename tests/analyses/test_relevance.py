@@ -15,7 +15,6 @@ from headwise.analyses.gradient_relevance import relevance_by_layer
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
 from tests.analyses.dense import Attention, Layer, by_hand, layers_of, tiny_encoder, tiny_records
-from tests.largest import Largest
 
 close = torch.testing.assert_close
 MASKS = {"full": None, "causal": masks.causal(), "padding": masks.lengths([7, 4]), "window": masks.window(2, 1)}
@@ -127,14 +126,6 @@ def test_nan_behind_the_mask_does_not_spread() -> None:
         v[:, :, 4:] = float("nan")
         layer.record.extras.v = v
     close(relevance(records(layers)), expected)
-
-
-def test_one_row_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
-    layers = tiny_records(2, 512, mask=masks.causal())
-    with Largest() as largest:
-        relevance(layers, rows=500)
-        cross_relevance(layers, layers, layers, rows=500)
-    assert largest.bytes <= 2**16  # q is 2^15 bytes; one head's matrix is 2^20
 
 
 @pytest.mark.parametrize("encoder_mask", [None, masks.lengths([6, 3])], ids=["full", "padding"])

@@ -17,7 +17,6 @@ from headwise.call import make_call
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import AttentionRecord, Seen, Site
 from tests.analyses.dense import attending, by_hand, tiny_encoder, tiny_records, weights_of
-from tests.largest import Largest
 from tests.mask_zoo import ZOO
 
 close = torch.testing.assert_close
@@ -107,14 +106,6 @@ def test_half_precision_is_computed_in_float32() -> None:
     found = rollout([seen, seen])
     assert found.dtype == torch.float32
     close(found.double(), dense_rollout([weights_of(q.double(), k.double())] * 2), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
-def test_one_row_makes_nothing_of_the_size_of_a_matrix(mask: masks.Mask | None, small_blocks: None) -> None:
-    records = tiny_records(3, 512, mask=mask)
-    with Largest() as largest:
-        rollout(records, rows=200)
-    assert largest.bytes <= 2**16  # the values alone are 2^15 bytes; one head's matrix is 2^20
 
 
 def test_one_row_of_a_causal_stack_asks_only_for_the_rows_above_it(monkeypatch: pytest.MonkeyPatch) -> None:

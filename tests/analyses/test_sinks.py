@@ -10,7 +10,6 @@ from headwise import masks
 from headwise.analyses import key_zero_rate
 from headwise.errors import ArgumentError, RecordError
 from tests.analyses.dense import attending, tiny_encoder, tiny_records
-from tests.largest import Largest
 
 close = torch.testing.assert_close
 
@@ -38,30 +37,12 @@ def test_equals_the_formula_for_each_example(mask: masks.Mask | None, block_byte
             close(key_zero_rate([layer.record for layer in layers], key=key, threshold=threshold), expected)
 
 
-def test_the_mean_over_examples_is_the_number_of_the_papers_code() -> None:
-    # compute_attention_sink of sail-sg/Attention-Sink: columns divided by N, N - 1, …, 1, and summed over all rows.
-    layers = tiny_encoder(n_layers=2, mask=masks.causal())
-    scores = torch.stack([layer.weights for layer in layers], dim=1)  # samples, layers, heads, tokens, tokens
-    importance = (scores / torch.arange(7, 0, -1)).sum(-2)
-    expected = (importance > 0.2).double().mean((0, 1, 2))
-    found = [float(key_zero_rate([layer.record for layer in layers], key, 0.2).mean()) for key in range(7)]
-    close(torch.tensor(found, dtype=torch.float64), expected)
-    assert 0 < float(expected[0]) <= 1
-
-
 def test_the_logit_of_a_sink_takes_from_every_token() -> None:
     q = torch.zeros(1, 1, 4, 2)
     _, without = headwise.attention(q, q, q, mask=masks.causal(), record=True)
     _, beside = headwise.attention(q, q, q, mask=masks.causal(), sinks=torch.tensor([2.0]), record=True)
     assert float(key_zero_rate(without)) == 1.0  # (1 + 1/2 + 1/3 + 1/4) / 4 = 0.52
     assert float(key_zero_rate(beside)) == 0.0
-
-
-def test_makes_nothing_of_the_size_of_a_matrix(small_blocks: None) -> None:
-    layers = tiny_records(2, 512, mask=masks.causal())
-    with Largest() as largest:
-        key_zero_rate(layers)
-    assert largest.bytes <= 2**16  # q is 2^15 bytes; one head's matrix is 2^20
 
 
 def test_bad_arguments() -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import analyses
+from headwise import analyses, masks
 from headwise.errors import DtypeError
 from headwise.records import AttentionRecord, Seen, grouped
 from tests.analyses.dense import tiny_records
+from tests.largest import Largest
 
 QUESTIONS: dict[str, Callable[[list[AttentionRecord]], Tensor]] = {
     "rollout": analyses.rollout,
@@ -37,6 +38,31 @@ def test_autocast_does_not_lower_the_precision(name: str) -> None:
         found = QUESTIONS[name](tiny_copy(records))
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
+
+
+WEIGHT = torch.ones(4, 4, 64)
+# The layers of a causal model, whole or one row of them.
+BOUNDED: dict[str, Callable[[list[AttentionRecord]], object]] = {
+    "rollout": lambda records: analyses.rollout(records, rows=200),
+    "relevance": lambda records: analyses.relevance(records, rows=500),
+    "cross_relevance": lambda records: analyses.cross_relevance(records, records, records, rows=500),
+    "head_importance": analyses.head_importance,
+    "value_norms": lambda records: analyses.value_norms(records[0], output_weight=WEIGHT),
+    "norm_based": lambda records: analyses.norm_based(records[0], rows=3, output_weight=WEIGHT),
+    "summed_norm_based": lambda records: analyses.summed_norm_based(records[0], rows=3, output_weight=WEIGHT),
+    "pattern_scores": lambda records: analyses.pattern_scores(records, 256),
+    "key_zero_rate": analyses.key_zero_rate,
+    "compare": lambda records: analyses.compare(records[0], records[1]),
+}
+
+
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_nothing_of_the_size_of_a_matrix_is_made(name: str, mask: masks.Mask | None, small_blocks: None) -> None:
+    records = tiny_records(2, 512, mask=mask)
+    with Largest() as largest:
+        BOUNDED[name](records)
+    assert largest.bytes <= 2**16  # q is 2^15 bytes; one head's matrix is 2^20, and the vectors of all keys 2^19
 
 
 @pytest.mark.parametrize("nothing", [[], slice(0, 0), slice(5, 9)], ids=str)

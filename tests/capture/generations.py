@@ -290,7 +290,6 @@ def problems(case: Case, seen: Seen, out: Tensor) -> str:
         return f"{len(seen)} records of {expected} layers: {[record.shape for record in seen]}"
     worst = ""
     for record in seen:
-        assert record.site is not None
         worst = worst or _difference(record, stacks, real & ~ended, count)
         if record.site.kind == "self" and not _is_encoder(record):
             received = record.weights().sum((1, 2))
@@ -300,12 +299,10 @@ def problems(case: Case, seen: Seen, out: Tensor) -> str:
 
 
 def _is_encoder(record: AttentionRecord) -> bool:
-    assert record.site is not None
     return "encoder" in record.site.name.split(".")
 
 
 def _difference(record: AttentionRecord, stacks: dict[str, Any], rows: Tensor, count: int) -> str:
-    assert record.site is not None
     name = record.site.name
     stack = "encoder" if _is_encoder(record) else record.site.kind
     expected = stacks[stack][record.site.layer]

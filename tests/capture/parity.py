@@ -79,7 +79,6 @@ def assert_all_seen(seen: Seen, names: Iterable[str]) -> None:
     assert [record.site.name for record in seen if record.site] == [site.name for site in sites]
     stacks: dict[str, int] = {}
     for record in seen:
-        assert record.site is not None
         stack = "".join(c for c in record.site.name if not c.isdigit())
         assert record.site.layer == stacks.setdefault(stack, 0)
         stacks[stack] += 1

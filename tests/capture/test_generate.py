@@ -101,7 +101,6 @@ def assert_decoder(model: Any, seen: Seen, tokens: Tensor, real: Tensor, pad: in
     positions = (real.cumsum(-1) - 1).clamp(min=0)
     ref = attentions(model, input_ids=read, attention_mask=real, position_ids=positions).attentions
     for i, (record, weights) in enumerate(zip(seen, ref, strict=True)):
-        assert record.site is not None
         assert (record.site.layer, record.site.kind) == (i, "self")
         rows = real.bool()
         # Rows of padding that are filled with a finite number attend to everything, later keys included.
@@ -283,17 +282,6 @@ def test_statistics_of_an_encoder_decoder(models: dict[str, Any], name: str) -> 
     assert str(Seen(alone.records).summary()) == str(Seen(whole.records).summary())
 
 
-@pytest.mark.parametrize("chunks", [(7, 1, 1, 1), (3, 2, 5), (1, 1, 1, 1)], ids=str)
-@pytest.mark.parametrize("name", ["gpt2", "mistral"])
-def test_statistics_of_a_loop_of_ones_own(models: dict[str, Any], name: str, chunks: tuple[int, ...]) -> None:
-    tokens, cache = torch.cat([IDS, IDS.flip(1)], 1)[:, : sum(chunks)], None
-    watches = headwise.watch(models[name]), headwise.watch(models[name], statistics="all", keep=False)
-    with torch.no_grad(), watches[0] as whole, watches[1] as alone:
-        for part in tokens.split(list(chunks), 1):
-            cache = models[name](input_ids=part, past_key_values=cache, use_cache=True).past_key_values
-    assert_same_statistics(whole, alone, torch.ones_like(tokens).bool())
-
-
 @pytest.mark.parametrize("options", BEAMS, ids=str)
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_statistics_of_beams(models: dict[str, Any], name: str, options: dict[str, Any]) -> None:
@@ -351,14 +339,6 @@ def test_statistics_with_drafts_that_are_rejected(models: dict[str, Any]) -> Non
 
 
 # What else `generate` may do.
-
-
-def test_beams_that_end_early_are_in_the_matrix() -> None:
-    """So that it is about beams that are not the running ones."""
-    _, out = generate(Case("llama", "beams", "default", False, "sdpa"))
-    ended = (out[:, 7:] == END).any(1)
-    assert bool(ended.any())
-    assert not bool(((out[:, 7:] == END).int().argmax(1)[ended] == out.shape[1] - 8).all())
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])

@@ -88,7 +88,6 @@ def test_the_lowest_number_of_the_dtype_rounds_the_scores_that_it_is_added_to(dt
     seen, _ = see(lambda q, k, v: (q @ k.T + bias).softmax(-1) @ v, q, k, v)
     record = the_record(seen)
     assert record.weights()[0, 0].tolist() == [[0.5, 0.5], [0.0, 1.0]]
-    assert record.call.bias is not None
     assert record.call.bias.shape[-1] == 1  # one number for each row
 
 
@@ -154,15 +153,6 @@ def test_dropout_is_told_and_left_out_of_the_weights() -> None:
     assert_weights(the_record(seen), kept[0], atol=1e-6)
 
 
-def test_a_cross_attention_with_fewer_keys() -> None:
-    q, k, v = inputs()
-    seen, (_, weights) = see(at, q, k[:, :, :3], v[:, :, :3])
-    record = the_record(seen)
-    assert_weights(record, weights)
-    assert record.site is not None
-    assert record.site.kind == "cross"
-
-
 def test_repeated_key_heads_are_kept_once() -> None:
     q, k, v = inputs()
     k, v = (x[:, :2].repeat_interleave(2, 1) for x in (k, v))
@@ -170,19 +160,10 @@ def test_repeated_key_heads_are_kept_once() -> None:
     record = the_record(seen)
     assert_weights(record, weights)
     assert record.k.shape == (B, 2, Q, D)
-    assert record.site is not None
     assert (record.site.heads, record.site.key_heads) == (4, 2)
 
 
 # dtypes and modes.
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    q, k, v = inputs(dtype)
-    seen, _ = see(at, q, k, v)
-    exact = (q.double() @ k.double().mT * 0.3).softmax(-1)
-    assert_weights(the_record(seen), exact.float(), atol=1e-6)
 
 
 def test_rows_that_finite_fills_forbid_as_a_whole_attend_to_all_keys_alike() -> None:
@@ -212,11 +193,6 @@ def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q.softmax(-1) @ (k.softmax(-2).mT @ v)
 
 
-def by_exp(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    e = torch.exp(q @ k.mT)
-    return (e / e.sum(-1, keepdim=True)) @ v
-
-
 def test_a_product_without_queries_and_keys_is_named() -> None:
     model = LinearAttention(linear)
     with headwise.watch(model) as seen:
@@ -228,21 +204,6 @@ def test_a_product_without_queries_and_keys_is_named() -> None:
     assert site.where.startswith("tests/capture/test_handwritten.py:")
     with pytest.raises(RecordError, match="no attention was seen"):
         seen["LinearAttention"]
-
-
-def test_a_softmax_by_hand_is_seen() -> None:
-    seen, _ = see(by_exp)
-    q, k, _ = inputs()
-    assert_weights(the_record(seen), (q @ k.mT).softmax(-1))
-
-
-def test_batch_and_heads_are_those_of_the_queries() -> None:
-    def body(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        w = (q @ k.mT).softmax(-1)
-        return w.transpose(0, 1) @ v.transpose(0, 1), w
-
-    seen, (_, weights) = see(body)
-    assert_weights(the_record(seen), weights)
 
 
 def test_a_model_without_attention_says_what_was_looked_for() -> None:
@@ -258,18 +219,6 @@ def test_a_model_without_attention_says_what_was_looked_for() -> None:
     assert "no attention was seen" in repr(seen)
     with pytest.raises(RecordError, match="no attention was seen"):
         seen[0]
-
-
-def test_products_that_are_no_attention_are_not_seen() -> None:
-    def body(x: Tensor) -> Tensor:
-        gate = (x @ x.mT).sum(-1, keepdim=True).sigmoid()
-        return (x * gate) @ torch.randn(D, D).softmax(-1)
-
-    model = Mixer(body)
-    with headwise.watch(model) as seen:
-        model(inputs()[0])
-    assert [site.status for site in seen.coverage()] == ["not attention"]
-    assert len(seen) == 0
 
 
 def test_two_computations_in_one_module_have_names_of_their_own() -> None:
@@ -432,7 +381,7 @@ def test_what_is_recognised_is_true_without_a_look_at_the_weights(
 SIMPLE = ["scale", "bias", "causal", "head bias", "padding", "cast", "folded", "row temperature", "less its maximum"]
 
 
-@pytest.mark.parametrize("steps", list(itertools.permutations(SIMPLE, 2)), ids=", ".join)
+@pytest.mark.parametrize("steps", list(itertools.combinations(SIMPLE, 2)), ids=", ".join)
 def test_plain_programs_are_seen(steps: tuple[str, ...]) -> None:
     """Refusing everything would be true too."""
     seen, true = _run((0, list(steps), "nothing", (B, H, Q, Q), Random(2)))  # which draws factors above 0

@@ -190,38 +190,6 @@ def test_work_that_was_started_elsewhere_is_left_alone(model: nn.Module, wanted:
     assert not seen.coverage().missed
 
 
-def stream(model: nn.Module, head: int) -> Iterator[Tensor]:
-    with ablated(model, head):
-        for _ in range(3):
-            yield model(X)
-
-
-def test_generators_over_one_model_have_edits_of_their_own(model: nn.Module, wanted: Any) -> None:
-    one, two = stream(model, 0), stream(model, 1)
-    assert torch.equal(next(one), wanted["head 0"])
-    assert torch.equal(next(two), wanted["head 1"])
-    assert torch.equal(model(X), wanted["plain"])
-    assert torch.equal(next(one), wanted["head 0"])
-    one.close()
-    assert all(torch.equal(out, wanted["head 1"]) for out in two)
-    assert torch.equal(model(X), wanted["plain"])
-
-
-def test_tasks_over_one_model_have_edits_of_their_own(model: nn.Module, wanted: Any) -> None:
-    async def task(head: int, times: int) -> list[bool]:
-        found = []
-        with ablated(model, head):
-            for _ in range(times):
-                found.append(torch.equal(model(X), wanted[f"head {head}"]))
-                await asyncio.sleep(0)
-        return [*found, torch.equal(model(X), wanted["plain"])]
-
-    async def both() -> list[list[bool]]:
-        return await asyncio.gather(task(0, 1), task(1, 4))
-
-    assert asyncio.run(both()) == [[True] * 2, [True] * 5]
-
-
 def test_two_watches_of_which_the_first_ends_first(model: nn.Module) -> None:
     other = layer()
     first, second = headwise.watch(model), headwise.watch(other)
@@ -293,31 +261,6 @@ def test_continuous_batching_cannot_be_edited(model: nn.Module) -> None:
         headwise.edit(gpt2, edits.ablate("*", heads=0)),
     ):
         gpt2.generate_batch([[1, 2]])
-
-
-class Written(nn.Module):
-    """An attention in plain operations."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.softmax(x @ x.mT / 4, -1) @ x
-
-
-@pytest.mark.parametrize("make", [layer, Written])
-def test_records_are_gone_when_nobody_has_them(make: Callable[[], nn.Module]) -> None:
-    model = make()
-
-    def watched() -> weakref.ref[Any]:
-        with torch.no_grad(), headwise.watch(model) as seen:
-            model(X)
-        return weakref.ref(seen.records[0])
-
-    watched()
-    gc.collect()
-    gc.disable()
-    try:
-        assert watched()() is None
-    finally:
-        gc.enable()
 
 
 def nothing_is_left() -> None:

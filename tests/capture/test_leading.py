@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -68,7 +67,7 @@ def test_the_order_of_examples_and_heads(batch: int, heads: int, body: Callable[
 
 
 @pytest.mark.parametrize("body", [examples_first, fused])
-@pytest.mark.parametrize(("batch", "said"), [*itertools.product((1, 2, 3), (1, 2, 3, 8))])
+@pytest.mark.parametrize(("batch", "said"), [(1, 1), (1, 3), (2, 2), (2, 8), (3, 3), (3, 2)])
 def test_modules_that_say_another_number_of_heads(
     batch: int, said: int, body: Callable[..., tuple[Tensor, Tensor]]
 ) -> None:

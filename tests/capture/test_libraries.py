@@ -8,14 +8,10 @@ import pytest
 import torch
 
 from tests.capture.families.compare import compare
-from tests.capture.libraries.__main__ import of_keras
 from tests.capture.libraries.library import LIBRARIES, cases
 
 # Faults of the counter, not of the watch.
 OPEN = {
-    ("keras_hub", "Gemma2"): "Keras sets rows of padding to 0 after the softmax, which the counter does not follow",
-    ("lucidrains", "AdaptiveTokenSampling"): "its refusal has the name of the module in which the weights meet values",
-    ("lucidrains", "ViT, patch merger"): "its queries are parameters: the counter calls its softmax a gate",
     ("timm", "convit_tiny"): "the counter loses weights that are divided in place",
     ("timm", "gemma4_vit_167m"): "the counter runs other kernels, whose rounding adds up to 1e-4 over its layers",
 }
@@ -33,7 +29,6 @@ def test_a_library(library: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = compare(*make())
-        result = of_keras(result) if library.startswith("keras") else result
         found = [f"{name}: {each}" for each in result.findings if each.verdict in ("wrong", "silent")]
         if (library, name) not in OPEN:
             faults += found

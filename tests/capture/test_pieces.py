@@ -95,17 +95,6 @@ def test_longformer(padding: bool) -> None:
     assert of_global.shape == (B, H, 1, T)
 
 
-def test_longformer_without_global_tokens_is_a_window() -> None:
-    config = transformers.LongformerConfig(
-        vocab_size=50, hidden_size=M, num_hidden_layers=2, num_attention_heads=H, intermediate_size=8,
-        attention_window=[4, 8], max_position_embeddings=40, pad_token_id=1,
-    )  # fmt: skip
-    seen, _ = run(transformers.LongformerModel(config, add_pooling_layer=False), input_ids=ids())
-    assert [str(record.mask) for record in seen] == ["window(2, 2, offset=0)", "window(4, 4, offset=0)"]
-    assert [record.bias for record in seen] == [None, None]
-    assert seen.layers == ["encoder.layer.0.attention.self", "encoder.layer.1.attention.self"]
-
-
 def test_longt5() -> None:
     config = longt5()
     model = transformers.LongT5EncoderModel(config)
@@ -300,13 +289,6 @@ def test_float64_as_the_default() -> None:
         assert seen[0].shape == (B, H, T, T)
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def test_statistics_alone() -> None:
-    seen, q, k = see(Chunked(slice(0, 5), slice(5, T)), statistics=["entropy"], keep=False)
-    (record,) = seen
-    w = (q @ k.mT).softmax(-1)
-    torch.testing.assert_close(record.entropy(), -(w * w.log()).sum(-1), rtol=0, atol=1e-5)
 
 
 def test_a_piece_whose_weights_are_changed_spoils_the_others() -> None:

@@ -56,9 +56,7 @@ def test_patches_get_their_names(name: str) -> None:
 
 def test_a_query_that_pools_the_patches_stands_beside_them() -> None:
     seen = look(vision("SiglipVisionModel", **WIDE), pixel_values=torch.randn(1, 3, 32, 32))
-    assert seen.source_tokens is not None
     assert seen.source_tokens[0].patches == Patches(4, 4, ())
-    assert seen.tokens is not None
     assert seen.tokens[0].labels == ("0",)
 
 
@@ -76,7 +74,6 @@ def test_positional_arguments_of_any_model_are_read() -> None:
     model = Cut().eval()
     with torch.no_grad(), headwise.watch(model) as seen:
         model(torch.randn(1, 3, 8, 6))
-    assert seen.tokens is not None
     assert seen.tokens[0].patches == Patches(2, 3, ())
 
 
@@ -112,7 +109,6 @@ def test_names_that_were_given_stay() -> None:
     names = [f"t{i}" for i in range(17)]
     with torch.no_grad(), headwise.watch(vit, tokens=names) as seen:
         vit(pixel_values=torch.randn(1, 3, 32, 32))
-    assert seen.tokens is not None
     assert seen.tokens[0].labels == tuple(names)
     assert not vit._forward_pre_hooks
 
@@ -137,11 +133,9 @@ def whisper() -> torch.nn.Module:
 def test_frames_of_a_sound_are_named_by_their_time() -> None:
     model, sound = whisper(), torch.randn(1, 4, 40)
     seen = look(model, input_features=sound, decoder_input_ids=torch.tensor([[1, 5, 6]]))
-    assert seen.source_tokens is not None
     assert seen.source_tokens[0].labels[:3] == ("0.00 s", "0.02 s", "0.04 s")  # two columns of 10 ms
     assert seen.source_tokens[0].seconds == 0.02
     alone = look(model.get_encoder(), input_features=sound)  # type: ignore[operator]
-    assert alone.tokens is not None
     assert alone.tokens[0].labels[-1] == "0.38 s"
 
 
@@ -149,7 +143,6 @@ def test_the_encoder_that_generate_calls_is_read_too() -> None:
     model = whisper()
     with torch.no_grad(), headwise.watch(model) as seen:
         model.generate(input_features=torch.randn(1, 4, 40), max_new_tokens=3)  # type: ignore[operator]
-    assert seen.source_tokens is not None
     assert seen.source_tokens[0].seconds == 0.02
 
 
@@ -158,7 +151,6 @@ def test_samples_become_frames_by_the_strides() -> None:
         vocab_size=20, conv_dim=[4] * 7, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, **WIDE
     )
     seen = look(transformers.Wav2Vec2Model(config), input_values=torch.randn(1, 4000))
-    assert seen.tokens is not None
     assert seen.tokens[0].seconds == 0.02  # 320 samples of 16,000 a second
 
 

@@ -130,7 +130,6 @@ def test_chosen_beams_that_all_ended_before_the_last_step() -> None:
     assert call.shape == (2, 1, 3, 3)
     assert call.q.squeeze().tolist() == [[1.0, 2.0, 5.0], [1.0, 2.0, 6.0]]
     assert call.k.squeeze().tolist() == [[3.0, 4.0, 7.0], [3.0, 4.0, 8.0]]
-    assert call.bias is not None
     assert call.bias.shape == (1, 1, 3, 3)
     assert call.bias[0, 0, 2].tolist() == pytest.approx([0.1, 0.1, 0.1])
     allowed = AttentionRecord(call).weights()[0, 0] > 0
@@ -220,7 +219,7 @@ def assert_beams(call: AttentionCall, beams: list[Beam]) -> None:
         assert torch.equal(bias[b, :rows, :cols][seen], beam.bias[seen])
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(40))
 def test_any_masks_and_biases_in_a_beam_search(seed: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)

@@ -254,23 +254,6 @@ def test_max_bytes_counts_the_statistics(offload: Any) -> None:
     assert len(watched(make(), run, **options, only=-1, max_bytes=size // 3)) == 1
 
 
-def test_every_and_several_passes() -> None:
-    with torch.no_grad(), headwise.watch(model := Own(), statistics=["entropy"], keep=False, every=2) as seen:
-        for seed in range(4):
-            model(x(seed))
-    assert [record.site.call for record in seen if record.site] == [0, 2]
-    assert_same(seen.call(2)[0].entropy(), watched(model, lambda model: model(x(2)))[0].entropy())
-
-
-def test_what_is_refused_stays_refused() -> None:
-    class Talking(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return (x @ x.mT).roll(1, -1).softmax(-1) @ x
-
-    seen = watched(nn.Sequential(Own(), Talking()), x_of, statistics="all", keep=False)
-    assert [(site.name, site.status) for site in seen.coverage()] == [("0.attention", "seen"), ("1", "refused")]
-
-
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"keep": False}, r"keep=False keeps nothing but the statistics .* Received: statistics=\(\). Name some"),
     ({"keep": False, "statistics": []}, "Name some"),

@@ -9,7 +9,6 @@ import sys
 import types
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,17 +122,6 @@ def test_a_head_that_looks_at_the_first_token_alone_is_dormant() -> None:
     assert metrics["attention/dead_heads"] == 2
 
 
-def test_a_head_that_finds_the_previous_token_is_not_dead() -> None:
-    bias = torch.full((HEADS, 6, 6), 0.0)
-    bias[:, torch.arange(1, 6), torch.arange(5)] = 50.0
-    model = Model(bias=bias, causal=False)
-    with monitor(model) as watching:
-        metrics = train(watching, model, batch(1, 6))
-    assert max(heads(metrics, "entropy_normalised")) < 0.2
-    assert watching.dead == {}
-    assert metrics["attention/dead_heads"] == 0
-
-
 def test_where_a_head_counts_as_dead_is_a_choice(model: Model) -> None:
     with monitor(model, uniform=0.1) as watching:
         assert train(watching, model)["attention/dead_heads"] == 4
@@ -153,18 +141,6 @@ def test_numbers_equal_dense_ones(dropout: float) -> None:
             assert heads(metrics, name, f"layers.{i}") == pytest.approx(expected, abs=1e-6)
     assert [name for name in metrics if "layers" not in name] == ["attention/gradient_norm", "attention/dead_heads"]
     assert len(metrics) == 2 + 2 * (1 + 3 * HEADS)
-
-
-def test_keys_forbidden_by_minus_infinity_are_no_choice() -> None:
-    bias = torch.tensor([0.3, -math.inf, -0.2, -math.inf]).expand(HEADS, 4, 4)
-    model = Model(bias=bias, causal=False)
-    nn.init.zeros_(model.layers[0].qkv.weight)
-    with monitor(model) as watching:
-        metrics = train(watching, model, batch(1, 4))
-    p = torch.tensor([0.3, -0.2]).softmax(0)
-    entropy = -float((p * p.log()).sum())
-    assert heads(metrics, "entropy") == pytest.approx([entropy] * 2)
-    assert heads(metrics, "entropy_normalised") == pytest.approx([entropy / math.log(2)] * 2)
 
 
 def test_queries_that_attend_to_nothing_do_not_count() -> None:
@@ -213,10 +189,6 @@ def test_the_gradient_norm_is_torchs(kind: str) -> None:
     assert gradient_norm(model) == pytest.approx(expected, rel=1e-5)
 
 
-def test_no_gradient_has_no_norm() -> None:
-    assert gradient_norm(nn.Linear(2, 2)) is None
-
-
 # --- Which steps, and which passes ------------------------------------------------------------------------------------
 
 
@@ -229,14 +201,6 @@ def test_logs_every_nth_step_and_leaves_the_others_alone(model: Model) -> None:
             assert bool(train(watching, model)) is (step % 3 == 0)
     assert attached == [True, False, False, True, False, False, True]
     assert logged == [0, 3, 6]
-
-
-def test_training_that_is_resumed_keeps_its_numbers(model: Model) -> None:
-    logged: list[int] = []
-    with monitor(model, lambda metrics, step: logged.append(step), every=4, first_step=6) as watching:
-        for _ in range(8):
-            train(watching, model)
-    assert logged == [8, 12]
 
 
 def test_what_a_model_learns_is_the_same(model: Model) -> None:
@@ -306,33 +270,6 @@ def test_parts_that_are_called_by_themselves_are_seen() -> None:
         metrics = watching.step()
     assert "attention/body.layers.1/entropy/head_1" in metrics
     assert watching.coverage().notes == ()
-
-
-def test_a_bare_attention_module_has_its_name() -> None:
-    model = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True)
-    with monitor(model, every=1) as watching:
-        for _ in range(2):
-            x = batch()
-            model(x, x, x)[0].sum().backward()
-            assert "attention/MultiheadAttention/entropy/head_1" in watching.step()
-
-
-def test_only_some_layers(model: Model) -> None:
-    with monitor(model, only="layers.1", prefix="heads") as watching:
-        metrics = train(watching, model)
-    assert {name.split("/")[1] for name in metrics if name.count("/") > 1} == {"layers.1"}
-    assert all(name.startswith("heads/") for name in metrics)
-
-
-def test_autocast(model: Model) -> None:
-    x = batch()
-    with monitor(model, every=1) as watching:
-        full = train(watching, model, x)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(x)
-        model.zero_grad()
-        loss.backward()
-        assert watching.step() == pytest.approx(full, rel=0.05)
 
 
 def test_compiled_models_run_eagerly_in_the_steps_that_are_logged(model: Model) -> None:
@@ -488,20 +425,6 @@ def test_a_summary_writer_gets_scalars_and_histograms(model: Model) -> None:
     assert writer.scalars == expected
     assert writer.histograms["attention/layers.1/first_visible", 2] == heads(metrics[2], "first_visible", "layers.1")
     assert len(writer.histograms) == 2 * 2 * 3
-
-
-def test_tensorboard_itself(model: Model, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason='needs the extra: pip install "headwise[tensorboard]"')
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(tmp_path)) as writer, monitor(model, writer) as watching:
-        metrics = train(watching, model)
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert set(events.Tags()["scalars"]) == set(metrics)
-    assert "attention/layers.0/entropy" in events.Tags()["histograms"]
-    (event,) = events.Scalars("attention/layers.0/entropy/head_1")
-    assert (event.step, event.value) == (0, pytest.approx(metrics["attention/layers.0/entropy/head_1"]))
 
 
 class LightningLogger:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,3 +68,9 @@ def reviews_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = {"model": "scratch", "dim": 16, "heads": 2, "vocab_size": 100, "epochs": 1, "monitor_every": 0}
     tasks.Classify.fit(rows, text="sentence", out=folder, **small)
     return folder
+
+
+def facts(page: Path) -> dict[str, Any]:
+    """What a page is told of what it shows."""
+    found = re.search(r'<script type="application/json" id="facts">(.*?)</script>', page.read_text(encoding="utf-8"))
+    return json.loads(found[1])

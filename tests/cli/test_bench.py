@@ -38,6 +38,9 @@ def test_a_table_of_the_kernels_and_the_choice(run: Run) -> None:
     assert "forward; 2 rounds; a matrix product: " in result.out
     assert "decode refuses: it is for one query a head (the call has Q = 32)" in result.out
 
+    assert "1 × 32, 4 heads" in (told := run("bench", *TINY, "--queries", "1")).out
+    assert "decode" in told.out
+
 
 @pytest.mark.parametrize("mask", ["none", "causal", "prefix:5", "documents:7", "big_bird"])
 def test_json_has_all_times(run: Run, mask: str) -> None:
@@ -50,11 +53,6 @@ def test_json_has_all_times(run: Run, mask: str) -> None:
     assert found["chosen"] in found["seconds"]
     assert all(len(each) == 2 for each in found["seconds"].values())
     assert found["reasons"]["flex"] == "refuses: FlexAttention gives no gradients on the CPU"
-
-
-def test_one_query_on_many_keys(run: Run) -> None:
-    assert "1 × 32, 4 heads" in (told := run("bench", *TINY, "--queries", "1")).out
-    assert "decode" in told.out
 
 
 def test_speeds_are_measured_shown_and_forgotten(run: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

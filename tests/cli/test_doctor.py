@@ -56,7 +56,7 @@ def test_it_says_that_it_imports_before_it_does(run: Run, folder: Path) -> None:
     ]
 
 
-def test_json(run: Run) -> None:
+def test_json_and_sarif(run: Run) -> None:
     printed = run("doctor", "odd.py:WrongScale", "--json", "-")
     assert printed.code == BUG
     written = json.loads(printed.out)
@@ -70,6 +70,14 @@ def test_json(run: Run) -> None:
     assert beside.err.splitlines()[-1] == "headwise: wrote found.json"
     again = json.loads(Path("found.json").read_text(encoding="utf-8"))
     assert again["diagnoses"][0]["findings"][0]["name"] == "wrong-scale"
+
+    result = run("doctor", "odd.py:WrongScale", "--sarif", "found.sarif")
+    assert result.code == BUG
+    log = json.loads(Path("found.sarif").read_text(encoding="utf-8"))
+    first = log["runs"][0]["results"][0]
+    assert (first["ruleId"], first["level"]) == ("wrong-scale", "error")
+    place = first["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("odd.py", 20)
 
 
 def test_what_the_code_prints_is_not_in_the_way(run: Run, folder: Path) -> None:
@@ -91,16 +99,6 @@ def test_what_c_libraries_and_child_processes_print(capfd: pytest.CaptureFixture
     assert (printed.out, set(printed.err.splitlines())) == ("the report\n", {"raw", "python"})
 
 
-def test_sarif(run: Run) -> None:
-    result = run("doctor", "odd.py:WrongScale", "--sarif", "found.sarif")
-    assert result.code == BUG
-    log = json.loads(Path("found.sarif").read_text(encoding="utf-8"))
-    first = log["runs"][0]["results"][0]
-    assert (first["ruleId"], first["level"]) == ("wrong-scale", "error")
-    place = first["locations"][0]["physicalLocation"]
-    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("odd.py", 20)
-
-
 def test_isolated(run: Run) -> None:
     result = run("doctor", "odd.py:Leaves", "--isolate", "--timeout", "50", "--memory", "4")
     assert result.code == BUG
@@ -108,12 +106,10 @@ def test_isolated(run: Run) -> None:
     assert "forward did not return: it ended the process with exit code 3" in " ".join(result.out.split())
 
 
-@pytest.mark.parametrize("name", ["Strings", "Loops"])
-def test_what_is_no_attention_at_all(run: Run, name: str) -> None:
-    """A forward that returns a string, and one that does not end."""
-    result = run("doctor", f"odd.py:{name}", "--timeout", "3")
+def test_a_forward_that_returns_a_string(run: Run) -> None:
+    result = run("doctor", "odd.py:Strings")
     assert result.code == BUG
-    assert {"Strings": "bug  output-shape", "Loops": "bug  hangs"}[name] in result.out
+    assert "bug  output-shape" in result.out
 
 
 def test_what_is_stated_is_used(run: Run) -> None:
@@ -122,8 +118,7 @@ def test_what_is_stated_is_used(run: Run) -> None:
     assert "causal-leak" in {x["name"] for x in json.loads(result.out)["diagnoses"][0]["findings"]}
 
 
-def test_the_layers_of_a_model(run: Run, tiny_bert: Path) -> None:
-    """Three layers of one kind: examined once."""
+def test_the_layers_of_a_model(run: Run, tiny_bert: Path, folder: Path) -> None:
     result = run(
         "doctor", "--model", tiny_bert, "--input", "the cat sat on the mat", "--input", "run cat", "--json", "-"
     )
@@ -132,8 +127,6 @@ def test_the_layers_of_a_model(run: Run, tiny_bert: Path) -> None:
     assert diagnosis["subject"] == "BertSelfAttention (encoder.layer.{0-2}.attention.self)"
     assert diagnosis["understood"]
 
-
-def test_the_layers_of_a_model_with_two_sequences(run: Run, folder: Path) -> None:
     torch.manual_seed(0)
     make_t5().save_pretrained(folder / "t5")
     byte_level().save_pretrained(folder / "t5")
@@ -143,8 +136,6 @@ def test_the_layers_of_a_model_with_two_sequences(run: Run, folder: Path) -> Non
     assert any("encoder.block" in subject for subject in subjects)
     assert any("EncDecAttention" in subject for subject in subjects)
 
-
-def test_a_model_without_attention(run: Run, folder: Path) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "vocab_size": 268}
     transformers.FNetModel(transformers.FNetConfig(**sizes)).save_pretrained(folder / "fnet")
     byte_level().save_pretrained(folder / "fnet")
@@ -175,18 +166,9 @@ def test_a_model_without_attention(run: Run, folder: Path) -> None:
         (["--model", "./nowhere"], "no folder nowhere"),
         (["--model", "nowhere.keras"], "--model: expected a file that model.save wrote. Received: no such file"),
         (["--model", "nowhere.keras", "--input", "a"], "--input: expected a model of Hugging Face, which reads texts"),
-        (
-            ["--model", "odd.py:Healthy"],
-            "odd.py:Healthy must return a torch model together with its inputs: (model, x)",
-        ),
-        (
-            ["--model", "words.py:words"],
-            "words.py:words must return a model, or a model and its inputs. Received: a",
-        ),
-        (
-            ["odd.py:Healthy", "--json", "missing/a.json"],
-            "--json missing/a.json: the folder missing does not exist. Create it first",
-        ),
+        (["--model", "odd.py:Healthy"], "odd.py:Healthy must return a torch model together with its inputs"),
+        (["--model", "words.py:words"], "words.py:words must return a model, or a model and its inputs. Received: a"),
+        (["odd.py:Healthy", "--json", "missing/a.json"], "--json missing/a.json: the folder missing does not exist"),
         (["odd.py:Healthy", "--json", "-", "--sarif", "-"], "--json and --sarif must be different files"),
     ],
 )

@@ -60,14 +60,12 @@ def told(text: str) -> list[str]:
     return [line.rpartition(" (")[0] for line in text.splitlines() if line.endswith(" s)")]
 
 
-def test_nothing_changed(run: Run, repository: Repository) -> None:
+def test_a_changed_class_with_a_bug_fails(run: Run, repository: Repository) -> None:
     assert run("doctor", "--changed").out == "nothing to examine: no attention class was changed\n"
     repository.write("mine.py", f"{HEALTHY}\n\ndef unused():\n    pass\n")
     result = run("doctor", "--changed", "--json", "found.json")
     assert (result.code, json.loads(Path("found.json").read_text(encoding="utf-8"))["diagnoses"]) == (0, [])
 
-
-def test_a_changed_class_with_a_bug_fails(run: Run, repository: Repository) -> None:
     repository.break_()
     repository.write("new.py", HEALTHY)  # neither staged nor known to git
     result = run("doctor", "--changed")

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from pyarrow import parquet
 
 from headwise.models import Bert
 from headwise.models.checkpoint import default_model
-from headwise.tasks.bulk.parts import Work
 
 from .conftest import Run, refused
 
@@ -44,30 +42,6 @@ def test_what_is_cut_and_what_is_assumed_is_said(run: Run, tmp_path: Path) -> No
     assert np.load(tmp_path / "out.npy").shape == (2, 384)
 
 
-def test_what_is_stopped_says_how_to_go_on_and_goes_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "in.csv").write_text("text\n" + "a good film\n" * 5, encoding="utf-8")
-    command = ("embed", "--file", "in.csv", "--out", "out.npy", "--chunk", "2")
-    do = Work.do
-
-    def stopping(work: Work, number: int, *given: Any) -> None:
-        if number == 1:
-            raise KeyboardInterrupt
-        do(work, number, *given)
-
-    monkeypatch.setattr(Work, "do", stopping)
-    stopped = run(*command)
-    assert (stopped.code, stopped.out) == (130, "")
-    assert stopped.err == "headwise: interrupted; the same command resumes out.npy, --restart starts again\n"
-    monkeypatch.setattr(Work, "do", do)
-    refused(run(*command, "--prompt", "query: "), "computed with prompt=''. Resume with that, or add --restart")
-    done = run(*command)
-    assert done.err == "note: 2 of the rows were finished before\n"
-    assert done.out.startswith("Wrote out.npy (5 rows of 384 numbers): ")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.npy"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -77,11 +51,7 @@ def test_what_is_stopped_says_how_to_go_on_and_goes_on(
         ("--file in.csv --out none/out.npy", "the folder none does not exist"),
         ("--file in.csv --out out.npy --workers 2", "--workers: only Ray uses it. Add --engine ray"),
         ("--file in.csv --out out.npy --prompt a --prompt-name b", "expected --prompt or --prompt-name"),
-        (
-            "--file in.csv --out out.npy --prompt-name b",
-            "--prompt-name: expected a prompt of the checkpoint (none). Received: 'b'. Pass its text instead, such as "
-            '--prompt "query: "',
-        ),
+        ("--file in.csv --out out.npy --prompt-name b", "--prompt-name: expected a prompt of the checkpoint (none)"),
         ("--file - --out out.npy", "--file -: expected a file, because it is read twice. Received: standard input"),
         ("--file in.csv --out out.npy --model ''", "expected the folder of a checkpoint, or a hub id. Received: ''"),
         ("--file in.csv --out out.npy --column b", "in.csv: there is no column 'b'. The columns are: 'text'"),
@@ -99,9 +69,3 @@ def test_a_file_in_the_place_of_the_parts_says_what_to_do(run: Run, tmp_path: Pa
     (tmp_path / ".out.npy.parts").touch()
     said = "expected a folder, for the parts of out.npy. Received: a file. Move or delete it, or choose another name"
     refused(run("embed", "--file", "in.txt", "--out", "out.npy"), said)
-
-
-def test_it_speaks_chinese(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("一部电影\n", encoding="utf-8")
-    said = run("--lang", "zh", "embed", "--file", "in.txt", "--out", "out.npy").out
-    assert re.fullmatch(r"已写入 out\.npy（1 行，每行 384 个数）：每秒 [\d,]+ 行，[\d,]+ 个词元。\n", said)

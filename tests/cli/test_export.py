@@ -29,18 +29,9 @@ def test_it_prints_a_table_and_writes_a_card(run: Run, reviews_run: Path, tmp_pa
     ("arguments", "said"),
     [
         (("nowhere", "--to", "onnx"), "nowhere"),
-        (
-            ("RUN", "--to", "savedmodel", "--precision", "int8"),
-            "precision: expected one of fp32 for savedmodel. Received: precision='int8'. int8 is available for onnx",
-        ),
-        (
-            ("RUN", "--to", "torch", "--attention", "plain"),
-            "attention: this is an option of onnx, not of torch. Received: to='torch', attention='plain'",
-        ),
-        (
-            ("RUN", "--to", "onnx", "--aoti"),
-            "aoti: this is an option of torch, not of onnx. Received: to='onnx', aoti=True",
-        ),
+        (("RUN", "--to", "savedmodel", "--precision", "int8"), "expected one of fp32 for savedmodel"),
+        (("RUN", "--to", "torch", "--attention", "plain"), "attention: this is an option of onnx"),
+        (("RUN", "--to", "onnx", "--aoti"), "aoti: this is an option of torch, not of onnx"),
         (("RUN", "--to", "onnx", "--precision", "bf16"), "expected one of fp32, fp16, int8 for onnx"),
         (("RUN", "--to", "torch", "--precision", "int8"), "int8 is available for onnx"),
         (("RUN", "--to", "onnx", "--examples", "none.csv"), "--examples none.csv: no such file or directory"),

@@ -59,42 +59,6 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
     }
 
 
-# What every task has, and what it has besides; how a flag is written follows from the name (tests/cli/test_train.py).
-OF_EVERY_TASK = (
-    "accelerator average batch_size batch_tokens clip compile config data debug devices dim dropout epochs heads lang "
-    "lr monitor_every nodes out patience precision print_config resume schedule seed strategy time_limit validation "
-    "validation_share warmup weight_decay"
-)
-_TEXT_TO_TEXT = (
-    "beams copies encoder_lr ffn_dim label_smoothing layers length_penalty max_source_length max_target_length model "
-    "no_repeat positions sample shared_vocabulary source target temperature top_k top_p vocab_size"
-)
-OF_A_TASK = {
-    "classify": "label latents layers lowercase max_length model new_characters pooling text text_pair vocab_size "
-    "word_dropout",
-    "answer": "answer answer_start context layers lowercase max_length model new_characters overlap question "
-    "question_length vocab_size",
-    "translate": _TEXT_TO_TEXT,
-    "summarize": _TEXT_TO_TEXT,
-    "reply": f"{_TEXT_TO_TEXT} dialogue",
-    "forecast": "centre context horizon interpolate layers loss model patch_length quantiles season series sort "
-    "standardise stride target time",
-    "match": "channels fusion_layers gallery image image_layers image_size lowercase max_length model patch_size "
-    "rerank shared_dim text text_layers vocab_size",
-    "language": "block context_parallel layers lowercase mask_share model objective sample temperature text top_k "
-    "top_p vocab_size write",
-}
-
-
-@pytest.mark.parametrize("word", BUILT_IN)
-def test_the_options_of_every_task_are_pinned(word: str) -> None:
-    train = command.commands["train"]
-    assert isinstance(train, click.Group)
-    task = train.get_command(click.Context(train), word)
-    assert task is not None
-    assert {each.name for each in task.params} == {*OF_EVERY_TASK.split(), *OF_A_TASK[word].split()}
-
-
 def test_version(run: Run) -> None:
     used = instruction_set() or f"off: {missing()}"
     assert run("--version").out == f"headwise {headwise.__version__} (native kernels: {used})\n"
@@ -107,8 +71,10 @@ def test_help_names_every_verb(run: Run, arguments: tuple[str, ...]) -> None:
     assert "view" in result.out
 
 
-def test_an_unknown_verb_is_one_line(run: Run) -> None:
+def test_what_is_unknown_or_missing_is_one_line(run: Run) -> None:
     refused(run("veiw"), "headwise: No such command 'veiw'.")
+
+    assert "Choose from: onnx, torch, savedmodel. See 'headwise export --help'.\n" in run("export", "bad").err
 
 
 def test_debug_adds_a_traceback(run: Run) -> None:
@@ -137,10 +103,6 @@ def test_an_error_of_another_module_says_where(run: Run, tmp_path: Path, monkeyp
     said = run("view", "the cat").err
     assert said.startswith("headwise: [Errno 111] Connection refused (raised in ")
     assert f"{tmp_path / 'shadow.py'}, line 3; --debug shows" in said
-
-
-def test_a_command_line_that_lacks_an_option_is_refused_in_sentences(run: Run) -> None:
-    assert "Choose from: onnx, torch, savedmodel. See 'headwise export --help'.\n" in run("export", "bad").err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -202,15 +164,9 @@ def test_answers_without_importing_anything_heavy() -> None:
     "arguments",
     [
         *("view nope.hw", "stats nope.hw", "plot nope.hw", "profile --file nope.txt", "watch --file nope.txt"),
-        *("doctor nope.py:A", "doctor --nope", "compare nope.py:A torch", "gradcheck nope.py:A"),
-        *(
-            "evaluate nope a.csv",
-            "predict nope text",
-            "embed --file nope.csv --out a.npy",
-            "serve nope",
-            "train classify --nope",
-            "bench --nope",
-        ),
+        *("doctor nope.py:A", "doctor --nope", "compare nope.py:A torch", "gradcheck nope.py:A", "bench --nope"),
+        *("evaluate nope a.csv", "predict nope text", "embed --file nope.csv --out a.npy", "train classify --nope"),
+        "serve nope",
     ],
 )
 def test_a_mistake_is_told_without_importing_anything_heavy(arguments: str, tmp_path: Path) -> None:
@@ -248,12 +204,8 @@ def test_a_verb_in_no_group_is_listed_too(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 def test_completion_knows_verbs_and_options() -> None:
-    def complete(words: str) -> str:
-        environment = {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        program = [sys.executable, "-c", "from headwise.cli import main; main()"]
-        return subprocess.run(
-            program, env={**os.environ, **environment}, capture_output=True, text=True, check=True
-        ).stdout
-
-    assert complete("headwise v") == "plain,view\n"
-    assert complete("headwise view --la") == "plain,--layers\nplain,--lang\n"
+    program = [sys.executable, "-c", "from headwise.cli import main; main()"]
+    for words, known in (("headwise v", "plain,view\n"), ("headwise view --la", "plain,--layers\nplain,--lang\n")):
+        asked = {"_HEADWISE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(program, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+        assert done.stdout == known

@@ -31,8 +31,6 @@ def test_a_text_is_answered_in_a_table(run: Run, reviews_run: Path) -> None:
         *(f"{expected[name]:.4f}" for name in list(expected)[1:]),
     ]
 
-
-def test_standard_input_has_an_input_a_line(run: Run, reviews_run: Path) -> None:
     piped = run("predict", reviews_run, "-", stdin=b"a good film\n\nno film\n")
     assert piped.out == run("predict", reviews_run, "a good film", "no film").out
 

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import headwise
-from headwise import masks
-from headwise.records import CallSite, Coverage, Seen, Site
+from headwise.records import CallSite, Coverage, Seen
+from tests.viewer.conftest import placed, record
 
 from .conftest import Run, Terminal, contents, refused
 
@@ -30,13 +28,10 @@ COVERAGE = Coverage(
 @pytest.fixture
 def seen() -> Seen:
     """Four layers of two heads; the last is a cross-attention."""
-    records = []
-    for layer in range(4):
-        q, k = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
-        record = headwise.attention(q, k, k, mask=masks.causal(), record=True)[1]
-        record.site = Site(f"encoder.{layer}.attn", layer, "cross" if layer == 3 else "self", True, 2, 2)
-        records.append(record)
-    found = Seen(records, COVERAGE)
+    kinds = ["self"] * 3 + ["cross"]
+    found = Seen(
+        [placed(record(length=6), f"encoder.{i}.attn", i, kind=kind) for i, kind in enumerate(kinds)], COVERAGE
+    )
     found.tokens = {"target": [list("abcdef")], "source": [list("uvwxyz")]}
     return found
 
@@ -120,13 +115,10 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a folder": (".", "Received: a folder"),
     "a text": ("words.txt", "words.txt is not a file of records"),
     "a file cut short": ("short.hw", "short.hw is cut short"),
-    "layers that are no numbers": ("run.hw --layers x", "--layers", "'x'"),
     "a layer that there is not": ("run.hw --layers 0,4", "--layers", "0 to 3", "Received: layer 4"),
-    "a table in no folder": ("run.hw --csv nowhere/a.csv", "--csv nowhere/a.csv", "the folder nowhere does not exist"),
     "a table that is a folder": ("run.hw --json .", "--json .", "Received: a folder"),
     "a table over the records": ("run.hw --csv run.hw", "--csv run.hw: this is the file of the records"),
     "two tables in one": ("run.hw --csv a --json ./a", "--json a: this is the file of --csv"),
-    "no file": ("", "Missing argument 'RECORDS'"),
     "changed bytes": ("changed.hw --verify", "changed.hw is damaged", "records.0.q"),
 }
 

@@ -1,14 +1,18 @@
-"""How the table of heads is drawn."""
+"""The table of heads of one text: whose heads it has, and how it is drawn."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 
+import torch
 from rich.console import Console
 
-from headwise.cli.heads import print_table
+from headwise.call import make_call
+from headwise.cli.heads import print_table, summarise
+from headwise.records import AttentionRecord, Seen, Site
 from headwise.records.summary import HeadSummary
+from headwise.text import Tokens
 
 LABELS = ["[CLS]", "the", "cat", "[bold]", "Donaudampfschifffahrtselektrizitätenhauptbetriebswerk" * 2]
 HEAD = HeadSummary(
@@ -53,3 +57,17 @@ def test_a_narrow_terminal_keeps_every_number() -> None:
     drawn = draw(SUMMARIES, width=60, force_terminal=True, color_system=None)
     assert max(map(len, drawn.splitlines())) <= 60
     assert drawn.count("0.93") == len(SUMMARIES)
+
+
+def test_layers_keep_their_numbers_and_tokens_their_names() -> None:
+    queries = torch.zeros(1, 2, 4, 4)
+    queries[0, 0, 2, 1] = queries[0, 1, 0, 3] = 9  # in head 0 token 2 looks at token 1, in head 1 token 0 at token 3
+    keys = torch.eye(4).expand(1, 2, 4, 4)
+    call = make_call(queries, keys, keys, scale=1.0)
+    tokens = Tokens(ids=(0,) * 4, labels=tuple("abcd"), offsets=((0, 0),) * 4, special=(False,) * 4, text="")
+    seen = Seen([AttentionRecord(call, site=Site(str(i), i, "self", False, 2, 2)) for i in range(6)])
+    seen.tokens = [tokens]
+    first, second = summarise(seen, [5])
+    assert [(each.index, each.head) for each in (first, second)] == [(5, 0), (5, 1)]
+    assert (first.looks_label, first.looked_at_label) == ("c", "b")
+    assert (second.looks_label, second.looked_at_label) == ("a", "d")

@@ -40,7 +40,6 @@ def test_the_tasks_are_listed_if_none_is_named(run: Run) -> None:
 @pytest.mark.parametrize("word", BUILT_IN)
 def test_every_option_of_a_task_is_one_of_the_command(word: str) -> None:
     command = train.get_command(None, word)  # type: ignore[arg-type]
-    assert command is not None
     flags = {name: each.opts[0] for each in command.params if (name := each.name)}
     options = [field.name for field in fields(options_of(word))]
     assert set(flags) == {*options, "data", "out", "resume", "config", "print_config", "lang", "debug"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 import headwise
 
-from .conftest import Run, refused
+from .conftest import Run, facts, refused
 
 transformers = pytest.importorskip("transformers")
 
@@ -58,10 +57,6 @@ def bart() -> Any:
     return transformers.BartForConditionalGeneration(transformers.BartConfig(**APART, forced_eos_token_id=None))
 
 
-def marian() -> Any:
-    return transformers.MarianMTModel(transformers.MarianConfig(**APART, forced_eos_token_id=None))
-
-
 def vit(**options: Any) -> Any:
     return transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=8, **SMALL, **options))
 
@@ -102,19 +97,11 @@ def saved(folder: Path, make: Callable[[], Any], *, images: bool = False) -> Pat
     return path
 
 
-def facts(page: Path) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="facts">(.*?)</script>', page.read_text(encoding="utf-8"))
-    assert found is not None
-    told: dict[str, Any] = json.loads(found[1])
-    return told
-
-
 SHOWN: dict[str, tuple[Callable[[], Any], list[tuple[str, int]]]] = {  # the stacks, with their layers
     "a causal model": (gpt2, [("self", 2)]),
     "a masked encoder": (roberta, [("self", 2)]),
     "T5": (t5, [("encoder", 2), ("decoder", 1), ("cross", 1)]),
     "BART": (bart, [("encoder", 2), ("decoder", 1), ("cross", 1)]),
-    "Marian": (marian, [("encoder", 2), ("decoder", 1), ("cross", 1)]),
 }
 
 
@@ -130,14 +117,6 @@ def test_a_model_of_texts_is_shown(kind: str, run: Run, tmp_path: Path) -> None:
     labels = told["axes"][one["stacks"][0]["rows"]]["labels"]
     assert [label for label in labels if label in WORDS and label[0] != "["] == SENTENCE.split()
     assert "strongest pair" in result.out
-
-
-def test_several_texts_and_some_layers(run: Run, tmp_path: Path) -> None:
-    result = run("view", SENTENCE, "the cat", "--model", saved(tmp_path, gpt2), "--layers", "1")
-    assert result.code == 0, result.err
-    told = facts(tmp_path / "attention.html")
-    assert [one["name"] for one in told["inputs"]] == [SENTENCE, "the cat"]
-    assert [[layer["number"] for layer in one["stacks"][0]["layers"]] for one in told["inputs"]] == [[1], [1]]
 
 
 def image(folder: Path) -> Path:
@@ -177,13 +156,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_a_model_does_not_read_is_refused(case: str, run: Run, tmp_path: Path) -> None:
     make, images, arguments, message = REFUSED[case]
-    image(tmp_path)
+    refused(run("view", "--image", image(tmp_path)), "--image: expected a --model that reads images")
     refused(run("view", *arguments, "--model", saved(tmp_path, make, images=images)), message)
     assert not (tmp_path / "attention.html").exists()
-
-
-def test_an_image_needs_a_model(run: Run, tmp_path: Path) -> None:
-    refused(run("view", "--image", image(tmp_path)), "--image: expected a --model that reads images")
 
 
 @pytest.mark.parametrize("command", ["view", "watch"])

@@ -209,7 +209,6 @@ def compare(family: str, kind: str, padding: Padding = "none", gradients: bool =
             case = case_of(family, how, padding, gradients)
         except ValueError:  # it has no fused attention
             continue
-        assert case is not None
         run = case.gradients if gradients else case.run
         before = run()
         try:

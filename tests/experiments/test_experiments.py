@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -14,6 +13,7 @@ import headwise
 from headwise import edits
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.experiments import ablation, knockout, patching
+from tests.edits.test_generate import llama
 
 
 class Carrier(nn.Module):
@@ -58,7 +58,6 @@ def test_patching_finds_the_heads_that_carry_the_number() -> None:
     found = patching(model, CLEAN, OTHER, last)
     assert found.layers == ("first", "second")
     torch.testing.assert_close(found.effects, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
-    assert found.attributed is not None
     torch.testing.assert_close(found.attributed, found.effects)  # the model is linear in its values
     assert found.correlation == pytest.approx(1.0)
     assert (found.clean, found.corrupted) == (2.0, 0.0)
@@ -71,20 +70,8 @@ def test_patching_over_positions(batch: int) -> None:
     expected = torch.zeros(2, 2, 3)
     expected[0, 1, 1] = expected[1, 0, 2] = 1.0
     torch.testing.assert_close(found.effects, expected)
-    assert found.attributed is not None
     torch.testing.assert_close(found.attributed, expected)
     assert sorted(found.strongest(2), key=str) == [(1.0, "first", 1, 1), (1.0, "second", 0, 2)]
-
-
-def llama() -> Any:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-    )
-    model = transformers.LlamaForCausalLM._from_config(config).eval()
-    for p in model.parameters():
-        p.data *= 3
-    return model
 
 
 def difference(out: Any) -> Tensor:
@@ -92,7 +79,7 @@ def difference(out: Any) -> Tensor:
 
 
 def test_patching_is_the_edit_of_each_head() -> None:
-    model = llama()
+    model = llama("sdpa")
     clean, other = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 6, 7, 8]])
     found = patching(model, {"input_ids": clean}, {"input_ids": other}, difference, where="layers.1", batch=3)
     with torch.no_grad(), headwise.watch(model, values=True) as seen:

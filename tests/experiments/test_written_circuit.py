@@ -60,7 +60,6 @@ def test_copying() -> None:
     torch.testing.assert_close(found.copying, torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64))
     values = found.ov[1, 0]
     assert values[values.abs() > 0.5].tolist() == [1.0] * V
-    assert found.matching is not None
     assert found.matching.abs().max() == 0
     assert str(found).splitlines()[1] == "  1.000  layers.1, head 0"
 
@@ -115,7 +114,6 @@ def test_patching_names_the_edge(batch: int) -> None:
     rest = found.effects.clone()
     rest[1, 0, 5, 2] = 0.0
     assert float(rest.abs().max()) < 1e-5
-    assert found.attributed is not None
     assert found.correlation == pytest.approx(1.0)
     assert float(found.attributed[1, 0, 5, 2]) == pytest.approx(1.0, abs=1e-5)
     assert str(found).splitlines()[1] == "  1.000  layers.1, head 0, query 5 to key 2"

@@ -192,11 +192,7 @@ def test_a_model_without_attention_has_no_weights_to_return() -> None:
         (nn.Linear(2, 2), {}, "Pass examples="),
         (nn.Linear(2, 2), {"mask": masks.causal()}, "mask: expected a module of headwise.nn"),
         (nn.Linear(2, 2), {"examples": [(torch.randn(2, 2),)]}, "two or more calls"),
-        (
-            nn.Linear(2, 2),
-            {"examples": [(torch.randn(2, 3),), (torch.randn(3, 3),)]},
-            "Linear cannot be called with the tensors of call 1: RuntimeError: mat1 and mat2",
-        ),
+        (nn.Linear(2, 2), {"examples": [(torch.randn(2, 3),), (torch.randn(3, 3),)]}, "Linear cannot be called"),
         (nn.Linear(2, 2), {"examples": [(torch.randn(3, 2),), (torch.randn(2, 3, 2),)]}, "numbers of axes"),
         (nn.Linear(2, 2).half(), {}, r"expected float32 weights\. Received: torch.float16"),
     ],

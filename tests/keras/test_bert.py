@@ -114,17 +114,6 @@ def test_dynamic_batch_and_length() -> None:
         close(model(tensor(given)), bert(tensor(given)))
 
 
-def test_dropout_is_of_training_and_of_the_seed() -> None:
-    first, same = (Bert(CONFIG, seed=2) for _ in range(2))
-    for bert in (first, same):
-        bert.build()
-        for weight, value in zip(bert.trainable_variables, first.trainable_variables, strict=True):
-            weight.assign(value)
-    dropped = array(first(tensor(IDS), training=True))
-    close(same(tensor(IDS), training=True), dropped)
-    assert np.abs(dropped - array(first(tensor(IDS)))).max() > 0.01
-
-
 @pytest.mark.every_backend
 def test_bad_input() -> None:
     bert, without = Bert(CONFIG), Bert(replace(CONFIG, pooler=False))

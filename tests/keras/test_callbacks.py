@@ -81,7 +81,6 @@ def test_gradient_norms_of_steps(tmp_path: Path) -> None:
     assert scalars(tmp_path)["mine/gradient_norm"] == expected
 
 
-@pytest.mark.every_backend
 def test_gradient_norms_are_those_of_the_loss(tmp_path: Path) -> None:
     """Of a layer all that is in it; regularisation counts; an embedding's rows that come twice are added up first."""
     ids = keras.Input((4,), dtype="int32")

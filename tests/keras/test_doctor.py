@@ -1,16 +1,15 @@
-"""The doctor on Keras layers: healthy ones come out clean, typical mistakes are found, on every backend."""
+"""The doctor on a Keras layer of this package, and the torch module that a layer becomes, on every backend."""
 
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import torch
-from keras import layers, ops
+from keras import layers
 from torch import nn
 
 import headwise
@@ -23,36 +22,10 @@ from headwise.masks import Mask
 from headwise.testing import assert_healthy
 from tests.held import check_held
 from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.layers.operations import MultiHeadSelfAttention
 
 OUTSIDE = pytest.mark.skipif(BACKEND == "torch", reason="there a layer is a torch module itself")
 WIDTH, HEADS = 16, 4
-
-
-class Attention(layers.Layer):
-    """Multi-head self-attention, written as in a course; what is wrong is `wrong`."""
-
-    def __init__(self, wrong: str = "", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.wrong = wrong
-        self.num_heads, self.embed_dim = HEADS, WIDTH
-        self.query, self.key, self.value, self.out = (layers.Dense(WIDTH, name=n) for n in ("q", "k", "v", "o"))
-
-    def call(self, x: Any, attention_mask: Any = None) -> Any:
-        """attention_mask: bool [batch, queries, keys], True = may attend."""
-        batch, length = ops.shape(x)[0], x.shape[1]
-        q, k, v = (
-            ops.transpose(ops.reshape(part(x), (batch, length, HEADS, -1)), (0, 2, 1, 3))
-            for part in (self.query, self.key, self.value)
-        )
-        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))
-        scores = scores if self.wrong == "scale" else scores / math.sqrt(WIDTH // HEADS)
-        if attention_mask is not None and self.wrong != "mask ignored":
-            scores = ops.where(attention_mask[:, None], scores, -1e9)
-        weights = ops.softmax(scores, axis=1 if self.wrong == "over heads" else -1)
-        y = ops.reshape(ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3)), (batch, length, WIDTH))
-        if self.wrong == "batch":
-            y = y - ops.mean(y, axis=0, keepdims=True)
-        return self.out(y)
 
 
 def built(layer: keras.layers.Layer) -> keras.layers.Layer:
@@ -60,38 +33,13 @@ def built(layer: keras.layers.Layer) -> keras.layers.Layer:
     return layer
 
 
-@pytest.mark.skipif(BACKEND == "jax", reason="JAX compiles each shape that the doctor tries")
-@pytest.mark.parametrize("name", ["headwise", "course"])  # those of Keras: test_doctor_layers.py
-def test_a_correct_layer_is_healthy(name: str) -> None:
-    layer = {
-        "headwise": lambda: built(MultiHeadAttention(WIDTH, HEADS)),
-        "course": lambda: built(Attention()),
-    }[name]()
+def test_a_correct_layer_is_healthy() -> None:  # those of Keras: test_doctor_layers.py
+    layer = built(MultiHeadAttention(WIDTH, HEADS))
     before = [array(w) for w in layer.weights]
-    diagnosis = assert_healthy(layer, risks=name == "headwise", timeout=None)
-    assert diagnosis.subject == type(layer).__name__
+    diagnosis = assert_healthy(layer, risks=True, timeout=None)
+    assert diagnosis.subject == "MultiHeadAttention"
     assert diagnosis.where is not None
     assert all(np.array_equal(w, array(now)) for w, now in zip(before, layer.weights, strict=True))
-    if BACKEND != "torch":
-        assert "hypothesis: the definition of attention" in " ".join(str(diagnosis).split())
-        assert f"examined on {BACKEND} by behaviour and gradients" in " ".join(str(diagnosis).split())
-
-
-MISTAKES = {
-    "mask ignored": "mask-ignored",
-    "scale": "wrong-scale",
-    "over heads": "softmax-axis",
-    "batch": "batch-mixing",
-}
-
-
-@pytest.mark.parametrize(
-    "wrong", [pytest.param(x, marks=pytest.mark.slow if x in ("scale", "over heads") else ()) for x in MISTAKES]
-)
-def test_a_mistake_is_named(wrong: str) -> None:
-    diagnosis = headwise.diagnose(built(Attention(wrong)), timeout=None)
-    found = {x.name for x in diagnosis.findings if x.severity in ("bug", "risk")}
-    assert MISTAKES[wrong] in found, str(diagnosis)
 
 
 # The torch module that a layer becomes.
@@ -211,13 +159,13 @@ def test_what_is_no_built_layer_is_said() -> None:
 @pytest.mark.every_backend
 @OUTSIDE
 def test_a_part_is_the_layer_within() -> None:
-    layer = built(Attention())
+    layer = built(MultiHeadSelfAttention(WIDTH, HEADS))
     module, x = as_torch(layer), torch.randn(2, 3, WIDTH)
-    y = module.query(x)
-    np.testing.assert_allclose(y.detach().numpy(), array(layer.query(tensor(x))), rtol=0, atol=1e-6)
+    y = module.query_dense(x)
+    np.testing.assert_allclose(y.detach().numpy(), array(layer.query_dense(tensor(x))), rtol=0, atol=1e-6)
     y.sum().backward()
-    assert module.query.kernel.grad.abs().sum() > 0
-    assert module.key.kernel.grad is None
+    assert module.query_dense.kernel.grad.abs().sum() > 0
+    assert module.key_dense.kernel.grad is None
 
 
 @pytest.mark.every_backend
@@ -268,10 +216,10 @@ def test_what_is_random_in_eval_mode_follows_torchs_generator() -> None:
 @pytest.mark.every_backend
 @OUTSIDE
 def test_a_layer_without_weights_is_built_by_its_calls() -> None:
-    made: list[Attention] = []
+    made: list[MultiHeadSelfAttention] = []
 
-    def make() -> Attention:
-        made.append(Attention())
+    def make() -> MultiHeadSelfAttention:
+        made.append(MultiHeadSelfAttention(WIDTH, HEADS))
         return made[-1]
 
     first = make()
@@ -283,7 +231,7 @@ def test_a_layer_without_weights_is_built_by_its_calls() -> None:
     y = module(torch.randn(2, 3, 8))
     assert module.layer is made[-1]
     assert not first.built
-    assert array(module.layer.query.kernel).shape == (8, WIDTH)
+    assert array(module.layer.query_dense.kernel).shape == (8, WIDTH)
     assert y.shape == (2, 3, WIDTH)
     assert unbuilt(module.layer, make) is None
     copied = unbuilt(layers.MultiHeadAttention(2, 8), None)  # from its config

@@ -17,7 +17,7 @@ from headwise.errors import ArgumentError
 from headwise.keras.example_inputs import example_inputs
 from headwise.keras.watching.attention_layers import attention_layers
 from tests.keras.backend import BACKEND, array
-from tests.keras.layers.models import Block, make_classifier, make_decoder, make_nothing
+from tests.keras.layers.models import make_classifier, make_decoder, make_nothing
 
 MODELS = Path(__file__).parent / "layers" / "models.py"
 
@@ -113,8 +113,7 @@ def test_a_layer_without_weights_is_the_one_around_it() -> None:
 
 
 def test_from_python() -> None:
-    model = keras.Sequential([keras.Input((5, 16)), Block(16, 4), Block(16, 4)])
-    x = ops.convert_to_tensor(np.random.default_rng(0).standard_normal((2, 5, 16)), dtype="float32")
+    model, x = make_decoder(wrong="")
     (diagnosis,) = diagnose_model(model, lambda: model(x))
     assert diagnosis.healthy
-    assert diagnosis.subject.startswith("MultiHeadAttention (block")
+    assert diagnosis.subject == "CausalSelfAttention (blocks.{0-1})"

@@ -40,6 +40,7 @@ def test_keras_forecaster() -> None:
     assert errors["the model"] < 0.7 * min(errors["as the hour before"], errors["as a day ago"])
 
 
+@pytest.mark.slow
 def test_keras_text_image() -> None:
     found = run("keras_text_image")
     accuracy = found["accuracy"]

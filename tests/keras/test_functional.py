@@ -146,18 +146,6 @@ def test_a_mask_makes_weights_exactly_0_and_an_empty_row_gives_0(kernel: str) ->
         assert (gradient[1] == 0).all()
 
 
-@pytest.mark.parametrize("kernel", ["auto", *KERNELS])
-def test_causal_attention_does_not_look_ahead(kernel: str) -> None:
-    mask = masks.causal() & masks.window(20, 0)
-    q, k, v = qkv()
-    run = compiled(lambda *x: scaled_dot_product_attention(*x, mask, kernel=kernel))
-    before = array(run(*map(tensor, (q, k, v))))
-    k[:, :, 30:], v[:, :, 30:] = 9.0, -9.0
-    after = array(run(*map(tensor, (q, k, v))))
-    np.testing.assert_array_equal(after[:, :, :30], before[:, :, :30])
-    assert np.abs(after - before)[:, :, 30:].max() > 0.1
-
-
 @pytest.mark.parametrize(
     ("kernel", "how"),
     [(kernel, "mask") for kernel in ("auto", "plain", "chunked", "block_sparse")]
@@ -195,26 +183,6 @@ def test_the_softmax_is_float32_in_half_precision(dtype: str) -> None:
     np.testing.assert_allclose(array(weights).sum(-1), 1, atol=1e-5)
     exact = headwise.attention(*(torch.tensor(x) for x in qkv()), mask=masks.causal()).numpy()
     np.testing.assert_allclose(array(ops.cast(out, "float32")), exact, atol=0.05)
-
-
-@pytest.mark.parametrize("kernel", ["plain", "chunked", "banded"])
-def test_numerical_gradients(kernel: str) -> None:
-    """Central differences in a random direction d, in float32: (f(x + h d) - f(x - h d)) / 2h = gradient · d."""
-    inputs, mask, h = qkv(q_len=9, k_len=9), masks.window(4, 0), 1e-2
-    weigh = tensor(draw(2, 4, 9, 6, seed=5))
-
-    def f(*x: Any) -> Any:
-        return ops.sum(scaled_dot_product_attention(*x, mask, kernel=kernel) * weigh)
-
-    found = gradients(f, *map(tensor, inputs))
-    for i, gradient in enumerate(found):
-        direction = draw(*inputs[i].shape, seed=7)
-        direction /= np.linalg.norm(direction)
-        ends = [
-            f(*(tensor(x + sign * h * direction if j == i else x) for j, x in enumerate(inputs))) for sign in (1, -1)
-        ]
-        slope = (float(array(ends[0])) - float(array(ends[1]))) / (2 * h)
-        assert slope == pytest.approx(float((gradient * direction).sum()), abs=2e-3)
 
 
 @pytest.mark.parametrize("kernel", ["plain", "chunked", "banded"])

@@ -100,12 +100,6 @@ def test_pooling_by_latents() -> None:
     close(out[:1], model(tensor(IDS[:1, :4])))
 
 
-def test_average_pooling_after_a_layer() -> None:
-    model = keras.Sequential([embedding(), EncoderLayer(M, 2), keras.layers.GlobalAveragePooling1D()])
-    out = array(model(tensor(IDS)))
-    close(out[:1], model(tensor(IDS[:1, :4])))
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_decoder_honours_both_masks(norm_first: bool) -> None:
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
@@ -149,11 +143,3 @@ def test_an_example_of_nothing_but_padding() -> None:
     model = functional()
     out = array(model(tensor(np.zeros((1, 4), np.int32))))
     assert np.isfinite(out).all()
-
-
-def test_training_with_padding() -> None:
-    model = keras.Sequential([embedding(), EncoderLayer(M, 2, dropout=0.1, seed=0), keras.layers.Dense(WORDS)])
-    model.compile(keras.optimizers.Adam(0.03), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit(IDS, IDS, epochs=20, verbose=0).history["loss"]
-    assert np.isfinite(history).all()
-    assert history[-1] < 0.5 * history[0]

@@ -105,9 +105,8 @@ def test_functional_model_is_saved_with_its_mask(name: str, tmp_path: Path) -> N
     assert np.abs(array(unmasked(x)) - array(model(x))).max() > 1e-3  # it is not that masks do nothing
 
 
-@pytest.mark.parametrize("mask", [masks.from_predicate(lambda b, h, q, k: k <= q)], ids=["predicate"])
-def test_mask_that_is_code_is_refused(mask: masks.Mask, tmp_path: Path) -> None:
-    inputs = keras.Input((8, 16))
+def test_mask_that_is_code_is_refused(tmp_path: Path) -> None:
+    inputs, mask = keras.Input((8, 16)), masks.from_predicate(lambda b, h, q, k: k <= q)
     model = keras.Model(inputs, MultiHeadAttention(16, 4)(inputs, attention_mask=mask & masks.window(4, 4)))
     with pytest.raises(ArgumentError, match=r"code.*masks\.from_tensor\(mask\.to_bool\("):
         model.save(tmp_path / "m.keras")
@@ -238,14 +237,6 @@ def test_model_files(name: str, suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_file(name: str, tmp_path: Path) -> None:
-    model, other = randomise(MODELS[name]()), MODELS[name]()
-    model.save_weights(tmp_path / "m.weights.h5")
-    other.load_weights(tmp_path / "m.weights.h5")
-    check_same(other, model)
-
-
-@pytest.mark.parametrize("name", MODELS)
 def test_clone_copy_and_pickle(name: str) -> None:
     model = randomise(MODELS[name]())
     if name != "layers":  # whose table is then in each layer
@@ -258,60 +249,6 @@ def test_clone_copy_and_pickle(name: str) -> None:
     before = outputs_of(model)
     copied.set_weights([np.zeros_like(w) for w in copied.get_weights()])
     np.testing.assert_array_equal(outputs_of(model)[0], before[0])  # nothing is shared
-
-
-def test_layer_is_copied_and_pickled() -> None:
-    layer = MultiHeadAttention(16, 4, positions=positions.Rope(4), sinks=True)
-    x = tensor(np.random.default_rng(0).normal(size=(2, 7, 16)))
-    want = array(layer(x))
-    for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert again is not layer
-        np.testing.assert_allclose(array(again(x)), want, atol=1e-6)
-
-
-@keras.saving.register_keras_serializable("tests")
-class Reader(keras.Model):
-    """A model of somebody's, with layers of this package inside and a mask in its call."""
-
-    def __init__(self, dim: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dim = dim
-        self.attention = MultiHeadAttention(dim, 4, positions=positions.Rope(dim // 4))
-        self.head = keras.layers.Dense(3)
-
-    def call(self, x: Any) -> Any:
-        return self.head(self.attention(x, attention_mask=masks.causal()))
-
-    def get_config(self) -> dict[str, Any]:
-        return {"dim": self.dim}
-
-
-@pytest.mark.parametrize("how", ["keras", "weights"])
-def test_subclassed_model(how: str, tmp_path: Path) -> None:
-    model, x = Reader(16), tensor(np.random.default_rng(0).normal(size=(2, 7, 16)))
-    model(x)
-    randomise(model)
-    if how == "keras":
-        model.save(tmp_path / "m.keras")
-        again = keras.saving.load_model(tmp_path / "m.keras")
-    else:
-        model.save_weights(tmp_path / "m.weights.h5")
-        again = Reader(16)
-        again(x)
-        again.load_weights(tmp_path / "m.weights.h5")
-    np.testing.assert_allclose(array(again(x)), array(model(x)), atol=1e-6)
-
-
-def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    model = sequential()
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(8, 7, 16)).astype("f4"), rng.normal(size=(8, 7, 3)).astype("f4")
-    model.fit(x, y, batch_size=8, epochs=2, verbose=0)
-    model.save(tmp_path / "m.keras")
-    again = keras.saving.load_model(tmp_path / "m.keras")
-    histories = [each.fit(x, y, batch_size=8, epochs=2, verbose=0).history["loss"] for each in (model, again)]
-    np.testing.assert_allclose(*histories, rtol=1e-5)
 
 
 # --- Other processes and backends -------------------------------------------------------------------------------------
@@ -339,7 +276,7 @@ for folder in sys.argv[2:]:
 
 def test_files_load_in_a_new_process_on_another_backend(tmp_path: Path) -> None:
     """torch → tensorflow → jax → torch: run on each backend, every one writes and reads."""
-    models = MODELS if BACKEND == "torch" else {"functional": functional}
+    models = {"functional": functional} | ({"layers": layers} if BACKEND == "torch" else {})
     for name, make in models.items():
         folder = tmp_path / name
         folder.mkdir()

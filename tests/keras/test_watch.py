@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -446,18 +445,6 @@ def test_two_watches_see_their_own() -> None:
 
 
 # What is seen is what headwise works with.
-
-
-def test_saved_and_shown(tmp_path: Path) -> None:
-    model, x = functional(MultiHeadAttention(16, 4, name="a"), layers.MultiHeadAttention(2, 8, name="b")), tokens()
-    with headwise.watch(model, tokens=[list("hello"), list("world")]) as seen:
-        model(x)
-    seen.save(tmp_path / "seen.safetensors")
-    loaded = headwise.load(tmp_path / "seen.safetensors")
-    torch.testing.assert_close(loaded["b"].weights(), seen["b"].weights())
-    assert headwise.view(seen, tmp_path / "page.html").stat().st_size > 10_000
-    assert len(seen.summary().rows) == 6
-    assert seen["a"].entropy().shape == (2, 4, 5)
 
 
 def test_importing_headwise_imports_no_keras() -> None:

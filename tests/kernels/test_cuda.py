@@ -40,9 +40,7 @@ def test_every_mask_on_cuda(name: str, kernel: str) -> None:
 def test_a_mask_must_be_on_the_device_of_the_call() -> None:
     q = torch.randn(1, 2, 8, 16, device="cuda")
     mask = headwise.masks.lengths([5])
-    with pytest.raises(
-        headwise.errors.DtypeError, match=r'mask must be on the device of q.*mask on cpu. Use .to\("cuda:0"\)'
-    ):
+    with pytest.raises(headwise.errors.DtypeError, match=r"mask must be on the device of q.*mask on cpu"):
         headwise.attention(q, q, q, mask=mask)
     assert headwise.attention(q, q, q, mask=mask.to("cuda")).isfinite().all()
 

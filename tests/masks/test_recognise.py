@@ -376,26 +376,6 @@ def test_the_masks_of_transformers(
         assert not kinds(found) & {Bits, Dense}
 
 
-def test_caches_of_transformers(llama: object) -> None:
-    since("transformers", "5.20")
-    from transformers import StaticCache
-    from transformers.masking_utils import create_causal_mask
-
-    llama._attn_implementation = "sdpa"  # type: ignore[attr-defined]
-    llama.sliding_window = llama.attention_chunk_size = None  # type: ignore[attr-defined]
-    cache = StaticCache(llama, max_cache_len=16)
-    cache.update(torch.zeros(2, 1, 5, 8), torch.zeros(2, 1, 5, 8), 0)
-    for steps in (3, 1):
-        pad = torch.nn.functional.pad(LEFT[:, : 5 + steps], (0, 11 - steps))
-        given = create_causal_mask(
-            config=llama, inputs_embeds=torch.zeros(2, steps, 8), attention_mask=pad, past_key_values=cache
-        )
-        found = recognise(given)
-        assert given.shape == (2, 1, steps, 16)
-        assert torch.equal(dense(found, tuple(given.shape)), given)
-        assert found == (causal(5) & padding(pad.bool()) if steps > 1 else padding(pad.bool()))
-
-
 def test_chunks_that_begin_after_padding() -> None:
     chunk = torch.stack([torch.arange(9) // 4, (torch.arange(9) - 3) // 4])  # Llama 4 with left padding
     mask = documents(chunk - chunk.min()) & causal() & padding(LEFT.flip(0).bool())

@@ -84,13 +84,3 @@ def test_a_million_positions_make_no_dense_mask() -> None:
     assert strip.shape == (1, 1, 64, n // 128)
     assert strip[0, 0, 40, 32:44].tolist() == [0] * 6 + [1, 2, 1] + [0] * 3  # the window of row block 40
     assert strip[0, 0, 3, 0] == Extent.SOME  # the global token
-
-
-@pytest.mark.parametrize(
-    ("name", "lengths"), [(n, x) for x in [(40, 40), (12, 40)] for n in ZOO if fits(n, *x)], ids=str
-)
-def test_keys_that_nobody_may_attend_to_are_found_exactly(name: str, lengths: tuple[int, int]) -> None:
-    for mask in (ZOO[name](2, 3, *lengths), ZOO[name](2, 3, *lengths) & masks.window(3, 0)):
-        used = mask.used_keys(*lengths)
-        truth = mask.to_bool(*lengths).any(2)
-        assert truth.all() if used is None else torch.equal(used, truth)

@@ -55,16 +55,6 @@ def test_a_model_that_copies_gives_log_probabilities(dtype: torch.dtype) -> None
     torch.testing.assert_close(logits.log_softmax(-1), logits)
 
 
-def test_it_is_compiled_whole() -> None:
-    torch.manual_seed(0)
-    shape = {"dim": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-    model = EncoderDecoder(EncoderDecoderConfig(vocab_size=11, copies=True, **shape)).eval()
-    source, target = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 3))
-    padding = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(source, target, padding), model(source, target, padding))
-
-
 def test_copies_need_one_vocabulary() -> None:
     with pytest.raises(ArgumentError, match="copies: expected one vocabulary for source and target"):
         EncoderDecoderConfig(vocab_size=11, source_vocab_size=12, copies=True)

@@ -128,15 +128,6 @@ class TestFamilies:
             assert furthest(record.weights()[0], weights[0]) < TOLERANCE
             assert furthest(record.weights()[1, :, :7, :7], weights[1, :, :7, :7]) < TOLERANCE
 
-    def test_an_edit_acts(self, name: str, tmp_path: Path) -> None:
-        made(name).save_pretrained(tmp_path)
-        ours = Bert.from_pretrained(tmp_path)
-        ids = torch.randint(3, 40, (1, 9))
-        before = ours(ids)
-        with torch.no_grad(), headwise.edit(ours, headwise.edits.temperature("*", 2.0)):
-            assert furthest(ours(ids), before) > 1e-3
-        assert furthest(ours(ids), before) == 0
-
     def test_the_config_comes_back_from_json(self, name: str, tmp_path: Path) -> None:
         made(name).save_pretrained(tmp_path)
         ours = Bert.from_pretrained(tmp_path)
@@ -195,11 +186,7 @@ class TestRefused:
             ("modernbert", {"mlp_bias": True}, "biases in all .* attention_bias=False, mlp_bias=True, norm_bias=False"),
             ("modernbert", {"layer_types": ["chunked_attention"] * 3}, "Received: 'chunked_attention'"),
             ("modernbert", {"hidden_activation": "relu"}, "hidden_act: expected one with a gate. .*'relu'"),
-            (
-                "modernbert",
-                {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
-                "expected RoPE without scaling in ModernBERT. Received: 'yarn'",
-            ),
+            ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "expected RoPE without"),
         ],
     )
     def test_config(self, tmp_path: Path, name: str, changes: dict[str, Any], message: str) -> None:

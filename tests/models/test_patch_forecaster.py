@@ -111,13 +111,6 @@ def test_the_causal_record_has_the_patches_that_were_written_too(series: Tensor)
     assert not seen[0].weights().triu(1).any()
 
 
-def test_gradients_reach_everything_that_is_learned(series: Tensor) -> None:
-    for kind in (PatchForecaster, CausalPatchForecaster):
-        model = kind(CONFIG)
-        model(series, torch.randn(3, 10)).square().sum().backward()
-        assert all(parameter.grad is not None for parameter in model.parameters())
-
-
 @BOTH
 def test_a_context_of_another_length_is_refused(kind: type) -> None:
     with pytest.raises(ShapeError, match=r"context: expected \[N, 22\]. Received: context=\[3, 21\]"):

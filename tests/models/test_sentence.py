@@ -275,9 +275,7 @@ def test_flags_of_pooling_that_are_not_known_are_refused(tmp_path: Path, known: 
     (tmp_path / "1_Pooling").mkdir()
     flags = {"pooling_mode_mean_tokens": known, "pooling_mode_max_tokens": False}
     (tmp_path / "1_Pooling/config.json").write_text(json.dumps({**flags, "pooling_mode_own": True}))
-    with pytest.raises(
-        CheckpointError, match=r"expected flags of pooling_mode_cls_token, .*Received: 'pooling_mode_own'"
-    ):
+    with pytest.raises(CheckpointError, match=r"expected flags of pooling_mode_cls_token"):
         read_settings(tmp_path)
     (tmp_path / "1_Pooling/config.json").write_text(json.dumps({**flags, "pooling_mode_own": False}))
     assert read_settings(tmp_path).pooling == ("mean",)  # also where none is set, as in sentence-transformers

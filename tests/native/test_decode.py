@@ -13,7 +13,6 @@ from headwise import masks
 from headwise.call import make_call
 from headwise.errors import DtypeError, KernelRefused, ShapeError
 from headwise.kernels import native
-from headwise.native.attend import forward
 from tests import oracle
 
 K = 1300  # three parts, the last block not full
@@ -66,28 +65,6 @@ def test_strides(each_set: str) -> None:
         assert (found - expected).abs().max() <= 5e-6
 
 
-def test_statistics_beside_the_output(each_set: str) -> None:
-    call = make_call(*drawn(torch.float32), mask=MASKS["any"])
-    weights = call.weights().double()
-    far = (torch.arange(K - 3, K)[:, None] - torch.arange(K)).abs()
-    found = {each: torch.empty(2, 4, 3) for each in ("highest", "log_sum", "entropy", "distance")}
-    forward(call, torch.empty(2, 4, 3, 20), **found)
-    entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
-    lse = call.scores().double().logsumexp(-1)
-    torch.testing.assert_close(found["entropy"].double(), entropy, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found["distance"].double(), (weights * far).sum(-1), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close((found["highest"] + found["log_sum"]).double(), lse, rtol=1e-5, atol=1e-5)
-
-
-def test_gradients(each_set: str) -> None:
-    given = [x.requires_grad_() for x in drawn(torch.float32)]
-    exact = [x.detach().double().requires_grad_() for x in given]
-    headwise.attention(*given, mask=MASKS["any"], kernel="native").square().sum().backward()
-    oracle.attention(*exact, mask=MASKS["any"]).square().sum().backward()
-    for x, y in zip(given, exact, strict=True):
-        torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-5, atol=1e-6)
-
-
 def test_nan_stays_in_the_rows_that_see_it(each_set: str) -> None:
     q, k, v = drawn(torch.float32)
     k[0, 0, 900], v[1, 1, 5] = torch.nan, torch.inf
@@ -96,15 +73,6 @@ def test_nan_stays_in_the_rows_that_see_it(each_set: str) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
     assert found.isnan().any()
     assert found.isfinite().any()
-
-
-def test_the_number_of_threads_changes_no_bit() -> None:
-    threads, found = torch.get_num_threads(), []
-    for count in (1, 2, 3):
-        torch.set_num_threads(count)
-        found.append(headwise.attention(*drawn(torch.bfloat16), kernel="native"))
-    torch.set_num_threads(threads)
-    assert all(torch.equal(found[0], other) for other in found)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

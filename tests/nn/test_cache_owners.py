@@ -70,9 +70,7 @@ class TestOwner:
         cache, owner = Cache(), nn.Linear(1, 1)
         cache.bind(owner)
         cache.bind(owner)
-        with pytest.raises(
-            CacheError, match=r"cache of this module, ReLU. Received: a cache of another module, Linear.*child\(name\)"
-        ):
+        with pytest.raises(CacheError, match=r"cache of this module, ReLU"):
             cache.bind(nn.ReLU())
         cache.reset()
         cache.bind(nn.ReLU())
@@ -169,23 +167,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("tensors", "message"),
         [
-            (
-                (torch.zeros(3, 4, 1, 8),) * 2,
-                r"expected B=2, as this cache holds. Received: B=3. Make a new Cache\(\), or reset\(\)",
-            ),
-            (
-                (torch.zeros(2, 2, 1, 8),) * 2,
-                "4 heads of dimension 8 in tensor 0, as this cache holds. Received: 2 heads of dimension 8",
-            ),
-            (
-                (torch.zeros(2, 4, 1, 8), torch.zeros(2, 4, 1, 6)),
-                "in tensor 1, as this cache holds. Received: 4 heads of dimension 6",
-            ),
+            ((torch.zeros(3, 4, 1, 8),) * 2, r"expected B=2, as this cache holds"),
+            ((torch.zeros(2, 2, 1, 8),) * 2, "4 heads of dimension 8 in tensor 0, as this cache holds"),
+            ((torch.zeros(2, 4, 1, 8), torch.zeros(2, 4, 1, 6)), "in tensor 1, as this cache holds"),
             ((torch.zeros(2, 4, 1, 8),), "expected 2 tensors, as this cache holds. Received: 1"),
-            (
-                (torch.zeros(2, 4, 1, 8, dtype=torch.bfloat16),) * 2,
-                "expected torch.float32.*, as this cache holds. Received: torch.bfloat16.*autocast",
-            ),
+            ((torch.zeros(2, 4, 1, 8, dtype=torch.bfloat16),) * 2, "expected torch.float32.*, as this cache holds"),
             ((torch.zeros(2, 4, 1, 8, device="meta"),) * 2, "on cpu.*, as this cache. Received: meta"),
         ],
     )
@@ -211,9 +197,7 @@ class TestRefusals:
             Cache().append(*tensors)
 
     def test_options_that_make_no_sense(self) -> None:
-        with pytest.raises(
-            ArgumentError, match=r"capacity: expected an int of at least 1, or None. Received: capacity=0"
-        ):
+        with pytest.raises(ArgumentError, match=r"capacity: expected an int of at least 1, or None"):
             Cache(capacity=0)
         with pytest.raises(ArgumentError, match=r"window: expected an int .* Received: window=2.5"):
             Cache(window=2.5)  # type: ignore[arg-type]

@@ -139,20 +139,6 @@ def test_every_step_gives_what_the_full_forward_gives(
                 decoding.crop(data.draw(st.integers(1, min(len(row) for row in decoding.rows))) - 1)
 
 
-@pytest.mark.parametrize("kind", CACHES)
-@pytest.mark.parametrize("scheme", SCHEMES)
-@torch.no_grad()
-def test_token_after_token_gives_the_rows_of_one_full_forward(scheme: str, kind: str) -> None:
-    options, mask = CACHES[kind]
-    layer = made(SCHEMES[scheme](), head_dim=D)
-    x = torch.randn(2, 12, M, dtype=torch.float64)
-    full, cache = layer(x, mask=mask), Cache(**options)
-    steps = torch.cat([layer(x[:, i : i + 1], mask=mask, cache=cache) for i in range(12)], 1)
-    torch.testing.assert_close(steps, full, atol=1e-9, rtol=1e-7)
-    assert cache.length == 12
-    assert cache.size == (WINDOW if kind == "window" else 12)
-
-
 @pytest.mark.parametrize("options", [{}, {"capacity": 32}])
 def test_dynamic_ntk_gives_the_last_row_of_the_full_forward_of_each_prefix(options: dict[str, int]) -> None:
     """Its angles change with the length, for all tokens: a full forward of more tokens has other rows."""

@@ -182,15 +182,6 @@ def test_dropout_is_for_training_only() -> None:
     close(module(x), module(x), 0)
 
 
-def test_half_precision() -> None:
-    module, x = make(self_layers=1, read_out=True), torch.randn(2, 5, 6)
-    with torch.autocast("cpu", torch.bfloat16):
-        close(module(x).float(), module(x).float(), 0)
-        found = module(x)
-    close(found.float(), module(x), 0.1)
-    close(module.double()(x.double()).float(), module.float()(x))
-
-
 # Records.
 
 
@@ -240,16 +231,10 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"num_latents": 0}, "num_latents: expected a whole number of at least 1. Received: num_latents=0"),
     ({"latent_dim": 7}, "dim: expected a multiple of num_heads=2. Received: dim=7"),
     ({"input_dim": 0}, "input_dim: expected a whole number of at least 1. Received: input_dim=0"),
-    ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
     ({"num_reads": 0}, "num_reads: expected a whole number of at least 1. Received: num_reads=0"),
     ({"self_layers": -1}, "self_layers: expected a whole number of at least 0. Received: self_layers=-1"),
     ({"self_heads": 3, "self_layers": 1}, "dim: expected a multiple of num_heads=3. Received: dim=8"),
-    ({"activation": "tanh"}, "activation: expected one of 'relu'"),
-    ({"dropout": 1.0}, "dropout: expected a probability in [0, 1). Received: dropout=1.0"),
-    (
-        {"output_dim": 4},
-        "output_dim: expected read_out=True with it. Received: output_dim=4",
-    ),
+    ({"output_dim": 4}, "output_dim: expected read_out=True with it. Received: output_dim=4"),
     ({"query_residual": False}, "query_residual: expected read_out=True"),
     ({"latent_names": ["a", "b"]}, "expected 3 names, one for each latent. Received: len(latent_names)=2"),
     ({"latent_names": "abc"}, "latent_names: expected 3 strings, one for each latent. Received: latent_names='abc'"),

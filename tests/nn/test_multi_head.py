@@ -59,20 +59,6 @@ def test_two_tokens_one_head() -> None:
     torch.testing.assert_close(y, torch.tensor([expected]))
 
 
-def test_the_scale_is_one_over_the_root_of_the_heads_width() -> None:
-    x = torch.tensor([[[2.0, 0.0, 0.0, 0.0], [0.0] * 4]])
-    _, record = identity(4, 1)(x, record=True)
-    assert record.weights()[0, 0, 0, 0].item() == pytest.approx(math.e**2 / (math.e**2 + 1))  # 2·2 / √4 = 2
-    _, record = identity(4, 4)(x, record=True)
-    assert record.weights()[0, 0, 0, 0].item() == pytest.approx(math.e**4 / (math.e**4 + 1))  # 2·2 / √1 = 4
-
-
-def test_a_causal_mask_lets_the_first_token_see_itself_alone() -> None:
-    x = torch.randn(1, 3, 4)
-    y = identity(4, 2)(x, mask=masks.causal())
-    torch.testing.assert_close(y[:, 0], x[:, 0])
-
-
 def test_heads_are_consecutive_columns_and_query_heads_share_key_heads_in_order() -> None:
     layer = MultiHeadAttention(4, 4, num_kv_heads=2, bias=False)
     with torch.no_grad():
@@ -81,28 +67,6 @@ def test_heads_are_consecutive_columns_and_query_heads_share_key_heads_in_order(
         layer.out.weight.copy_(torch.eye(4))
     y = layer(torch.tensor([[[1.0, 10.0, 0.0, 0.0], [3.0, 30.0, 0.0, 0.0]]]))
     torch.testing.assert_close(y, torch.tensor([[[2.0, 2.0, 20.0, 20.0]] * 2]))  # means: all scores are 0
-
-
-def test_a_sink_takes_its_share_and_gives_nothing() -> None:
-    layer = identity(2, 1, sinks=True)
-    with torch.no_grad():
-        layer.sinks.fill_(math.log(2))
-    y, record = layer(torch.zeros(1, 2, 2), record=True)
-    torch.testing.assert_close(record.weights(), torch.full((1, 1, 2, 2), 0.25))  # 1 : 1 : sink 2
-    assert not y.any()
-
-
-def test_softcap_bounds_the_scores() -> None:
-    x = torch.tensor([[[100.0, 0.0], [0.0, 0.0]]])
-    _, record = identity(2, 1, softcap=1.0)(x, record=True)
-    assert record.weights()[0, 0, 0, 0].item() == pytest.approx(math.e / (math.e + 1))  # scores 1 and 0
-
-
-def test_a_gate_of_zeros_halves_the_output() -> None:
-    layer, x = identity(4, 2, gate=True), torch.randn(2, 3, 4)
-    with torch.no_grad():
-        layer.gate.weight.zero_()
-    torch.testing.assert_close(layer(x), identity(4, 2)(x) / 2)
 
 
 # Every option against one plain float64 definition
@@ -265,20 +229,6 @@ def test_shaws_vectors_for_values_are_added() -> None:
     torch.testing.assert_close(y, heads.flatten(2) @ layer.out.weight.T)
 
 
-@pytest.mark.parametrize("ids", [None, torch.tensor([0, 1, 2, 0, 1])], ids=["in order", "beginning anew"])
-@pytest.mark.parametrize("sinks", [False, True])
-def test_alibi_is_the_same_whether_or_not_the_mask_is_known_to_look_backwards(sinks: bool, ids: Tensor | None) -> None:
-    layer = randomised(MultiHeadAttention(M, H, positions=Alibi(H), sinks=sinks).double())
-    x = torch.randn(B, Q, M, dtype=torch.float64)
-    unknown = torch.ones(Q, Q, dtype=torch.bool).tril()
-    torch.testing.assert_close(
-        layer(x, mask=masks.causal(), position_ids=ids), layer(x, mask=unknown, position_ids=ids)
-    )
-    longer = torch.randn(B, K, M, dtype=torch.float64)  # of two sequences each counts from 0
-    unknown = torch.ones(Q, K, dtype=torch.bool).tril(1)
-    torch.testing.assert_close(layer(x, longer, mask=masks.causal()), layer(x, longer, mask=unknown))
-
-
 @pytest.mark.parametrize(
     ("given", "numbers"),
     [
@@ -370,19 +320,6 @@ def test_nan_in_padded_tokens_does_not_leak(scheme: str) -> None:
     torch.testing.assert_close(found, layer(query, x, real=real))
 
 
-@given(layers(), st.booleans())
-def test_examples_of_a_batch_do_not_influence_one_another(made: tuple[MultiHeadAttention, bool], pads: bool) -> None:
-    layer, cross = made
-    given_ = inputs(layer, cross)
-    padding = torch.arange(given_[-1].shape[1]) >= torch.tensor([[2], [0]]) if pads else None
-    together = layer(*given_, mask=masks.causal(), real=padding)
-    for row in range(B):
-        alone = [x[row : row + 1] for x in given_]
-        own = None if padding is None else padding[row : row + 1]
-        y = layer(*alone, mask=masks.causal(), real=own)
-        torch.testing.assert_close(y, together[row : row + 1], atol=1e-9, rtol=1e-7)
-
-
 @given(layers())
 def test_inputs_stay_as_they_are_and_need_not_be_contiguous(made: tuple[MultiHeadAttention, bool]) -> None:
     layer, cross = made
@@ -393,33 +330,6 @@ def test_inputs_stay_as_they_are_and_need_not_be_contiguous(made: tuple[MultiHea
     for x, same in zip(given_, strided, strict=True):
         assert torch.equal(x, same)
     torch.testing.assert_close(y, layer(*given_, mask=masks.causal()))
-
-
-@given(layers())
-def test_state_dict_round_trip_and_deepcopy(made: tuple[MultiHeadAttention, bool]) -> None:
-    layer, cross = made
-    given_ = inputs(layer, cross)
-    other = copy.deepcopy(layer)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(other(*given_), layer(*given_))
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("qk_norm", [None, "rms", "layer"])
-def test_autocast_computes_in_bfloat16_near_float32(scheme: str, qk_norm: Any) -> None:
-    options = {"qk_norm": qk_norm, "sinks": True, "gate": True, "positions": SCHEMES[scheme](4)}
-    layer, x = MultiHeadAttention(M, H, **options), torch.randn(B, Q, M)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = layer(x, mask=masks.causal())
-        cached = layer(x, mask=masks.causal(), cache=Cache())
-    assert y.dtype == cached.dtype == torch.bfloat16
-    torch.testing.assert_close(y.float(), layer(x, mask=masks.causal()), atol=0.05, rtol=0.05)
-    torch.testing.assert_close(cached, y, atol=0.02, rtol=0.02)
-    y.float().sum().backward()
-    assert all(parameter.grad.dtype == torch.float32 for parameter in layer.parameters())
 
 
 def test_a_record_says_whether_it_is_causal() -> None:

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DeepseekV2Config, DeepseekV3Config, DynamicCache
+from transformers import DeepseekV2Config, DeepseekV3Config
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
 
 from headwise import masks
-from headwise.nn import Cache
 from headwise.nn.multi_head_latent import MultiHeadLatentAttention
 from tests.versions import rope_options, since
 
@@ -93,35 +92,6 @@ def test_outputs_weights_and_gradients(name: str, path: Any) -> None:
     grads.load_state_dict({key: p.grad for key, p in theirs.attention.named_parameters()})
     found = {key: parameter.grad for key, parameter in ours.named_parameters()}
     torch.testing.assert_close(found, dict(grads.state_dict()), atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("path", ["auto", "expand", "absorb"])
-@pytest.mark.parametrize("name", ["v2-yarn", "v3-yarn", "v3-half-split"])
-def test_steps_with_caches_and_left_padding(name: str, path: Any) -> None:
-    theirs, ours = both(name, path=path)
-    x, their_cache, our_cache = torch.randn(2, 8, 32), DynamicCache(), Cache()
-    real = torch.ones(2, 8, dtype=torch.bool)
-    real[1, :3] = False
-    ids = (real.long().cumsum(1) - 1).clamp(min=0)
-    start = 0
-    with torch.no_grad():
-        for count in (5, 1, 1, 1):
-            now, seen = slice(start, start + count), slice(start + count)
-            allowed = causal(count, start + count) & real[:, None, None, seen]
-            expected, _ = theirs(x[:, now], allowed, ids[:, now], their_cache)
-            out = ours(x[:, now], mask=masks.causal(), cache=our_cache, real=real[:, now])
-            # What padding itself gives is nobody's.
-            torch.testing.assert_close(out[real[:, now]], expected[real[:, now]], atol=1e-5, rtol=0)
-            start += count
-    assert our_cache.bytes == 2 * 8 * (16 + 4) * 4  # not the keys and values of every head
-
-
-def test_right_padding() -> None:
-    theirs, ours = both("v3")
-    x, real = torch.randn(2, 7, 32), torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    expected, _ = theirs(x, causal(7, 7) & real[:, None, None], torch.arange(7)[None])
-    out = ours(x, mask=masks.causal(), real=real)
-    torch.testing.assert_close(out[real], expected[real], atol=1e-5, rtol=0)
 
 
 def test_a_config_as_written_to_config_json_makes_the_same_module() -> None:

@@ -39,10 +39,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"positions": Rope(6)}, "positions: expected a module with head_dim=6. Received: head_dim=4"),
     ({"positions": Alibi(8)}, "positions: expected a module with num_heads=8. Received: num_heads=4"),
     ({"positions": ShawRelative(4, 2, values=True), "dropout": 0.5}, "dropout: expected 0 .*. Received: dropout=0.5"),
-    (
-        {**SHARED, "num_kv_heads": 2},
-        'num_kv_heads: projection="shared" .* expected num_kv_heads=4. Received: num_kv_heads=2',
-    ),
+    ({**SHARED, "num_kv_heads": 2}, 'num_kv_heads: projection="shared" .* expected num_kv_heads=4'),
     ({**SHARED, "head_dim": 6}, 'head_dim: projection="shared"'),
     ({**SHARED, "value_head_dim": 6}, 'value_head_dim: projection="shared"'),
     ({**SHARED, "kdim": 8}, 'kdim: projection="shared"'),
@@ -62,47 +59,22 @@ def x(*shape: int) -> Tensor:
 WRONG_CALLS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     ((x().half(),), {}, DtypeError, "query: expected the dtype of the weights, torch.float32. .* query=torch.float16"),
     (([[1.0]],), {}, DtypeError, r"query: expected a tensor \[B, S, 16\]. Received: query=list"),
-    (
-        (x(Q, M),),
-        {},
-        ShapeError,
-        r"query: expected \[B, S, 16\]. Received: query=\[5, 16\]. One sequence is .* x\[None\]",
-    ),
+    ((x(Q, M),), {}, ShapeError, r"query: expected \[B, S, 16\]"),
     ((x(B, Q, 8),), {}, ShapeError, r"query: expected \[B, S, 16\]. Received: query=\[2, 5, 8\]"),
     ((x(), x(B, K, 8)), {}, ShapeError, r"key: expected \[B, S, 16\]. Received: key=\[2, 6, 8\]"),
     ((x(), x(3, K, M)), {}, ShapeError, r"key: expected the batch size of query, B=2. Received: key=\[3, 6, 16\]"),
     ((x(), x(B, K, M), x(B, 7, M)), {}, ShapeError, "value: expected the same number of positions as key"),
     ((x(), None, x()), {}, ArgumentError, "value: expected a key too"),
-    (
-        (x(),),
-        {"real": torch.ones(B, Q)},
-        DtypeError,
-        "real: expected bool or integers .* Received: real=torch.float32. .*mask == 0",
-    ),
+    ((x(),), {"real": torch.ones(B, Q)}, DtypeError, "real: expected bool or integers .* Received: real=torch.float32"),
     ((x(),), {"real": [True]}, DtypeError, "real: expected bool or integers .* Received: real=list"),
-    (
-        (x(),),
-        {"real": torch.ones(B, K, dtype=torch.bool)},
-        ShapeError,
-        r"real: expected \[2, 5\], one entry for each token. Received: real=\[2, 6\]",
-    ),
+    ((x(),), {"real": torch.ones(B, K, dtype=torch.bool)}, ShapeError, r"real: expected \[2, 5\]"),
     ((x(),), {"mask": torch.zeros(Q, Q)}, (DtypeError, MaskError), "bool"),
     ((x(),), {"mask": torch.ones(Q, K, dtype=torch.bool)}, (ShapeError, MaskError), "5"),
     ((x(),), {"mask": torch.ones(B, Q, dtype=torch.bool)}, (ShapeError, MaskError), "5"),
     ((x(),), {"mask": "causal"}, DtypeError, "mask must be a headwise mask, a bool tensor or None. Received: str"),
     ((x(),), {"position_ids": torch.zeros(Q)}, DtypeError, "position_ids: expected an integer tensor"),
-    (
-        (x(),),
-        {"position_ids": [0, 1]},
-        DtypeError,
-        "position_ids: expected an integer tensor .* Received: position_ids=list",
-    ),
-    (
-        (x(),),
-        {"position_ids": torch.arange(K)},
-        ShapeError,
-        r"position_ids: expected \[5\] or \[2, 5\]. Received: position_ids=\[6\]",
-    ),
+    ((x(),), {"position_ids": [0, 1]}, DtypeError, "position_ids: expected an integer tensor"),
+    ((x(),), {"position_ids": torch.arange(K)}, ShapeError, r"position_ids: expected \[5\] or \[2, 5\]"),
 ]
 
 
@@ -128,8 +100,5 @@ def test_what_a_cache_refuses() -> None:
 
 
 def test_positions_without_a_scheme_are_refused() -> None:
-    with pytest.raises(
-        ArgumentError,
-        match=r"position_ids: expected a module with positions=. Received: a module without",
-    ):
+    with pytest.raises(ArgumentError, match=r"position_ids: expected a module with positions="):
         MultiHeadAttention(M, H)(x(), position_ids=torch.arange(Q))

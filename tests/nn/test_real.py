@@ -107,15 +107,6 @@ def test_what_is_no_such_mask_is_refused_by_name(name: str) -> None:
         call(model, REAL[:, :3])
 
 
-@pytest.mark.parametrize("name", ["multi-head", "encoder", "decoder", "a bert"])
-def test_the_name_of_version_0_1_is_refused_by_python(name: str) -> None:
-    make, _ = CALLS[name]
-    given = (IDS,) if name == "a bert" else (x(), memory()) if name == "decoder" else (x(),)
-    old = "attention_mask" if name == "a bert" else "padding"
-    with pytest.raises(TypeError, match=f"forward\\(\\) got an unexpected keyword argument '{old}'"):
-        make()(*given, **{old: REAL})
-
-
 def test_the_polarity_is_the_opposite_of_pytorchs() -> None:
     theirs = torch.nn.MultiheadAttention(DIM, 4, batch_first=True).eval()
     key_padding_mask = ~REAL

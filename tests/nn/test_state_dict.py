@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers.models.bert import BertConfig
-from transformers.models.bert.modeling_bert import BertAttention
 from transformers.models.gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from transformers.models.gpt_neox import GPTNeoXConfig
@@ -130,20 +128,6 @@ def test_other_names_load_into_projections_of_different_widths(names: tuple[str,
     torch.testing.assert_close(ours(*inputs), theirs(*inputs))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("widths", [{}, {"kdim": 10, "vdim": 6}], ids=["in_proj_weight", "q_proj_weight"])
-def test_pytorchs_own_module(widths: dict[str, int], bias: bool) -> None:
-    theirs = nn.MultiheadAttention(M, H, bias=bias, batch_first=True, **widths)
-    for name, parameter in theirs.named_parameters():
-        if "bias" in name:
-            nn.init.normal_(parameter)
-    key = torch.randn(B, 7, widths.get("kdim", M))
-    value = torch.randn(B, 7, widths.get("vdim", M))
-    query = torch.randn(B, S, M)
-    ours = loaded(theirs.state_dict(), bias=bias, **widths)
-    torch.testing.assert_close(ours(query, key, value), theirs(query, key, value)[0])
-
-
 def test_gpt_2_keeps_its_weights_as_in_by_out() -> None:
     config = GPT2Config(n_embd=M, n_head=H)
     config._attn_implementation = "eager"
@@ -156,18 +140,6 @@ def test_gpt_2_keeps_its_weights_as_in_by_out() -> None:
     state = {**theirs.state_dict(), "bias": torch.ones(1, 1, 8, 8), "masked_bias": torch.tensor(-1e4)}
     causal = masks.causal().to_additive(S)
     torch.testing.assert_close(loaded(state)(x, mask=masks.causal()), theirs(x, attention_mask=causal)[0])
-
-
-def test_bert_without_the_norm_that_is_no_attention() -> None:
-    config = BertConfig(hidden_size=M, num_attention_heads=H)
-    config._attn_implementation = "eager"
-    theirs = BertAttention(config).eval()
-    state = theirs.state_dict()
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*output\.LayerNorm\.weight"):
-        MultiHeadAttention(M, H).load_state_dict(state)
-    x = torch.randn(B, S, M)
-    ours = loaded({name: y for name, y in state.items() if "LayerNorm" not in name})
-    torch.testing.assert_close(theirs.output.LayerNorm(ours(x) + x), theirs(x)[0])
 
 
 def test_whispers_keys_have_no_bias() -> None:
@@ -210,23 +182,6 @@ def test_as_a_part_of_a_larger_model() -> None:
     ours.load_state_dict(ours.state_dict())
 
 
-def test_grouped_heads_of_another_width() -> None:
-    q, k, v = nn.Linear(M, 4 * 6), nn.Linear(M, 2 * 6), nn.Linear(M, 2 * 3)
-    parts = {"q_proj": q, "k_proj": k, "v_proj": v, "o_proj": nn.Linear(4 * 3, M)}
-    apart = {f"{name}.{x}": y for name, linear in parts.items() for x, y in linear.named_parameters()}
-    ours = loaded(apart, num_kv_heads=2, head_dim=6, value_head_dim=3)
-    assert torch.equal(ours.qkv.weight, torch.cat((q.weight, k.weight, v.weight)))
-    x = torch.randn(B, S, M)
-    # Query heads 0 and 1 read key head 0, heads 2 and 3 read key head 1.
-    heads = [
-        scaled_dot_product_attention(
-            q(x)[..., 6 * h : 6 * h + 6], k(x)[..., 6 * g : 6 * g + 6], v(x)[..., 3 * g : 3 * g + 3]
-        )
-        for h, g in enumerate([0, 0, 1, 1])
-    ]
-    torch.testing.assert_close(ours(x), parts["o_proj"](torch.cat(heads, -1)))
-
-
 def test_a_bias_in_the_state_alone_is_not_dropped_silently() -> None:
     with pytest.raises(RuntimeError, match=r"Unexpected key.*qkv\.bias"):
         MultiHeadAttention(M, H, bias=False).load_state_dict(Named(NAMES["T5"]).state_dict())
@@ -237,9 +192,7 @@ def test_a_bias_in_the_state_alone_is_not_dropped_silently() -> None:
 
 def test_two_names_for_one_projection_clash() -> None:
     state = Named(NAMES["T5"]).state_dict()
-    with pytest.raises(
-        CheckpointError, match=r"expected one of q\.weight, Wq\.weight, which mean the same projection. Received: all"
-    ):
+    with pytest.raises(CheckpointError, match=r"expected one of q\.weight, Wq\.weight, which mean the same projection"):
         MultiHeadAttention(M, H).load_state_dict({**state, "Wq.weight": state["q.weight"]})
     with pytest.raises(RuntimeError, match=r"Unexpected key.*q\.weight.*k\.weight.*v\.weight"):
         MultiHeadAttention(M, H).load_state_dict({**state, "qkv.weight": torch.zeros(3 * M, M)})

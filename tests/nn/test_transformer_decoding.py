@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise import masks
 from headwise.errors import ArgumentError, CacheError, ShapeError
 from headwise.nn import Cache, MultiHeadAttention, positions
 from headwise.nn.multi_head_latent import MultiHeadLatentAttention
@@ -36,12 +35,6 @@ class TestDecoding:
             steps = in_chunks(model, x, sizes, Cache(capacity=capacity), key=memory, memory_real=real)
             whole = model(x, memory, mask=CAUSAL, memory_real=real)
         torch.testing.assert_close(steps, whole, atol=1e-10, rtol=0.0)
-
-    def test_a_window_is_as_good_as_its_mask(self) -> None:
-        model, x, mask = gpt().eval(), torch.randn(2, 11, M, dtype=F64), masks.window(3, 0)
-        with torch.no_grad():
-            steps = in_chunks(model, x, [4] + 7 * [1], Cache(window=3), mask)
-            torch.testing.assert_close(steps, model(x, mask=mask), atol=1e-10, rtol=0.0)
 
     @settings(max_examples=15)
     @given(lengths=st.lists(st.integers(0, 4), min_size=2, max_size=3), steps=st.integers(1, 4))
@@ -76,13 +69,6 @@ class TestDecoding:
             whole, seen = model(x, mask=CAUSAL, real=real, record=True)
         torch.testing.assert_close(steps[real], whole[real], atol=1e-10, rtol=0.0)
         assert seen.layers == ["layers.0.attention", "layers.1.attention"]
-
-    def test_a_layer_decodes_too(self) -> None:
-        x, memory = torch.randn(2, 5, M, dtype=F64), torch.randn(2, 4, M, dtype=F64)
-        encoder = EncoderLayer(M, attention=rope_attention(), dtype=F64)
-        torch.testing.assert_close(in_chunks(encoder, x, [2, 1, 2], Cache()), encoder(x, mask=CAUSAL))
-        layer = DecoderLayer(M, H, self_attention=rope_attention(), dtype=F64)
-        torch.testing.assert_close(in_chunks(layer, x, [2, 1, 2], Cache(), key=memory), layer(x, memory, mask=CAUSAL))
 
     def test_cross_attention_knows_where_the_step_stands(self) -> None:
         attention = MultiHeadAttention(M, H, positions=positions.Rope(4), dtype=F64)

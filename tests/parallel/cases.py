@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import headwise
 from headwise import masks, parallel
-from headwise.errors import KernelRefused
+from headwise.errors import HeadwiseError, KernelRefused
 from headwise.masks import Mask
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5}
@@ -105,6 +106,15 @@ def check_case(seed: int, mesh: DeviceMesh, strategy: str = "auto", length: int 
         dist.all_reduce(total)
         torch.testing.assert_close(total, full, **{**near, "atol": 10 * TOLERANCES[dtype]})
     return True
+
+
+def told(run: Callable[[], object]) -> str:
+    """What the error of headwise says."""
+    try:
+        run()
+    except HeadwiseError as error:
+        return str(error)
+    return "nothing was raised"
 
 
 def start() -> DeviceMesh:

@@ -25,7 +25,6 @@ from headwise.records.statistics import Statistic
 
 LENGTH = 53
 IDS = torch.arange(LENGTH) // 17
-FOR_THREE = ("causal, grouped", "packed", "everything", "small pieces", "statistics alone", "bytes", "one cannot")
 
 
 @contextmanager
@@ -73,12 +72,9 @@ def models() -> dict[str, tuple[Callable[[], nn.Module], Mask | None]]:
     grouped = lambda: MultiHeadAttention(16, 4, num_kv_heads=2, positions=positions.Rope(4))  # noqa: E731
     return {
         "causal, grouped": (grouped, causal),
-        "window": (lambda: Encoder(16, num_layers=2, num_heads=4), masks.window(6, 2)),
-        "packed": (lambda: Encoder(16, num_layers=2, num_heads=4), masks.documents(IDS) & causal),
         "packed, other ids in each example": (grouped, masks.documents(torch.stack([IDS, IDS.flip(0)]))),
         "everything": (lambda: Encoder(16, num_layers=2, num_heads=4), None),
         "sinks, softcap": (lambda: MultiHeadAttention(16, 4, sinks=True, softcap=4.0), masks.window(9, 0)),
-        "ALiBi": (lambda: MultiHeadAttention(16, 4, positions=positions.Alibi(4)), causal),
         "T5": (lambda: MultiHeadAttention(16, 4, positions=positions.T5Buckets(4)), None),
         "keys that nobody sees": (lambda: MultiHeadAttention(16, 4), masks.lengths(torch.tensor([LENGTH - 9, 11]))),
     }
@@ -182,7 +178,6 @@ def positions_of_the_whole(mesh: DeviceMesh) -> None:
     """A process's own record counts distances by positions of the whole sequence."""
     one, seen = run(mesh, MultiHeadAttention(16, 4), masks.causal())
     share = seen[0].share
-    assert share is not None
     found, expected = (each[0].statistics(offsets=(1, 5), first_keys=1) for each in (seen, one))
     for name in ("distance", "offset_mass", "first_visible"):
         same(getattr(found, name), getattr(expected, name)[:, :, share.rows], name)

@@ -15,16 +15,8 @@ import pytest
 from tests.parallel.worker import sets
 
 HERE = Path(__file__).parent
-RUNS = {  # set: processes
-    **{"calls": 2, "few calls": 4, "modules": 3, "dtensors": 4},
-    **{"records": 2, "more records": 3, "gone": 3},
-}
-MORE = {"few calls", "more records"}  # on other numbers of processes
-CHECKS = [
-    pytest.param(name, check, marks=pytest.mark.slow if name in MORE else ())
-    for name, checks in sets().items()
-    for check in checks
-]
+RUNS = {"calls": 2, "modules": 3, "dtensors": 4, "records": 2, "gone": 3}  # set: processes
+CHECKS = [(name, check) for name, checks in sets().items() for check in checks]
 
 
 @functools.cache

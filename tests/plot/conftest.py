@@ -120,11 +120,6 @@ def make_font(tmp_path: Path) -> MakeFont:
     return make
 
 
-@pytest.fixture
-def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-
 @pytest.fixture(autouse=True)
 def _forget_fonts() -> Iterator[None]:
     yield

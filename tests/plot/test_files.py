@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
+import sys
 import xml.etree.ElementTree as ElementTree
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib import font_manager
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -19,7 +17,7 @@ from headwise import masks, plot
 from headwise.errors import ArgumentError, FileError
 from headwise.records import Seen
 
-from .conftest import WORDS, MakeFont, make_record
+from .conftest import WORDS, make_record, make_seen
 
 DRAW = {
     "heatmap": lambda seen, **options: plot.heatmap(seen, layer=0, **options),
@@ -27,12 +25,6 @@ DRAW = {
     "surface3d": lambda seen, **options: plot.surface3d(seen, layer=0, **options),
     "text": lambda seen, **options: plot.text(seen, layer=0, row=2, **options),
 }
-
-
-def streams(pdf: bytes) -> bytes:
-    """All that a PDF's compressed parts hold."""
-    parts = (match[1] for match in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL))
-    return b"\n".join(zlib.decompressobj().decompress(part) for part in parts if part[:1] == b"x")
 
 
 @pytest.mark.parametrize("kind", DRAW)
@@ -66,21 +58,37 @@ def test_the_same_figure_gives_the_same_bytes(seen: Seen, tmp_path: Path) -> Non
             assert first.read_bytes() == second.read_bytes()
 
 
+INSIDE: dict[str, list[dict[str, Any]]] = {
+    "heatmap": [{}, {"width": 3.3}, {"scale": "log"}, {"title": "word " * 60}, {"hide_sink": True}],
+    "heads": [{}, {"width": 3.3}, {"scale": "log"}, {"title": "word " * 60}],
+    "text": [{}, {"width": 2.5}, {"title": "word " * 60}, {"hide_sink": True}],
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_everything_lies_inside_the_figure(kind: str) -> None:
+    seen = make_seen(2, rows=12, cols=12, mask=masks.causal())
+    seen.tokens = [f"a quite long label {i}" for i in range(12)]
+    for options in INSIDE[kind]:
+        figure = DRAW[kind](seen, **options)
+        box, size = figure.get_tightbbox(), figure.get_size_inches()
+        assert min(box.x0, box.y0) >= 0
+        assert box.x1 <= size[0]
+        assert box.y1 <= size[1]
+
+
+def test_a_figure_shows_itself_in_a_notebook_and_needs_matplotlib(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plot.heatmap(make_record(2, 2))._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (*DRAW.values(), lambda seen: plot.mask(masks.causal(), 4)):
+        with pytest.raises(ArgumentError, match=r'pip install "headwise\[plot\]"'):
+            draw(seen)
+
+
 def test_postscript_outlines_are_written_as_type_3(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.plot.fonts._has_cff_outlines", lambda family: True)
     plot.heatmap(seen, layer=0, out=tmp_path / "figure.pdf")
     assert b"/Subtype /Type3" in (tmp_path / "figure.pdf").read_bytes()
-
-
-def test_chinese_is_in_the_files(tmp_path: Path, no_other_fonts: None, make_font: MakeFont) -> None:
-    font_manager.fontManager.addfont(make_font("Some CJK", "你好"))
-    record = make_record(2, 2)
-    plot.heatmap(record, tokens=["你", "好"], out=tmp_path / "figure.svg")
-    assert "你" in (tmp_path / "figure.svg").read_text("utf-8")
-    plot.heatmap(record, tokens=["你", "好"], out=tmp_path / "figure.pdf")
-    data = (tmp_path / "figure.pdf").read_bytes()
-    assert b"SomeCJK" in data
-    assert b"<4f60>" in streams(data).lower()  # what a reader copies out of it is the character
 
 
 def test_hostile_names_do_not_leave_their_place_in_an_svg(tmp_path: Path) -> None:
@@ -89,14 +97,6 @@ def test_hostile_names_do_not_leave_their_place_in_an_svg(tmp_path: Path) -> Non
     root = ElementTree.parse(tmp_path / "figure.svg").getroot()
     assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
     assert "a & b" in {"".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")}
-
-
-def test_masked_cells_are_hatched_in_every_format(tmp_path: Path) -> None:
-    record = make_record(mask=masks.causal())
-    for suffix in (".png", ".svg", ".pdf"):
-        plot.heatmap(record, out=tmp_path / f"figure{suffix}")
-    assert "<pattern" in (tmp_path / "figure.svg").read_text("utf-8")
-    assert b"/Pattern" in (tmp_path / "figure.pdf").read_bytes()
 
 
 def test_the_ending_says_the_format_in_any_case(seen: Seen, tmp_path: Path) -> None:
@@ -111,18 +111,11 @@ def test_the_ending_says_the_format_in_any_case(seen: Seen, tmp_path: Path) -> N
 
 def test_a_folder_is_not_written_over(seen: Seen, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(FileError, match=r"cannot write .*folder\.png: is a directory. Choose another file"):
+    with pytest.raises(FileError, match=r"cannot write .*folder\.png: Is a directory. Choose another file"):
         plot.heatmap(seen, layer=0, out=tmp_path / "folder.png")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
-    with pytest.raises(FileError, match=r"no such file or directory. Choose another file"):
+    with pytest.raises(FileError, match=r"No such file or directory. Choose another file"):
         plot.heatmap(seen, layer=0, out=tmp_path / "nowhere" / "figure.png")
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
-def test_without_permission_there_is_a_sentence(seen: Seen, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(FileError, match="permission denied"):
-        plot.heatmap(seen, layer=0, out=tmp_path / "figure.png")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
@@ -138,7 +131,7 @@ def test_a_full_disk_leaves_the_old_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Figure, "savefig", full)
-    with pytest.raises(FileError, match=r"no space left on device. Choose another file"):
+    with pytest.raises(FileError, match=r"No space left on device. Choose another file"):
         plot.heatmap(seen, layer=0, out=path)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     assert path.read_text(encoding="utf-8") == "of yesterday"

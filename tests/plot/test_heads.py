@@ -68,7 +68,7 @@ def test_heads_that_share_keys_stand_on_one_ground() -> None:
     assert not any("share keys" in text for text in written(plain))
 
 
-def test_chosen_layers_keep_their_numbers(seen: Seen) -> None:
+def test_chosen_layers_and_every_call_have_a_row(seen: Seen) -> None:
     cases: list[tuple[Any, list[str]]] = [
         (slice(1, None), ["1", "2"]),
         ([0, "model.2"], ["0", "2"]),
@@ -79,34 +79,21 @@ def test_chosen_layers_keep_their_numbers(seen: Seen) -> None:
         figure = heads(seen, layers=layers)
         assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == expected
 
-
-def test_every_call_of_a_layer_has_a_row() -> None:
     first, second = make_seen(2), make_seen(2)
     for record in second:
-        assert record.site is not None
         record.site = type(record.site)(**{**vars(record.site), "call": 1})
     figure = heads(Seen([*first.records, *second.records]))
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert rows == ["0 · call 0", "1 · call 0", "0 · call 1", "1 · call 1"]
 
 
-def test_layers_may_have_different_heads_and_lengths() -> None:
+def test_layers_may_have_different_heads_and_lengths_and_a_record_has_none() -> None:
     seen = Seen([*make_seen(1, heads=4).records, make_record(3, 9, heads=2, key_heads=2)])
     assert [image.get_array().shape for image in heads(seen).axes[0].images] == [(6, 6)] * 4 + [(3, 9)] * 2
 
-
-def test_a_bare_record_has_no_layer() -> None:
     figure = heads(make_record(batch=2), example=1)
     assert len(figure.axes[0].images) == 4
     assert "layer" not in written(figure)
-
-
-def test_everything_lies_inside_the_figure(seen: Seen) -> None:
-    for options in ({}, {"width": 3.3}, {"title": "word " * 50}, {"scale": "log"}):
-        figure = heads(seen, **options)  # type: ignore[arg-type]
-        box = figure.get_tightbbox()
-        assert min(box.x0, box.y0) >= 0
-        assert (box.x1, box.y1) <= tuple(figure.get_size_inches())
 
 
 @pytest.mark.parametrize(

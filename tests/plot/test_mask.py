@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -15,7 +14,6 @@ from PIL import Image
 from headwise import masks, plot
 from headwise.errors import ArgumentError, DtypeError, MaskError, ShapeError
 from headwise.masks import Extent, Mask
-from headwise.plot.colour import ink_on
 
 from .conftest import WORDS, cells, names, written
 
@@ -67,13 +65,6 @@ def test_lines_between_cells_only_where_cells_are_large() -> None:
     lines = {n: plot.mask(masks.causal(), n).findobj(LineCollection) for n in (8, 512)}
     assert [len(each.get_segments()) for each in lines[8]] == [7, 7]
     assert not lines[512]
-
-
-def test_what_is_allowed_stands_out_from_a_light_ground() -> None:
-    figure = plot.mask(masks.causal(), 2)
-    forbidden, allowed = (figure.axes[0].images[0].cmap(code) for code in (Extent.NONE, Extent.ALL))
-    assert forbidden[:3] == (1.0, 1.0, 1.0)
-    assert ink_on(allowed) == "#ffffff"  # dark
 
 
 def test_every_cell_of_512_can_be_told_from_its_neighbours(tmp_path: Path) -> None:
@@ -130,28 +121,9 @@ def test_everything_lies_inside_a_small_figure(rows: int, cols: int) -> None:
     assert box.y1 <= height <= 4.3
 
 
-def test_a_users_style_does_not_change_a_figure() -> None:
-    with matplotlib.rc_context({"axes.grid": True, "image.interpolation": "bilinear"}):
-        figure = plot.mask(masks.causal(), 4)
-    assert not figure.axes[0].xaxis.get_gridlines()[0].get_visible()
-    assert figure.axes[0].images[0].get_interpolation() == "nearest"
-
-
 BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
-    "no length": (
-        masks.causal(),
-        (),
-        {},
-        ArgumentError,
-        r"q_len: expected the number of queries, because causal\(\) fits any",
-    ),
-    "a length of 0": (
-        masks.causal(),
-        (0,),
-        {},
-        ArgumentError,
-        r"q_len: expected an integer of at least 1. Received: q_len=0",
-    ),
+    "no length": (masks.causal(), (), {}, ArgumentError, r"q_len: expected the number of queries, because"),
+    "a length of 0": (masks.causal(), (0,), {}, ArgumentError, r"q_len: expected an integer of at least 1"),
     "a length that is none": (masks.causal(), (4, 2.5), {}, ArgumentError, r"k_len: expected an integer .* k_len=2.5"),
     "lengths of another mask": (masks.documents([0, 1]), (3,), {}, MaskError, r"documents: the mask was made for"),
     "a float tensor": (torch.ones(2, 2), (2,), {}, DtypeError, r"expected a bool tensor, True = may attend"),
@@ -169,8 +141,3 @@ def test_what_makes_no_sense_is_one_line(case: str) -> None:
     with pytest.raises(error, match=message) as caught:
         plot.mask(mask, *lengths, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_without_matplotlib_a_sentence_says_what_to_install(no_matplotlib: None) -> None:
-    with pytest.raises(ArgumentError, match=r'pip install "headwise\[plot\]"'):
-        plot.mask(masks.causal(), 4)

@@ -107,10 +107,6 @@ def test_long_matrices_are_pooled_and_not_all_are_named() -> None:
     assert any(f"every {step}" in text for text in shown)
 
 
-def test_a_single_row_has_a_surface_too() -> None:
-    assert surface3d(make_record(), rows=2).axes[-1].collections
-
-
 def test_width_has_a_least(seen: Seen) -> None:
     assert surface3d(seen, layer=0, width=3.3).get_size_inches()[0] == pytest.approx(3.3)
     with pytest.raises(

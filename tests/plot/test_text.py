@@ -66,7 +66,7 @@ def test_a_token_is_chosen_by_its_text(seen: Seen) -> None:
         text(seen[1], row="on")
 
 
-def test_the_keys_of_a_query(seen: Seen) -> None:
+def test_the_keys_of_a_query_and_the_queries_of_a_key(seen: Seen) -> None:
     figure = text(seen, layer=1, head=2, row=3)
     np.testing.assert_array_equal(shades(figure).get_array(), weights_of(seen[1], 2)[3])
     assert [piece for piece, _, _ in pieces(figure)] == WORDS
@@ -74,8 +74,6 @@ def test_the_keys_of_a_query(seen: Seen) -> None:
     assert "framed: the query" in written(figure)
     assert figure.axes[1].get_xlabel() == "attention weight"
 
-
-def test_the_queries_of_a_key(seen: Seen) -> None:
     figure = text(seen, layer=0, head="mean", col=5)
     np.testing.assert_allclose(shades(figure).get_array(), seen[0].weights()[0, :, :, 5].mean(0), rtol=1e-6)
     assert "layer 0, mean of 4 heads: attention to “mat” (key 5)" in " ".join(written(figure))
@@ -153,9 +151,6 @@ def test_right_to_left_text_begins_on_the_right() -> None:
         figure.axes[0].get_xlim()[1]
     )
 
-
-@shaped
-def test_a_right_to_left_phrase_in_a_left_to_right_text() -> None:
     tokens = tokens_of("The", " words", " שלום", " עולם", " mean", " hello")
     drawn = pieces(text(make_record(), tokens=tokens, row=0))
     order = [piece.strip("\u200f") for piece, x, _ in sorted(drawn, key=lambda each: each[1])]
@@ -169,23 +164,19 @@ def test_arabic_letters_are_joined_across_tokens() -> None:
     assert from_the_right == ["بحث\u200d", "\u200dية", "من"]
 
 
-def test_masked_tokens_are_hatched_and_have_no_shade() -> None:
+def test_masked_tokens_and_a_hidden_sink_have_no_shade(seen: Seen) -> None:
     record = make_record(mask=masks.causal())
     figure = text(record, tokens=WORDS, row=2)
     np.testing.assert_array_equal(shades(figure).get_array(), weights_of(record)[2, :3])
     assert [len(each.get_paths()) for each in figure.axes[0].collections if each.get_hatch()] == [3]
     assert "masked, may not be attended to" in written(figure)
 
-
-def test_a_hidden_sink_has_no_shade(seen: Seen) -> None:
     figure = text(seen, layer=0, row=3, hide_sink=True)
     np.testing.assert_array_equal(shades(figure).get_array(), weights_of(seen[0])[3, 1:])
     share = f"{weights_of(seen[0])[3, 0]:.0%}"
     notes = " ".join(written(figure))
     assert f"key 0 (The) is hidden: it takes {share} of the weight; the others are not rescaled" in notes
 
-
-def test_a_part_of_the_text(seen: Seen) -> None:
     figure = text(seen, layer=0, row=3, cols=[0, 1, 4])
     np.testing.assert_allclose(shades(figure).get_array(), weights_of(seen[0])[3, [0, 1, 4]], rtol=1e-5)
     assert [piece for piece, _, _ in pieces(figure)] == ["The", "cat", "…", "the"]
@@ -204,17 +195,6 @@ def test_hostile_texts_are_drawn_as_they_are() -> None:
     assert drawn[:5] == ["$x_1$", "<U+0000>", "<U+202E>evil", "<b>", "<U+D800>"]
     assert drawn[5].endswith("a…")
     figure.draw_without_rendering()
-
-
-def test_everything_lies_inside_the_figure() -> None:
-    record = make_record(60, 60, mask=masks.causal())
-    tokens = tokens_of(*(f" word{i}" for i in range(60)))
-    for options in ({}, {"width": 2.5}, {"scale": "log"}, {"hide_sink": True}):
-        figure = text(record, tokens=tokens, row=30, **options)  # type: ignore[arg-type]
-        box, size = figure.get_tightbbox(), figure.get_size_inches()
-        assert min(box.x0, box.y0) >= 0
-        assert box.x1 <= size[0]
-        assert box.y1 <= size[1]
 
 
 @pytest.mark.parametrize(

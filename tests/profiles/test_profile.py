@@ -105,15 +105,6 @@ def test_a_head_on_the_same_token_elsewhere() -> None:
     near(head.patterns["duplicate_token"], 1)
 
 
-def test_far_positions_share_two_bins() -> None:
-    """Of 40 words alike: weight 1/42 on each key; i - j > 16 for 23 · 24 / 2 pairs on each side."""
-    offsets = profile(tiny(), [" ".join(["w"] * 40)], length=64)[0, 1].offsets
-    near(offsets["farther left"], 23 * 24 / 2 / 42 / 40)
-    near(offsets["farther right"], 23 * 24 / 2 / 42 / 40)
-    near([offsets["-16"], offsets["+16"]], [24 / 42 / 40] * 2)
-    near(sum(offsets.values()), 40 / 42)
-
-
 def test_heads_computed_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     together = profile(tiny(), TEXTS, length=16)
     monkeypatch.setattr(measuring, "CELLS", 1)

@@ -99,7 +99,6 @@ def test_a_part_alone_is_its_rows(tmp_path: Path) -> None:
     call = whole_call()
     folder = write(tmp_path / "run.hw", split(call))
     (part,) = headwise.load(folder / "1-of-3.hw")
-    assert part.share is not None
     assert part.share.rows.tolist() == ROWS[1]
     expected = record_of(call).weights(rows=ROWS[1])[..., part.share.cols]
     torch.testing.assert_close(part.weights(), expected)
@@ -160,7 +159,6 @@ def more_layers(folder: Path) -> None:
 def fewer_rows(folder: Path) -> None:
     record = split(whole_call())[2]
     call = record.call
-    assert call.share is not None
     rows = call.share.rows[:-1]
     share = dataclasses.replace(call.share, rows=rows)
     mask = picked(call.share.mask, rows, share.cols)  # type: ignore[arg-type]

@@ -148,31 +148,6 @@ def test_weights_out_of_range_are_said(index: Any, words: str) -> None:
     assert words in said(error)
 
 
-def test_records_are_read_afresh_every_time() -> None:
-    class Watched(Seen):
-        """As a watch is: it finds its records as the model runs, and asks for no more than they are."""
-
-        def __init__(self) -> None:
-            self.found: list[AttentionRecord] = []
-
-        @property
-        def records(self) -> list[AttentionRecord]:
-            return list(self.found)
-
-        def coverage(self) -> Coverage:
-            return Coverage(notes=("looked for sdpa",))
-
-    seen = Watched()
-    assert (seen.layers, len(seen), seen.tokens) == ([], 0, None)
-    seen.tokens = [["a"] * 5]
-    seen.found.append(record("late"))
-    assert seen.layers == ["late"]
-    assert seen["late"] is seen[0] is next(iter(seen))
-    assert seen.row_labels(seen[0]) == ("a",) * 5
-    seen.found.append(record("late", call=1))
-    assert seen.call(1).records == seen.found[1:]
-
-
 # --- Several calls ----------------------------------------------------------------------------------------------------
 
 
@@ -295,8 +270,6 @@ def test_an_encoder_decoder_has_two_sides(lengths: tuple[int, int]) -> None:
         (target, target),
         (target, source),
     ]
-    assert seen.tokens is not None
-    assert seen.source_tokens is not None
     assert (seen.tokens[0].labels, seen.source_tokens[0].labels) == (target, source)
 
 
@@ -311,7 +284,6 @@ def test_tokens_of_another_number_are_refused_and_the_old_ones_kept() -> None:
         with pytest.raises(RecordError) as error:
             seen.tokens = wrong
         assert words in said(error)
-        assert seen.tokens is not None
         assert seen.tokens[0].labels == tuple("abcde")
         assert seen.source_tokens is None
 

@@ -22,7 +22,6 @@ from headwise.records import AttentionRecord
 from headwise.records.statistics import STATISTICS, Statistics, pooled
 from headwise.records.statistics import part as parts
 from headwise.records.statistics import top as tops
-from headwise.records.tiles import Tiles
 from tests.largest import Largest
 from tests.mask_zoo import ZOO, compositions
 
@@ -54,7 +53,6 @@ def test_every_statistic_by_hand() -> None:
     ln2, ln3, ln7, ln8 = (math.log(x) for x in (2, 3, 7, 8))
 
     def equal(answer: Tensor | None, *expected: Any) -> None:
-        assert answer is not None
         torch.testing.assert_close(answer[0, 0], torch.tensor(expected))
 
     equal(found.lse, 0.0, ln3, ln7, ln8)
@@ -62,7 +60,6 @@ def test_every_statistic_by_hand() -> None:
     equal(found.entropy, 0.0, ln3 - 2 / 3 * ln2, ln7 - 10 / 7 * ln2, ln8 - 10 / 8 * ln2)
     equal(found.distance, 0.0, 1 / 3, 4 / 7, 11 / 8)
     equal(found.received, 1 + 1 / 3 + 1 / 7 + 1 / 8, 2 / 3 + 2 / 7 + 2 / 8, 4 / 7 + 4 / 8, 1 / 8)
-    assert found.top is not None
     equal(found.top.weights, [1.0, 0.0], [2 / 3, 1 / 3], [4 / 7, 2 / 7], [4 / 8, 2 / 8])
     assert found.top.keys[0, 0, 1:].tolist() == [[1, 0], [2, 1], [2, 1]]
     assert found.top.keys[0, 0, 0, 0] == 0
@@ -114,7 +111,6 @@ def test_the_first_visible_begins_at_the_first_key_that_anybody_sees() -> None:
     seen = record_of(q, k, mask=mask)
     assert seen.first_visible().flatten().tolist() == pytest.approx([1 / 8, 2 / 7])
     two = seen.statistics("first_visible", first_keys=2).first_visible
-    assert two is not None
     assert two.flatten().tolist() == pytest.approx([3 / 8, 1.0])
 
 
@@ -122,10 +118,6 @@ def test_a_learned_sink_takes_its_share() -> None:
     # Weights 1/8, 2/8 and 1/8, and 4/8 on the sink. A row without keys gives it everything.
     mask = torch.tensor([[True, True, True], [False, False, False], [True, True, True]])
     found = weighing(1, 2, 1, sinks=torch.tensor([math.log(4)]), mask=mask).statistics()
-    assert found.learned_sink is not None
-    assert found.entropy is not None
-    assert found.keys_needed is not None
-    assert found.lse is not None
     assert found.learned_sink.flatten().tolist() == pytest.approx([1 / 2, 1.0, 1 / 2])
     entropy = math.log(8) - 2 / 8 * math.log(2) - 4 / 8 * math.log(4)
     assert found.entropy.flatten().tolist() == pytest.approx([entropy, 0.0, entropy])
@@ -165,7 +157,6 @@ def check(found: Statistics, expected: tuple[Tensor, Tensor, Tensor], mask: mask
     rtol = 1e-12 if found.lse is not None and found.lse.dtype == torch.double else 1e-5
 
     def close(answer: Tensor | None, right: Tensor) -> None:
-        assert answer is not None
         assert answer.shape == right.shape
         torch.testing.assert_close(answer.double(), right, rtol=rtol, atol=rtol)
 
@@ -193,14 +184,12 @@ def check(found: Statistics, expected: tuple[Tensor, Tensor, Tensor], mask: mask
             share[b, h] = weights[b, h][:, used].sum(-1)
     close(found.first_visible, share)
 
-    assert found.top is not None
     top = min(asked.get("top", 8), k_len)
     close(found.top.weights, weights.topk(top).values)
     close(weights.gather(3, found.top.keys), weights.topk(top).values)
     assert all(len(set(keys)) == top for keys in found.top.keys.flatten(0, 2).tolist())
 
     # Round-off may decide between n and n + 1 keys, but only where n of them are within it.
-    assert found.keys_needed is not None
     assert found.keys_needed.dtype == torch.long
     sums = torch.nn.functional.pad(weights.sort(-1, descending=True).values.cumsum(-1), (1, 0))
     goal = sums[..., -1] * asked.get("share", 0.9)
@@ -300,15 +289,10 @@ def test_no_queries_or_no_keys(sizes: tuple[int, int], sinks: Tensor | None) -> 
     found = seen.statistics()
     for name in ("lse", "entropy", "distance", "first_visible", "keys_needed", "learned_sink"):
         assert getattr(found, name).shape == (1, 2, q_len)
-    assert found.received is not None
-    assert found.pooled_max is not None
-    assert found.top is not None
     assert found.received.equal(torch.zeros(1, 2, k_len))
     assert found.pooled_max.shape == (1, 2, q_len, k_len)
     assert found.top.keys.shape == (1, 2, q_len, k_len)
-    assert found.learned_sink is not None
     assert found.learned_sink.equal(torch.full((1, 2, q_len), 0.0 if sinks is None else 1.0))
-    assert found.lse is not None
     assert found.lse.equal(torch.full((1, 2, q_len), -math.inf if sinks is None else 0.0))
 
 
@@ -333,8 +317,6 @@ def test_a_bias_that_forbids(floor: float) -> None:
     bias = torch.full((4, 4), floor).triu(1)
     bias[:2] = floor
     found = weighing(1, 2, 4, 1, bias=bias).statistics()
-    assert found.entropy is not None
-    assert found.keys_needed is not None
     # All scores that are the lowest number are equal; rows of -inf are empty.
     equal = math.log(4) if math.isfinite(floor) else 0.0
     ln2, ln7, ln8 = (math.log(x) for x in (2, 7, 8))
@@ -408,27 +390,6 @@ def test_the_mask_is_looked_at_only_where_it_cuts_through(monkeypatch: pytest.Mo
     assert 0 < sum(looked) <= 2048 * 192  # not for each head, and not far from the diagonal
 
 
-def test_tiles_hold_every_pair_that_is_allowed_and_rows_come_once() -> None:
-    for name, make in ZOO.items():
-        mask = make(2, 4, 200, 200).aligned(200, 200)
-        tiles = Tiles(mask, 200, 200, cells=2**11, overhead=2**8, device=torch.device("cpu"))
-        allowed = mask.to_bool(200, 200)
-        for b in range(2):
-            for h in range(4):
-                left = allowed[b % len(allowed), h % allowed.shape[1]].clone()
-                rows: list[int] = []
-                for tile in tiles.of(b, h):
-                    rows += range(tile.q_lo, tile.q_hi)
-                    inside = left[tile.q_lo : tile.q_hi, tile.k_lo : tile.k_hi]
-                    seen = torch.ones_like(inside)
-                    for part, pattern in tiles.forbidden(tile):
-                        seen[:, part] = False if pattern is None else ~pattern
-                    assert seen.equal(inside), name
-                    inside.zero_()
-                assert not left.any(), name
-                assert rows == sorted(set(rows)), name
-
-
 @pytest.mark.parametrize("mask", [masks.causal(), masks.window(64, 0), None], ids=repr)
 def test_nothing_of_the_size_of_the_matrix_is_made(mask: masks.Mask | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "CELLS", 2**15)
@@ -477,7 +438,6 @@ def test_threads_change_nothing_and_leave_nothing() -> None:
         for name in STATISTICS:
             for a, b in zip(_tensors(getattr(alone, name)), _tensors(getattr(together, name)), strict=True):
                 if name == "top" and a.dtype == torch.long:  # which keys have a weight of 0 does not matter
-                    assert alone.top is not None
                     a, b = (x.masked_fill(alone.top.weights == 0, 0) for x in (a, b))
                 torch.testing.assert_close(a, b)
                 assert not a.is_inference()
@@ -507,7 +467,6 @@ def test_autocast_and_gradients_outside_do_not_matter() -> None:
     seen = record_of(q, q, mask=masks.causal())
     with torch.autocast("cpu"):
         found = seen.statistics()
-    assert found.entropy is not None
     assert not found.entropy.requires_grad
     check(found, dense(q.detach(), q.detach(), masks.causal()), masks.causal())
 

@@ -42,17 +42,6 @@ def test_a_head_that_looks_everywhere_alike() -> None:
     assert head.weight == pytest.approx(1 / 3, abs=1e-6)
 
 
-def test_a_head_that_looks_one_back() -> None:
-    keys = torch.eye(4)
-    (head,) = rows_of(attended(60 * keys[torch.tensor([0, 0, 1, 2])][None], keys[None]))
-    assert head.entropy == pytest.approx(0, abs=1e-6)
-    assert head.distance == pytest.approx(3 / 4, abs=1e-6)
-    assert head.previous == pytest.approx(3 / 4, abs=1e-6)
-    assert head.first_visible == pytest.approx(2 / 4, abs=1e-6)
-    assert head.keys_needed == 1
-    assert head.weight == pytest.approx(1, abs=1e-6)
-
-
 def test_the_strongest_pair_is_found_in_each_head_and_example() -> None:
     queries = torch.zeros(2, 2, 4, 4)
     queries[1, 0, 2, 1] = 9  # in head 0 token 2 of the second example looks at token 1,

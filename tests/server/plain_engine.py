@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import httpx
 import numpy as np
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from headwise.errors import RequestRefused
 from headwise.server import logs
@@ -44,15 +44,14 @@ class Explaining(InProcess):
         return f"<!doctype html><p>{len(row['text'])}" if page else {"layers": [{"entropy": float("nan")}]}
 
 
-@asynccontextmanager
-async def client(
-    settings: Settings | None = None, engine: InProcess | None = None, **headers: str
-) -> AsyncIterator[httpx.AsyncClient]:
+def client(settings: Settings | None = None, engine: InProcess | None = None, **headers: str) -> TestClient:
     """A client of the application, in the process."""
     app = create(engine, settings) if engine else _app(settings or Settings())
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url=LOCAL, headers=headers) as asking:
-        yield asking
+    return client_of(app, **headers)
+
+
+def client_of(app: FastAPI, **headers: str) -> TestClient:
+    return TestClient(app, LOCAL, raise_server_exceptions=False, headers=headers, follow_redirects=False)
 
 
 @cache

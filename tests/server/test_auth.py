@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,11 @@ TOKEN = "a-token-of-32-characters-or-more"
 
 
 def status(path: str, settings: Settings | None = None, **headers: str) -> int:
-    async def ask() -> int:
-        async with client(settings, **headers) as asking:
-            method = "POST" if path in ("/classify", "/explain") else "GET"
-            answer = await asking.request(method, path, **({"json": {"text": "a"}} if method == "POST" else {}))
-            if answer.status_code == 401:
-                assert answer.headers["www-authenticate"] == "Bearer"
-            return answer.status_code
-
-    return asyncio.run(ask())
+    asking = client(settings, **headers)
+    answer = asking.post(path, json={"text": "a"}) if path in ("/classify", "/explain") else asking.get(path)
+    if answer.status_code == 401:
+        assert answer.headers["www-authenticate"] == "Bearer"
+    return answer.status_code
 
 
 def test_only_who_knows_the_token_may_ask() -> None:
@@ -40,24 +35,23 @@ def test_only_who_knows_the_token_may_ask() -> None:
 
 
 def test_a_refusal_has_the_form_of_the_protocol_that_was_asked() -> None:
-    async def ask(path: str, **headers: str) -> tuple[int, Any]:
-        async with client(Settings(token=TOKEN, max_body=100), **headers) as asking:
-            answer = await asking.post(path, content=b" " * 101)
-            return answer.status_code, answer.json()
+    def ask(path: str, **headers: str) -> tuple[int, Any]:
+        answer = client(Settings(token=TOKEN, max_body=100), **headers).post(path, content=b" " * 101)
+        return answer.status_code, answer.json()
 
     known = f"Bearer {TOKEN}"
     said = "expected the server's token: Authorization: Bearer TOKEN"
     of_openai = {"type": "invalid_request_error", "param": None, "code": None}
-    assert asyncio.run(ask("/embed")) == (401, {"error": said, "error_type": "Validation"})
-    assert asyncio.run(ask("/v1/embeddings")) == (401, {"error": {"message": said, **of_openai}})
-    assert asyncio.run(ask("/v1/models/words:predict")) == (401, {"error": said})
-    assert asyncio.run(ask("/classify")) == (401, {"error": said, "kind": "unauthorized"})
-    assert asyncio.run(ask("/embedded")) == (401, {"error": said, "kind": "unauthorized"})
-    status, foreign = asyncio.run(ask("/embed", Origin="https://elsewhere.example"))
+    assert ask("/embed") == (401, {"error": said, "error_type": "Validation"})
+    assert ask("/v1/embeddings") == (401, {"error": {"message": said, **of_openai}})
+    assert ask("/v1/models/words:predict") == (401, {"error": said})
+    assert ask("/classify") == (401, {"error": said, "kind": "unauthorized"})
+    assert ask("/embedded") == (401, {"error": said, "kind": "unauthorized"})
+    status, foreign = ask("/embed", Origin="https://elsewhere.example")
     assert (status, foreign["error_type"]) == (403, "Validation")
-    status, large = asyncio.run(ask("/embed", Authorization=known))
+    status, large = ask("/embed", Authorization=known)
     assert (status, large["error_type"]) == (413, "Validation")
-    status, large = asyncio.run(ask("/v1/embeddings", Authorization=known))
+    status, large = ask("/v1/embeddings", Authorization=known)
     assert (status, large["error"]["type"]) == (400, "invalid_request_error")
 
 

@@ -56,13 +56,11 @@ def _bound() -> object:
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
 
 
-def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_does_not_come_or_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.05)
     assert talk() in (b"", b"reset")
     assert talk(HEAD) in (b"", b"reset")
 
-
-def test_a_head_that_does_not_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_BYTES", 1000)
     assert talk(HEAD, *[b"X: " + b"y" * 500 + b"\r\n"] * 20) in (b"", b"reset")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
@@ -18,7 +17,7 @@ from headwise.server.app import create
 from headwise.server.metrics import Metrics
 from headwise.server.pool.statistics import Statistics
 
-from .plain_engine import LOCAL, Explaining, logged
+from .plain_engine import Explaining, client_of, logged
 
 SECRET = "my-secret-text"
 
@@ -30,12 +29,8 @@ def log() -> Iterator[io.StringIO]:
 
 
 def ask(app: FastAPI, *requests: tuple[str, str, Any], **headers: str) -> list[httpx.Response]:
-    async def ask() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url=LOCAL, headers=headers) as asking:
-            return [await asking.request(method, path, json=body) for method, path, body in requests]
-
-    return asyncio.run(ask())
+    asking = client_of(app, **headers)
+    return [asking.request(method, path, json=body) for method, path, body in requests]
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

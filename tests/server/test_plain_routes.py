@@ -16,31 +16,17 @@ from headwise.server.settings import Settings
 
 from .plain_engine import Explaining, client, scope
 
-Post = Callable[..., httpx.Response]
 
-
-@pytest.fixture
-def post() -> Post:
-    def post(path: str, body: Any = None, **more: Any) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            async with client() as asking:
-                content = {"content": body} if isinstance(body, bytes) else {"json": body}
-                return await asking.post(path, **content, **more)
-
-        return asyncio.run(ask())
-
-    return post
+def post(path: str, body: Any = None, **more: Any) -> httpx.Response:
+    content = {"content": body} if isinstance(body, bytes) else {"json": body}
+    return client().post(path, **content, **more)
 
 
 def get(path: str, **more: Any) -> httpx.Response:
-    async def ask() -> httpx.Response:
-        async with client() as asking:
-            return await asking.get(path, **more)
-
-    return asyncio.run(ask())
+    return client().get(path, **more)
 
 
-def test_a_row_is_answered_with_probabilities_by_label(post: Post) -> None:
+def test_a_row_is_answered_with_probabilities_by_label() -> None:
     answer = post("/classify", {"text": "abcd"})
     assert (answer.status_code, answer.json()) == (
         200,
@@ -48,7 +34,7 @@ def test_a_row_is_answered_with_probabilities_by_label(post: Post) -> None:
     )
 
 
-def test_of_several_rows_only_the_poisoned_ones_fail(post: Post) -> None:
+def test_of_several_rows_only_the_poisoned_ones_fail() -> None:
     answer = post("/classify", {"rows": [{"text": "abcd"}, {"text": "bad"}, {"txt": "x"}, {"text": 1}, "x"]})
     assert answer.status_code == 200
     first, *others = answer.json()["rows"]
@@ -60,14 +46,12 @@ def test_of_several_rows_only_the_poisoned_ones_fail(post: Post) -> None:
         {"error": "a row: expected an object with 'text'. Received: a text", "kind": "bad_input"},
     ]
 
-
-def test_rows_that_none_can_be_read_ask_no_model(post: Post) -> None:
     assert post("/classify", {"rows": [{}]}).json()["rows"] == [
         {"error": "'text' is missing. Expected: 'text'", "kind": "bad_input"}
     ]
 
 
-def test_a_model_is_chosen_where_several_share_a_task(post: Post) -> None:
+def test_a_model_is_chosen_where_several_share_a_task() -> None:
     refused = post("/tensors", {"x": 1})
     assert refused.status_code == 400
     assert refused.json()["error"].endswith('Add "model" or ?model= with one of mixed, one')
@@ -82,7 +66,7 @@ def test_a_model_is_chosen_where_several_share_a_task(post: Post) -> None:
     assert refused.json()["error"] == "unknown parameter: expected ?model=, ?version=. Received: 'modle'"
 
 
-def test_numbers_flags_and_bytes(post: Post) -> None:
+def test_numbers_flags_and_bytes() -> None:
     image = base64.b64encode(b"\x00\xff\x01").decode()
     row = {"ids": [1, 2, 3], "scale": 0.5, "on": True, "image": image, "model": "mixed"}
     assert post("/tensors", row).json() == {"total": 6, "scaled": [0.5, 1.0, 1.5], "size": 3, "was_on": True}
@@ -105,7 +89,7 @@ def test_numbers_flags_and_bytes(post: Post) -> None:
         ({"ids": [1, 2, 3], "image": "%"}, "'image': expected base64"),
     ],
 )
-def test_cells_of_another_kind_or_shape(post: Post, row: dict[str, Any], says: str) -> None:
+def test_cells_of_another_kind_or_shape(row: dict[str, Any], says: str) -> None:
     answer = post("/tensors?model=mixed", row)
     assert (answer.status_code, answer.json()["kind"]) == (400, "bad_input")
     assert says in answer.json()["error"]
@@ -130,13 +114,13 @@ def test_cells_of_another_kind_or_shape(post: Post, row: dict[str, Any], says: s
         (b'{"text": "x", "model": 1}', "'model': expected the name"),
     ],
 )
-def test_bodies_that_cannot_be_used(post: Post, body: bytes, says: str) -> None:
+def test_bodies_that_cannot_be_used(body: bytes, says: str) -> None:
     answer = post("/classify", body)
     assert (answer.status_code, answer.json()["kind"]) == (400, "bad_input")
     assert says in answer.json()["error"]
 
 
-def test_refusals_have_their_status(post: Post) -> None:
+def test_refusals_have_their_status() -> None:
     busy = post("/classify", {"text": "busy"})
     assert (busy.status_code, busy.headers["retry-after"]) == (429, "2")
     assert post("/classify", {"text": "bad"}).status_code == 400
@@ -147,7 +131,7 @@ def test_refusals_have_their_status(post: Post) -> None:
     assert get("/v2/nothing/there").json()["error"].startswith("this path does not exist")
 
 
-def test_a_fault_of_the_server_tells_nothing_of_it(post: Post, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_the_server_tells_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
     answer = post("/classify", {"text": "broken"})
     assert answer.status_code == 500
     assert "secret" not in answer.text
@@ -163,7 +147,7 @@ def events(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("asked", [{"json": True}, {"accept": True}])
-def test_text_comes_piece_by_piece_and_then_whole(post: Post, asked: dict[str, bool]) -> None:
+def test_text_comes_piece_by_piece_and_then_whole(asked: dict[str, bool]) -> None:
     body = {"text": "a b", **({"stream": True} if "json" in asked else {})}
     answer = post("/write", body, headers={"Accept": "text/event-stream"} if "accept" in asked else {})
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -206,14 +190,14 @@ def test_each_piece_is_sent_before_the_next_is_made() -> None:
     assert len(sent) == 3
 
 
-def test_an_error_before_the_first_piece_has_a_status_and_later_is_an_event(post: Post) -> None:
+def test_an_error_before_the_first_piece_has_a_status_and_later_is_an_event() -> None:
     assert post("/write", {"text": "bad a", "stream": True}).status_code == 504
     late = post("/write", {"text": "a bad b", "stream": True})
     assert events(late.text)[1:] == [("error", {"error": "it took longer than 1 s", "kind": "timeout"})]
     assert post("/write", {"rows": [{"text": "a"}], "stream": True}).status_code == 400
 
 
-def test_an_explanation_is_statistics_or_a_page(post: Post) -> None:
+def test_an_explanation_is_statistics_or_a_page() -> None:
     assert post("/explain", {"text": "abc"}).json() == {"layers": [{"entropy": None}]}
     for answer in (
         post("/explain?page=true", {"text": "abc", "model": "words"}),
@@ -237,28 +221,20 @@ def test_the_index_lists_models_with_a_line_to_try_them() -> None:
 
 
 def test_a_task_that_is_loaded_later_has_its_route() -> None:
-    async def ask() -> list[int]:
-        engine = Explaining()
-        kept = engine.served.pop(("writer", "1"))
-        async with client(engine=engine) as asking:
-            before = await asking.post("/write", json={"text": "a"})
-            engine.served["writer", "1"] = kept
-            after = await asking.post("/write", json={"text": "a"})
-            description = (await asking.get("/openapi.json")).json()
-        return [before.status_code, after.status_code, "/write" in description["paths"]]
-
-    assert asyncio.run(ask()) == [404, 200, True]
+    engine = Explaining()
+    kept = engine.served.pop(("writer", "1"))
+    asking = client(engine=engine)
+    assert asking.post("/write", json={"text": "a"}).status_code == 404
+    engine.served["writer", "1"] = kept
+    assert asking.post("/write", json={"text": "a"}).status_code == 200
+    assert "/write" in asking.get("/openapi.json").json()["paths"]
 
 
 def test_health() -> None:
-    async def ask() -> list[int]:
-        engine = Explaining()
-        async with client(engine=engine) as asking:
-            found = [(await asking.get(path)).status_code for path in ("/livez", "/readyz")]
-            engine.ready = engine.live = False
-            return found + [(await asking.get(path)).status_code for path in ("/livez", "/readyz")]
-
-    assert asyncio.run(ask()) == [200, 200, 503, 503]
+    engine = Explaining()
+    for status in (200, 503):
+        assert [client(engine=engine).get(path).status_code for path in ("/livez", "/readyz")] == [status] * 2
+        engine.ready = engine.live = False
 
 
 def leave(body: bytes, path: str, engine: Explaining, after: Callable[[], Coroutine[Any, Any, None]]) -> list[Any]:
@@ -320,9 +296,5 @@ def test_a_client_that_leaves_a_stream_stops_it() -> None:
 def test_exports_alone_explain_nothing_and_say_what_does() -> None:
     engine = Explaining()
     del engine.served["words", "1"], engine.served["words", "2"]
-
-    async def ask() -> str:
-        async with client(engine=engine) as asking:
-            return (await asking.post("/explain", json={"x": 1.0})).json()["error"]
-
-    assert "Serve the run folder of headwise train instead" in asyncio.run(ask())
+    said = client(engine=engine).post("/explain", json={"x": 1.0}).json()["error"]
+    assert "Serve the run folder of headwise train instead" in said

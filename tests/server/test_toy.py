@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,15 +45,9 @@ class OfInterface(InProcess):
 
 
 def test_its_run_folder_is_served(run: Path) -> None:
-    async def ask() -> tuple[Any, Any]:
-        async with client(engine=OfInterface(open_interface(run))) as asking:
-            told = await asking.get("/v2/models/toy")
-            words = ("decade", " ", "a" * 9)
-            answers = [await asking.post("/toy", json={"word": word}) for word in words]
-            return told.json(), [answer.json() for answer in answers]
-
-    told, (first, empty, long) = asyncio.run(ask())
-    assert [each["name"] for each in told["inputs"]] == ["word"]
+    asking = client(engine=OfInterface(open_interface(run)))
+    assert [each["name"] for each in asking.get("/v2/models/toy").json()["inputs"]] == ["word"]
+    first, empty, long = (asking.post("/toy", json={"word": word}).json() for word in ("decade", " ", "a" * 9))
     assert first == tasks.load(run).predict(["decade"])[0]
     assert "word: expected a text. Received: an empty text" in str(empty)
     assert "expected at most 8 tokens. Received: 9 tokens" in str(long)

@@ -15,7 +15,6 @@ from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import Bert
 from headwise.tasks.classify import UNSEEN, Classify
 from headwise.tasks.options.classify import ClassifyOptions
-from headwise.tasks.rows.tables import Data
 from headwise.tasks.text.cuts import cut_longer
 from tests.tasks.problems import looked_up, marked
 
@@ -108,12 +107,6 @@ def test_two_texts_are_told_apart() -> None:
 def test_labels_are_in_one_order_whatever_that_of_the_rows() -> None:
     rows = {"text": list("abcdefgh"), "label": [10, 2, "x", 10, 2, "x", 2, 10]}
     assert learn(rows).labels == {"2": 3, "10": 3, "x": 2}
-
-
-def test_a_text_that_spells_a_sign_is_text() -> None:
-    task = learn()
-    ids = task.subwords.pieces(["good [SEP] film"])[0].ids
-    assert task.subwords.sep not in ids
 
 
 def test_one_class_only_is_refused() -> None:
@@ -238,14 +231,6 @@ def test_characters_that_a_checkpoint_does_not_know_get_tokens(tiny_bert: Path) 
     assert extended.look(["好 cat"])[0].tokens[0].labels[1] == "好"
 
 
-def test_a_fine_tuned_run_comes_back_with_its_added_characters(tiny_bert: Path, tmp_path: Path) -> None:
-    rows = {"text": ["好 cat", "坏 cat"] * 6, "label": ["+", "-"] * 6}
-    task = Classify.fit(rows, model=str(tiny_bert), epochs=1, monitor_every=0, out=tmp_path / "run")
-    again = Classify.load(tmp_path / "run")
-    assert len(again.subwords) == len(task.subwords)
-    assert again.predict(["好"]) == task.predict(["好"])
-
-
 def test_training_goes_on_from_the_bert_of_another_run(tiny_bert: Path, tmp_path: Path) -> None:
     rows = {"text": ["好 cat", "坏 cat"] * 6, "label": ["+", "-"] * 6}
     task = Classify.fit(rows, model=str(tiny_bert), lr=1e-2, epochs=1, monitor_every=0, out=tmp_path / "run")
@@ -260,10 +245,3 @@ def test_training_goes_on_from_the_bert_of_another_run(tiny_bert: Path, tmp_path
     Classify.fit(rows, model="scratch", epochs=1, monitor_every=0, out=tmp_path / "small")
     with pytest.raises(CheckpointError, match="small is a run without a BERT"):
         learn(rows, model=str(tmp_path / "small"))
-
-
-def test_rows_that_were_read_already_are_taken_as_they_are() -> None:
-    task = learn()
-    data = Data("x", {"text": ["good"], "label": ["+"]}, [0])
-    assert Classify.read(data, task.options) is data
-    assert task.evaluate(data).count == 1

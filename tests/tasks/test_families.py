@@ -79,16 +79,6 @@ def test_classify_pairs(checkpoint: Path, tmp_path: Path) -> None:
     assert list(tokens.ids) == task.encode(task._inputs(inputs[1:2]), targets=False)[0].ids
 
 
-def test_a_run_goes_on_from_a_run(tmp_path: Path) -> None:
-    for name in ("roberta", "first", "second"):
-        (tmp_path / name).mkdir()
-    CHECKPOINTS["roberta"](tmp_path / "roberta")
-    data = {name: PAIRS[name] for name in ("text", "label")}
-    first = Classify.fit(data, validation=data, model=str(tmp_path / "roberta"), out=tmp_path / "first", **QUICK)
-    second = Classify.fit(data, validation=data, model=str(tmp_path / "first"), out=tmp_path / "second", **QUICK)
-    assert second.model.encoder.config.family == first.model.encoder.config.family == "roberta"
-
-
 def test_answer(checkpoint: Path) -> None:
     data = {
         "question": ["who saw the cat", "who is bad"] * 4,

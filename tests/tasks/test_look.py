@@ -113,14 +113,6 @@ def test_a_forecast_is_looked_at_with_the_context_that_it_is_made_from() -> None
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_the_second_text_of_a_pair_is_shown_as_it_was_read() -> None:
-    task = learn(Classify, {**READS, "second": TEXTS[::-1]}, **ENCODER, text_pair="second")
-    (seen,) = task.look([(LONG, "short")])
-    assert seen.tokens is not None
-    assert seen.tokens[0].labels[0] == "[CLS]"
-    assert "".join(seen.tokens[0].labels).replace("##", "").endswith("[SEP]short[SEP]")
-
-
 @pytest.mark.parametrize("case", ["classify", "classify pairs", "answer", "language causal", "translate"])
 def test_an_empty_text_is_refused_as_the_server_refuses_it(case: str) -> None:
     task = CASES[case][0]()

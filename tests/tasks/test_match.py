@@ -104,16 +104,6 @@ def test_a_text_finds_an_image_and_an_image_a_text_that_is_true(trained: tuple[M
     assert tuple(task.pictures(["red at 1"])[0][0, 4]) == red
 
 
-def test_pairs_are_scored(trained: tuple[Match, Path]) -> None:
-    task, _ = trained
-    images, captions, _ = coloured_grids(6, seed=6)
-    others = [{"red": "green", "green": "blue", "blue": "red"}[c.split()[0]] + c[c.index(" ") :] for c in captions]
-    for texts, wanted in ((captions, True), (others, False)):
-        rows = task.predict([{"image": image, "text": text} for image, text in zip(images, texts, strict=True)])
-        assert sum((row["match"] > 0.5) == wanted for row in rows) >= 22  # of 24
-        assert all(-1.001 <= row["similarity"] <= 1.001 for row in rows)
-
-
 # --- The loss ---------------------------------------------------------------------------------------------------------
 
 
@@ -221,12 +211,6 @@ def test_images_are_read_from_beside_the_table_and_those_that_cannot_be_are_list
         "1 row left out: no such image (line 5)",
         "1 row left out: no image (line 6)",
     )
-
-
-def test_no_image_can_be_read(folder: Path) -> None:
-    (folder / "pairs.csv").write_text("image,text\nimages/damaged.png,a\nimages/damaged.png,b\n", encoding="utf-8")
-    with pytest.raises(ArgumentError, match="no row can be used: 2 rows left out: an image that cannot be read"):
-        Match.read(folder / "pairs.csv", MatchOptions(**TINY))
 
 
 def test_a_table_is_answered_row_by_row(folder: Path) -> None:

@@ -191,12 +191,6 @@ class TestWhatIsRead:
 class TestFiles:
     PAIRS = (("Two dogs.", "Zwei Hunde."), ('A "big" house.', "Ein „großes“ Haus."))
 
-    def test_a_tsv_of_two_columns_needs_no_header(self, tmp_path: Path) -> None:
-        path = tmp_path / "pairs.tsv"
-        path.write_text("".join(f"{one}\t{other}\n" for one, other in self.PAIRS), encoding="utf-8")
-        data = Translate.read(str(path), make_options())
-        assert data.columns == {"source": [x for x, _ in self.PAIRS], "target": [y for _, y in self.PAIRS]}
-
     def test_a_tsv_with_a_header_is_read_by_its_names(self, tmp_path: Path) -> None:
         path = tmp_path / "pairs.tsv"
         path.write_text("target\tsource\n" + "".join(f"{y}\t{x}\n" for x, y in self.PAIRS), encoding="utf-8")

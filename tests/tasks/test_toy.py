@@ -115,10 +115,7 @@ def test_a_package_that_is_installed_names_its_task(monkeypatch: pytest.MonkeyPa
     others = [name for name in registered.DEFINED if name not in kinds.BUILT_IN]  # of other tests in this process
     assert kinds.names() == [*kinds.BUILT_IN, "toy", "no", *others]
     assert kinds.options_of("toy") is ToyOptions
-    with pytest.raises(
-        ArgumentError,
-        match=r"the entry point 'no' of headwise\.tasks cannot be imported from no\.where:No: .*No module named 'no'",
-    ):
+    with pytest.raises(ArgumentError, match=r"the entry point 'no' of headwise\.tasks cannot be imported from"):
         kinds.class_of("no")
     with pytest.raises(ArgumentError, match=r"expected one of classify, .*toy.* Received: 'toi'"):
         kinds.class_of("toi")

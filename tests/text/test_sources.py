@@ -347,9 +347,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("text", ["another story entirely", "the"])
     def test_another_text(self, bert: PreTrainedTokenizerFast, text: str) -> None:
-        with pytest.raises(
-            ArgumentError, match=r"text: expected the text that the tokenizer was called with\. .* 3 of 3 tokens|2 of 3"
-        ):
+        with pytest.raises(ArgumentError, match=r"text: expected the text that the tokenizer was called with\. .* 3"):
             as_tokens(bert("the cat sat"), text)
 
     def test_too_short_a_text(self, bert: PreTrainedTokenizerFast) -> None:

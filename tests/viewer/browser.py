@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import numpy as np
 import torch
 
+from headwise.viewer import inputs_of, write_page
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+SVG = "{http://www.w3.org/2000/svg}"
 WITHIN = 2e-4  # of the record: what the page rounds, and the sums of it
 
 
@@ -46,19 +52,21 @@ def check_with_axe(tab: Page) -> None:
 
     The tab is that of the fixture `axe_tab`.
     """
+    for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
+        tab.evaluate("(theme) => headwise.state.set({ theme })", theme)
+        check_as_it_is_with_axe(tab, rules)
+    tab.evaluate("headwise.state.set({ theme: 'light' })")
+
+
+def check_as_it_is_with_axe(tab: Page, rules: dict[str, Any] | None = None) -> None:
     if not tab.evaluate("Boolean(window.axe)"):
         tab.evaluate("(() => {" + (files("axe_playwright_python") / "axe.min.js").read_text("utf-8") + "})()")
     found = tab.evaluate(
-        """async () => {
-            const found = [];
-            for (const [theme, rules] of [["light", {}], ["dark", { runOnly: ["color-contrast"] }]]) {
-                headwise.state.set({ theme });
-                await new Promise(requestAnimationFrame);
-                found.push(...(await axe.run({ resultTypes: ["violations"], ...rules })).violations);
-            }
-            headwise.state.set({ theme: "light" });
-            return found;
-        }"""
+        """async (rules) => {
+            await new Promise(requestAnimationFrame);
+            return (await axe.run({ resultTypes: ["violations"], ...rules })).violations;
+        }""",
+        rules,
     )
     serious = [
         (each["id"], [node["html"][:120] + " " + node.get("failureSummary", "") for node in each["nodes"]])
@@ -66,3 +74,22 @@ def check_with_axe(tab: Page) -> None:
         if each["impact"] in ("serious", "critical")
     ]
     assert serious == [], json.dumps(serious, indent=1)
+
+
+def open_page(tab: Page, folder: Path, seen: Any, address: str = "", **given: Any) -> None:
+    """Open the page of what was seen; `address` is what it keeps of the state."""
+    write_page(folder / "page.html", inputs_of(seen, **given), title="A page")
+    tab.goto("about:blank")
+    tab.goto(f"{(folder / 'page.html').as_uri()}#{address}")
+    tab.wait_for_function("() => window.headwise?.app")
+
+
+def saved_svg(tab: Page) -> Element:
+    """The picture that is saved."""
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Save SVG").click()
+    return ElementTree.fromstring(Path(download.value.path()).read_text(encoding="utf-8"))
+
+
+def texts_in(svg: Element) -> list[str]:
+    return ["".join(text.itertext()) for text in svg.iter(f"{SVG}text")]

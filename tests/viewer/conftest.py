@@ -17,17 +17,18 @@ import torch
 
 import headwise
 from headwise import masks
+from headwise.cli.files import NamedText
+from headwise.cli.live import live_causal
 from headwise.records import AttentionRecord, Seen, Site
 from headwise.text import Tokens
 from headwise.viewer import facts, inputs_of, write_page
-from tests.libreoffice import libreoffice
+from headwise.viewer.changes import Asked
+from headwise.viewer.live import Live
+from headwise.viewer.server import serving_live
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
     from playwright.sync_api import Page as Tab
-
-
-__all__ = ["libreoffice"]
 
 
 def record(
@@ -208,12 +209,10 @@ class Page:
         found = re.findall(r'<script type="text/plain" id="(.+?)">(.*?)</script>', self.source)
         self.blocks = {name: base64.b64decode(data, validate=True) for name, data in found}
         data = re.search(r'<script type="application/json" id="facts">(.*?)</script>', self.source)
-        assert data is not None
         self.facts = json.loads(data[1])
 
     def stack(self, input: int = 0, stack: int = 0) -> dict[str, Any]:
-        found: dict[str, Any] = self.facts["inputs"][input]["stacks"][stack]
-        return found
+        return self.facts["inputs"][input]["stacks"][stack]
 
     def axes(self, input: int = 0, stack: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """The facts of the rows and of the columns."""
@@ -267,15 +266,33 @@ class Page:
         return allowed
 
 
+class Elements(HTMLParser):
+    """The elements of some HTML, each with its attributes, and the text around them."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.found}
+
+    def only(self, name: str) -> dict[str, str | None]:
+        (attributes,) = (attributes for found, attributes in self.found if found == name)
+        return attributes
+
+
 def tags(source: str) -> list[str]:
-    seen: list[str] = []
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            seen.append(tag)
-
-    Tags().feed(source)
-    return seen
+    return [name for name, _ in Elements(source).found]
 
 
 def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:
@@ -284,8 +301,7 @@ def unpacked(data: bytes, count: int, bits: int) -> np.ndarray:
     each = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[: count * bits].reshape(count, bits)
     places = 2.0 ** np.arange(bits)
     places[-1] *= -1  # two's complement
-    numbers: np.ndarray = each @ places
-    return numbers
+    return each @ places
 
 
 @pytest.fixture(scope="session")
@@ -313,16 +329,44 @@ def axe_tab(open_context: BrowserContext) -> Iterator[Tab]:
 
 
 @pytest.fixture
-def tab(context: BrowserContext) -> Iterator[Tab]:
+def trouble() -> list[str]:
+    """What went wrong in the browser; a test empties it of what it expects."""
+    return []
+
+
+@pytest.fixture
+def tab(context: BrowserContext, trouble: list[str]) -> Iterator[Tab]:
     """A tab that is offline; at its end nothing but files was asked for, and nothing went wrong on the console."""
-    tab, trouble = context.new_page(), []
-    own = ("file:", "data:", "blob:")
+    tab = context.new_page()
+    own = ("file:", "data:", "blob:", "about:")
     tab.on("request", lambda request: request.url.startswith(own) or trouble.append(request.url))
     tab.on("console", lambda message: trouble.append(message.text))
     tab.on("pageerror", lambda error: trouble.append(str(error)))
     yield tab
     tab.close()
     assert trouble == []
+
+
+PROMPT = "cat owl pig ant fox cat owl pig"  # the copying model goes on with "ant"
+ANT, PIG = 3, 7  # where "ant" and the last "pig" stand
+
+
+@pytest.fixture(scope="session")
+def live(copying_model: Path) -> Live:
+    return live_causal(str(copying_model), NamedText("TEXT", PROMPT, PROMPT), None)
+
+
+@pytest.fixture(scope="session")
+def live_url(live: Live) -> Iterator[str]:
+    with serving_live(live, PROMPT) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def induction(live: Live) -> int:
+    """The head of the second layer that looks at what followed."""
+    first = live.facts(Asked(PROMPT))["live"]["run"]
+    return int(live.shown(first).inputs[0].stacks[0].layers[1].record.weights()[0, :, PIG, ANT].argmax())
 
 
 @pytest.fixture(autouse=True)

@@ -111,40 +111,25 @@ def test_a_file_as_text_cannot_end_the_script(modules: Write) -> None:
 
 
 REFUSED = {
-    "a circle": (
-        {"page.js": 'import { a } from "./a.js";', "a.js": 'import { b } from "./page.js";'},
-        "page.js → a.js",
-    ),
+    "a circle": ({"page.js": 'import { a } from "./a.js";', "a.js": 'import { b } from "./page.js";'}, "page.js → a"),
     "itself": ({"page.js": 'import { a } from "./page.js";'}, "imports form a cycle: page.js → page.js"),
-    "a module that is not there": (
-        {"page.js": 'import { a } from "./nowhere.js";'},
-        "the file nowhere.js does not exist",
-    ),
+    "a module that is not there": ({"page.js": 'import { a } from "./nowhere.js";'}, "nowhere.js does not exist"),
     "a text that is not there": (
         {"page.js": 'import A from "./no.css" with { type: "text" };'},
-        "the file no.css does not exist",
+        "no.css does not exist",
     ),
     "a package": ({"page.js": 'import { a } from "d3";'}, "must begin with .*: d3"),
-    "a path out of the folder": (
-        {"page.js": 'import { a } from "../a.js";'},
-        "must stay in the folder. Received: ../a.js",
-    ),
-    "a default import": (
-        {"page.js": 'import a from "./a.js";', "a.js": ""},
-        "default exports are not supported. Received: import a from",
-    ),
+    "a path out of the folder": ({"page.js": 'import { a } from "../a.js";'}, "must stay in the folder"),
+    "a default import": ({"page.js": 'import a from "./a.js";', "a.js": ""}, "default exports are not supported"),
     "a default export": ({"page.js": "export default 3;"}, "not supported: export default 3;"),
     "a re-export": ({"page.js": 'export { a } from "./a.js";'}, "not supported: export { a } from"),
     "a list of exports": ({"page.js": "const a = 1;\nexport { a };"}, "not supported: export { a }"),
-    "a variable": (
-        {"page.js": "export let a = 1;"},
-        "not supported: export let a",
-    ),  # importers would see its first value
+    "a variable": ({"page.js": "export let a = 1;"}, "not supported: export let a"),
     "several names": ({"page.js": "export const { a, b } = c;"}, "not supported: export const { a, b }"),
     "all of a module": ({"page.js": 'import * as a from "./a.js";'}, r"not supported: import \* as a"),
     "an import for its effects": ({"page.js": 'import "./a.js";'}, 'not supported: import "./a.js"'),
     "other attributes": (
-        {"page.js": 'import A from "./a.json" with { type: "json" };', "a.json": "{}"},
+        {"page.js": 'import A from "./a.json" with { type: "json" };', "a.json": ""},
         "imported as a whole, with",
     ),
     "names out of a text": (

@@ -13,7 +13,7 @@ from headwise import masks
 from headwise.records import Seen
 from headwise.viewer import inputs_of, write_page
 
-from .browser import kept_address, told
+from .browser import kept_address, open_page, told
 from .conftest import record
 from .test_pairs import ANIMAL, IT, LENGTH, WORDS, even, looking, scored
 
@@ -56,7 +56,7 @@ def select(tab: Page, **fields: object) -> None:
 
 def colour(tab: Page, row: int, col: int) -> list[int]:
     """Of a cell of the map, beside its number."""
-    found: list[int] = tab.evaluate(
+    return tab.evaluate(
         """([row, col]) => {
             const { map } = headwise.app.view;
             const at = [map.cols.place(col + 0.15), map.rows.place(row + 0.15)].map((x) => x * devicePixelRatio);
@@ -64,7 +64,6 @@ def colour(tab: Page, row: int, col: int) -> list[int]:
         }""",
         [row, col],
     )
-    return found
 
 
 def test_a_nearly_uniform_head_is_shown_relative_to_uniform(tab: Page) -> None:
@@ -87,18 +86,7 @@ def test_a_nearly_uniform_head_is_shown_relative_to_uniform(tab: Page) -> None:
         assert min(colour(tab, 0, 0)) > 240  # exactly an even share: the page's colour, also in a row of one key
 
 
-def test_other_heads_and_scales_are_not_and_the_legend_says_what_a_scale_means(tab: Page) -> None:
-    said = set()
-    for layer, scale in [(CLEAR, "linear"), (CLEAR, "root"), (NEARLY_EVEN, "log"), (NEARLY_EVEN, "row")]:
-        select(tab, layer=layer, scale=scale)
-        assert tab.evaluate("headwise.app.view.map.reach") is None
-        assert "uniform" not in tab.locator(".view-head .legend").inner_text()
-        said.add(tab.locator(".view-head .about").inner_text())
-    assert len(said) == 4
-    assert all(len(sentence) > 20 for sentence in said)
-
-
-def test_weights_below_the_threshold_are_not_drawn(tab: Page) -> None:
+def test_weights_below_the_threshold_are_not_drawn_and_small_ones_are_pale(tab: Page, tmp_path: Path) -> None:
     select(tab, layer=MIXED)
     weights = tab.evaluate(
         "headwise.source.inputs[0].stacks[0].tile(3, 0, [0, 10], [0, 10], 10, 10, 'max').then(Array.from)"
@@ -119,15 +107,7 @@ def test_weights_below_the_threshold_are_not_drawn(tab: Page) -> None:
     select(tab, layer=MIXED)
     assert [colour(tab, *divmod(at, LENGTH)) for at in (small, large)] == before
 
-
-def background(tab: Page, token: int) -> str:
-    found: str = tab.evaluate(
-        "(token) => headwise.app.view.blocks[0].running.spans[token].style.backgroundColor", token
-    )
-    return found
-
-
-def test_the_text_hides_them_too(tab: Page) -> None:
+    # The text hides them too.
     select(tab, view="text", layer=CLEAR, row=IT)
     told(tab, IT)
     assert background(tab, ANIMAL)
@@ -136,19 +116,26 @@ def test_the_text_hides_them_too(tab: Page) -> None:
     tab.wait_for_function("() => !headwise.app.view.blocks[0].running.spans[3].style.backgroundColor")
     assert background(tab, ANIMAL)
 
-
-def test_the_text_stays_pale_where_weights_are_small(tab: Page, tmp_path: Path) -> None:
+    # The text stays pale where weights are small.
     words = [f"w{i}" for i in range(80)]
     found = Seen([record(1, length=80, size=0.01)])
     found.tokens = [words]
-    write_page(tmp_path / "page.html", inputs_of(found), title="A page")
     other = tab.context.new_page()
-    other.goto((tmp_path / "page.html").as_uri() + "#view=text&row=3&scale=root")
+    open_page(other, tmp_path, found, "view=text&row=3&scale=root")
     told(other, 3)
     red, green, blue = (int(part) for part in background(other, 5).strip("rgb()").split(","))
     assert green > 205, (red, green, blue)  # no strong colour for 1/80
     assert other.locator(".attention-caption .ticks span").last.inner_text() == "1"
+
+    # A position is not named twice.
+    open_page(other, tmp_path, record(1), "row=0&col=3")
+    other.locator('#cell[data-cell="0,3"]').wait_for()
+    assert other.locator("#cell .pair").inner_text() == "0 → 3"
     other.close()
+
+
+def background(tab: Page, token: int) -> str:
+    return tab.evaluate("(token) => headwise.app.view.blocks[0].running.spans[token].style.backgroundColor", token)
 
 
 def test_flow_says_its_scale_and_marks_what_is_beyond_it(tab: Page) -> None:
@@ -171,12 +158,3 @@ def test_flow_says_its_scale_and_marks_what_is_beyond_it(tab: Page) -> None:
     legend.get_by_text("of each layer’s largest share").wait_for(state="hidden")
     assert legend.locator(".ticks span").last.inner_text() not in ("", "100 %")
     tab.evaluate("headwise.state.set({ bands: 'each' })")
-
-
-def test_a_position_is_not_named_twice(tab: Page, tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", inputs_of(record(1)), title="A page")
-    other = tab.context.new_page()
-    other.goto((tmp_path / "page.html").as_uri() + "#row=0&col=3")
-    other.locator('#cell[data-cell="0,3"]').wait_for()
-    assert other.locator("#cell .pair").inner_text() == "0 → 3"
-    other.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import numpy as np
 import pytest
@@ -14,26 +15,23 @@ import torch
 
 import headwise
 from headwise import masks
-from headwise.viewer import inputs_of, write_page
+from headwise.records import Seen
+from headwise.text import Frames
 from headwise.viewer.bundle import assemble
 
-from .browser import kept_address
-from .conftest import CASES, HOSTILE, look, record
+from .browser import SVG, kept_address, open_page, saved_svg, texts_in
+from .conftest import CASES, HOSTILE, look, placed, record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
 
-SVG = "{http://www.w3.org/2000/svg}"
 TURNED = re.compile(r"matrix\(0 -1 1 0 ([\d.]+) [\d.]+\)")
 
 
-def show(tab: Page, folder: Path, seen: Any, hash: str = "", **options: Any) -> None:
-    path = folder / "page.html"
-    write_page(path, inputs_of(seen, **options), title="A page", made='headwise.load("run.hw")')
-    tab.goto(f"{path.as_uri()}#view=head&{hash}")
-    tab.wait_for_function("() => window.headwise?.app?.drawn !== undefined")
+def show(tab: Page, folder: Path, seen: Any, hash: str = "") -> None:
+    open_page(tab, folder, seen, f"view=head&{hash}")
     settle(tab)
 
 
@@ -44,7 +42,6 @@ def settle(tab: Page) -> None:
 def place(tab: Page, x: float, y: float) -> tuple[float, float]:
     """A place of the map, on the screen."""
     box = tab.locator(".view-head .heat-map canvas").bounding_box()
-    assert box is not None
     return box["x"] + x, box["y"] + y
 
 
@@ -99,52 +96,32 @@ def colour(tab: Page, row: float, col: float) -> list[int]:
 # ---- weights
 
 
-def test_every_cell_of_every_kind_of_record(tab: Page, tmp_path: Path) -> None:
-    """One page has all kinds as its inputs, as opening a page takes longer than looking at one."""
-    records = {}
-    for name, make in CASES.items():
-        torch.manual_seed(1)
-        records[name] = make()
+def test_the_cell_pointed_at_is_read_out(tab: Page, tmp_path: Path) -> None:
+    """test_modules.py has every cell of every kind of record."""
+    records = {name: CASES[name]() for name in ("everything", "more queries than keys", "an empty row")}
     show(tab, tmp_path, {name: look(record) for name, record in records.items()})
-    drawn = tab.evaluate(
-        """async () => Promise.all(headwise.source.inputs.map(async ({ stacks: [stack] }) => {
-            const [rows, cols] = [stack.rows, stack.cols].map(({ labels }) => labels.length);
-            const heads = [...Array(stack.layers[0].heads).keys()];
-            const tiles = heads.map((head) => stack.tile(0, head, [0, rows], [0, cols], rows, cols, "max"));
-            return (await Promise.all(tiles)).map((tile) => [...tile].map((weight) => weight || 0));
-        }))"""
-    )
     number = 0
     for name, seen in records.items():
         batch, heads, rows, cols = seen.shape
-        expected = seen.weights().nan_to_num(0)
-        found = np.reshape(drawn[number : number + batch], seen.shape)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4, err_msg=name)
-        example, head, row, col = batch - 1, heads - 1, rows - 1, cols // 2
-        tab.evaluate("([input, head]) => headwise.app.go({ input, head })", [number + example, head])
+        head, row, col = heads - 1, rows - 1, cols // 2
+        weight = seen.weights(row, col, head)[-1].item()
+        number += batch
+        tab.evaluate("([input, head]) => headwise.app.go({ input, head })", [number - 1, head])
         settle(tab)
-        weight = expected[example, head, row, col].item()
         assert point(tab, row, col) == pytest.approx(weight, abs=1e-4), name
         assert np.nan_to_num(shown_weight(tab, row, col) or 0) == pytest.approx(weight, abs=1e-4), name
-        number += batch
 
-
-def test_masked_cells_say_so(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(mask=masks.causal())))
+    masked = Seen([placed(record(length=50, mask=masks.causal()), "layers.0")])
+    masked.tokens = Frames(50, 0.02)
+    show(tab, tmp_path, masked)
     assert tab.locator(".view-head .masked").is_visible()
     assert point(tab, 2, 6) == 0
     assert tab.locator("#cell b").inner_text() == "masked"
     assert point(tab, 6, 2) > 0
     hatch = [colour(tab, 1, 5), colour(tab, 3, 7)]
     assert all(max(abs(a - b) for a, b in zip(*hatch, strict=True)) < 40 and min(each) > 190 for each in hatch)  # grey
-
-
-def test_a_head_that_is_asked_for_while_another_is_computed_is_the_one_that_shows(tab: Page, tmp_path: Path) -> None:
-    seen = record(heads=4, kv_heads=4, length=64)
-    show(tab, tmp_path, look(seen))
-    tab.evaluate("() => [3, 1, 2].forEach((head) => headwise.app.go({ head }))")
-    settle(tab)
-    assert shown_weight(tab, 5, 6) == pytest.approx(seen.weights(5, 6, 2).item(), abs=1e-4)
+    assert " · 50 frames of 20 ms (1.00 s) · " in (tab.locator("header .facts").text_content() or "")
+    assert "0.12 s" in tab.locator("#cell").inner_text()  # positions of sound have their time
 
 
 # ---- zoom
@@ -178,8 +155,15 @@ def test_a_long_text_can_be_read_down_to_its_cells(tab: Page, tmp_path: Path) ->
         assert point(tab, i, j) == pytest.approx(weight, abs=1e-4)
         assert np.nan_to_num(shown_weight(tab, i, j) or 0) == pytest.approx(weight, abs=1e-4)
 
+    # Rows are coloured against all of them when a part is in sight.
+    show(tab, tmp_path, look(seen), "scale=row&sight=1000,1020,1500,1520")
+    weights = seen.weights(heads=0)[0, 0]
+    for row in (1003, 1010):
+        top = tab.evaluate("(row) => headwise.app.view.map.topOf(row)", row)
+        assert top == pytest.approx(weights[row].max().item(), abs=1e-4)
 
-def test_strips_are_the_same_as_the_whole_and_leave_a_hidden_sink_out(tab: Page, tmp_path: Path) -> None:
+
+def test_strips_are_the_same_as_the_whole_and_a_hidden_sink_is_left_out(tab: Page, tmp_path: Path) -> None:
     seen = record(length=2100, dim=4, mask=masks.causal(), bias=sink(2100))
     show(tab, tmp_path, look(seen))
     plate = tab.evaluate(
@@ -202,6 +186,31 @@ def test_strips_are_the_same_as_the_whole_and_leave_a_hidden_sink_out(tab: Page,
     tab.get_by_role("button", name="Hide the sink").click()
     settle(tab)
     assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(others, abs=1e-4)
+
+    # Hiding the sink changes the colours and no weight.
+    seen = record(length=12, bias=sink(12))
+    show(tab, tmp_path, look(seen))
+    weights = seen.weights(heads=0)[0, 0]
+    assert weights[:, 1:].max() < 0.8 * weights.max()
+    before = colour(tab, 5, -0.3)
+    tab.get_by_role("button", name="Hide the sink").click()
+    settle(tab)
+    assert tab.get_by_text("first token hidden · values unchanged, not renormalised").is_visible()
+    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights[:, 1:].max().item(), abs=1e-4)
+    assert colour(tab, 5, -0.3) != before
+    assert tab.evaluate("() => headwise.app.view.map.sink") == 0
+    for row, col in [(5, 0), (5, 4)]:
+        assert point(tab, row, col) == pytest.approx(weights[row, col].item(), abs=1e-4)
+    tab.get_by_role("button", name="Hide the sink").click()
+    settle(tab)
+    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights.max().item(), abs=1e-4)
+    assert not tab.get_by_text("not renormalised").is_visible()
+
+    # The sink is the first token that anybody may attend to.
+    padded = masks.from_tensor(torch.arange(12).expand(12, 12) >= 3)
+    show(tab, tmp_path, look(record(length=12, mask=padded)), "sink=true")
+    assert tab.evaluate("() => headwise.app.view.map.sink") == 3
+    assert tab.get_by_text("first token attended to (3) hidden").is_visible()
 
 
 def test_a_map_of_a_hundred_tokens_is_zoomed_and_panned(tab: Page, tmp_path: Path) -> None:
@@ -253,8 +262,7 @@ def test_a_map_of_a_hundred_tokens_is_zoomed_and_panned(tab: Page, tmp_path: Pat
     settle(tab)
     assert state(tab, "sight") == [None]
 
-
-def test_two_fingers_zoom(tab: Page, tmp_path: Path) -> None:
+    # Two fingers zoom.
     show(tab, tmp_path, look(record(length=100)))
     session = tab.context.new_cdp_session(tab)
     x, y = cell(tab, 50, 50)
@@ -271,7 +279,7 @@ def test_two_fingers_zoom(tab: Page, tmp_path: Path) -> None:
 # ---- pins
 
 
-def test_clicks_pin_rows_columns_and_cells(tab: Page, tmp_path: Path) -> None:
+def test_clicks_pin_and_the_last_head_asked_for_shows(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record()))
     tab.mouse.move(*label(tab, row=4))
     assert state(tab, "row", "col") == [4, None]
@@ -292,15 +300,22 @@ def test_clicks_pin_rows_columns_and_cells(tab: Page, tmp_path: Path) -> None:
     tab.keyboard.press("Escape")
     assert state(tab, "pinRow", "pinCol") == [None, None]
 
+    # A head that is asked for while another is computed is the one that shows.
+    seen = record(heads=4, kv_heads=4, length=64)
+    show(tab, tmp_path, look(seen))
+    tab.evaluate("() => [3, 1, 2].forEach((head) => headwise.app.go({ head }))")
+    settle(tab)
+    assert shown_weight(tab, 5, 6) == pytest.approx(seen.weights(5, 6, 2).item(), abs=1e-4)
 
-# ---- colours
+
+# ---- colours; js/colour.test.mjs has those of every scale
 
 
 def ticks(tab: Page) -> list[str]:
     return tab.locator(".view-head .ticks span").all_inner_texts()
 
 
-def test_the_colour_bar_says_what_its_colours_stand_for(tab: Page, tmp_path: Path) -> None:
+def test_the_colours_and_their_bar_are_those_of_the_weights(tab: Page, tmp_path: Path) -> None:
     seen = record()
     show(tab, tmp_path, look(seen))
     top = seen.weights(heads=0).max().item()
@@ -314,35 +329,7 @@ def test_the_colour_bar_says_what_its_colours_stand_for(tab: Page, tmp_path: Pat
     assert ticks(tab) == ["0 %", "25 %", "50 %", "75 %", "100 %"]
     assert tab.get_by_text("of each row’s largest").is_visible()
 
-
-def test_cells_have_the_colour_of_their_weight(tab: Page, tmp_path: Path) -> None:
-    """On every scale, and in every set of colours."""
-    seen = record(length=40, size=2.0)
-    weights = seen.weights(heads=0)[0, 0]
-    show(tab, tmp_path, look(seen))
-    chosen = [("ember", scale) for scale in ("linear", "root", "log", "row")]
-    for colours, scale in [*chosen, ("viridis", "root"), ("cividis", "log"), ("grey", "row")]:
-        tab.evaluate("(given) => headwise.state.set(given)", {"colours": colours, "scale": scale})
-        for row, col in [(3, 4), (20, 30), (39, 0)]:
-            share = (weights[row, col] / (weights[row].max() if scale == "row" else weights.max())).item()
-            along = {"root": share**0.5, "log": max(0, 1 + np.log10(share) / 4)}.get(scale, share)
-            ramp = tab.evaluate("(step) => headwise.app.style.table[step]", round(along * 511))
-            expected = [ramp & 255, ramp >> 8 & 255, ramp >> 16 & 255]
-            tab.evaluate("() => headwise.app.view.map.mark({ row: null, col: null })")
-            np.testing.assert_allclose(colour(tab, row - 0.3, col - 0.3), expected, atol=4)
-
-
-def test_rows_are_coloured_against_all_of_them_when_a_part_is_in_sight(tab: Page, tmp_path: Path) -> None:
-    seen = record(length=2100, dim=4, size=2.0)
-    show(tab, tmp_path, look(seen), "scale=row&sight=1000,1020,1500,1520")
-    weights = seen.weights(heads=0)[0, 0]
-    for row in (1003, 1010):
-        top = tab.evaluate("(row) => headwise.app.view.map.topOf(row)", row)
-        assert top == pytest.approx(weights[row].max().item(), abs=1e-4)
-
-
-def test_a_lone_weight_is_seen_from_afar(tab: Page, tmp_path: Path) -> None:
-    """Where a pixel stands for several cells it shows the largest, so that nothing is lost between pixels."""
+    # Where a pixel stands for several cells it shows the largest, so that nothing is lost between pixels.
     q, k = torch.zeros(1, 1, 1300, 4), torch.zeros(1, 1, 1300, 4)
     q[0, 0, 801, 0] = k[0, 0, 333, 0] = 10.0
     show(tab, tmp_path, headwise.attention(q, k, k, record=True)[1])
@@ -358,50 +345,18 @@ def sink(length: int) -> torch.Tensor:
     return torch.cat((torch.tensor([9.0]), torch.zeros(length - 1)))
 
 
-def test_hiding_the_sink_changes_the_colours_and_no_weight(tab: Page, tmp_path: Path) -> None:
-    seen = record(length=12, bias=sink(12))
-    show(tab, tmp_path, look(seen))
-    weights = seen.weights(heads=0)[0, 0]
-    assert weights[:, 1:].max() < 0.8 * weights.max()
-    before = colour(tab, 5, -0.3)
-    tab.get_by_role("button", name="Hide the sink").click()
-    settle(tab)
-    assert tab.get_by_text("first token hidden · values unchanged, not renormalised").is_visible()
-    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights[:, 1:].max().item(), abs=1e-4)
-    assert colour(tab, 5, -0.3) != before
-    assert tab.evaluate("() => headwise.app.view.map.sink") == 0
-    for row, col in [(5, 0), (5, 4)]:
-        assert point(tab, row, col) == pytest.approx(weights[row, col].item(), abs=1e-4)
-    tab.get_by_role("button", name="Hide the sink").click()
-    settle(tab)
-    assert tab.evaluate("() => headwise.app.view.map.top") == pytest.approx(weights.max().item(), abs=1e-4)
-    assert not tab.get_by_text("not renormalised").is_visible()
-
-
-def test_the_sink_is_the_first_token_that_anybody_may_attend_to(tab: Page, tmp_path: Path) -> None:
-    padded = masks.from_tensor(torch.arange(12).expand(12, 12) >= 3)
-    show(tab, tmp_path, look(record(length=12, mask=padded)), "sink=true")
-    assert tab.evaluate("() => headwise.app.view.map.sink") == 3
-    assert tab.get_by_text("first token attended to (3) hidden").is_visible()
+def labelled(svg: Element) -> list[tuple[str, Element]]:
+    """The texts of a picture, each with its element."""
+    return list(zip(texts_in(svg), svg.iter(f"{SVG}text"), strict=True))
 
 
 # ---- labels, and what is taken away
 
 
-def saved_svg(tab: Page) -> ET.Element:
-    with tab.expect_download() as download:
-        tab.get_by_role("button", name="Save SVG").click()
-    return ET.fromstring(Path(download.value.path()).read_text(encoding="utf-8"))
-
-
-def texts(svg: ET.Element) -> list[tuple[str, ET.Element]]:
-    return [("".join(text.itertext()), text) for text in svg.iter(f"{SVG}text")]
-
-
-def test_chinese_labels_are_upright_and_hebrew_ones_begin_at_the_right(tab: Page, tmp_path: Path) -> None:
+def test_labels_are_upright_where_they_should_be_and_never_touch(tab: Page, tmp_path: Path) -> None:
     words = ["[CLS]", "那只", "动物", "没有", "🙂", "because", "它", "太累了", "[SEP]", "שלום", "עולם!"]
     show(tab, tmp_path, look(record(length=11), labels=words))
-    found = texts(saved_svg(tab))
+    found = labelled(saved_svg(tab))
     directions = {text: element.get("direction") for text, element in found}
     assert [directions[word] for word in ("שלום", "עולם!", "because")] == ["rtl", "rtl", None]
     upright = [text for text, element in found if element.get("transform") is None]
@@ -413,13 +368,12 @@ def test_chinese_labels_are_upright_and_hebrew_ones_begin_at_the_right(tab: Page
     point(tab, 2, 7)
     assert [word.inner_text() for word in tab.locator("#cell bdi").all()] == ["动物", "太累了"]
 
-
-def test_labels_never_touch(tab: Page, tmp_path: Path) -> None:
+    # Labels never touch.
     show(tab, tmp_path, look(record(length=300)))
     for sight in [None, [10, 80, 10, 80], [100, 110, 100, 110]]:
         tab.evaluate("(sight) => headwise.state.set({ sight, row: 105, col: 106 })", sight)
         settle(tab)
-        names = [(text, element) for text, element in texts(saved_svg(tab)) if re.fullmatch(r"w\d+", text)]
+        names = [(text, element) for text, element in labelled(saved_svg(tab)) if re.fullmatch(r"w\d+", text)]
         rows = [float(text.get("y") or 0) for _, text in names if text.get("text-anchor") == "end"]
         turned = [float(found[1]) for _, text in names if (found := TURNED.fullmatch(text.get("transform") or ""))]
         level = [float(text.get("x") or 0) for _, text in names if text.get("text-anchor") == "middle"]
@@ -430,7 +384,7 @@ def test_labels_never_touch(tab: Page, tmp_path: Path) -> None:
         assert np.diff(sorted(level)).min(initial=30) >= 30
 
 
-def test_a_saved_picture_is_well_formed_whatever_the_labels(tab: Page, tmp_path: Path) -> None:
+def test_the_picture_and_the_python(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = [*HOSTILE[:-1], "a\x01\x0bb"]  # two signs that no XML may hold
     show(tab, tmp_path, look(record(length=9, mask=masks.causal()), labels=labels))
     for given in ({}, {"scale": "row", "theme": "dark", "sink": True, "pinRow": 2, "row": 1, "col": 3}):
@@ -438,18 +392,17 @@ def test_a_saved_picture_is_well_formed_whatever_the_labels(tab: Page, tmp_path:
         settle(tab)
         svg = saved_svg(tab)
         assert [element.tag for element in svg.iter() if element.tag.endswith(("script", "img", "foreignObject"))] == []
-        shown = [text for text, _ in texts(svg)]
+        shown = texts_in(svg)
         assert {"&lt;", '"', "-->", "\\u003c", "{{", "a\ufffd\ufffdb"} <= set(shown)
         assert any(text.startswith("</script>") for text in shown)
         assert any("layer 0 · head 0" in text for text in shown)
-        weights = {text.get("font-weight") for name, text in texts(svg) if name == labels[1]}
+        weights = {text.get("font-weight") for name, text in labelled(svg) if name == labels[1]}
         assert weights == {"400"}  # not the cell in question
         images = [element.get("href") or "" for element in svg.iter(f"{SVG}image")]
         assert images
         assert all(image.startswith("data:image/png;base64,") for image in images)
 
-
-def test_the_python_makes_the_like_of_it(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The python makes the like of it.
     pytest.importorskip("matplotlib")
     seen = look(record(length=30), record(length=30))
     show(tab, tmp_path, seen, "layer=1&head=1&scale=log&colours=viridis&sink=true&sight=5,20,10,25")
@@ -464,20 +417,22 @@ def test_the_python_makes_the_like_of_it(tab: Page, tmp_path: Path, monkeypatch:
 # ---- the SVG that pictures are written in
 
 
-def svg_of(tab: Page, drawing: str) -> ET.Element:
-    return ET.fromstring(
-        tab.evaluate(
-            f"""() => {{ {assemble("map/svg.js")}
-                const context = new $map_svg_js.SvgContext(100, 50);
-                {drawing}
-                return context.toString();
-            }}"""
-        )
+def svg_of(tab: Page, drawing: str) -> list[Element]:
+    """The elements that some drawing becomes."""
+    source = tab.evaluate(
+        f"""() => {{ {assemble("map/svg.js")}
+            const context = new $map_svg_js.SvgContext(100, 50);
+            {drawing}
+            return context.toString();
+        }}"""
     )
+    svg = ElementTree.fromstring(source)
+    assert (svg.get("width"), svg.get("viewBox")) == ("100", "0 0 100 50")
+    return list(svg)
 
 
-def test_svg_rectangles_and_colours(tab: Page) -> None:
-    svg = svg_of(
+def test_svg_is_drawn_as_a_canvas_draws(tab: Page) -> None:
+    filled, stroked = svg_of(
         tab,
         """
         context.fillStyle = "rgb(255 0 0 / 0.5)"; context.globalAlpha = 0.5;
@@ -486,8 +441,6 @@ def test_svg_rectangles_and_colours(tab: Page) -> None:
         context.strokeRect(1, 1, 4, 4); context.restore(); context.fillStyle = "nonsense";
         """,
     )
-    assert (svg.get("width"), svg.get("viewBox")) == ("100", "0 0 100 50")
-    filled, stroked = list(svg)
     assert {key: filled.get(key) for key in ("x", "y", "width", "height", "fill", "fill-opacity")} == {
         **{"x": "10", "y": "25", "width": "5", "height": "2"},
         **{"fill": "#ff0000", "fill-opacity": "0.25"},
@@ -495,9 +448,8 @@ def test_svg_rectangles_and_colours(tab: Page) -> None:
     assert (stroked.get("stroke"), stroked.get("stroke-width"), stroked.get("fill")) == ("#008080", "3", "none")
     assert stroked.get("transform") == "matrix(2 0 0 2 10 20)"
 
-
-def test_svg_paths_lie_where_they_were_drawn(tab: Page) -> None:
-    svg = svg_of(
+    # Svg paths lie where they were drawn.
+    line, scaled = svg_of(
         tab,
         """
         context.beginPath(); context.translate(10, 0); context.moveTo(0, 0); context.translate(10, 0);
@@ -505,13 +457,11 @@ def test_svg_paths_lie_where_they_were_drawn(tab: Page) -> None:
         context.lineWidth = 2; context.scale(3, 3); context.beginPath(); context.lineTo(1, 1); context.stroke();
         """,
     )
-    line, scaled = list(svg)
     assert (scaled.get("d"), scaled.get("stroke-width")) == ("M23 3", "6")
     assert line.get("d") == "M10 0L20 5C21 1 22 2 23 3"
 
-
-def test_svg_clips_and_lets_go(tab: Page) -> None:
-    svg = svg_of(
+    # Svg clips and lets go.
+    outer, first, inner, second, third = svg_of(
         tab,
         """
         context.save(); context.beginPath(); context.rect(1, 2, 3, 4); context.clip(); context.fillRect(0, 0, 9, 9);
@@ -519,15 +469,13 @@ def test_svg_clips_and_lets_go(tab: Page) -> None:
         context.restore(); context.fillRect(0, 0, 7, 7);
         """,
     )
-    outer, first, inner, second, third = list(svg)
     assert outer[0].get("d") == "M1 2L4 2L4 6L1 6Z"
     assert first.get("clip-path") == f"url(#{outer.get('id')})" == inner.get("clip-path")
     assert second.get("clip-path") == f"url(#{inner.get('id')})"
     assert third.get("clip-path") is None
 
-
-def test_svg_text_stands_where_a_canvas_puts_it(tab: Page) -> None:
-    svg = svg_of(
+    # Svg text stands where a canvas puts it.
+    first, leftwards, turned = svg_of(
         tab,
         """
         context.font = '700 20px "A & B", sans-serif'; context.textAlign = "right"; context.textBaseline = "middle";
@@ -536,20 +484,15 @@ def test_svg_text_stands_where_a_canvas_puts_it(tab: Page) -> None:
         context.rotate(-Math.PI / 2); context.fillText("b", 1, 2);
         """,
     )
-    first, leftwards, turned = list(svg)
     assert first.text == '<b> & "x"\ufffd'
-    assert (first.get("font-family"), first.get("font-size"), first.get("font-weight")) == (
-        '"A & B", sans-serif',
-        "20",
-        "700",
-    )
+    assert (first.get("font-family"), first.get("font-size")) == ('"A & B", sans-serif', "20")
+    assert first.get("font-weight") == "700"
     assert (first.get("text-anchor"), leftwards.get("text-anchor")) == ("end", "start")
     assert 33 <= float(first.get("y") or 0) <= 40  # letters stand below their middle
     assert turned.get("transform") == "matrix(0 -1 1 0 0 0)"
 
-
-def test_svg_pictures_carry_their_pixels(tab: Page) -> None:
-    svg = svg_of(
+    # Svg pictures carry their pixels.
+    smooth, plain, pattern = svg_of(
         tab,
         """
         const source = new OffscreenCanvas(4, 2); source.getContext("2d").fillRect(0, 0, 4, 2);
@@ -558,8 +501,7 @@ def test_svg_pictures_carry_their_pixels(tab: Page) -> None:
         context.fillStyle = source.getContext("2d").createPattern(source, "repeat"); context.fillRect(3, 4, 5, 6);
         """,
     )
-    smooth, plain, pattern = list(svg)
     assert [smooth.get(key) for key in ("x", "y", "width", "height")] == ["10", "20", "40", "10"]
     assert (smooth.get("style"), plain.get("style")) == (None, "image-rendering:pixelated")
     assert [pattern.get(key) for key in ("x", "y", "width", "height")] == ["3", "4", "5", "6"]
-    assert all((image.get("href") or "").startswith("data:image/png;base64,") for image in svg)
+    assert all((image.get("href") or "").startswith("data:image/png;base64,") for image in (smooth, plain, pattern))

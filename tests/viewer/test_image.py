@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
 import headwise
-from headwise.records import AttentionRecord, Seen, Site
+from headwise.records import Seen
 from headwise.text import Patches
-from headwise.viewer import inputs_of, write_page
 
-from .browser import WITHIN, check_largest, check_with_axe, kept_address, told
+from .browser import SVG, WITHIN, check_largest, kept_address, open_page, saved_svg, texts_in, told
+from .conftest import look
+from .texts import record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -23,22 +23,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 ROWS, COLS = 3, 5
-BOXES = ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element")
-
-
-def record(length: int, keys: int | None = None, *, heads: int = 3, kind: str = "self") -> AttentionRecord:
-    q, k = 1.5 * torch.randn(1, heads, length, 4), torch.randn(1, heads, keys or length, 4)
-    made = headwise.attention(q, k, k, record=True)[1]
-    made.site = Site("layer", 0, kind, False, heads, heads, 0)  # type: ignore[arg-type]
-    return made
 
 
 def vision(layers: int = 1, prefix: tuple[str, ...] = ("[CLS]",)) -> Seen:
     """A model that reads an image of 3 x 5 patches."""
     patches = Patches(ROWS, COLS, prefix)
-    seen = Seen([record(len(patches)) for _ in range(layers)])
-    for i, each in enumerate(seen):
-        each.site = Site(f"layers.{i}", i, "self", False, 3, 3, 0)
+    seen = look(*(record(len(patches)) for _ in range(layers)))
     seen.tokens = patches
     return seen
 
@@ -50,11 +40,7 @@ def picture() -> np.ndarray:
 
 
 def show(tab: Page, folder: Path, seen: Any, address: str = "", **given: Any) -> None:
-    path = folder / "page.html"
-    write_page(path, inputs_of(seen, **given), title="A page")
-    tab.goto("about:blank")
-    tab.goto(f"{path.as_uri()}#view=image&scale=linear&{address}")
-    tab.wait_for_function("() => window.headwise?.app")
+    open_page(tab, folder, seen, f"view=image&scale=linear&{address}", **given)
 
 
 def place(tab: Page, token: int, prefix: int = 1) -> dict[str, float]:
@@ -78,7 +64,7 @@ def check(tab: Page, told: list[tuple[int, float]], expected: torch.Tensor, pref
 def pixel(tab: Page, token: int) -> list[int]:
     """The colour of a patch, off its middle and its frame."""
     at = place(tab, token)
-    colour: list[int] = tab.evaluate(
+    return tab.evaluate(
         """({ x, y }) => {
             const copy = new OffscreenCanvas(1, 1).getContext('2d');
             const by = devicePixelRatio;
@@ -87,15 +73,11 @@ def pixel(tab: Page, token: int) -> list[int]:
         }""",
         at,
     )
-    return colour
 
 
 def ramp(tab: Page, share: float) -> list[int]:
     """The colour that stands for this share of the largest weight."""
-    found: list[int] = tab.evaluate(
-        "(step) => headwise.app.view.palette[step].fill.match(/\\d+/g).map(Number)", round(63 * share)
-    )
-    return found
+    return tab.evaluate("(step) => headwise.app.view.palette[step].fill.match(/\\d+/g).map(Number)", round(63 * share))
 
 
 def test_pointing_at_a_patch_lays_its_attention_over_the_image(tab: Page, tmp_path: Path) -> None:
@@ -114,8 +96,26 @@ def test_pointing_at_a_patch_lays_its_attention_over_the_image(tab: Page, tmp_pa
             assert direction in name
             assert tab.evaluate("(field) => headwise.state[field]", field) == token
 
+    # Every head of the layer has a small map.
+    seen = vision(2)
+    show(tab, tmp_path, seen, "layer=1&row=6", images=picture())
+    told(tab, 6)
+    maps = tab.locator(".view-image .maps button")
+    assert maps.all_text_contents() == ["head 0", "head 1", "head 2"]
+    assert tab.locator(".view-image .maps h2").text_content() == "Every head of layer 1"
+    found = tab.evaluate("headwise.app.view.maps.maps.map(({ weights }) => [...weights])")
+    expected = seen[1].weights(rows=6)[0, :, 0, 1:]
+    np.testing.assert_allclose(found, expected, atol=WITHIN)
+    assert tab.evaluate("headwise.app.view.maps.top") == pytest.approx(float(expected.max()), abs=WITHIN)
+    maps.nth(2).click()
+    told(tab, 6, "head 2")
+    assert [each.get_attribute("aria-pressed") for each in maps.all()] == ["false", "false", "true"]
+    tab.keyboard.press("Escape")
+    tab.evaluate("headwise.state.set({ row: null, pinRow: null })")
+    tab.wait_for_function("() => headwise.app.view.maps.element.hidden")
 
-def test_cells_have_the_colours_of_their_weights(tab: Page, tmp_path: Path) -> None:
+
+def test_cells_have_the_colours_of_their_weights_and_the_image_shows_through(tab: Page, tmp_path: Path) -> None:
     seen = vision()
     show(tab, tmp_path, seen, "row=4")  # no image: the grid alone
     told(tab, 4)
@@ -123,21 +123,13 @@ def test_cells_have_the_colours_of_their_weights(tab: Page, tmp_path: Path) -> N
     for token in range(1, 16):
         share = (weights[token - 1] / weights.max()).item()
         np.testing.assert_allclose(pixel(tab, token), ramp(tab, share), atol=12)
-    colours = """() => {
-        const { canvas } = headwise.app.view;
-        const copy = new OffscreenCanvas(canvas.width, 1).getContext('2d');
-        copy.drawImage(canvas, 0, -Math.round(canvas.height / 2 + 9));
-        const line = copy.getImageData(0, 0, canvas.width, 1).data;
-        return new Set(Array.from({ length: line.length / 4 }, (_, i) => line.slice(4 * i, 4 * i + 3).join())).size;
-    }"""
-    cells = tab.evaluate(colours)
+    at = pixel(tab, 7)
     tab.get_by_role("button", name="smooth").click()  # colours between those of the cells
-    assert tab.evaluate(colours) > 3 * cells
+    assert pixel(tab, 7) != at
     tab.keyboard.press("m")
-    assert tab.evaluate(colours) == cells
+    assert pixel(tab, 7) == at
 
-
-def test_the_image_shows_through(tab: Page, tmp_path: Path) -> None:
+    # The image shows through.
     show(tab, tmp_path, vision(), "row=4", images=picture())
     told(tab, 4)
     tab.wait_for_function("() => headwise.app.view.photo")
@@ -150,11 +142,14 @@ def test_the_image_shows_through(tab: Page, tmp_path: Path) -> None:
     assert full != [15 * 6 + 20] * 3
     slider.fill("50")
     np.testing.assert_allclose(pixel(tab, 7), (np.array(full) + 15 * 6 + 20) / 2, atol=2)
-    tab.locator("h1").click()
-    for _ in range(5):
-        tab.keyboard.press("+")
-    assert pixel(tab, 7) == full
-    assert slider.input_value() == "100"
+
+    # What the model read is behind its patches.
+    seen = vision()
+    seen.pixel_values = torch.randn(1, 3, 10 * ROWS, 10 * COLS)
+    show(tab, tmp_path, seen, "row=6")
+    told(tab, 6)
+    tab.wait_for_function("() => headwise.app.view.photo?.width === 50")
+    tab.get_by_text("spread from its lowest to its highest value").wait_for()
 
 
 def test_tokens_beside_the_patches_are_chosen_and_told(tab: Page, tmp_path: Path) -> None:
@@ -176,34 +171,13 @@ def numbers(text: str) -> list[float]:
     return [float(word) for word in text.replace(";", " ").replace(",", " ").rstrip(".").split() if word[0].isdigit()]
 
 
-def test_several_heads_are_averaged_and_the_sink_is_left_out_of_the_colours(tab: Page, tmp_path: Path) -> None:
-    seen = vision(2, prefix=())
-    show(tab, tmp_path, seen, "row=6&heads=1.2", images=picture())
-    expected = (seen[0].weights(heads=0, rows=6) + seen[1].weights(heads=2, rows=6))[0, 0, 0] / 2
-    check(tab, told(tab, 6, "mean of 2 heads: 0.0, 1.2"), expected, prefix=0)
-    tab.evaluate("headwise.state.set({ heads: [], sink: true })")
-    tab.get_by_text("is hidden as the sink").wait_for()
-    weights = seen[0].weights(heads=0, rows=6)[0, 0, 0]
-    over = tab.evaluate("[...headwise.app.view.weights].map(String)")
-    assert over[0] == "NaN"
-    np.testing.assert_allclose([float(each) for each in over[1:]], weights[1:], atol=WITHIN)
-
-
 def test_arrows_go_from_patch_to_patch(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, vision(), "row=8")  # (1, 2)
     told(tab, 8)
-    for key, token in [
-        ("ArrowRight", 9),
-        ("ArrowDown", 14),
-        ("ArrowDown", 14),  # the lowest row
-        ("ArrowUp", 9),
-        ("ArrowUp", 4),
-        ("ArrowUp", 0),  # [CLS]
-        ("ArrowLeft", 0),
-        ("ArrowDown", 1),
-        ("ArrowLeft", 1),
-    ]:
-        tab.keyboard.press(key)
+    # At the lowest row and at the left the arrows stay; above the first row is [CLS].
+    steps = [("Right", 9), ("Down", 14), ("Down", 14), ("Up", 9), ("Up", 4), ("Up", 0), ("Down", 1), ("Left", 1)]
+    for key, token in steps:
+        tab.keyboard.press(f"Arrow{key}")
         tab.wait_for_function("(row) => headwise.state.row === row", arg=token)
     tab.keyboard.press("Enter")
     assert tab.evaluate("headwise.state.pinRow") == 1
@@ -245,74 +219,14 @@ def test_a_text_that_looks_at_an_image(tab: Page, tmp_path: Path) -> None:
     codes = tab.evaluate("[...headwise.app.view.texts[0].running.codes]")
     np.testing.assert_allclose([max(code, 0) for code in codes], 63 * weights[:, 7] / weights[:, 7].max(), atol=2)
 
-
-def test_without_patches_it_says_what_is_missing(tab: Page, tmp_path: Path) -> None:
+    # Without patches it says what is missing.
     seen = Seen([record(4)])
     seen.tokens = [list("abcd")]
     show(tab, tmp_path, seen)
     assert tab.get_by_text("seen.tokens = headwise.text.Patches(rows, cols)").is_visible()
 
 
-def test_it_fits_a_narrow_window(tab: Page, tmp_path: Path) -> None:
-    tab.set_viewport_size({"width": 400, "height": 800})
-    show(tab, tmp_path, vision(), "row=3&col=5", images=picture())
-    told(tab, 3)
-    for box in BOXES:
-        assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
-    width = tab.evaluate("headwise.app.view.canvas.clientWidth")
-    assert 250 < width <= 400
-
-
-def test_pictures_and_python(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = vision(2)
-    show(tab, tmp_path, seen, "row=6&heads=1.2&layer=0", images=picture())
-    told(tab, 6)
-    tab.wait_for_function("() => headwise.app.view.photo")
-    with tab.expect_download() as download:
-        tab.get_by_role("button", name="Save SVG").click()
-    image = ElementTree.parse(download.value.path())
-    assert len(list(image.iter("{http://www.w3.org/2000/svg}image"))) == 3 + 2 * 3, (
-        "colour bar, image, overlay; image and overlay of each head"
-    )
-    said = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
-    assert "gives most to" in said[0]
-    for direction in ("gives", "gets"):
-        tab.evaluate("(direction) => headwise.state.set({ direction, col: 6 })", direction)
-        told(tab, 6, direction)
-        code, scope = tab.evaluate("headwise.app.view.python()"), {"seen": seen}
-        monkeypatch.chdir(tmp_path)
-        exec(code, scope)
-        over = tab.evaluate("[...headwise.app.view.weights]")
-        np.testing.assert_allclose(scope["patches"].ravel(), over, atol=WITHIN)
-        assert (tmp_path / "attention.pdf").stat().st_size > 1000
-
-
-def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
-    show(axe_tab, tmp_path, vision(), "row=3&col=0", images=picture())
-    told(axe_tab, 3)
-    check_with_axe(axe_tab)
-
-
-def test_every_head_of_the_layer_has_a_small_map(tab: Page, tmp_path: Path) -> None:
-    seen = vision(2)
-    show(tab, tmp_path, seen, "layer=1&row=6", images=picture())
-    told(tab, 6)
-    maps = tab.locator(".view-image .maps button")
-    assert maps.all_text_contents() == ["head 0", "head 1", "head 2"]
-    assert tab.locator(".view-image .maps h2").text_content() == "Every head of layer 1"
-    found = tab.evaluate("headwise.app.view.maps.maps.map(({ weights }) => [...weights])")
-    expected = seen[1].weights(rows=6)[0, :, 0, 1:]
-    np.testing.assert_allclose(found, expected, atol=WITHIN)
-    assert tab.evaluate("headwise.app.view.maps.top") == pytest.approx(float(expected.max()), abs=WITHIN)
-    maps.nth(2).click()
-    told(tab, 6, "head 2")
-    assert [each.get_attribute("aria-pressed") for each in maps.all()] == ["false", "false", "true"]
-    tab.keyboard.press("Escape")
-    tab.evaluate("headwise.state.set({ row: null, pinRow: null })")
-    tab.wait_for_function("() => headwise.app.view.maps.element.hidden")
-
-
-def test_the_rollout_lies_over_the_image(tab: Page, tmp_path: Path) -> None:
+def test_the_rollout_the_pictures_and_the_python(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = vision(3)
     show(tab, tmp_path, seen, "row=6", images=picture())
     told(tab, 6)
@@ -329,11 +243,21 @@ def test_the_rollout_lies_over_the_image(tab: Page, tmp_path: Path) -> None:
     exec(code.replace('figure.savefig("attention.pdf")', ""), names)
     np.testing.assert_allclose(names["patches"].reshape(-1), expected[1:], atol=WITHIN)
 
-
-def test_what_the_model_read_is_behind_its_patches(tab: Page, tmp_path: Path) -> None:
-    seen = vision()
-    seen.pixel_values = torch.randn(1, 3, 10 * ROWS, 10 * COLS)
-    show(tab, tmp_path, seen, "row=6")
+    # Pictures and python.
+    seen = vision(2)
+    show(tab, tmp_path, seen, "row=6&heads=1.2&layer=0", images=picture())
     told(tab, 6)
-    tab.wait_for_function("() => headwise.app.view.photo?.width === 50")
-    tab.get_by_text("spread from its lowest to its highest value").wait_for()
+    tab.wait_for_function("() => headwise.app.view.photo")
+    image = saved_svg(tab)
+    # Colour bar, image, overlay; image and overlay of each head.
+    assert len(list(image.iter(f"{SVG}image"))) == 3 + 2 * 3
+    assert "gives most to" in texts_in(image)[0]
+    for direction in ("gives", "gets"):
+        tab.evaluate("(direction) => headwise.state.set({ direction, col: 6 })", direction)
+        told(tab, 6, direction)
+        code, scope = tab.evaluate("headwise.app.view.python()"), {"seen": seen}
+        monkeypatch.chdir(tmp_path)
+        exec(code, scope)
+        over = tab.evaluate("[...headwise.app.view.weights]")
+        np.testing.assert_allclose(scope["patches"].ravel(), over, atol=WITHIN)
+        assert (tmp_path / "attention.pdf").stat().st_size > 1000

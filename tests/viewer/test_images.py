@@ -119,6 +119,10 @@ def test_a_known_normalisation_is_removed(processor: Any) -> None:
     assert (pixels(found.uri) == wide).all()
     assert found.note is None
 
+    plain = Processor()
+    plain.do_normalize = False
+    assert (pixels(picture(COLOUR / 255, plain).uri) == COLOUR).all()
+
 
 def test_an_unknown_normalisation_is_said() -> None:
     read = (COLOUR.repeat(2, 1) / 255 - 0.5) / 0.5
@@ -127,12 +131,6 @@ def test_an_unknown_normalisation_is_said() -> None:
     assert (shown.min(), shown.max()) == (0, 255)
     assert found.note == SPREAD
     assert picture(np.full((4, 5), -2.1)).note == SPREAD  # of one colour: black
-
-
-def test_a_processor_that_does_not_normalise_changes_nothing() -> None:
-    plain = Processor()
-    plain.do_normalize = False
-    assert (pixels(picture(COLOUR / 255, plain).uri) == COLOUR).all()
 
 
 @pytest.mark.parametrize(

@@ -32,25 +32,20 @@ def seen() -> AttentionRecord:
 
 
 def axes(what: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = facts_of(inputs_of(what), title="", quick=True)["axes"]
-    return found
+    return facts_of(inputs_of(what), title="", quick=True)["axes"]
 
 
-def test_positions_are_numbers() -> None:
+def test_positions_are_numbers_and_tokens_keep_their_labels() -> None:
     (axis,) = axes(record(length=101))
     assert (axis["count"], axis["first"], "labels" in axis, "words" in axis) == (101, 0, False, False)
     rows, cols = axes(record(length=120, keys=150))
     assert (rows["count"], rows["first"], cols["count"], cols["first"]) == (120, 0, 150, 0)
     assert len(axes(record(length=100))[0]["labels"]) == 100
 
-
-def test_tokens_keep_their_labels() -> None:
     (axis,) = axes(look(record(length=101)))
     assert (axis["count"], axis["labels"][:2], axis["text"]) == (101, ("w0", "w1"), True)
     assert "words" not in axis
 
-
-def test_nothing_is_suggested_of_a_few_of_very_many_rows() -> None:
     facts = facts_of(inputs_of(look(record(length=101))), title="", quick=True)
     assert facts["inputs"][0]["stacks"][0]["pairs"] == []
 
@@ -61,8 +56,7 @@ def test_how_many_weights_the_mask_allows(monkeypatch: pytest.MonkeyPatch) -> No
 
     def weights(mask: masks.Mask | None) -> int | None:
         facts = facts_of(inputs_of(record(length=256, mask=mask)), title="", quick=True)
-        found: int | None = facts["inputs"][0]["stacks"][0]["layers"][0]["weights"]
-        return found
+        return facts["inputs"][0]["stacks"][0]["layers"][0]["weights"]
 
     assert weights(masks.causal()) == 10 * 64**2
     assert weights(masks.documents([0] * 64 + [1] * 192)) == 10 * 64**2
@@ -105,9 +99,7 @@ SAMPLE = """async (most) => {
 
 
 @pytest.mark.browser
-def test_a_picture_of_too_many_weights_stays_a_sample_and_is_exact_when_zoomed_in(
-    tab: Page, seen: AttentionRecord
-) -> None:
+def test_of_too_many_tokens_a_sample_is_drawn_and_it_is_said(tab: Page, seen: AttentionRecord) -> None:
     found = tab.evaluate(SAMPLE, LENGTH**2 // 2)
     height, width = found["height"], found["width"]
     assert found["said"][-1] == f"sampled: {height} of 1,500 rows · zoom in for exact weights"
@@ -130,9 +122,7 @@ def test_a_picture_of_too_many_weights_stays_a_sample_and_is_exact_when_zoomed_i
     weight = tab.evaluate("() => headwise.app.view.map.plates.weight(1410, 1400)")
     assert weight == pytest.approx(seen.weights(rows=1410, cols=1400, heads=1).item(), abs=1e-6)
 
-
-@pytest.mark.browser
-def test_views_of_each_token_say_that_there_are_too_many(tab: Page) -> None:
+    # Views of each token say that there are too many.
     for view in ("text", "lines", "flow", "neuron"):
         tab.evaluate("(view) => headwise.app.state.set({ view })", view)
         said = tab.locator("text=This view shows each token, and 1,500 tokens are too many for it.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -226,18 +226,15 @@ COMPARE = """
 
 def weights(seen: AttentionRecord, head: int) -> np.ndarray:
     """NaN where the mask forbids."""
-    found = seen.weights(heads=head)[0, 0]
-    if seen.mask is not None:
-        places = (torch.arange(size) for size in seen.shape[2:])
-        found = found.masked_fill(~seen.mask.cells(*places)[0, 0], torch.nan)
-    return found.numpy()
+    scores, found = seen.scores(heads=head)[0, 0], seen.weights(heads=head)[0, 0]
+    return found.masked_fill(scores == -torch.inf, torch.nan).numpy()
 
 
-def spread(cells: np.ndarray, side: list[int]) -> np.ndarray:
-    """The cells at the entries of a joint axis; NaN where there is no such token."""
+def spread(cells: np.ndarray, rows: Sequence[int], cols: Sequence[int] | None = None) -> np.ndarray:
+    """The cells at the entries of both axes; NaN where there is no such token."""
     padded = np.full([size + 1 for size in cells.shape], np.nan)
     padded[:-1, :-1] = cells
-    return padded[side][:, side]
+    return padded[list(rows)][:, list(rows if cols is None else cols)]
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -13,11 +13,10 @@ from headwise.records import Seen
 from headwise.records.terms import head_row
 from headwise.viewer import inputs_of
 from headwise.viewer.server import serving
-from tests.libreoffice import Convert
 from tests.worksheet.workbook import Workbook
 
-from .browser import check_with_axe
-from .conftest import HOSTILE, look, record, write
+from .browser import open_page
+from .conftest import look, record
 from .test_modules import rich
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ pytestmark = pytest.mark.browser
 
 
 def show(tab: Page, folder: Path, seen: Seen, address: str = "") -> None:
-    write(folder / "page.html", seen)
-    tab.goto("about:blank")
-    tab.goto(f"{(folder / 'page.html').as_uri()}#view=neuron&{address}")
+    open_page(tab, folder, seen, f"view=neuron&{address}")
     tab.locator(".view-neuron .pair[data-weight]").wait_for()
 
 
@@ -53,19 +50,12 @@ def test_the_steps_are_those_of_the_record(tab: Page, tmp_path: Path) -> None:
     weights = seen.weights(heads=3, rows=5)[0, 0, 0]
     assert shown(tab, 5, 2) == pytest.approx(weights[2].item(), abs=1e-4)
     assert "rounded in this file: the weight is within 0.0001" in tab.locator(".accuracy").inner_text()
-    q, k = seen.q[0, 3, 5], seen.k[0, 1, 2]
-    dot = float(q @ k)
-    capped = 3.0 * np.tanh(0.7 * dot / 3.0)
-    assert seen.bias is not None
-    score = capped + float(seen.bias[0, 3, 5, 2])
-    found = steps(tab)
+    found = steps(tab)  # js/neuron.test.mjs has their numbers
     assert list(found) == [
         *("Sum of the products", "Scale", "Softcap", "Bias", "Mask", "Exponential", "Sum of the row", "Weight")
     ]
-    assert found["Sum of the products"] == pytest.approx(dot, abs=2e-3)
-    assert found["Scale"] == pytest.approx(0.7 * dot, abs=2e-3)
-    assert found["Softcap"] == pytest.approx(capped, abs=2e-3)
-    assert found["Bias"] == found["Mask"] == pytest.approx(score, abs=2e-3)
+    assert found["Sum of the products"] == pytest.approx(float(seen.q[0, 3, 5] @ seen.k[0, 1, 2]), abs=2e-3)
+    assert found["Bias"] == pytest.approx(seen.scores(5, 2, 3).item(), abs=2e-3)
     assert found["Exponential"] / found["Sum of the row"] == found["Weight"] == shown(tab, 5, 2)
     listed = tab.locator(".view-neuron .keys [data-col]").evaluate_all(
         "(all) => all.map((each) => each.dataset.weight)"
@@ -74,12 +64,24 @@ def test_the_steps_are_those_of_the_record(tab: Page, tmp_path: Path) -> None:
     sink = tab.locator(".view-neuron .sink .share").get_attribute("title")
     assert float(sink or "nan") == pytest.approx(1 - weights.sum().item(), abs=1e-4)
 
-
-def test_a_masked_pair_has_no_weight(tab: Page, tmp_path: Path) -> None:
+    # A masked pair has no weight.
     show(tab, tmp_path, look(record(mask=masks.causal())), "row=2&col=5")
     assert shown(tab, 2, 5) == 0
     assert tab.get_by_text("may not attend: the score becomes −∞").is_visible()
     assert tab.locator(".view-neuron .keys .masked").count() == 6
+
+    # Each element tells its numbers.
+    seen = record(dim=5)
+    show(tab, tmp_path, look(seen), "row=4&col=2")
+    q, k = seen.q[0, 0, 4].double(), seen.k[0, 0, 2].double()
+    told = tab.locator(".view-neuron .told")
+    canvas = tab.locator(".view-neuron .elements canvas").nth(2)
+    canvas.hover(position={"x": canvas.evaluate("(canvas) => 0.5 * canvas.clientWidth"), "y": 20})
+    tab.locator(".told", has_text="element 3 of 5").wait_for()
+    tab.keyboard.press("Shift+ArrowRight")
+    tab.locator(".told", has_text="element 4 of 5").wait_for()
+    numbers = [float(x) for x in (told.get_attribute("title") or "").replace("=", "×").split("×")]
+    np.testing.assert_allclose(numbers, [q[3], k[3], q[3] * k[3]], atol=2e-3)
 
 
 def test_the_pair_is_chosen_by_keys_lists_and_clicks(tab: Page, tmp_path: Path) -> None:
@@ -101,52 +103,11 @@ def test_the_pair_is_chosen_by_keys_lists_and_clicks(tab: Page, tmp_path: Path) 
     shown(tab, 3, 6)
 
 
-def test_each_element_tells_its_numbers(tab: Page, tmp_path: Path) -> None:
-    seen = record(dim=5)
-    show(tab, tmp_path, look(seen), "row=4&col=2")
-    q, k = seen.q[0, 0, 4].double(), seen.k[0, 0, 2].double()
-    told = tab.locator(".view-neuron .told")
-    canvas = tab.locator(".view-neuron .elements canvas").nth(2)
-    canvas.hover(position={"x": canvas.evaluate("(canvas) => 0.5 * canvas.clientWidth"), "y": 20})
-    tab.locator(".told", has_text="element 3 of 5").wait_for()
-    tab.keyboard.press("Shift+ArrowRight")
-    tab.locator(".told", has_text="element 4 of 5").wait_for()
-    numbers = [float(x) for x in (told.get_attribute("title") or "").replace("=", "×").split("×")]
-    np.testing.assert_allclose(numbers, [q[3], k[3], q[3] * k[3]], atol=2e-3)
-
-
 # ---- as a worksheet
 
 
-def saved(tab: Page, path: Path) -> Workbook:
-    with tab.expect_download() as download:
-        tab.get_by_role("button", name="Open as worksheet").click()
-    assert download.value.suggested_filename.endswith(".xlsx")
-    download.value.save_as(path)
-    return Workbook(path)
-
-
-def test_the_workbook_of_the_file_comes_to_the_weight(tab: Page, tmp_path: Path, libreoffice: Convert) -> None:
-    seen = look(record(4, dim=6), rich())
-    cases = [(0, 1, 6, 1), (1, 3, 4, 2), (1, 3, 2, 5)]
-    paths = [tmp_path / f"{number}.xlsx" for number in range(len(cases))]
-    show(tab, tmp_path, seen)
-    for (layer, head, row, col), path in zip(cases, paths, strict=True):
-        given = {"layer": layer, "head": head, "row": row, "col": col}
-        tab.evaluate("(given) => headwise.app.go(given)", given)
-        tab.wait_for_function("(asked) => headwise.app.view.known.asked === asked", arg=f"{layer},{head},{row}")
-        shown(tab, row, col)
-        saved(tab, path)
-    for (layer, head, row, col), path in zip(cases, libreoffice(paths), strict=True):
-        book, weights = Workbook(path), seen[layer].weights(heads=head, rows=row)[0, 0, 0].numpy()
-        assert book.errors == []
-        np.testing.assert_allclose(book["Weights"].ravel(), weights, rtol=0, atol=1e-4)
-        assert book["Weight"].item() == pytest.approx(weights[col], abs=1e-4)
-
-
-def test_on_the_server_all_numbers_are_exact(
-    open_context: BrowserContext, tmp_path: Path, libreoffice: Convert
-) -> None:
+def test_on_the_server_all_numbers_are_exact(open_context: BrowserContext, tmp_path: Path) -> None:
+    """LibreOffice computes the same workbooks, as Python writes them: tests/worksheet/test_of_weight.py."""
     seen = look(rich())
     tab = open_context.new_page()
     with serving(inputs_of(seen), title="A page") as url:
@@ -156,16 +117,12 @@ def test_on_the_server_all_numbers_are_exact(
         assert tab.locator(".accuracy").inner_text() == "Exact q and k, from the server."
         q = tab.evaluate("Array.from(headwise.app.view.terms.q)")
         assert q == head_row(seen[0], 0, 1, 8).q.tolist()
-        saved(tab, tmp_path / "exact.xlsx")
+        with tab.expect_download() as download:
+            tab.get_by_role("button", name="Open as worksheet").click()
+        assert download.value.suggested_filename.endswith(".xlsx")
+        download.value.save_as(tmp_path / "exact.xlsx")
     tab.close()
-    (path,) = libreoffice([tmp_path / "exact.xlsx"])
-    assert Workbook(path)["Weight"].item() == pytest.approx(weight, abs=1e-6)
-
-
-def test_too_long_a_row_has_no_workbook(tab: Page, tmp_path: Path) -> None:
-    show(tab, tmp_path, look(record(1, length=2, keys=1025)), "row=1&col=0")
-    tab.keyboard.press("w")
-    tab.locator("footer .alert", has_text="A worksheet holds up to 1024 keys of 512 dimensions.").wait_for()
+    assert Workbook(tmp_path / "exact.xlsx")["Weight"].item() == pytest.approx(weight, abs=1e-6)
 
 
 def test_the_python_writes_the_worksheet(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,19 +134,7 @@ def test_the_python_writes_the_worksheet(tab: Page, tmp_path: Path, monkeypatch:
     weight = seen[1].weights(heads=1, rows=3, cols=6).item()
     assert Workbook(tmp_path / "attention.xlsx")["Weight"].item() == pytest.approx(weight, abs=1e-6)
 
-
-# ---- how it looks
-
-
-def test_hostile_tokens_are_text_and_it_fits_a_narrow_window(tab: Page, tmp_path: Path) -> None:
-    tab.set_viewport_size({"width": 400, "height": 800})
-    seen = look(record(length=len(HOSTILE), dim=64), labels=["a" * 80, *HOSTILE[1:]])
-    show(tab, tmp_path, seen, "row=0&col=0")
-    assert tab.locator("img").count() == 0
-    for box in ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element"):
-        assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
-
-
-def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
-    show(axe_tab, tmp_path, look(rich()), "head=1&row=4&col=2")
-    check_with_axe(axe_tab)
+    # Too long a row has no workbook.
+    show(tab, tmp_path, look(record(1, length=2, keys=1025)), "row=1&col=0")
+    tab.keyboard.press("w")
+    tab.locator("footer .alert", has_text="A worksheet holds up to 1024 keys of 512 dimensions.").wait_for()

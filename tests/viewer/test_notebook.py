@@ -6,9 +6,7 @@ import base64
 import io
 import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +23,10 @@ from headwise.records import AttentionRecord, Seen
 from headwise.viewer import facts, notebook, picture
 from headwise.viewer.inputs import inputs_of
 
-from .conftest import HOSTILE, tokens
+from .conftest import HOSTILE, Elements, tokens
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -59,7 +57,6 @@ CELLS = {
     "plain": PLAIN,
     "record": "record",
     "causal": "causal",
-    "record again": "record",
     "seen": "seen",
     "changed": "changed",
     "empty": "Seen()",
@@ -115,31 +112,6 @@ def here() -> dict[str, Any]:
     return names
 
 
-class Elements(HTMLParser):
-    """The elements of some HTML, each with its attributes, and the text around them."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    @property
-    def names(self) -> set[str]:
-        return {name for name, _ in self.found}
-
-    def only(self, name: str) -> dict[str, str | None]:
-        (attributes,) = (attributes for found, attributes in self.found if found == name)
-        return attributes
-
-
 def pixels_of(uri: str) -> np.ndarray:
     kind, _, data = uri.partition(",")
     assert kind == "data:image/png;base64"
@@ -174,12 +146,6 @@ def test_a_record_is_a_widget_beside_a_picture_and_its_repr(
     assert len(output["text/html"]) < 200_000
 
 
-def test_what_is_shown_again_is_the_same_widget(executed: Executed) -> None:
-    ids = {cell: executed.outputs[cell][WIDGET]["model_id"] for cell in ("record", "causal", "record again", "seen")}
-    assert ids["record again"] == ids["record"]
-    assert len(set(ids.values())) == 3
-
-
 def test_a_widget_has_all_that_the_page_needs(executed: Executed, here: dict[str, Any]) -> None:
     traits = executed.widget("seen")
     assert set(traits) >= {"_esm", "facts", "places", "blocks"}
@@ -204,6 +170,8 @@ def test_without_anywidget_the_page_stands_in_a_frame(cell: str, executed: Execu
     assert str(frame["srcdoc"]).startswith("<!doctype html>")
     assert str(frame["srcdoc"]).rstrip().endswith("</html>")
 
+    assert executed.outputs["printed"] == {"printed": f"{here['record']!r}\n"}
+
 
 def test_what_cannot_be_shown_is_a_sentence(executed: Executed) -> None:
     output = executed.outputs["changed"]
@@ -211,10 +179,6 @@ def test_what_cannot_be_shown_is_a_sentence(executed: Executed) -> None:
     assert Elements(output["text/html"]).text == output["text/plain"]
     assert executed.outputs["empty"]["text/plain"] == "Seen(empty: no attention was seen)"
     assert "no attention was seen" in executed.outputs["empty"]["text/html"]
-
-
-def test_print_knows_nothing_of_notebooks(executed: Executed, here: dict[str, Any]) -> None:
-    assert executed.outputs["printed"] == {"printed": f"{here['record']!r}\n"}
 
 
 # ---- the bundle
@@ -247,7 +211,7 @@ def test_a_terminal_gets_text_and_waits_for_nothing(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("limit", [1000, 3000], ids=["told by its shape", "found on the way"])
-def test_what_is_too_large_for_a_notebook_is_a_picture(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_is_a_picture(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "_shell", Kernel)
     monkeypatch.setattr(notebook, "WIDGET_BYTES", limit)
     record = small(length=64, bias=torch.randn(64, 64))  # 1.5 kB of q and k at least, 16 kB of bias
@@ -258,8 +222,8 @@ def test_what_is_too_large_for_a_notebook_is_a_picture(limit: int, monkeypatch: 
     assert "headwise view run.hw --serve" in text
     assert ' seen.save("run.hw")' in still(bundle(Seen([record, record]))["text/html"])[1]
 
-
-def test_what_is_too_large_for_a_frame_is_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is too large for a frame is a picture.
+    monkeypatch.undo()
     monkeypatch.setattr(notebook, "FRAME_BYTES", 100)
     text = still(bundle(small())["text/html"])[1]
     assert 'pip install "headwise[notebook]"' in text
@@ -361,44 +325,21 @@ RENDER = """async ([traits, bytes, id]) => {
 }"""
 
 
-@pytest.fixture
-def trouble() -> list[str]:
-    """What went wrong in the browser; a test empties it of what it expects."""
-    return []
-
-
-@pytest.fixture
-def tab(chromium: Browser, trouble: list[str]) -> Iterator[Page]:
-    """A tab that is offline, as wide as a notebook; nothing may be asked for, and nothing go wrong on the console."""
-    context = chromium.new_context(offline=True, viewport={"width": 720, "height": 1400})
-    tab = context.new_page()
-    tab.set_default_timeout(10_000)
-    local = ("file:", "data:", "blob:", "about:")
-    tab.on("request", lambda request: request.url.startswith(local) or trouble.append(request.url))
-    tab.on("console", lambda message: trouble.append(message.text))
-    tab.on("pageerror", lambda error: trouble.append(str(error)))
-    yield tab
-    context.close()
-    assert trouble == []
-
-
 def outside(tab: Page, folder: Path, body: str = "", *, paper: str = "white", workers: str = "blob:") -> None:
     """A document with nothing of the page's own, as a notebook is."""
+    tab.set_viewport_size({"width": 720, "height": 1400})
     path = folder / "notebook.html"
     path.write_text(OUTSIDE.format(paper=paper, workers=workers) + body, encoding="utf-8")
     tab.goto(path.as_uri())
 
 
-def render(tab: Page, executed: Executed, cell: str, id: str) -> Locator:
-    """The element of a widget, not yet in the document: `show` puts it there."""
+def show(tab: Page, executed: Executed, cell: str, id: str = "one") -> Locator:
+    """A widget, put into the document."""
     traits = executed.widget(cell)
     blocks = base64.b64encode(traits.pop("blocks")).decode()
     tab.evaluate(RENDER, [traits, blocks, id])
-    return tab.locator(f"#{id}")
-
-
-def show(tab: Page) -> None:
     tab.evaluate("() => document.body.append(window.waiting)")
+    return tab.locator(f"#{id}")
 
 
 def go(tab: Page, at: Locator, keys: str, row: int, col: int) -> str:
@@ -428,10 +369,8 @@ def test_two_widgets_show_their_own_weights(
     executed: Executed, here: dict[str, Any], tab: Page, tmp_path: Path
 ) -> None:
     outside(tab, tmp_path)
-    one = render(tab, executed, "record", "one")
-    show(tab)
-    two = render(tab, executed, "causal", "two")
-    show(tab)
+    one = show(tab, executed, "record")
+    two = show(tab, executed, "causal", "two")
     go(tab, one, "ArrowDown ArrowDown ArrowRight", 1, 1)
     assert weight(one) == pytest.approx(here["record"].weights(1, 1, 0).item(), abs=1e-4)
     assert two.locator("#cell[data-cell]").count() == 0  # the keys were the other's
@@ -442,47 +381,13 @@ def test_two_widgets_show_their_own_weights(
     assert weight(one) == pytest.approx(here["record"].weights(1, 1, 0).item(), abs=1e-4)
     for at in (one, two):
         box = at.bounding_box()
-        assert box is not None
         assert box["width"] <= 700
         assert 400 < box["height"] <= 700
 
-
-@pytest.mark.browser
-def test_a_pointed_at_cell_of_a_widget(executed: Executed, here: dict[str, Any], tab: Page, tmp_path: Path) -> None:
-    outside(tab, tmp_path)
-    at = render(tab, executed, "record", "one")
-    show(tab)
-    for x, y in [(0.5, 0.5), (0.8, 0.4)]:
-        box = at.locator(".view-head canvas").first.bounding_box()
-        assert box is not None
-        tab.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-        at.locator("#cell[data-cell]").wait_for()
-        row, col = map(int, str(at.locator("#cell").get_attribute("data-cell")).split(","))
-        assert weight(at) == pytest.approx(here["record"].weights(row, col, 0).item(), abs=1e-4)
-
-
-@pytest.mark.browser
-def test_a_widget_computes_where_there_are_no_workers(
-    executed: Executed, here: dict[str, Any], tab: Page, tmp_path: Path
-) -> None:
-    outside(tab, tmp_path)
-    tab.evaluate("() => delete self.Worker")
-    at = render(tab, executed, "causal", "one")
-    show(tab)
-    go(tab, at, "ArrowDown ArrowDown", 1, 0)
-    assert weight(at) == pytest.approx(here["causal"].weights(1, 0, 0).item(), abs=1e-4)
-    tab.evaluate("() => window.closing.one()")
-    assert at.evaluate("(el) => el.childElementCount") == 0
-
-
-@pytest.mark.browser
-def test_a_widget_that_goes_away_leaves_nothing(
-    executed: Executed, here: dict[str, Any], tab: Page, tmp_path: Path
-) -> None:
+    # A widget that goes away leaves nothing.
     outside(tab, tmp_path)
     for id in ("one", "two"):
-        at = render(tab, executed, "record", id)
-        show(tab)
+        at = show(tab, executed, "record", id)
         go(tab, at, "ArrowDown", 0, 0)
     assert len(tab.workers) == 2
     tab.evaluate("() => window.closing.one()")
@@ -497,10 +402,20 @@ def test_a_widget_that_goes_away_leaves_nothing(
 
 
 @pytest.mark.browser
-def test_a_widget_begins_when_it_comes_into_sight(executed: Executed, tab: Page, tmp_path: Path) -> None:
+def test_widgets_without_workers_and_out_of_sight(
+    executed: Executed, here: dict[str, Any], tab: Page, tmp_path: Path
+) -> None:
+    outside(tab, tmp_path)
+    tab.evaluate("() => delete self.Worker")
+    at = show(tab, executed, "causal")
+    go(tab, at, "ArrowDown ArrowDown", 1, 0)
+    assert weight(at) == pytest.approx(here["causal"].weights(1, 0, 0).item(), abs=1e-4)
+    tab.evaluate("() => window.closing.one()")
+    assert at.evaluate("(el) => el.childElementCount") == 0
+
+    # A widget begins when it comes into sight and its labels are only text.
     outside(tab, tmp_path, '<div style="height: 5000px"></div>')
-    at = render(tab, executed, "record", "one")
-    show(tab)
+    at = show(tab, executed, "record")
     tab.wait_for_timeout(100)
     assert tab.workers == []
     at.scroll_into_view_if_needed()
@@ -509,8 +424,15 @@ def test_a_widget_begins_when_it_comes_into_sight(executed: Executed, tab: Page,
     # A notebook takes what is far out of sight out of the document for a while.
     tab.evaluate("() => { window.waiting.remove(); }")
     tab.wait_for_timeout(100)
-    show(tab)
+    tab.evaluate("() => document.body.append(window.waiting)")
     go(tab, at, "ArrowDown", 1, 0)
+
+    # Hostile labels in a widget are only text.
+    outside(tab, tmp_path)
+    at = show(tab, executed, "seen")
+    go(tab, at, "ArrowDown ArrowRight", 0, 1)
+    assert at.locator("#cell bdi").all_text_contents() == HOSTILE[:2]
+    assert tab.locator("img, script, iframe").count() == 0
 
 
 @pytest.mark.browser
@@ -520,20 +442,9 @@ def test_a_widget_is_as_dark_as_the_notebook(
 ) -> None:
     tab.emulate_media(color_scheme="dark" if paper == "transparent" else "light")
     outside(tab, tmp_path, paper=paper)
-    at = render(tab, executed, "record", "one")
-    show(tab)
+    at = show(tab, executed, "record")
     at.locator("[role=tabpanel]").wait_for()
     assert at.locator("[data-theme]").first.get_attribute("data-theme") == theme
-
-
-@pytest.mark.browser
-def test_hostile_labels_in_a_widget_are_only_text(executed: Executed, tab: Page, tmp_path: Path) -> None:
-    outside(tab, tmp_path)
-    at = render(tab, executed, "seen", "one")
-    show(tab)
-    go(tab, at, "ArrowDown ArrowRight", 0, 1)
-    assert at.locator("#cell bdi").all_text_contents() == HOSTILE[:2]
-    assert tab.locator("img, script, iframe").count() == 0
 
 
 @pytest.mark.browser

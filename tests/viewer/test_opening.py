@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from headwise import masks
-from headwise.records import Seen
+from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of, write_page
 from headwise.viewer.notebook import Inline, Small
 
-from .browser import check_with_axe, kept_address
+from .browser import check_with_axe, kept_address, open_page
 from .test_pairs import ANIMAL, IT, LENGTH, WORDS, even, looking, scored
 
 if TYPE_CHECKING:
@@ -67,17 +67,16 @@ def opened(tab: Page, page: str, address: str = "") -> Page:
 
 
 def state(tab: Page, *fields: str) -> dict[str, Any]:
-    found: dict[str, Any] = tab.evaluate(
+    return tab.evaluate(
         "(fields) => Object.fromEntries(fields.map((field) => [field, headwise.state[field]]))", list(fields or OPENS)
     )
-    return found
 
 
 def lines(tab: Page) -> list[str]:
     return tab.locator(".opening .seen p").all_inner_texts()
 
 
-def test_it_opens_on_the_strongest_pair_and_says_so(tab: Page) -> None:
+def test_it_opens_on_the_strongest_pair_and_suggests_others(tab: Page) -> None:
     assert state(tab) == OPENS
     assert lines(tab) == [
         "layer 1 · head 1: it looks at animal, 69 %.",
@@ -89,8 +88,7 @@ def test_it_opens_on_the_strongest_pair_and_says_so(tab: Page) -> None:
     assert float(weight or 0) == pytest.approx(float(expected), abs=1e-4)
     assert kept_address(tab) == ""
 
-
-def test_suggestions_are_heads_that_exist(tab: Page) -> None:
+    # Suggestions are heads that exist.
     buttons = tab.locator(".opening li button")
     assert [text.split()[0] for text in buttons.all_inner_texts()] == ["it", "previous", "sink"]
     buttons.nth(2).click()
@@ -106,8 +104,17 @@ def test_suggestions_are_heads_that_exist(tab: Page) -> None:
     buttons.nth(0).press("Enter")
     assert state(tab) == OPENS
 
+    # Views of all heads show the suggestions only.
+    tab.keyboard.press("3")  # the Text view shows the same pair
+    tab.locator(f'.attention-caption [data-asked="{IT}"]').wait_for()
+    assert "it" in tab.locator(".attention-caption .title").inner_text()
+    tab.keyboard.press("1")
+    assert not tab.locator(".opening .seen").is_visible()
+    tab.locator(".opening li button").nth(1).click()
+    assert state(tab, "view", "layer", "head") == {"view": "head", "layer": 0, "head": 0}
 
-def test_it_is_dismissed_and_comes_back_by_key_and_by_button(tab: Page, page: str) -> None:
+
+def test_it_is_dismissed_and_comes_back(tab: Page, page: str) -> None:
     card = tab.locator(".opening")
     tab.get_by_role("button", name="Hide what to look at (i)").last.click()
     assert not card.is_visible()
@@ -122,39 +129,33 @@ def test_it_is_dismissed_and_comes_back_by_key_and_by_button(tab: Page, page: st
     tab.get_by_role("button", name="Show what to look at (i)").click()
     assert card.is_visible()
 
-
-def test_another_selection_comes_back_by_the_address(tab: Page, page: str) -> None:
+    # Another selection comes back by the address.
     for selected in (PLAIN, {**OPENS, "pinCol": None}):
         tab.evaluate("(selected) => headwise.app.go(selected)", selected)
         assert state(opened(tab, page, kept_address(tab))) == selected
 
 
-def test_views_of_all_heads_show_the_suggestions_only(tab: Page) -> None:
-    tab.keyboard.press("3")  # the Text view shows the same pair
-    tab.locator(f'.attention-caption [data-asked="{IT}"]').wait_for()
-    assert "it" in tab.locator(".attention-caption .title").inner_text()
-    tab.keyboard.press("1")
-    assert not tab.locator(".opening .seen").is_visible()
-    tab.locator(".opening li button").nth(1).click()
-    assert state(tab, "view", "layer", "head") == {"view": "head", "layer": 0, "head": 0}
+def other_page(tab: Page, folder: Path, words: list[str], *records: AttentionRecord) -> None:
+    found = Seen(records)
+    found.tokens = [words]
+    open_page(tab, folder, found)
 
 
-def test_unknown_sentences_are_english(tab: Page, page: str) -> None:
-    opened(tab, page, "lang=zh")
-    assert tab.evaluate("document.documentElement.lang") == "zh"
-    assert len(lines(tab)) == 3
-    assert all("{" not in line for line in lines(tab))
-    assert all(text for text in tab.get_by_role("tab").all_inner_texts())
-
-
-def test_nothing_is_suggested_where_nothing_is_worth_it(tab: Page, tmp_path: Path) -> None:
-    found = Seen([scored(even(), even())])
-    found.tokens = [WORDS]
-    write_page(tmp_path / "page.html", inputs_of(found), title="A page")
-    opened(tab, (tmp_path / "page.html").as_uri())
+def test_nothing_is_suggested_where_nothing_is_worth_it(shared: Page, tmp_path: Path) -> None:
+    tab = shared
+    other_page(tab, tmp_path, WORDS, scored(even(), even()))
     assert state(tab) == PLAIN
     assert not tab.locator(".opening").is_visible()
     assert tab.get_by_role("button", name="what to look at").count() == 0
+    # In an even head of few tokens the first one gets (1 + 1/2 + 1/3 + 1/4) / 4: no sink.
+    other_page(tab, tmp_path, ["The", "animal", "was", "tired"], scored(torch.zeros(4, 4), mask=masks.causal()))
+    assert tab.locator(".opening").is_hidden()
+    tab.locator(".legend", has_text="relative to uniform").wait_for()
+    # Large numbers are written out.
+    scores = torch.zeros(400, 400)
+    scores[300, 100] = 20
+    other_page(tab, tmp_path, [f"word{i}" for i in range(400)], scored(scores))
+    assert lines(tab)[1].startswith("That is 400 times an even share")
 
 
 def test_narrow_pages_show_the_map_first(tab: Page, page: str) -> None:
@@ -180,40 +181,19 @@ def test_axe_finds_nothing(axe_tab: Page, page: str) -> None:
     check_with_axe(axe_tab)
 
 
-def test_an_output_of_a_notebook(tab: Page, tmp_path: Path) -> None:
+def test_an_output_of_a_notebook(tab: Page, tmp_path: Path, shared: Page) -> None:
     for small, selected in ((None, OPENS), (Small("map", (0,)), PLAIN)):
         bundle, _ = Inline(inputs_of(seen()), "A page", write="", small=small)._repr_mimebundle_()
         source = re.search(r'srcdoc="(.*?)"', bundle["text/html"], re.DOTALL)
-        assert source is not None
         (tmp_path / "page.html").write_text(html.unescape(source[1]), "utf-8")
         opened(tab, (tmp_path / "page.html").as_uri())
         assert state(tab) == selected
         assert tab.locator(".opening").count() == (small is None)
 
-
-def test_small_lines_have_the_style_of_their_caption(shared: Page, tmp_path: Path) -> None:
+    # Small lines have the style of their caption.
     shown = Inline(inputs_of(seen()), "Lines", write="", small=Small("lines", (0, 1), IT))
     (tmp_path / "small.html").write_text(shown._repr_mimebundle_()[0]["text/html"], encoding="utf-8")
     shared.goto((tmp_path / "small.html").as_uri())
     items = shared.frame_locator("iframe").locator(".attention-caption ol")
     items.wait_for()
     assert items.evaluate("(list) => getComputedStyle(list).listStyleType") == "none"
-
-
-def test_an_even_head_of_few_tokens_has_no_sink(shared: Page, tmp_path: Path) -> None:
-    found = Seen([scored(torch.zeros(4, 4), mask=masks.causal())])  # the first token gets (1 + 1/2 + 1/3 + 1/4) / 4
-    found.tokens = [["The", "animal", "was", "tired"]]
-    write_page(tmp_path / "few.html", inputs_of(found), title="Few")
-    tab = opened(shared, (tmp_path / "few.html").as_uri())
-    assert tab.locator(".opening").is_hidden()
-    tab.locator(".legend", has_text="relative to uniform").wait_for()
-
-
-def test_large_numbers_are_written_out(shared: Page, tmp_path: Path) -> None:
-    scores = torch.zeros(400, 400)
-    scores[300, 100] = 20
-    found = Seen([scored(scores)])
-    found.tokens = [[f"word{i}" for i in range(400)]]
-    write_page(tmp_path / "long.html", inputs_of(found), title="Long")
-    tab = opened(shared, (tmp_path / "long.html").as_uri())
-    assert lines(tab)[1].startswith("That is 400 times an even share")

@@ -86,6 +86,8 @@ def test_habits_count_less_than_one_strong_pair() -> None:
     found = pairs(scored(previous, stripe, looking(IT, ANIMAL, 3)))
     assert (found[0].head, found[0].row, found[0].col) == (2, IT, ANIMAL)
 
+    assert pairs(scored(previous, stripe)) == []
+
 
 def test_nearly_even_attention_has_none() -> None:
     assert pairs(scored(0.3 * torch.randn(LENGTH, LENGTH), even())) == []
@@ -114,13 +116,6 @@ def test_of_long_inputs_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch)
     seen = Seen([headwise.attention(q, q, q, record=True)[1]])
     pairs_of(inputs_of(seen)[0].stacks)
     assert looked == [list(range(1, length, 2))]
-
-
-def test_a_habit_alone_has_none() -> None:
-    previous, stripe = even(), even()
-    previous[range(1, LENGTH), range(LENGTH - 1)] = 6
-    stripe[:, ANIMAL] = 6
-    assert pairs(scored(previous, stripe)) == []
 
 
 def test_a_pair_farther_apart_than_any_other_is_found() -> None:

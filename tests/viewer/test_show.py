@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +18,12 @@ from headwise.viewer import notebook
 from headwise.viewer.show import MOST, record_of
 
 from .conftest import look, record
+from .test_notebook import WIDGET, Kernel
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
-WIDGET = "application/vnd.jupyter.widget-view+json"
 WORDS = ["the", "cat", "sat", "on", "it", "so", "it", "ran", "off"]
-
-
-@dataclass
-class Kernel:
-    """An IPython with a kernel."""
-
-    kernel: object = field(default_factory=object)
 
 
 @pytest.fixture
@@ -52,8 +44,7 @@ def facts_of(shown: Any) -> dict[str, Any]:
     assert set(found) == {WIDGET, "text/html", "text/plain"}  # VS Code and GitHub take the second
     assert json.dumps(found)
     assert found["text/html"].count("<img") == 1
-    facts: dict[str, Any] = json.loads(notebook._shown[shown].facts)
-    return facts
+    return json.loads(notebook._shown[shown].facts)
 
 
 # ---- view
@@ -183,14 +174,11 @@ def test_what_makes_no_sense_is_one_line(case: str, seen: Seen) -> None:
 
 
 @pytest.mark.browser
-def test_maps_in_a_frame_show_the_weights(seen: Seen, chromium: Browser, tmp_path: Path) -> None:
+def test_maps_in_a_frame_show_the_weights(seen: Seen, tab: Page, tmp_path: Path) -> None:
     weights = seen[1].weights()[0]
     html = headwise.show(weights, heads=[2, 0], tokens=WORDS, row="ran")._repr_mimebundle_()[0]["text/html"]
     (tmp_path / "book.html").write_text(f'<meta charset="utf-8"><body style="width: 800px">{html}', encoding="utf-8")
-    tab = chromium.new_page(viewport={"width": 900, "height": 700})
-    trouble: list[str] = []
-    tab.on("pageerror", lambda error: trouble.append(str(error)))
-    tab.on("console", lambda message: trouble.append(message.text))
+    tab.set_viewport_size({"width": 900, "height": 700})
     tab.goto((tmp_path / "book.html").as_uri())
     frame = tab.frame_locator("iframe").locator("body")
     assert frame.locator("figcaption").all_text_contents() == ["head 2", "head 0"]
@@ -198,7 +186,6 @@ def test_maps_in_a_frame_show_the_weights(seen: Seen, chromium: Browser, tmp_pat
     cell = frame.locator("#cell[data-cell]")
     for place, head in ((1, 0), (0, 2)):
         box = frame.locator("figure canvas").nth(place).bounding_box()
-        assert box is not None
         tab.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 0.8 * box["height"])
         frame.locator("#cell .place", has_text=f"head {head}").wait_for()
         cell.wait_for()
@@ -207,5 +194,3 @@ def test_maps_in_a_frame_show_the_weights(seen: Seen, chromium: Browser, tmp_pat
     tab.keyboard.press("1")  # there are no other views
     assert frame.locator("figure").count() == 2
     assert frame.evaluate("(body) => body.ownerDocument.documentElement.scrollHeight <= innerHeight + 40")
-    assert trouble == []
-    tab.close()

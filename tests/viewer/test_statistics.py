@@ -33,27 +33,16 @@ def dense(seen: AttentionRecord, example: int = 0) -> Tensor:
     return seen.weights()[example].double()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"mask": masks.causal()}, {"mask": masks.lengths(torch.tensor([9, 5]))}, {"softcap": 2.0}],
-    ids=["full", "causal", "padding", "softcap"],
-)
-def test_the_definitions(options: dict[str, Any]) -> None:
-    seen = record(4, 2, 9, 4, batch=2, size=2.0, **options)
+def test_the_numbers_are_those_of_the_record_for_each_example() -> None:
+    """tests/records/test_statistics.py has the definitions."""
+    seen = record(4, 2, 9, 4, batch=2, size=2.0, mask=masks.lengths(torch.tensor([9, 5])))
+    together = statistics_of(seen, {0: tokens(list("abcdefghi")), 1: tokens(list("abcdefghi"))}, kind="self")
     for example in range(2):
         a, found = dense(seen, example), told(seen, example=example)
-        i, j = torch.arange(9)[:, None], torch.arange(9)
-        ranked = a.sort(-1, descending=True).values.cumsum(-1)
-        expected = {
-            "entropy": -torch.xlogy(a, a).sum(-1).mean(-1),
-            "distance": (a * (i - j).abs()).sum(-1).mean(-1),
-            "previous": torch.cat([torch.zeros(4, 1), a.diagonal(-1, 1, 2)], 1).mean(-1),
-            "first_visible": a[:, :, 0].mean(-1),
-            "keys_needed": ((ranked < 0.9 - 1e-6).sum(-1) + 1).double().mean(-1),
-            "strongest": a.amax((1, 2)),
-        }
-        for key, value in expected.items():
-            assert found[key] == pytest.approx(value.tolist(), abs=1e-4), key
+        assert found["entropy"] == pytest.approx(seen.entropy()[example].mean(-1).tolist(), abs=1e-4)
+        assert found["previous"] == pytest.approx((a.diagonal(-1, 1, 2).sum(-1) / 9).tolist(), abs=1e-4)
+        assert found["strongest"] == pytest.approx(a.amax((1, 2)).tolist(), abs=1e-4)
+        assert found == together[example]
 
 
 def test_rows_that_attend_to_nothing_do_not_count() -> None:

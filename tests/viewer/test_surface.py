@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ import headwise
 from headwise import masks
 from headwise.records import Seen
 
-from .browser import check_with_axe
-from .conftest import HOSTILE, look, record, write
+from .browser import open_page, saved_svg, texts_in
+from .conftest import look, record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -23,10 +22,8 @@ pytestmark = pytest.mark.browser
 
 
 def show(tab: Page, folder: Path, seen: Seen, address: str = "") -> None:
-    write(folder / "page.html", seen)
-    tab.goto("about:blank")
-    tab.goto(f"{(folder / 'page.html').as_uri()}#view=surface&{address}")
-    tab.wait_for_function("() => window.headwise?.app?.view?.scene")
+    open_page(tab, folder, seen, f"view=surface&{address}")
+    tab.wait_for_function("() => headwise.app.view.scene")
 
 
 def heights(tab: Page) -> np.ndarray:
@@ -43,13 +40,12 @@ def heights(tab: Page) -> np.ndarray:
 
 
 def seen_from(tab: Page) -> dict[str, Any]:
-    found: dict[str, Any] = tab.evaluate("headwise.app.view.seen")
-    return found
+    return tab.evaluate("headwise.app.view.seen")
 
 
 def over(tab: Page, row: int, col: int) -> dict[str, float]:
     """Where in the canvas the top of a step is."""
-    position: dict[str, float] = tab.evaluate(
+    return tab.evaluate(
         """([row, col]) => {
             const { scene, view } = headwise.app.view;
             const [x, y] = view.at(scene.x(col + 0.5), scene.y(row + 0.5), scene.z(row, col));
@@ -57,7 +53,6 @@ def over(tab: Page, row: int, col: int) -> dict[str, float]:
         }""",
         [row, col],
     )
-    return position
 
 
 def test_the_steps_are_as_high_as_the_weights(tab: Page, tmp_path: Path) -> None:
@@ -70,8 +65,32 @@ def test_the_steps_are_as_high_as_the_weights(tab: Page, tmp_path: Path) -> None
     tab.wait_for_function("() => headwise.app.view.known.layer === 1")
     assert (heights(tab) > 0).all()
 
+    # The sink and small weights can be hidden.
+    seen = record()
+    show(tab, tmp_path, look(seen))
+    tab.get_by_role("button", name="Hide the sink").click()
+    tab.wait_for_function("() => headwise.app.view.scene.cols.length === 8")
+    weights = seen.weights()[0, 0, :, 1:]
+    np.testing.assert_allclose(heights(tab), weights / weights.max(), atol=2e-4)
+    tab.evaluate("headwise.state.set({ threshold: 0.15 })")
+    left = weights.where(weights >= 0.15, 0)
+    np.testing.assert_allclose(heights(tab), left / weights.max(), atol=2e-4)
 
-def test_it_is_turned_and_zoomed(tab: Page, tmp_path: Path) -> None:
+    # A long matrix is pooled by its largest weights.
+    seen = record(length=150)
+    show(tab, tmp_path, look(seen))
+    assert tab.get_by_text("Each step is the largest of up to 3 × 3 weights.").is_visible()
+    weights = seen.weights()[0, 0].numpy()
+    cuts = np.arange(64) * 150 // 64
+    pooled = np.maximum.reduceat(np.maximum.reduceat(weights, cuts, 0), cuts, 1)
+    np.testing.assert_allclose(heights(tab), pooled / pooled.max(), atol=2e-4)
+    row, col = divmod(int(weights.argmax()), 150)
+    step = [int(np.searchsorted(cuts, place, "right")) - 1 for place in (row, col)]
+    tab.locator(".surface canvas").hover(position=over(tab, *step))  # type: ignore[arg-type]
+    tab.locator(f'.tip[data-cell="{row},{col}"]').wait_for()  # the cell of the largest weight of that block
+
+
+def test_it_is_turned_zoomed_and_pointed_at(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record()))
     first = seen_from(tab)
     tab.keyboard.press("ArrowRight")
@@ -85,7 +104,6 @@ def test_it_is_turned_and_zoomed(tab: Page, tmp_path: Path) -> None:
     tab.keyboard.press("-")
     assert seen_from(tab)["zoom"] == pytest.approx(1)
     box = tab.locator(".surface canvas").bounding_box()
-    assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     tab.mouse.move(x, y)
     tab.mouse.down()
@@ -99,8 +117,7 @@ def test_it_is_turned_and_zoomed(tab: Page, tmp_path: Path) -> None:
     tab.get_by_role("button", name="reset").click()
     assert seen_from(tab) == first
 
-
-def test_pointing_at_a_step_names_it(tab: Page, tmp_path: Path) -> None:
+    # Pointing at a step names it.
     seen = record()
     show(tab, tmp_path, look(seen))
     weights = seen.weights()[0, 0]
@@ -120,54 +137,10 @@ def test_pointing_at_a_step_names_it(tab: Page, tmp_path: Path) -> None:
     tab.locator(f'.tip[data-cell="{row + 1 if row < 8 else row - 1},{col}"]').wait_for()
 
 
-def test_a_long_matrix_is_pooled_by_its_largest_weights(tab: Page, tmp_path: Path) -> None:
-    seen = record(length=150)
-    show(tab, tmp_path, look(seen))
-    assert tab.get_by_text("Each step is the largest of up to 3 × 3 weights.").is_visible()
-    weights = seen.weights()[0, 0].numpy()
-    cuts = np.arange(64) * 150 // 64
-    pooled = np.maximum.reduceat(np.maximum.reduceat(weights, cuts, 0), cuts, 1)
-    np.testing.assert_allclose(heights(tab), pooled / pooled.max(), atol=2e-4)
-    row, col = divmod(int(weights.argmax()), 150)
-    step = [int(np.searchsorted(cuts, place, "right")) - 1 for place in (row, col)]
-    tab.locator(".surface canvas").hover(position=over(tab, *step))  # type: ignore[arg-type]
-    tab.locator(f'.tip[data-cell="{row},{col}"]').wait_for()  # the cell of the largest weight of that block
-
-
-def test_the_sink_and_small_weights_can_be_hidden(tab: Page, tmp_path: Path) -> None:
-    seen = record()
-    show(tab, tmp_path, look(seen))
-    tab.get_by_role("button", name="Hide the sink").click()
-    tab.wait_for_function("() => headwise.app.view.scene.cols.length === 8")
-    weights = seen.weights()[0, 0, :, 1:]
-    np.testing.assert_allclose(heights(tab), weights / weights.max(), atol=2e-4)
-    tab.evaluate("headwise.state.set({ threshold: 0.15 })")
-    left = weights.where(weights >= 0.15, 0)
-    np.testing.assert_allclose(heights(tab), left / weights.max(), atol=2e-4)
-
-
 def test_the_picture_and_the_python(tab: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look(record(), record(), labels=["&", "<b>", *(f"w{i}" for i in range(2, 9))])
     show(tab, tmp_path, seen, "head=1")
-    with tab.expect_download() as download:
-        tab.get_by_role("button", name="Save SVG").click()
-    image = ElementTree.parse(download.value.path())
-    texts = ["".join(each.itertext()) for each in image.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"&", "<b>", "w8", "queries", "keys"} <= set(texts)
+    assert {"&", "<b>", "w8", "queries", "keys"} <= {*texts_in(saved_svg(tab))}
     monkeypatch.chdir(tmp_path)
     exec(tab.evaluate("headwise.app.view.python()"), {"seen": seen, "headwise": headwise})
     assert (tmp_path / "attention.pdf").stat().st_size > 1000
-
-
-def test_hostile_tokens_and_a_narrow_window(tab: Page, tmp_path: Path) -> None:
-    tab.set_viewport_size({"width": 400, "height": 800})
-    show(tab, tmp_path, look(record(length=len(HOSTILE)), labels=HOSTILE), "row=0&col=0")
-    tab.locator('.tip[data-cell="0,0"]').wait_for()
-    assert tab.locator("img").count() == 0
-    for box in ("document.documentElement", "headwise.app.frame", "headwise.app.panel", "headwise.app.view.element"):
-        assert tab.evaluate(f"{box}.scrollWidth - {box}.clientWidth") <= 0, box
-
-
-def test_axe_finds_nothing_serious(axe_tab: Page, tmp_path: Path) -> None:
-    show(axe_tab, tmp_path, look(record(mask=masks.causal())), "row=3&col=2")
-    check_with_axe(axe_tab)

@@ -48,6 +48,8 @@ def test_the_result_comes_after_all_parts(turns: Turns) -> None:
     parts = [steps(*3 * [partial(done.append, i)]) for i in range(5)]
     assert turns.ask(Answer(parts, lambda: sorted(done), 1)).result(LONG) == sorted(3 * [*range(5)])
 
+    assert turns.ask(Answer([], lambda: "done", 1)).result(LONG) == "done"
+
 
 def test_the_result_waits_for_parts_on_other_threads() -> None:
     turns, go_on = Turns("test", 2), threading.Event()
@@ -57,10 +59,6 @@ def test_the_result_waits_for_parts_on_other_threads() -> None:
     go_on.set()
     assert future.result(LONG) == "done"
     turns.close()
-
-
-def test_without_parts_the_result_is_there(turns: Turns) -> None:
-    assert turns.ask(Answer([], lambda: "done", 1)).result(LONG) == "done"
 
 
 def test_fewer_cells_go_first(turns: Turns) -> None:

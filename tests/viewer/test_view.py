@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import headwise
-from headwise.errors import ArgumentError, DtypeError, FileError
 from headwise.records import Seen
 from headwise.text import Patches
 
@@ -24,15 +23,6 @@ def test_writes_what_was_seen_and_says_where(tmp_path: Path, monkeypatch: pytest
     assert headwise.view(seen, "other.html") == Path("other.html")
     assert headwise.view(seen, tmp_path / "third.html") == tmp_path / "third.html"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.html", "other.html", "third.html"]
-
-
-def test_a_record_alone_and_several(tmp_path: Path) -> None:
-    one, other = record(), record(length=5)
-    page = Page.read(headwise.view(one, tmp_path / "page.html"))
-    np.testing.assert_allclose(page.weights(), one.weights()[0], atol=1e-4)
-    page = Page.read(headwise.view({"one": one, "other": look(other)}, tmp_path / "page.html"))
-    assert [each["name"] for each in page.facts["inputs"]] == ["one", "other"]
-    np.testing.assert_allclose(page.weights(1), other.weights()[0], atol=1e-4)
 
 
 def test_what_was_saved_and_loaded(tmp_path: Path) -> None:
@@ -66,13 +56,3 @@ def test_images_and_prompts_reach_the_page(tmp_path: Path) -> None:
     assert axis["image"].startswith("data:image/png;base64,")
     assert axis["generated"] == 3
     assert axis["text"] is False
-
-
-def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DtypeError, match=r"view: expected a Seen of headwise.watch.* Received: str"):
-        headwise.view("run.hw", tmp_path / "page.html")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"images: expected one for each of the 1 inputs"):
-        headwise.view(record(), tmp_path / "page.html", images=[None, None])
-    with pytest.raises(FileError, match=r"cannot write the page to .*missing"):
-        headwise.view(record(), tmp_path / "missing" / "page.html")
-    assert not list(tmp_path.iterdir())

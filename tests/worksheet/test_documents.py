@@ -59,13 +59,18 @@ def test_markdown_as_it_stands(tmp_path: Path) -> None:
     assert "| M | width of the model | 4 |" in text
 
 
-def test_markdown_takes_any_token(tmp_path: Path) -> None:
+def test_any_token_is_shown(tmp_path: Path) -> None:
     sheet = small(tokens=["a|b", "<b>`x`", "*c*_\n$"], title="# no\nheading")
     sheet.write(tmp_path / "steps.md")
     text = (tmp_path / "steps.md").read_text("utf-8")
     assert text.startswith("# \\# no\N{REPLACEMENT CHARACTER}heading\n")
     labels = [row[0] for row in tables(text)["X"][2:]]
     assert labels == ["**a\\|b**", "**\\<b\\>\\`x\\`**", "**\\*c\\*\\_\N{REPLACEMENT CHARACTER}\\$**"]
+
+    text = shown(small(tokens=["[red]x[/red]", "\x1b[31mc", ":smile:"]))
+    assert "[red]x[/red]" in text
+    assert ":smile:" in text
+    assert "\x1b" not in text
 
 
 def shown(sheet: Worksheet, **options: object) -> str:
@@ -92,13 +97,6 @@ def test_the_terminal_has_colours_for_weights_and_for_what_is_given() -> None:
     red, green, blue = (int(weight_colour(1.0)[i : i + 2], 16) for i in (0, 2, 4))
     assert f"\x1b[30;48;2;{red};{green};{blue}m1.000" in text
     assert "\x1b[34m" in text
-
-
-def test_the_terminal_takes_any_token() -> None:
-    text = shown(small(tokens=["[red]x[/red]", "\x1b[31mc", ":smile:"]))
-    assert "[red]x[/red]" in text
-    assert ":smile:" in text
-    assert "\x1b" not in text
 
 
 def test_colours_grow_with_the_weight() -> None:

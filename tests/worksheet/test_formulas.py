@@ -7,7 +7,6 @@ import pytest
 
 from headwise.errors import WorksheetError
 from headwise.worksheet.formulas import Formula, readable
-from headwise.worksheet.names import check_name, is_name
 
 NAMES = {
     "X": np.array([[1.0, 2.0], [3.0, 4.0]]),
@@ -73,22 +72,3 @@ def test_a_formula_is_readable() -> None:
 def test_an_overflow_is_an_error() -> None:
     with pytest.raises(WorksheetError, match="it overflows"):
         Formula(("EXP(1000*X[i,j])",)).values((2, 2), NAMES)
-
-
-@pytest.mark.parametrize("name", ["X", "W_Q_1", "Scores_h1", "Q_", "_A1", "A1_", "Rope_base", "XFDX1"])
-def test_names_that_a_spreadsheet_takes(name: str) -> None:
-    assert is_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["A1", "Q1", "xfd1048576", "R", "c", "R1C1", "rc", "C5", "1X", "X-1", "X 1", "", "é", "True", "Cos"]
-)
-def test_names_that_it_does_not(name: str) -> None:
-    assert not is_name(name)
-    with pytest.raises(WorksheetError, match="cannot name a range"):
-        check_name(name, [])
-
-
-def test_case_does_not_tell_names_apart() -> None:
-    with pytest.raises(WorksheetError, match="already names"):
-        check_name("q_1", ["X", "Q_1"])

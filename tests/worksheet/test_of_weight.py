@@ -89,8 +89,6 @@ def test_a_layer_is_chosen_where_there_are_several() -> None:
     with pytest.raises(ArgumentError, match="a record is one layer"):
         of_weight(seen[0], layer=1, row=0, col=0)
 
-
-def test_a_bare_record_has_positions_alone() -> None:
     assert of_weight(record(), row=2, col=3).title == "head 0: 2 → 3"
     with pytest.raises(ArgumentError, match="expected a number, because the tokens are not known"):
         of_weight(record(), row="it", col=3)

@@ -22,6 +22,10 @@ def attention(**options: Any) -> nn.MultiHeadAttention:
     return nn.MultiHeadAttention(options.pop("dim", 4), options.pop("num_heads", 2), **options).double()
 
 
+def made(module: Any = None, length: int = 3, width: int = 4, **given: Any) -> Any:
+    return make(attention() if module is None else module, x(length, width), **given)
+
+
 class Mine(nn.MultiHeadAttention):
     def forward(self, *args: Any, **given: Any) -> Any:
         return 2 * super().forward(*args, **given)
@@ -44,41 +48,29 @@ def wrapped() -> nn.MultiHeadAttention:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "another module": (lambda: make(torch.nn.Linear(4, 4), x(3, 4)), WorksheetError, r"Received: Linear\. Pass one of"),
-    "no module": (lambda: make("attention", x(3, 4)), WorksheetError, "Received: str"),
-    "a subclass with a forward of its own": (lambda: make(Mine(4, 2), x(3, 4)), WorksheetError, "Received: Mine"),
-    "a hook": (lambda: make(hooked(), x(3, 4)), WorksheetError, "differs from the module's by.*Check for hooks"),
-    "a wrapped projection": (
-        lambda: make(wrapped(), x(3, 4)),
-        WorksheetError,
-        "out must be an nn.Linear.*Sequential",
-    ),
+    "another module": (lambda: made(torch.nn.Linear(4, 4)), WorksheetError, r"Received: Linear\. Pass one of"),
+    "no module": (lambda: made("attention"), WorksheetError, "Received: str"),
+    "a subclass with a forward of its own": (lambda: made(Mine(4, 2)), WorksheetError, "Received: Mine"),
+    "a hook": (lambda: made(hooked()), WorksheetError, "differs from the module's by.*Check for hooks"),
+    "a wrapped projection": (lambda: made(wrapped()), WorksheetError, "out must be an nn.Linear.*Sequential"),
     "a scheme of positions of one's own": (
-        lambda: make(attention(positions=Own()), x(3, 4)),
+        lambda: made(attention(positions=Own())),
         WorksheetError,
         "does not show positions of type Own",
     ),
-    "too many tokens": (
-        lambda: make(attention(), x(17, 4)),
-        WorksheetError,
-        "at most 16 tokens. Received: 17 tokens.*up to 16 tokens",
-    ),
+    "too many tokens": (lambda: made(length=17), WorksheetError, "at most 16 tokens. Received: 17 tokens"),
     "too wide": (
-        lambda: make(attention(dim=24), x(3, 24)),
+        lambda: made(attention(dim=24), width=24),
         WorksheetError,
-        r"X is \[3 × 24\], too large.*at most 16 for M, width of the model.*matrices up to 16 wide",
+        r"X is \[3 × 24\], too large.*at most 16 for M",
     ),
     "too many heads": (
-        lambda: make(attention(dim=9, num_heads=9), x(3, 9)),
+        lambda: made(attention(dim=9, num_heads=9), width=9),
         WorksheetError,
         "at most 8 heads. Received: 9 heads",
     ),
-    "far too large": (
-        lambda: make(attention(dim=1200), x(3, 1200)),
-        WorksheetError,
-        "too large to follow.*5,764,800 parameters.*up to 16 tokens",
-    ),
-    "dropout": (lambda: make(attention(dropout=0.1).train(), x(3, 4)), WorksheetError, r"Call module.eval\(\)"),
+    "far too large": (lambda: made(attention(dim=1200), width=1200), WorksheetError, "too large to follow.*5,764,800"),
+    "dropout": (lambda: made(attention(dropout=0.1).train()), WorksheetError, r"Call module.eval\(\)"),
     "several examples": (
         lambda: make(attention(), torch.randn(2, 3, 4)),
         ShapeError,
@@ -86,29 +78,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "no tokens": (lambda: make(attention(), torch.zeros(1, 0, 4)), ShapeError, "at least one token"),
     "no tensor": (lambda: make(attention(), [[1.0]]), ShapeError, "query: expected a tensor.*Received: list"),
-    "another width": (lambda: make(attention(), x(3, 5)), ShapeError, r"query: expected \[B, S, 4\]"),
-    "no numbers": (
-        lambda: make(nn.MultiHeadAttention(4, 2, device="meta"), x(3, 4)),
-        WorksheetError,
-        "on the meta device",
-    ),
+    "another width": (lambda: made(width=5), ShapeError, r"query: expected \[B, S, 4\]"),
+    "no numbers": (lambda: made(nn.MultiHeadAttention(4, 2, device="meta")), WorksheetError, "on the meta device"),
     "NaN": (lambda: make(attention(), x(3, 4) * torch.nan), WorksheetError, "X: every number must be finite"),
     "an overflow": (lambda: make(attention(), x(3, 4) * 1e200), WorksheetError, "it overflows"),
-    "a mask that does not fit": (
-        lambda: make(attention(), x(3, 4), mask=torch.ones(4, 4).bool()),
-        MaskError,
-        "the mask was made for Q = 4 and K = 4, the call has Q = 3 and K = 3",
-    ),
-    "a mask of floats": (lambda: make(attention(), x(3, 4), mask=torch.ones(3, 3)), DtypeError, "bool"),
-    "a cache": (lambda: make(attention(), x(3, 4), cache=nn.Cache()), WorksheetError, "cache: .* remove cache="),
-    "an unknown argument": (lambda: make(attention(), x(3, 4), foo=1), ArgumentError, "unexpected keyword.*foo"),
-    "names that are too few": (lambda: make(attention(), x(3, 4), tokens=["a"]), ArgumentError, "tokens: expected 3"),
-    "names that are a text": (lambda: make(attention(), x(3, 4), tokens="abc"), ArgumentError, "expected 3 strings"),
-    "names of a memory that is not there": (
-        lambda: make(attention(), x(3, 4), memory_tokens=["a"]),
-        ArgumentError,
-        "memory_tokens needs a second input sequence",
-    ),
+    "a mask that does not fit": (lambda: made(mask=torch.ones(4, 4).bool()), MaskError, "the mask was made for Q = 4"),
+    "a mask of floats": (lambda: made(mask=torch.ones(3, 3)), DtypeError, "bool"),
+    "a cache": (lambda: made(cache=nn.Cache()), WorksheetError, "cache: .* remove cache="),
+    "an unknown argument": (lambda: made(foo=1), ArgumentError, "unexpected keyword.*foo"),
+    "names that are too few": (lambda: made(tokens=["a"]), ArgumentError, "tokens: expected 3"),
+    "names that are a text": (lambda: made(tokens="abc"), ArgumentError, "expected 3 strings"),
+    "names of a memory that is not there": (lambda: made(memory_tokens=["a"]), ArgumentError, "needs a second input"),
     "another ending": (
         lambda: headwise.worksheet.write(attention(), x(3, 4), "steps.pdf"),
         ArgumentError,

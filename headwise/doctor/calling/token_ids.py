@@ -12,7 +12,6 @@ import contextlib
 import contextvars
 import inspect
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,20 +19,16 @@ from torch import Tensor, nn
 
 from headwise.capture.vocabulary import vocabulary_size
 from headwise.doctor.calling import other_forward
+from headwise.scope import within
 
 WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
 
 _padding: contextvars.ContextVar[tuple[int, slice] | None] = contextvars.ContextVar("_padding", default=None)
 
 
-@contextlib.contextmanager
-def padded(pad: int, place: slice) -> Iterator[None]:
+def padded(pad: int, place: slice) -> contextlib.AbstractContextManager[None]:
     """Inside this context the ids of the first example are `pad` in this place, where embeddings stand for ids."""
-    token = _padding.set((pad, place))
-    try:
-        yield
-    finally:
-        _padding.reset(token)
+    return within(_padding, (pad, place))
 
 
 def on_embeddings(module: nn.Module) -> nn.Module | None:

@@ -20,7 +20,7 @@ import torch
 from headwise.errors import ExportError, HeadwiseError
 from headwise.export.savedmodel.request import Request
 from headwise.export.savedmodel.twins import twin_of
-from headwise.export.speed import Runs, Timing, measure
+from headwise.export.speed import timings
 
 
 def main(request: str, answer: str) -> None:
@@ -40,21 +40,22 @@ def write(asked: Request) -> dict[str, Any]:
         HeadwiseError: a part of the model has no twin.
     """
     twin = twin_of(asked.model, asked.mask)
-    names = [value.name for value in asked.inputs]
+    graph = asked.graph
+    names = [value.name for value in graph.inputs]
     if set(names) != set(inspect.signature(type(twin).call).parameters) - {"self"}:
         raise ExportError(f"the Keras twin of {type(asked.model).__name__} does not have the inputs {', '.join(names)}")
 
     def serve(*tensors: Any) -> dict[str, Any]:
         found = twin(**dict(zip(names, tensors, strict=True)))
-        return {value.name: x for value, x in zip(asked.outputs, found, strict=True)}
+        return {value.name: x for value, x in zip(graph.outputs, found, strict=True)}
 
     def classify(*tensors: Any) -> dict[str, Any]:
         return _classified(serve(*tensors)["logits"], asked.labels)
 
-    serve(*(tf.constant(x.numpy()) for x in asked.example))  # creates all variables
+    serve(*(tf.constant(x.numpy()) for x in graph.examples[0]))  # creates all variables
     signature = [
         tf.TensorSpec([None if isinstance(axis, str) else axis for axis in value.axes], x.numpy().dtype, value.name)
-        for value, x in zip(asked.inputs, asked.example, strict=True)
+        for value, x in zip(graph.inputs, graph.examples[0], strict=True)
     ]
     archive = keras.export.ExportArchive()
     # No archive.track(twin): the endpoints already bring the variables, which it would write a second time.
@@ -62,9 +63,15 @@ def write(asked: Request) -> dict[str, Any]:
     if asked.labels:
         archive.add_endpoint("classify", classify, signature)
     archive.write_out(asked.folder, verbose=False)
+    served = tf.saved_model.load(asked.folder).signatures["serving_default"]
+
+    def run(*tensors: torch.Tensor) -> Any:
+        return served(**{name: tf.constant(x.numpy()) for name, x in zip(names, tensors, strict=True)})
+
+    taken = timings([graph], lambda graph: {"TensorFlow": run}) if asked.speed else ()
     return {
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
-        "speed": [asdict(timing) for timing in _speed(asked, names)],
+        "speed": [asdict(timing) for timing in taken],
     }
 
 
@@ -72,20 +79,6 @@ def _classified(logits_BC: Any, labels: Sequence[str]) -> dict[str, Any]:
     """TensorFlow's outputs of a classifier: classes [B, C], and their scores (probabilities) [B, C]."""
     scores = tf.nn.softmax(logits_BC)
     return {"classes": tf.broadcast_to(tf.constant(list(labels))[None], tf.shape(scores)), "scores": scores}
-
-
-@torch.no_grad()
-def _speed(asked: Request, names: Sequence[str]) -> list[Timing]:
-    if not asked.batches:
-        return []
-    served = tf.saved_model.load(asked.folder).signatures["serving_default"]
-
-    def run(*tensors: torch.Tensor) -> Any:
-        return served(**{name: tf.constant(x.numpy()) for name, x in zip(names, tensors, strict=True)})
-
-    runs: Runs = {"PyTorch": asked.module, "TensorFlow": run}
-    found = [measure(runs, inputs, "model", batch) for batch, inputs in asked.batches.items()]
-    return found
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -11,7 +12,7 @@ from headwise.export.comparing import compared
 from headwise.export.manifest import GraphFile
 from headwise.export.savedmodel.processes import check_installed, convert, run_alone
 from headwise.export.savedmodel.request import TWINS, Request
-from headwise.export.speed import Timing, batches_of
+from headwise.export.speed import Timing
 from headwise.export.writing import Order, Written
 from headwise.tasks.task import Task
 
@@ -35,11 +36,8 @@ def write(order: Order) -> Written:
     check_installed()
     (graph,) = order.graphs
     labels = tuple(subject.labels) if isinstance(subject, Task) else ()
-    batches = batches_of(graph) if order.speed else {}
-    request = Request(
-        model, order.mask, graph.module, graph.inputs, graph.outputs, graph.examples[0], labels, str(out), batches
-    )
-    found = convert(request)
+    sent = replace(graph, examples=graph.examples[:1])
+    found = convert(Request(model, order.mask, sent, labels, str(out), order.speed))
     limit = TOLERANCE if order.tolerance is None else order.tolerance
     differences = compared(graph, run_alone(out, graph), limit)
     file = GraphFile(graph.name, VERSION, graph.inputs, graph.outputs, differences, limit)

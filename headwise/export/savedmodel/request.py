@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from headwise import models
 from headwise import nn as modules
-from headwise.graphs.graph import Value
+from headwise.graphs.graph import Graph
 from headwise.masks import Mask
 
 # A model -> the name of its twin in `twins.py`, which imports Keras.
@@ -36,20 +36,15 @@ class Request:
     Args:
         model: a model with a twin.
         mask: the mask of a module of `headwise.nn`.
-        module: the module of the graph, with the same inputs and outputs.
-        inputs, outputs: their names in the export.
-        example: example inputs.
+        graph: the graph of the model.
         labels: the labels of a classifier, in the order of its logits, for its second signature "classify".
         folder: the folder to write, whose name is the version number for TensorFlow Serving.
-        batches: inputs for measuring times, by batch size; {} = no measurement.
+        speed: whether to measure the time of calls.
     """
 
     model: nn.Module
     mask: Mask | None
-    module: nn.Module
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    example: tuple[Tensor, ...]
+    graph: Graph
     labels: tuple[str, ...]
     folder: str
-    batches: dict[int, tuple[Tensor, ...]]
+    speed: bool

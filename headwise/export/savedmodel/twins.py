@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import torch
 from keras import ops
 from torch import nn
 
@@ -18,11 +17,11 @@ from headwise import masks, models
 from headwise.errors import ArgumentError
 from headwise.export.savedmodel.request import TWINS
 from headwise.keras import Bert, EncoderLayer, LatentAttention, positions
+from headwise.keras.convert.weights import PARTS, match
 from headwise.keras.layer import TWINS as LAYERS
 from headwise.masks import Mask
 from headwise.models.patch_forecaster import MIN_VARIANCE
 from headwise.nn import Encoder
-from headwise.nn.norm import LayerNorm, RMSNorm
 
 Tensor = Any  # a tensor of Keras's backend
 
@@ -52,7 +51,7 @@ class SmallTwin(Twin):
 
     def __init__(self, model: models.SmallEncoder) -> None:
         super().__init__()
-        self.word, self.token_type = _embedding(model.word), _embedding(model.token_type)
+        self.word, self.token_type = _part(model.word), _part(model.token_type)
         self.stack = Stack(model.encoder)
 
     def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
@@ -65,7 +64,7 @@ class LatentTwin(Twin):
 
     def __init__(self, model: models.LatentEncoder) -> None:
         super().__init__()
-        self.word, self.token_type = _embedding(model.word), _embedding(model.token_type)
+        self.word, self.token_type = _part(model.word), _part(model.token_type)
         self.position = positions.Sinusoidal.from_torch(model.position)
         self.latents = LatentAttention.from_torch(model.latents)
 
@@ -81,7 +80,7 @@ class ClassifierTwin(Twin):
     def __init__(self, model: models.TextClassifier) -> None:
         super().__init__()
         self.encoder: Any = twin_of(model.encoder)
-        self.head = _dense(model.head)
+        self.head = _part(model.head)
         self.pooling = model.pooling
 
     def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
@@ -103,7 +102,7 @@ class SpanTwin(Twin):
     def __init__(self, model: models.SpanReader) -> None:
         super().__init__()
         self.encoder: Any = twin_of(model.encoder)
-        self.head = _dense(model.head)
+        self.head = _part(model.head)
 
     def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         hidden_BSM, *_ = self.encoder(input_ids, attention_mask, token_type_ids)
@@ -117,9 +116,9 @@ class MaskedTwin(Twin):
     def __init__(self, model: models.MaskedLanguageModel) -> None:
         super().__init__()
         self.bert = Bert.from_torch(model.bert, dtype="float32")
-        self.transform, self.norm = _dense(model.transform), _norm(model.norm)
+        self.transform, self.norm = _part(model.transform), _part(model.norm)
         self.bias = self.add_weight(shape=tuple(model.bias.shape), name="bias", initializer="zeros")
-        self.bias.assign(_array(model.bias))
+        self.bias.assign(model.bias.detach().cpu().numpy())
 
     def call(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         hidden_BSM = self.bert(input_ids, attention_mask)
@@ -134,7 +133,7 @@ class ForecasterTwin(Twin):
     def __init__(self, model: models.PatchForecaster) -> None:
         super().__init__()
         self.config = model.config
-        self.embed, self.head, self.direct = _dense(model.embed), _dense(model.head), _dense(model.direct)
+        self.embed, self.head, self.direct = _part(model.embed), _part(model.head), _part(model.direct)
         self.position = positions.Learned.from_torch(model.position)
         self.stack = Stack(model.encoder)
 
@@ -154,7 +153,7 @@ class CausalForecasterTwin(Twin):
     def __init__(self, model: models.CausalPatchForecaster) -> None:
         super().__init__()
         self.config = model.config
-        self.embed, self.head = _dense(model.embed), _dense(model.head)
+        self.embed, self.head = _part(model.embed), _part(model.head)
         self.stack = Stack(model.decoder)
 
     def call(self, context: Tensor) -> tuple[Tensor, ...]:
@@ -192,7 +191,7 @@ class Stack(keras.layers.Layer):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(dtype="float32", autocast=False)
         self.layers = [EncoderLayer.from_torch(layer) for layer in encoder.layers]
-        self.norm = None if encoder.norm is None else _norm(encoder.norm)
+        self.norm = None if encoder.norm is None else _part(encoder.norm)
 
     def call(self, x_BSM: Tensor, query_mask: Tensor | None = None, attention_mask: Mask | None = None) -> Tensor:
         for layer in self.layers:
@@ -214,47 +213,30 @@ def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
     return twin
 
 
-def _array(x: torch.Tensor) -> np.ndarray:
-    return x.detach().float().cpu().numpy()
+def _part(module: Any) -> Any:
+    """The Keras layer of a linear map, an embedding or a norm, with its weights.
 
-
-def _dense(module: nn.Linear) -> keras.layers.Dense:
-    _check_plain(module, nn.Linear)
-    made = keras.layers.Dense(module.out_features, use_bias=module.bias is not None, dtype="float32")
-    made.build((None, module.in_features))
-    made.kernel.assign(_array(module.weight).T)
-    if module.bias is not None:
-        made.bias.assign(_array(module.bias))
-    return made
-
-
-def _embedding(module: nn.Embedding) -> keras.layers.Embedding:
-    _check_plain(module, nn.Embedding)
-    made = keras.layers.Embedding(module.num_embeddings, module.embedding_dim, dtype="float32")
-    made.build()
-    made.embeddings.assign(_array(module.weight))
-    return made
-
-
-def _norm(module: Any) -> keras.layers.Layer:
-    _check_plain(module, nn.LayerNorm, LayerNorm, nn.RMSNorm, RMSNorm)
-    kind = keras.layers.RMSNormalization if isinstance(module, nn.RMSNorm) else keras.layers.LayerNormalization
-    made = kind(epsilon=module.eps, dtype="float32")
-    made.build((None, None, *module.normalized_shape))
-    if isinstance(module, nn.RMSNorm):
-        made.scale.assign(_array(module.weight))
+    ArgumentError for a replaced part, which may compute something else.
+    """
+    kind, _ = PARTS.get(type(module), (None, {}))
+    if kind is keras.layers.Dense:
+        options = {"units": module.out_features, "use_bias": module.bias is not None}
+    elif kind is keras.layers.Embedding:
+        options = {"input_dim": module.num_embeddings, "output_dim": module.embedding_dim}
+    elif kind is keras.layers.LayerNormalization:
+        options = {"epsilon": module.eps, "center": module.bias is not None}
+    elif kind is keras.layers.RMSNormalization:
+        options = {"epsilon": module.eps}
     else:
-        made.gamma.assign(_array(module.weight))
-        made.beta.assign(np.zeros(module.normalized_shape) if module.bias is None else _array(module.bias))
-    return made
-
-
-def _check_plain(module: nn.Module, *kinds: type[nn.Module]) -> None:
-    """Raise ArgumentError for a replaced part, which may compute something else."""
-    if type(module) not in kinds:
         raise ArgumentError(
-            f"expected a plain {kinds[0].__name__}, which has a Keras twin. Received: {type(module).__name__}"
+            "expected a plain Linear, Embedding, LayerNorm or RMSNorm, which has a Keras twin. "
+            f"Received: {type(module).__name__}"
         )
+    made = kind(**options, dtype="float32")
+    made.build((None, None, module.weight.shape[-1]))
+    for place in match(module, made):
+        place.to_keras()
+    return made
 
 
 def _scale(context_NS: Tensor, centre: str) -> tuple[Tensor, Tensor]:

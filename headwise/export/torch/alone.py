@@ -8,7 +8,6 @@ The request is a list of {"file", "package", "examples"}; the answer has, for ea
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 if __name__ == "__main__":
     del sys.path[0]  # this folder
@@ -18,23 +17,15 @@ import torch
 
 
 def main(request: str, answer: str) -> None:
-    """Run each file on its examples."""
+    """Run each file on its examples: a package of AOTInductor, or a program that `torch.export.save` wrote."""
     found = []
     for asked in torch.load(request, weights_only=True):
-        run = load(asked["file"], package=asked["package"])
+        file = asked["file"]
+        run = torch._inductor.aoti_load_package(file) if asked["package"] else torch.export.load(file).module()
         with torch.no_grad():
-            found.append([as_tuple(run(*example)) for example in asked["examples"]])
+            outputs = [run(*example) for example in asked["examples"]]
+        found.append([tuple(each) if isinstance(each, tuple | list) else (each,) for each in outputs])
     torch.save(found, answer)
-
-
-def load(file: str, *, package: bool) -> Any:
-    """The function in an AOTInductor package, or in a program written by `torch.export.save`."""
-    return torch._inductor.aoti_load_package(file) if package else torch.export.load(file).module()
-
-
-def as_tuple(outputs: Any) -> tuple[Any, ...]:
-    """The outputs as a tuple, also if there is only one."""
-    return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
 
 
 if __name__ == "__main__":

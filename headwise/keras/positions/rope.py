@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from headwise.errors import ArgumentError
+from headwise.keras.call import precision
 from headwise.keras.layer import Tensor
-from headwise.keras.positions.rotation import turn
 from headwise.keras.positions.scheme import Positions, check_ids
 from headwise.keras.saving import PACKAGE
 from headwise.nn import positions as torch_positions
@@ -57,3 +57,28 @@ class Rope(Positions, twin=torch_positions.Rope):
         beyond = ops.maximum(ops.cast(length, "float32") - scaling.original_length, 0.0)
         stretched = self.base * (1.0 + scaling.factor * beyond / scaling.original_length) ** (dim / (dim - 2))
         return 1.0 / ops.power(stretched, np.arange(0, dim, 2, dtype=np.float32) / dim)
+
+
+def turn(x: Tensor, phases: Tensor, *, amplitude: float, interleaved: bool) -> Tensor:
+    """x [B, H, S, D] with its first 2n dimensions rotated by `phases`, [S, n] or [B, S, n], in float32 or better.
+
+    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; the other dimensions and the dtype do
+    not change.
+
+        (a, b) → (a cos φ - b sin φ,  b cos φ + a sin φ)
+    """
+    if len(phases.shape) == 3:
+        phases = ops.expand_dims(phases, 1)  # all heads have the same positions
+    cos, sin = (ops.cast(wave * amplitude, precision(x)) for wave in (ops.cos(phases), ops.sin(phases)))
+    half = phases.shape[-1]
+    turned, rest = ops.cast(x[..., : 2 * half], precision(x)), x[..., 2 * half :]
+    if interleaved:
+        sizes = ops.shape(turned)
+        pairs = ops.reshape(turned, (*sizes[:-1], half, 2))
+        a, b = pairs[..., 0], pairs[..., 1]
+        out = ops.reshape(ops.stack((a * cos - b * sin, b * cos + a * sin), axis=-1), sizes)
+    else:
+        a, b = turned[..., :half], turned[..., half:]
+        out = ops.concatenate((a * cos - b * sin, b * cos + a * sin), axis=-1)
+    out = ops.cast(out, x.dtype)
+    return ops.concatenate((out, rest), axis=-1) if rest.shape[-1] else out

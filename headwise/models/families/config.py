@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from headwise.errors import ArgumentError
+from headwise.nn import feed_forward
 from headwise.nn.feed_forward import Activation
 
 ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: our name
@@ -14,7 +15,7 @@ ACTIVATIONS: dict[str, Activation] = {  # Hugging Face's name: our name
     "relu": "relu",
     "silu": "silu",
 }
-GATED: dict[str, Activation] = {"gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}  # plain: with a gate
+GATED: dict[str, Activation] = {plain: gated for gated, plain in feed_forward.GATED.items()}
 
 
 @dataclass(frozen=True)

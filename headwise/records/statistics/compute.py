@@ -79,14 +79,11 @@ def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = No
     return {**answers, **by_tiles(call, left, rows)} if left else answers
 
 
-def by_native(call: Scores, statistics: Sequence[Statistic], out: Tensor | None = None) -> dict[str, Any]:
-    """The answers of the native kernels, in one call: for all, some or none of the statistics.
-
-    With `out` [B, H, Q, E] they write the output too, if there is an answer.
-    """
+def by_native(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
+    """The answers of the native kernels, in one call: for all, some or none of the statistics."""
     if refuse(call) is not None:
         return {}
-    return _found(call, statistics, ANSWERS.keys(), lambda names, options: look(call, names, options, out))
+    return _found(call, statistics, ANSWERS.keys(), lambda names, options: look(call, names, options))
 
 
 def by_triton(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:

@@ -125,9 +125,8 @@ class PooledMean(Pooled):
     def finish(self) -> None:
         super().finish()  # sums over the rows of each cell
         _, q_len, _ = self.part.shape
-        cells = torch.arange(height := self.answer.shape[1], device=self.answer.device)
-        rows = -(-(cells + 1) * q_len // height) - cells * q_len // height
-        self.answer /= rows[:, None]
+        low, high = edges_of(q_len, self.answer.shape[1])
+        self.answer /= torch.from_numpy(high - low).to(self.answer)[:, None]
 
 
 class PooledMax(Pooled):
@@ -180,8 +179,8 @@ class _MeanOfShare(_OfShare, PooledMean):
     def finish(self) -> None:
         assert self.part.share is not None
         height, width = (
-            torch.tensor([hi - lo for lo, hi in _edges(self.part.share.length, count)], device=self.answer.device)
-            for count in self.answer.shape[1:]
+            torch.from_numpy(high - low).to(self.answer)
+            for low, high in (edges_of(self.part.share.length, count) for count in self.answer.shape[1:])
         )
         self.answer /= height[:, None] * width
 
@@ -190,14 +189,15 @@ class _MaxOfShare(_OfShare, PooledMax):
     of_shares = "max"
 
 
-def _edges(length: int, count: int) -> list[tuple[int, int]]:
-    """The positions of each of `count` cells: [from, to)."""
-    return [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+def edges_of(length: int, count: int) -> tuple[Places, Places]:
+    """The first position of each of `count` cells, and the one after its last."""
+    cells = np.arange(count)
+    return cells * length // count, -(-(cells + 1) * length // count)
 
 
 def _cells(at: Tensor, length: int, count: int) -> list[tuple[int, int]]:
     """The ascending positions `at` that are in each of `count` cells: [from, to)."""
-    edges = torch.tensor(_edges(length, count), dtype=at.dtype, device=at.device)
+    edges = torch.from_numpy(np.stack(edges_of(length, count), 1)).to(at)
     found: list[tuple[int, int]] = [(lo, hi) for lo, hi in torch.searchsorted(at, edges).tolist()]
     return found
 
@@ -216,8 +216,7 @@ def _strips(q_len: int, height: int) -> tuple[list[int], list[tuple[Places, Plac
     The latter as pairs (cells, strips): the first strip of every cell, the second of those that have a second, and so
     on.
     """
-    cells = np.arange(height)
-    low, high = cells * q_len // height, -(-(cells + 1) * q_len // height)
+    low, high = edges_of(q_len, height)
     cuts = np.unique(np.concatenate([low, high]))
     first, end = np.searchsorted(cuts, low), np.searchsorted(cuts, high)
     several = [(np.flatnonzero(first + i < end), i) for i in range(int((end - first).max()))]

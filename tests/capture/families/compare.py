@@ -221,10 +221,6 @@ def _adds_up(record: Tensor, row: Tensor, tolerance: float) -> bool:
     return not left
 
 
-# How far equal weights of a row may be apart; of each row the one counts that does not add up others too.
-_ROUNDINGS = (-1.0, 1e-7, 3e-7, 1e-6, 1e-5, 1e-4)
-
-
 def _near(theirs: Tensor, mine: Tensor, rounding: float) -> Tensor:
     """How far each row is from each other one, as sets; weights that differ by `rounding` or less are added up."""
     width = max(mine.shape[-1], theirs.shape[-1])
@@ -282,7 +278,6 @@ def _error(weights: Tensor | str, entry: Entry) -> float | None:
 
 def _only_arranged(entry: Entry) -> bool:
     """Whether the model used the softmax as it is, in another arrangement."""
-    assert entry.used is not None
     rows, used = entry.rows.flatten(), entry.used.flatten()
     return rows.shape == used.shape and (torch.equal(rows, used) or torch.equal(rows.sort().values, used.sort().values))
 

@@ -102,8 +102,6 @@ def _made(cls: type[PreTrainedConfig], size: Size, init: dict[str, Any], overrid
             part = CONFIG_MAPPING[inner.pop("model_type", spec.model_type)]
         values[name] = _made(part, size, dict(spec.init_kwargs), inner)
     values.update({key: x for key, x in overrides.items() if "." not in key})
-    for name in [name for name, x in values.items() if x is DROP]:
-        del values[name]
     return cls(**values)
 
 
@@ -117,9 +115,6 @@ def _parts(cls: type[PreTrainedConfig]) -> dict[str, Any]:
         and dataclasses.is_dataclass(part)
         and part.model_type
     }
-
-
-DROP = object()
 
 
 def _defaults(cls: type[PreTrainedConfig]) -> dict[str, Any]:

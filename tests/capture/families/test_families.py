@@ -5,17 +5,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from tests.capture.families import models
-from tests.capture.families import run as running
 from tests.capture.families.run import examine
 from tests.versions import since
 
@@ -62,25 +56,3 @@ def test_the_families_are_those_of_the_mapping() -> None:
     assert {*EXACT.split(), *OPEN, *NO_ATTENTION} <= set(known)
     assert {*SLOW.split()} < {*EXACT.split()}
     assert len(known) == len(set(known)) > 300
-
-
-@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
-def test_a_family_that_hangs_is_ended_with_what_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def hang(*_: Any) -> None:
-        started = subprocess.Popen(["sleep", "600"])
-        (tmp_path / "started").write_text(str(started.pid))
-        time.sleep(600)
-
-    monkeypatch.setattr(running, "examine", hang)
-    threads = torch.get_num_threads()
-    try:
-        (report,) = running.run(["bert"], jobs=1, seconds=1)
-    finally:
-        torch.set_num_threads(threads)
-    assert report.error == "not done after 1 s"
-    state = Path(f"/proc/{(tmp_path / 'started').read_text()}/stat")
-    for _ in range(100):
-        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.1)
-    raise AssertionError("what the family started is still running")

@@ -5,7 +5,6 @@ Those that are not installed are named; `--write`, with all that are, writes the
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import resource
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tests.capture.families.compare import VERDICTS, Finding, Result, compare
+from tests.capture.families.compare import VERDICTS, Result, compare
 from tests.capture.libraries.library import LIBRARIES, Cases, cases
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "watch.md"
@@ -65,18 +64,6 @@ def shown(result: Result | str) -> list[str]:
     return [*lines, *(f"    {note[:240]}" for note in dict.fromkeys(notes))]
 
 
-def of_keras(result: Result) -> Result:
-    """Keras calls its layers without torch's hooks: the counter knows no module, and the refusals are in its order."""
-    refused = [site for site in result.other if site.startswith("refused")]
-    silent = [finding for finding in result.findings if finding.verdict == "silent"]
-    if len(silent) != len(refused):
-        return result
-    findings = [finding for finding in result.findings if finding.verdict != "silent"]
-    findings += [Finding("refused", found.module, how) for found, how in zip(silent, refused, strict=True)]
-    others = tuple(site for site in result.other if site not in refused)
-    return dataclasses.replace(result, findings=tuple(findings), other=others)
-
-
 def table(totals: dict[str, Counter[str]]) -> str:
     """What stands in docs/watch.md."""
     columns = ("models", *VERDICTS)
@@ -104,8 +91,6 @@ def main() -> int:
         total = totals[library] = Counter[str]()
         for name in [name for name in models if part in name]:
             result = examine(models, name)
-            if library.startswith("keras") and not isinstance(result, str):
-                result = of_keras(result)
             total.update(Counter({"errors": 1}) if isinstance(result, str) else result.count() + Counter({"models": 1}))
             first, *rest = shown(result)
             print(f"{library:<15}{name:<45} {first}", *rest[:6], sep="\n", flush=True)

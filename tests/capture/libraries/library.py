@@ -17,13 +17,7 @@ Cases = dict[str, Callable[[], Case]]
 
 # What is imported -> what `pip install` calls it. The file of the same name in this folder has its models.
 LIBRARIES = {
-    "diffusers": "diffusers",
     "keras": "keras",
-    "keras_hub": "keras-hub",
-    "lucidrains": "vit-pytorch perceiver-pytorch local-attention linformer slot-attention",
-    "monai": "monai",
-    "open_clip": "open_clip_torch",
-    "speechbrain": "speechbrain",
     "timm": "timm",
     "torchvision": "torchvision",
     "x_transformers": "x-transformers",

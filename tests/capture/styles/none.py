@@ -3,7 +3,6 @@ are in weights.py.)"""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -23,80 +22,10 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def efficient_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Shen et al.: softmaxes of the queries' and of the keys' features."""
-    return q.softmax(-1) @ (k.softmax(-2).mT @ v), NOT_ATTENTION
-
-
-@style
-class LinearAttention(nn.Module):
-    """The same in a module that is called attention, after projections, as in lucidrains' diffusion."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.to_qkv = nn.Conv2d(M, 3 * M, 1, bias=False)
-
-    def forward(self, image: Tensor) -> Two:
-        q, k, v = (x.flatten(2).unflatten(1, (H, D)) for x in self.to_qkv(image).chunk(3, dim=1))
-        context = torch.einsum("bhdn,bhen->bhde", k.softmax(dim=-1), v)
-        return torch.einsum("bhde,bhdn->bhen", context, q.softmax(dim=-2) * D**-0.5), NOT_ATTENTION
-
-
-@style
-def random_features(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Performer: exp of projections, and no matrix of queries and keys."""
-    project = torch.linspace(-1, 1, 5 * D).view(5, D)
-    q, k = torch.exp(q @ project.T - q.pow(2).sum(-1, keepdim=True) / 2), torch.exp(k @ project.T)
-    return (q @ (k.mT @ v)) / (q @ k.sum(-2)[..., None]), NOT_ATTENTION
-
-
-@style
-def fourier(x: Tensor) -> Two:
-    """FNet."""
-    return torch.fft.fft2(x).real, NOT_ATTENTION
-
-
-@style
-def state_space(x: Tensor) -> Two:
-    """A scan, as in Mamba."""
-    state, outs = torch.zeros(B, M, 4), []
-    for t in range(Q):
-        state = 0.9 * state + functional.softplus(x[:, t])[..., None] * x[:, t, :4][:, None]
-        outs.append(torch.einsum("bmn,bn->bm", state, x[:, t, 4:8]))
-    return torch.stack(outs, 1), NOT_ATTENTION
-
-
-@style
 def dual_state_space(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Mamba-2 in its quadratic form: (q kᵀ ∘ decay) v, no softmax and no sum of 1."""
     decay = torch.exp(torch.cumsum(torch.full((Q,), -0.1), 0))
     return (q @ k.mT * (decay[:, None] / decay).tril()) @ v, NOT_ATTENTION
-
-
-@style
-def retention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """RetNet in its parallel form: linear attention with a decay."""
-    decay = (0.9 ** (torch.arange(Q)[:, None] - torch.arange(Q))).tril()
-    w = (q @ k.mT) * decay
-    w = w / w.detach().abs().sum(-1, keepdim=True).clamp(min=1)
-    return w @ v, NOT_ATTENTION
-
-
-@style
-class Lstm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(M, M, batch_first=True)
-
-    def forward(self, x: Tensor) -> Two:
-        return self.lstm(x)[0], NOT_ATTENTION
-
-
-@style
-def convolution_of_a_softmax(x: Tensor) -> Two:
-    """Lightweight convolution: the kernel is a softmaxed parameter."""
-    kernel = torch.linspace(-1, 1, M * 3).view(M, 1, 3).softmax(-1)
-    return functional.conv1d(x.mT, kernel, padding=1, groups=M), NOT_ATTENTION
 
 
 @style
@@ -133,21 +62,6 @@ class Router(nn.Module):
 
 
 @style
-class RouterByEinsum(nn.Module):
-    """GShard and Switch: dispatch and combine tensors meet the tokens in einsum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Parameter(torch.randn(M, 4))
-
-    def forward(self, x: Tensor) -> Two:
-        gates = torch.einsum("bnd,de->bne", x, self.gate).softmax(dim=-1)
-        mask = functional.one_hot(gates.argmax(-1), 4).float()
-        inputs = torch.einsum("bnd,bne->ebd", x, mask)
-        return torch.einsum("ebd,bne->bnd", inputs.tanh(), gates * mask), NOT_ATTENTION
-
-
-@style
 class SoftMixture(nn.Module):
     """Soft MoE: learned slots read the tokens, which is attention; tokens choose slots by learned keys."""
 
@@ -160,20 +74,6 @@ class SoftMixture(nn.Module):
         dispatch = logits.softmax(1)
         inputs = torch.einsum("bns,bnd->bsd", dispatch, x)
         return torch.einsum("bns,bsd->bnd", logits.softmax(2), inputs.tanh()), dispatch.mT[:, None]
-
-
-@style
-class MixedExperts(nn.Module):
-    """The outputs of all experts, weighted by a gate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.experts = nn.Linear(M, 4), nn.Parameter(torch.randn(4, M, M))
-
-    def forward(self, x: Tensor) -> Two:
-        gates = self.gate(x).softmax(-1)
-        outs = torch.einsum("bnm,emo->bneo", x, self.experts)
-        return torch.einsum("bne,bneo->bno", gates, outs), NOT_ATTENTION
 
 
 @style
@@ -234,133 +134,12 @@ class SoftCodebook(nn.Module):
 
 
 @style
-def layers_weighed_by_a_parameter(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """ELMo, and the weighted sum of layers in speech models."""
-    weights = nn.Parameter(torch.zeros(3)).softmax(-1)
-    return (weights.view(3, 1, 1, 1, 1) * torch.stack([q, k, v])).sum(0), NOT_ATTENTION
-
-
-@style
-def pooled_by_a_parameter(x: Tensor) -> Two:
-    """Weights of positions that no input changes."""
-    weights = torch.linspace(-1, 1, Q).softmax(0)
-    return torch.einsum("q,bqm->bm", weights, x), NOT_ATTENTION
-
-
-@style
-class SqueezeAndExcite(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Linear(M, 4), nn.Linear(4, M)
-
-    def forward(self, image: Tensor) -> Two:
-        return image * self.up(self.down(image.mean((2, 3))).relu()).sigmoid()[..., None, None], NOT_ATTENTION
-
-
-@style
-class SelectiveKernel(nn.Module):
-    """A softmax over two branches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(M, 2 * M)
-
-    def forward(self, image: Tensor) -> Two:
-        weights = self.fc(image.mean((2, 3))).view(B, 2, M, 1, 1).softmax(1)
-        return (weights * torch.stack([image, image.relu()], 1)).sum(1), NOT_ATTENTION
-
-
-@style
-def soft_argmax(image: Tensor) -> Two:
-    """Key points: the expected coordinate of a heat map."""
-    heat = image.flatten(2).softmax(-1)
-    return heat @ torch.linspace(-1, 1, 24).view(24, 1), NOT_ATTENTION
-
-
-@style
-def distribution_of_distances(x: Tensor) -> Two:
-    """Box edges as expectations over bins (generalised focal loss, YOLOv8)."""
-    return functional.linear(x.view(B, Q, 4, 8).softmax(-1), torch.arange(8.0)), NOT_ATTENTION
-
-
-@style
-def contrastive(x: Tensor, context: Tensor) -> Two:
-    """Similarities of images and texts, as probabilities."""
-    a, b = functional.normalize(x.mean(1), dim=-1), functional.normalize(context.mean(1), dim=-1)
-    return (a @ b.T * 10).softmax(-1).repeat(1, 4), NOT_ATTENTION
-
-
-@style
-def mixture_density(x: Tensor) -> Two:
-    """Means of a mixture, weighted."""
-    weights, means = x[..., :4].softmax(-1), x[..., 4:].unflatten(-1, (4, 7))
-    return torch.einsum("bqk,bqkd->bqd", weights, means), NOT_ATTENTION
-
-
-@style
 def deformable(x: Tensor, image: Tensor) -> Two:
     """Deformable DETR: sampled points with weights that no key had a part in."""
     at = x[..., :8].tanh().view(B, Q, 4, 2)
     weights = x[..., 8:12].softmax(-1)
     sampled = functional.grid_sample(image, at, align_corners=False)  # [B, M, Q, 4]
     return (sampled * weights[:, None]).sum(-1).mT, NOT_ATTENTION
-
-
-@style
-def capsules(x: Tensor) -> Two:
-    """Routing by agreement."""
-    votes = x.view(B, Q, 4, D)
-    logits = torch.zeros(B, Q, 4)
-    for _ in range(2):
-        out = torch.einsum("bqc,bqcd->bcd", logits.softmax(-1), votes)
-        logits = logits + torch.einsum("bqcd,bcd->bqc", votes, out)
-    return out, NOT_ATTENTION
-
-
-@style
-def synthesizer(x: Tensor) -> Two:
-    """Random Synthesizer: the weights are a softmaxed parameter."""
-    weights = torch.linspace(-1, 1, Q * Q).view(Q, Q).sin().softmax(-1)
-    return weights @ x, NOT_ATTENTION
-
-
-@style
-def graph_convolution(x: Tensor) -> Two:
-    """A normalised adjacency matrix times the nodes."""
-    adjacency = torch.ones(Q, Q).tril()
-    return (adjacency / adjacency.sum(-1, keepdim=True)) @ x, NOT_ATTENTION
-
-
-@style
-def loss_of_products(x: Tensor) -> Two:
-    """Cross-entropy of a matrix of similarities."""
-    s = x[:, 0] @ x[:, 1].T / math.sqrt(M)
-    loss = functional.cross_entropy(s, torch.arange(B))
-    return x * loss, NOT_ATTENTION
-
-
-@style
-class LocalSelfAttentionByName(nn.Module):
-    """It is called attention, and is a multi-layer perceptron."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(M, M), nn.ReLU(), nn.Linear(M, M))
-
-    def forward(self, x: Tensor) -> Two:
-        return self.layers(x), NOT_ATTENTION
-
-
-@style
-def heads_chosen_by_softmax(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """A gate over heads multiplies outputs that are no attention."""
-    return torch.einsum("bhqd,bqh->bqd", v, q.sum(-1).transpose(1, 2).softmax(-1)), NOT_ATTENTION
-
-
-@style
-def pointer(x: Tensor, context: Tensor) -> Two:
-    """Pointer network: the probabilities of the positions are the output."""
-    return (x @ context.mT).mul(M**-0.5).softmax(-1).repeat(1, 2, 2), NOT_ATTENTION
 
 
 @style
@@ -381,18 +160,6 @@ class ExpertsByMatmul(nn.Module):
     def forward(self, x: Tensor) -> Two:
         outs = torch.einsum("bnm,emo->bneo", x, self.experts)
         return ((x @ self.gate).softmax(-1).unsqueeze(-2) @ outs).squeeze(-2), NOT_ATTENTION
-
-
-@style
-class SoftTokensByMatmul(nn.Module):
-    """x Eᵀ, softmax, times E: what a language model expects, as a vector."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(20, M)
-
-    def forward(self, x: Tensor) -> Two:
-        return (x @ self.embed.weight.T).softmax(-1) @ self.embed.weight, NOT_ATTENTION
 
 
 @style

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from tests.capture.styles.style import BIAS, CAUSAL, B, D, H, M, Q, style
+from tests.capture.styles.style import CAUSAL, B, D, H, Q, style
 
 Two = tuple[Tensor, Any]
 
@@ -18,35 +18,6 @@ Two = tuple[Tensor, Any]
 def loop_over_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
     ws = [(q[:, h] @ k[:, h].mT).softmax(-1) for h in range(H)]
     return torch.stack([w @ v[:, h] for h, w in enumerate(ws)], 1), torch.stack(ws, 1)
-
-
-@style
-def loop_over_examples(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    outs, ws = [], []
-    for qb, kb, vb in zip(q, k, v, strict=True):
-        ws.append((qb @ kb.mT).softmax(-1))
-        outs.append(ws[-1] @ vb)
-    return torch.stack(outs), torch.stack(ws)
-
-
-@style
-def loop_over_chunks_of_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    outs, ws = [], []
-    for chunk in q.split(2, dim=2):
-        ws.append((chunk @ k.mT).softmax(-1))
-        outs.append(ws[-1] @ v)
-    return torch.cat(outs, 2), torch.cat(ws, 2)
-
-
-@style
-def loop_over_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Each step sees the keys so far; there is no mask."""
-    outs, ws = [], torch.zeros(B, H, Q, Q)
-    for i in range(Q):
-        w = (q[:, :, i : i + 1] @ k[:, :, : i + 1].mT).softmax(-1)
-        outs.append(w @ v[:, :, : i + 1])
-        ws[:, :, i : i + 1, : i + 1] = w
-    return torch.cat(outs, 2), ws
 
 
 @style
@@ -77,41 +48,6 @@ def packed_sequences(q: Tensor, k: Tensor, v: Tensor) -> Two:
     return torch.cat(outs, 2), w
 
 
-@style
-def blocks(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Blocks of 2 as one more dimension; each is an example of its own, as the windows of Swin."""
-    q, k, v = (x.view(B, H, 3, 2, D) for x in (q, k, v))
-    w = (q @ k.mT).softmax(-1)
-    return (w @ v).view(B, H, Q, D), w.transpose(1, 2).reshape(B * 3, H, 2, 2)
-
-
-@style
-def local_blocks_of_t5(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """LongT5: each block of queries has the keys of three blocks; padded, stacked, a bias in 5 dimensions."""
-    queries = q.transpose(1, 2).reshape(B, 3, 2, H, D)
-    keys, values = (
-        torch.cat(
-            [
-                functional.pad(x.transpose(1, 2).reshape(B, 3, 2, H, D), (0, 0) * 3 + (1, 1))[:, i : i + 3]
-                for i in range(3)
-            ],
-            dim=2,
-        )
-        for x in (k, v)
-    )
-    s = torch.einsum("...qhd,...khd->...hqk", queries, keys) + torch.linspace(-1, 1, H * 12).view(1, 1, H, 2, 6)
-    real = functional.pad(torch.ones(3, 2, dtype=torch.bool), (0, 0, 1, 1)).unfold(0, 3, 1).transpose(1, 2).flatten(1)
-    s = s + torch.where(real, 0.0, -1e10)[None, :, None, None]
-    w = functional.softmax(s.float(), dim=-1).type_as(s)
-    out = torch.einsum("...hqk,...khd->...qhd", w, values)
-    full = torch.zeros(B, H, Q, Q)
-    for i in range(3):
-        for j in range(max(0, i - 1), min(3, i + 2)):
-            part = w[:, i, :, :, 2 * (j - i + 1) : 2 * (j - i + 2)]
-            full[:, :, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2] = part
-    return out.reshape(B, Q, H, D), [full, w.flatten(0, 1)]
-
-
 def _windows(x: Tensor, value: float) -> Tensor:
     """[B, H, Q, D] -> [B, H, Q, 3, D]: each position with its neighbours."""
     return functional.pad(x, (0, 0, 1, 1), value=value).unfold(2, 3, 1).transpose(-1, -2)
@@ -137,108 +73,12 @@ def windows_by_unfold(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def longformer(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Pad and chunk: overlapping chunks by as_strided, diagonals to columns by pad and view, and back."""
-    one, heads = 2, B * H  # the window: 2 positions to each side
-    q, k, v = (x.reshape(heads, Q, D) for x in (q, k, v))
-
-    def overlapping(x: Tensor) -> Tensor:
-        x = x.reshape(heads, Q // (2 * one) if Q % (2 * one) == 0 else 1, -1, D)
-        size, stride = list(x.size()), list(x.stride())
-        size[1], size[2], stride[1] = Q // one - 1, 2 * one, one * D
-        return x.as_strided(size, [stride[0], stride[1], D, 1])
-
-    s = torch.einsum("bcxd,bcyd->bcxy", overlapping(q), overlapping(k))  # [heads, chunks, 2 one, 2 one]
-    s = functional.pad(s, (0, 0, 0, 1)).view(heads, Q // one - 1, 2 * one, 2 * one + 1)
-    band = s.new_zeros(heads, Q // one, one, 2 * one + 1)
-    band[:, :-1, :, one:] = s[:, :, :one, : one + 1]
-    band[:, -1, :, one:] = s[:, -1, one:, : one + 1]
-    band[:, 1:, :, :one] = s[:, :, -(one + 1) : -1, one + 1 :]
-    band[:, 0, 1:one, 1:one] = s[:, 0, : one - 1, 1 - one :]
-    band = band.view(heads, Q, 2 * one + 1)
-    at = torch.arange(Q)[:, None] + torch.arange(-one, one + 1)
-    w = band.masked_fill((at < 0) | (at >= Q), -math.inf).softmax(-1)
-    padded = functional.pad(v, (0, 0, one, one), value=-1)
-    chunks = padded.unfold(1, 2 * one + 1, 1)  # the values in the window of each query
-    full = torch.zeros(heads, Q, Q + 2 * one)
-    for i in range(Q):
-        full[:, i, i : i + 2 * one + 1] = w[:, i]
-    windows = w.view(B, H, Q, -1).transpose(1, 2).reshape(B * Q, H, 1, -1)
-    return torch.einsum("bqk,bqdk->bqd", w, chunks), [full[:, :, one:-one].reshape(B, H, Q, Q), windows]
-
-
-@style
-def big_bird(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Block-sparse: the first and last block attend to everything, the middle one to blocks that are gathered."""
-    (q1, q2, q3), (k1, k2, _), (v1, v2, _) = (x.split(2, dim=2) for x in (q, k, v))
-    first = torch.einsum("bhqd,bhkd->bhqk", q1, k).softmax(-1)
-    middle = torch.cat([q2 @ k1.mT, q2 @ k2.mT], dim=-1).softmax(-1)
-    last = torch.einsum("bhqd,bhkd->bhqk", q3, k).softmax(-1)
-    out = torch.cat(
-        [first @ v, middle[..., :2] @ v1 + torch.einsum("bhqk,bhkd->bhqd", middle[..., 2:], v2), last @ v], dim=2
-    )
-    return out, torch.cat([first, functional.pad(middle, (0, 2)), last], dim=2)
-
-
-@style
 def nystrom(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Nyströmformer: three softmaxes with landmarks, one of them inverted; their product stands for the weights."""
     ql, kl = q.view(B, H, 2, 3, D).mean(-2), k.view(B, H, 2, 3, D).mean(-2)
     one, two, three = (q @ kl.mT).softmax(-1), (ql @ kl.mT).softmax(-1), (ql @ k.mT).softmax(-1)
     inverse = torch.linalg.pinv(two)
     return (one @ inverse) @ (three @ v), one @ inverse @ three
-
-
-@style
-def memory_compressed(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Keys and values are pooled by a strided convolution: fewer keys than positions."""
-    weight = torch.linspace(0, 1, 3 * D * D).view(D, D, 3) / D
-    k, v = (functional.conv1d(x.flatten(0, 1).mT, weight, stride=3).mT.unflatten(0, (B, H)) for x in (k, v))
-    w = (q @ k.mT).softmax(-1)
-    return w @ v, w
-
-
-@style
-def linformer(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Keys and values are projected along the sequence."""
-    project = torch.linspace(-1, 1, 3 * Q).view(3, Q)
-    k, v = torch.einsum("kn,bhnd->bhkd", project, k), torch.einsum("kn,bhnd->bhkd", project, v)
-    w = torch.einsum("bhnd,bhkd->bhnk", q, k).softmax(dim=-1)
-    return torch.einsum("bhnk,bhkd->bhnd", w, v), w
-
-
-@style
-class Axial(nn.Module):
-    """Rows of an image, then columns: two attentions of one head, whose examples are rows and columns."""
-
-    def forward(self, image: Tensor) -> Two:
-        x = image.permute(0, 2, 3, 1)
-        rows = x.reshape(B * 6, 4, M)
-        first = (rows @ rows.mT * 0.2).softmax(-1)
-        x = (first @ rows).view(B, 6, 4, M)
-        columns = x.transpose(1, 2).reshape(B * 4, 6, M)
-        second = (columns @ columns.mT * 0.2).softmax(-1)
-        return second @ columns, (first[:, None], second[:, None])
-
-
-@style
-def axial_in_five_dimensions(image: Tensor) -> Two:
-    """The other axis of the image is a dimension in front: no view, no loop."""
-    x = image.permute(0, 2, 3, 1).unflatten(-1, (H, D)).permute(0, 3, 1, 2, 4)  # [B, H, rows, columns, D]
-    w = torch.einsum("bhrid,bhrjd->bhrij", x, x).softmax(-1)
-    out = torch.einsum("bhrij,bhrjd->bhrid", w, x)
-    return out, w.transpose(1, 2).reshape(B * 6, H, 4, 4)
-
-
-@style
-def dilated(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """LongNet: every second position attends to every second one."""
-    out, full = torch.zeros_like(q), torch.zeros(B, H, Q, Q)
-    for start in range(2):
-        w = (q[:, :, start::2] @ k[:, :, start::2].mT).softmax(-1)
-        out[:, :, start::2] = w @ v[:, :, start::2]
-        full[:, :, start::2, start::2] = w
-    return out, full
 
 
 @style
@@ -255,36 +95,10 @@ def the_largest_keys_alone(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def the_largest_keys_by_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = q @ k.mT
-    w = s.masked_fill(s < s.topk(3, -1).values[..., -1:], -math.inf).softmax(-1)
-    return w @ v, w
-
-
-@style
 def the_largest_keys_scattered(q: Tensor, k: Tensor, v: Tensor) -> Two:
     top, at = (q @ k.mT).topk(3, dim=-1)
     w = torch.full((B, H, Q, Q), -math.inf).scatter(-1, at, top).softmax(-1)
     return w @ v, w
-
-
-@style
-def keys_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Reformer: sorted by buckets, so that positions are not where they were; the record is of the sorted ones."""
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    w = (q[:, :, order] @ k[:, :, order].mT).softmax(-1)
-    return (w @ v[:, :, order])[:, :, order.argsort()], w
-
-
-@style
-def prob_sparse(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Informer: only the queries with the clearest scores attend, the others take the mean of the values."""
-    s = q @ k.mT
-    at = (s.amax(-1) - s.mean(-1)).topk(2).indices
-    part = (q.gather(2, at[..., None].expand(-1, -1, -1, D)) @ k.mT).softmax(-1)
-    out = v.mean(2, keepdim=True).expand_as(q).clone()
-    out.scatter_(2, at[..., None].expand(-1, -1, -1, D), part @ v)
-    return out, part
 
 
 @style
@@ -296,64 +110,3 @@ def summed_over_edges(q: Tensor, k: Tensor, v: Tensor) -> Two:
     w = e / total[to]
     out = torch.zeros(Q, D).index_add(0, to, w[:, None] * v[0, 0, of])
     return out, torch.zeros(Q, Q).index_put((to, of), w)[None, None]
-
-
-@style
-def chunked_prefill(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Two chunks of a prompt with a cache, in one call of the module."""
-    keys, values, outs, ws = k[:, :, :0], v[:, :, :0], [], []
-    for start, end in ((0, 4), (4, Q)):
-        keys, values = torch.cat([keys, k[:, :, start:end]], 2), torch.cat([values, v[:, :, start:end]], 2)
-        s = q[:, :, start:end] @ keys.mT
-        w = s.masked_fill(~CAUSAL[start:end, :end], -math.inf).softmax(-1)
-        outs.append(w @ values)
-        ws.append(functional.pad(w, (0, Q - end)))
-    return torch.cat(outs, 2), torch.cat(ws, 2)
-
-
-@style
-def global_and_local(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The first row is overwritten by an attention to all, as the global tokens of Longformer."""
-    local = (q @ k.mT + BIAS).masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    out = local @ v
-    first = (q[:, :, :1] @ k.mT).softmax(-1)
-    out[:, :, :1] = first @ v
-    return out, (local, first)
-
-
-@style
-def keys_of_each_query(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Memorizing Transformers: keys that were looked up for each query, by einsum."""
-    at = torch.stack([(torch.arange(Q) + 2 * i) % Q for i in range(3)], -1)
-    w = torch.einsum("bhid,bhijd->bhij", q, k[:, :, at]).softmax(-1)
-    full = torch.zeros(B, H, Q, Q).scatter(-1, at.expand(B, H, Q, 3), w)
-    return torch.einsum("bhij,bhijd->bhid", w, v[:, :, at]), [full, w.transpose(1, 2).reshape(B * Q, H, 1, 3)]
-
-
-@style
-class PrefillWithACache(nn.Module):
-    """A prompt in two chunks and one more token: three calls of the layer, one sequence."""
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.num_heads = H
-            self.cache: list[Tensor] = []
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-            past = [torch.cat([old, new], 2) for old, new in zip(self.cache, (k, v), strict=False)] or [k, v]
-            self.cache = past
-            keys, values = past
-            s = q @ keys.mT
-            w = s.masked_fill(~CAUSAL[: keys.shape[2]][-q.shape[2] :, : keys.shape[2]], -math.inf).softmax(-1)
-            return w @ values, functional.pad(w, (0, Q - keys.shape[2]))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = self.Layer()
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        self.layer.cache = []
-        with torch.no_grad():
-            steps = [self.layer(*(x[:, :, a:b] for x in (q, k, v))) for a, b in ((0, 3), (3, 5), (5, Q))]
-        return torch.cat([out for out, _ in steps], 2), torch.cat([w for _, w in steps], 2)

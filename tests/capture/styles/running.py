@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from tests.capture.styles.style import CAUSAL, B, D, H, M, Q, style
+from tests.capture.styles.style import B, D, H, M, Q, style
 
 Two = tuple[Tensor, Any]
 
@@ -21,23 +18,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """What each of these runs."""
     w = torch.softmax(torch.matmul(q, k.transpose(-2, -1)) * 0.3, dim=-1)
     return torch.matmul(w, v), w
-
-
-@style
-def a_function_within(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    def score(q: Tensor) -> Tensor:
-        return q @ k.mT
-
-    def weigh(s: Tensor) -> Tensor:
-        return s.softmax(-1)
-
-    w = weigh(score(q))
-    return (lambda w: w @ v)(w), w
-
-
-@style
-def a_plain_function(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    return attend(q, k, v)
 
 
 @style
@@ -87,51 +67,6 @@ class _Layer(nn.Module):
 
 
 @style
-class Checkpointed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = _Layer()
-
-    def forward(self, x: Tensor) -> Two:
-        return checkpoint(self.layer, x, use_reentrant=False)
-
-
-@style
-class CheckpointedReentrant(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = _Layer()
-
-    def forward(self, x: Tensor) -> Two:
-        return checkpoint(self.layer, x.requires_grad_(), use_reentrant=True)
-
-
-def _in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(function(*args)))
-    thread.start()
-    thread.join()
-    return results[0]
-
-
-@style
-class AnotherThread(nn.Module):
-    """A module of the model runs in a thread that it starts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = _Layer()
-
-    def forward(self, x: Tensor) -> Two:
-        return _in_a_thread(self.layer, x)
-
-
-@style
-def a_function_in_another_thread(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    return _in_a_thread(attend, q, k, v)
-
-
-@style
 def sdpa_in_a_pool_of_threads(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """An example in each."""
     with ThreadPoolExecutor(2) as pool:
@@ -166,16 +101,6 @@ class ScriptedFunction(nn.Module):
 
 
 @style
-class Traced(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.jit.trace(_Scriptable(), tuple(torch.randn(3, B, H, Q, D)))
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.layer(q, k, v)
-
-
-@style
 class Compiled(nn.Module):
     """A compiled submodule."""
 
@@ -188,18 +113,6 @@ class Compiled(nn.Module):
 
 
 @style
-class CompiledFunction(nn.Module):
-    """A compiled function; no module is compiled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attend = torch.compile(attend, backend="aot_eager")
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.attend(q, k, v)
-
-
-@style
 class Exported(nn.Module):
     """torch.export's program as a module."""
 
@@ -209,45 +122,6 @@ class Exported(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
         return self.layer(q, k, v)
-
-
-@style
-class ExportedAndDecomposed(nn.Module):
-    """The same in core operators."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        exported = torch.export.export(_Scriptable(), tuple(torch.randn(3, B, H, Q, D)))
-        self.layer = exported.run_decompositions().module()
-        self.layer.num_heads = H
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.layer(q, k, v)
-
-
-@style
-class SymbolicallyTraced(nn.Module):
-    """torch.fx."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.fx.symbolic_trace(_Scriptable())
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        return self.layer(q, k, v)
-
-
-@style
-class AHook(nn.Module):
-    """The attention is in a forward hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Identity()
-        self.layer.register_forward_hook(lambda _, __, out: attend(out, out, out))
-
-    def forward(self, q: Tensor) -> Two:
-        return self.layer(q)
 
 
 @style
@@ -269,17 +143,6 @@ def the_gradient_of_a_function(q: Tensor, k: Tensor, v: Tensor) -> Two:
     return out + pull(out)[0], w
 
 
-class _Wrapped(torch.Tensor):
-    """A subclass that does nothing."""
-
-
-@style
-def a_subclass_of_tensors(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    q, k, v = (x.as_subclass(_Wrapped) for x in (q, k, v))
-    out, w = attend(q, k, v)
-    return out.as_subclass(Tensor), w.as_subclass(Tensor)
-
-
 @style
 class ModuleCalledTwice(nn.Module):
     """Shared weights: one module, two calls in one pass."""
@@ -292,31 +155,6 @@ class ModuleCalledTwice(nn.Module):
         out, first = self.layer(x)
         out, second = self.layer(out.transpose(1, 2).reshape(B, Q, M))
         return out, (first, second)
-
-
-@style
-def sdpa_with_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)
-    return out, lambda: (q @ k.mT * D**-0.5).masked_fill(~CAUSAL, -torch.inf).softmax(-1)
-
-
-@style
-def sdpa_math(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The private function that also gives weights."""
-    out, w = torch._scaled_dot_product_attention_math(q, k, v)
-    return out, w
-
-
-@style
-class Parallel(nn.Module):
-    """DataParallel without devices."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.DataParallel(_Layer())
-
-    def forward(self, x: Tensor) -> Two:
-        return self.layer(x)
 
 
 @style

@@ -20,57 +20,31 @@ def _assigned(s: Tensor, where: Tensor) -> Tensor:
     return s
 
 
-def _augmented(s: Tensor) -> Tensor:
-    s *= 0.5
-    s += BIAS
-    s /= 1.5
-    s -= 0.25
-    return s
-
-
 STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "filled": lambda s: s.masked_fill(~CAUSAL, -math.inf),
     "filled with a tensor": lambda s: s.masked_fill(~CAUSAL, torch.tensor(-1e9)),
-    "filled with finfo.min": lambda s: s.masked_fill(~CAUSAL, torch.finfo(s.dtype).min),
     "filled in place": lambda s: s.masked_fill_(~CAUSAL, -math.inf),
-    "filled twice": lambda s: s.masked_fill(~CAUSAL, -1e9).masked_fill(~REAL[:, None, None], -1e9),
     "filled where an int mask is 0": lambda s: s.masked_fill(CAUSAL.int() == 0, -math.inf),
-    "where": lambda s: torch.where(CAUSAL, s, -math.inf),
-    "where of a tensor": lambda s: torch.where(CAUSAL, s, torch.tensor(-1e9)),
     "where of many": lambda s: torch.where(CAUSAL, s, torch.full_like(s, -1e9)),
     "where not": lambda s: torch.where(~CAUSAL, -1e9, s),
     "where, as a method": lambda s: s.where(CAUSAL, torch.tensor(-1e9)),
     "added": lambda s: s + torch.zeros(Q, Q).masked_fill(~CAUSAL, -math.inf),
-    "added first": lambda s: torch.zeros(Q, Q).masked_fill(~CAUSAL, -math.inf) + s,
-    "added from the scores' own kind": lambda s: s + torch.zeros_like(s).masked_fill(~CAUSAL, -math.inf),
-    "added in place": lambda s: s.add_(torch.zeros(Q, Q).masked_fill(~CAUSAL, -math.inf)),
-    "subtracted": lambda s: s - (1.0 - CAUSAL.float()) * 1e4,
     "assigned": lambda s: _assigned(s, (~CAUSAL).expand_as(s)),
     "assigned with a mask of fewer dimensions": lambda s: _assigned(s.squeeze(), (~CAUSAL).expand_as(s)),
     "a bias": lambda s: s + BIAS,
     "a bias times a number": lambda s: torch.add(s, BIAS, alpha=0.5),
     "a bias, then scaled": lambda s: (s + BIAS) * 0.5,
-    "a bias, then divided": lambda s: (s + BIAS).div(3.0),
-    "scaled in place": lambda s: s.div_(2).mul_(0.7),
-    "+=, *=": lambda s: _augmented(s),
     "temperature of each head": lambda s: s * torch.linspace(0.5, 2, H).view(H, 1, 1),
     "temperature of each head, after a bias": lambda s: (s + BIAS) / torch.linspace(0.5, 2, H).view(H, 1, 1),
     "temperature of each row": lambda s: s * torch.linspace(0.5, 2, Q).view(Q, 1),
     "softcap": lambda s: 0.8 * torch.tanh(s / 0.8),
     "softcap and mask": lambda s: (torch.tanh(s / 0.8) * 0.8).masked_fill(~CAUSAL, -math.inf),
-    "softcap and bias": lambda s: torch.tanh(s / 0.8) * 0.8 + BIAS,
     "less its maximum": lambda s: s - s.amax(-1, keepdim=True),
-    "less its maximum by max": lambda s: s - s.max(-1, keepdim=True).values,
     "clamped where nothing is": lambda s: s.clamp(min=-1e4),
-    "float": lambda s: s.float(),
-    "a row of biases": lambda s: s + torch.linspace(-1, 1, Q).view(1, 1, Q, 1),
     "a column of biases": lambda s: s + torch.linspace(-1, 1, Q).view(1, 1, 1, Q),
-    "a number": lambda s: s + 1.0,
-    "filled after a clone": lambda s: s.clone().contiguous().masked_fill(~CAUSAL, -math.inf),
     "no head is seen by the padding": lambda s: s.masked_fill(~REAL[:, None, :, None], -math.inf),
     # A mask by numbers: w * b - 1e4 * (1 - b), as in OpenAI's GPT and GPT-2.
     "times a mask, less a number": lambda s: s * CAUSAL.float() - 1e4 * (1 - CAUSAL.float()),
-    "times a mask, plus a number": lambda s: s * CAUSAL + -1e9 * ~CAUSAL,
     "a mask multiplied in": lambda s: s * CAUSAL,
     "a mask that weighs the keys": lambda s: s + torch.log(torch.linspace(0.1, 1, Q)),
     "a minimum twice": lambda s: s + 2 * torch.zeros(Q, Q).masked_fill(~CAUSAL, torch.finfo(s.dtype).min),
@@ -79,15 +53,12 @@ STEPS: dict[str, Callable[[Tensor], Tensor]] = {
         + torch.zeros(B, 1, 1, Q).masked_fill(REAL[:, None, None].flip(-1).logical_not(), torch.finfo(s.dtype).min)
     ),
     "a maximum with a mask": lambda s: torch.maximum(s, torch.tensor(-1e30)).masked_fill(~CAUSAL, -1e30),
-    "masked by triu": lambda s: s + torch.full((Q, Q), float("-inf")).triu(1),
     "masked by addcmul": lambda s: torch.addcmul(s, torch.tensor(-1e9), (~CAUSAL).float()),
     "masked by a product of log": lambda s: s + CAUSAL.float().log().clamp(min=torch.finfo(s.dtype).min),
     "copied into a buffer": lambda s: torch.empty_like(s).copy_(s),
     "index_fill": lambda s: s.index_fill(-1, torch.tensor([Q - 1]), -math.inf),
     "masked_scatter": lambda s: s.masked_scatter(~CAUSAL, torch.full((B * H * Q * Q,), -math.inf)),
     "relu": lambda s: functional.relu(s),
-    "abs": lambda s: s.abs(),
-    "squared": lambda s: s**2,
     "log1p of the scores": lambda s: torch.log1p(s.relu()),
     "normalised scores": lambda s: functional.layer_norm(s, (Q,)),
     "biased and transposed": lambda s: (s + BIAS).mT,
@@ -117,20 +88,6 @@ def _with(step: Callable[[Tensor], Tensor]) -> Callable[..., Two]:
 
 for _name, _step in STEPS.items():
     add(f"scores {_name}", _with(_step))
-
-
-@style
-def scores_of_heads_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The record has each head where its queries are."""
-    w = (q @ k.mT).flip(1).softmax(-1)
-    return w @ v, w.flip(1)
-
-
-@style
-def scores_of_keys_in_another_order(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The record has each key where it is."""
-    w = (q @ k.mT).roll(1, -1).softmax(-1)
-    return w @ v.roll(1, -2), w.roll(-1, -1)
 
 
 @style
@@ -170,28 +127,9 @@ def two_columns_beside_the_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def a_row_beside_the_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.cat([q @ k.mT, torch.zeros(B, H, 1, Q)], -2).softmax(-1)[..., :-1, :]
-    return w @ v, w
-
-
-@style
 def scores_beside_a_part_of_themselves(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """The normaliser counts three keys twice."""
     w = torch.cat([(q @ k.mT)[..., :3], q @ k.mT], -1).softmax(-1)[..., 3:]
-    return w @ v, w
-
-
-@style
-def scores_of_a_window_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = (q @ k.mT)[..., :3].softmax(-1)
-    return w @ v[..., :3, :], [w, functional.pad(w, (0, 3))]
-
-
-@style
-def scores_of_two_products(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Content and position: two products are added."""
-    w = (q @ k.mT + q @ v.mT).mul(0.3).softmax(-1)
     return w @ v, w
 
 
@@ -212,52 +150,6 @@ def queries_changed_before_the_softmax(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def learned_temperature(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in CLIP: the logarithm of a scale is a parameter."""
-    scale = nn.Parameter(torch.tensor(0.7))
-    w = (scale.exp() * q @ k.mT).softmax(-1)
-    return w @ v, w
-
-
-@style
-def cosine_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in Swin v2: normalised vectors, a clamped temperature of each head, a bias."""
-    scale = torch.clamp(torch.linspace(1, 6, H).view(H, 1, 1), max=math.log(100.0)).exp()
-    w = (functional.normalize(q, dim=-1) @ functional.normalize(k, dim=-1).mT * scale + 16 * BIAS.sigmoid()).softmax(-1)
-    return w @ v, w
-
-
-@style
-def cosine_similarity(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """F.cosine_similarity of all pairs."""
-    w = functional.cosine_similarity(q[:, :, :, None], k[:, :, None], dim=-1).mul(8).softmax(-1)
-    return w @ v, w
-
-
-@style
-def norms_divided_out_of_the_scores(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Cosines, with the norms divided out of the product."""
-    w = (q @ k.mT / (q.norm(dim=-1, keepdim=True) * k.norm(dim=-1, keepdim=True).mT)).softmax(-1)
-    return w @ v, w
-
-
-@style
-def normalised_queries_and_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """QK-norm."""
-    w = (functional.rms_norm(q, (D,)) @ functional.rms_norm(k, (D,)).mT * D**-0.5).softmax(-1)
-    return w @ v, w
-
-
-@style
-def rotary(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """RoPE by complex numbers, as in Meta's Llama."""
-    turns = torch.polar(torch.ones(Q, D // 2), torch.outer(torch.arange(Q), 10 ** -torch.arange(D // 2).float()))
-    q, k = (torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(3) for x in (q, k))
-    w = (q @ k.mT / D**0.5 + torch.full((Q, Q), -math.inf).triu(1)).float().softmax(-1).type_as(q)
-    return w @ v, w
-
-
-@style
 def shaw(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Relative positions of Shaw et al.: the scores of a query with embeddings of distances, and such values."""
     distances = (torch.arange(Q)[None] - torch.arange(Q)[:, None]).clamp(-3, 3) + 3
@@ -265,53 +157,6 @@ def shaw(q: Tensor, k: Tensor, v: Tensor) -> Two:
     s = q @ k.mT + torch.einsum("bhid,ijd->bhij", q, of_keys[distances])
     w = (s / D**0.5).softmax(-1)
     return w @ v + torch.einsum("bhij,ijd->bhid", w, of_values[distances]), w
-
-
-@style
-def transformer_xl(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Four terms, and the shift: positions are padded, viewed in another shape and cut."""
-    u, p = torch.linspace(-1, 1, 2 * H * D).view(2, H, 1, D)
-    positions = torch.linspace(-1, 1, H * Q * D).view(H, Q, D)
-    shifted = functional.pad((q + p) @ positions.mT, (1, 0)).view(B, H, Q + 1, Q)[:, :, 1:].view(B, H, Q, Q)
-    w = (((q + u) @ k.mT + shifted) * D**-0.5).masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    return w @ v, w
-
-
-@style
-def deberta(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Disentangled: content to position and position to content are gathered and added."""
-    at = (torch.arange(Q)[:, None] - torch.arange(Q)).clamp(-2, 2) + 2
-    keys, queries = torch.linspace(-1, 1, 2 * H * 5 * D).view(2, H, 5, D)
-    s = q @ k.mT / math.sqrt(3 * D)
-    s = s + torch.gather(q @ keys.mT / math.sqrt(3 * D), -1, at.expand(B, H, Q, Q))
-    s = s + torch.gather(k @ queries.mT / math.sqrt(3 * D), -1, at.expand(B, H, Q, Q)).mT
-    w = s.masked_fill(~REAL[:, None, None], torch.finfo(s.dtype).min).softmax(-1)
-    return w @ v, w
-
-
-@style
-class T5Bias(nn.Module):
-    """T5: no scale, and a learned bias of each bucket of distances, which also has the mask in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Embedding(8, H)
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Two:
-        buckets = (torch.arange(Q)[None] - torch.arange(Q)[:, None]).abs().clamp(max=7)
-        scores = torch.matmul(q, k.transpose(3, 2))
-        bias = self.bias(buckets).permute(2, 0, 1).unsqueeze(0)
-        scores += bias + (1.0 - REAL[:, None, None].float()) * torch.finfo(torch.float32).min
-        w = functional.softmax(scores.float(), dim=-1).type_as(scores)
-        return torch.matmul(w, v), w
-
-
-@style
-def alibi(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    slopes = torch.tensor([2.0 ** -(h + 1) for h in range(H)])
-    distances = torch.arange(Q)[None] - torch.arange(Q)[:, None]
-    w = (q @ k.mT + slopes[:, None, None] * distances).masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    return w @ v, w
 
 
 @style
@@ -327,28 +172,6 @@ def decomposed_relative_positions(x: Tensor) -> Two:
     s = (s.view(-1, height, width, height, width) + rows[:, :, :, :, None] + cols[:, :, :, None, :]).view(-1, Q, Q)
     w = s.softmax(dim=-1)
     return (w @ v).view(B, H, Q, D), w.view(B, H, Q, Q)
-
-
-@style
-def relative_positions_of_a_slice(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """MViT v2: biases are added in place to the scores of all but the first token, in a view with 6 dimensions."""
-    q, k, v = (torch.cat([x, x[:, :, :1]], 2) for x in (q, k, v))  # a class token, and 2 x 3 patches
-    s = q * D**-0.5 @ k.mT
-    r = q[:, :, 1:].unflatten(2, (2, 3))
-    rows = torch.einsum("bhycd,ykd->bhyck", r, torch.linspace(-1, 1, 4 * D).view(2, 2, D))
-    cols = torch.einsum("bhycd,ckd->bhyck", r, torch.linspace(1, -1, 9 * D).view(3, 3, D))
-    grid = s[:, :, 1:, 1:].view(B, H, 2, 3, 2, 3)
-    s[:, :, 1:, 1:] = (grid + rows[..., :, None] + cols[..., None, :]).view(B, H, Q, Q)
-    w = s.softmax(-1)
-    return w @ v, w
-
-
-@style
-def additive(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Bahdanau's: v · tanh(W q + U k)."""
-    u = torch.linspace(-1, 1, D)
-    w = (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ u).softmax(-1)
-    return w @ v, w
 
 
 @style
@@ -372,29 +195,6 @@ def graph_attention(x: Tensor) -> Two:
     s = functional.leaky_relu(of_queries + of_keys.mT, 0.2)
     w = torch.where(CAUSAL, s, -9e15).softmax(-1)
     return w @ x, w[:, None]
-
-
-@style
-def negative_distances(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """By cdist, as in L2 attention."""
-    w = (-(torch.cdist(q, k) ** 2) / 4).softmax(-1)
-    return w @ v, w
-
-
-@style
-def distances_written_out(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """2 q k - |q|² - |k|²: the second changes no weight, the third is a bias of the keys."""
-    s = 2 * q @ k.mT - q.pow(2).sum(-1, keepdim=True) - k.pow(2).sum(-1)[..., None, :]
-    w = (s / 8).softmax(-1)
-    return w @ v, w
-
-
-@style
-def gaussian_kernel(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """exp of a distance, divided by its sum: softmax of the distance."""
-    e = torch.exp(-0.5 * (q[..., :, None, :] - k[..., None, :, :]).pow(2).sum(-1))
-    w = e / e.sum(-1, keepdim=True)
-    return w @ v, w
 
 
 @style

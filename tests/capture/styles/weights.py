@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,6 @@ MIX = torch.eye(H) * 0.5 + torch.linspace(0, 0.2, H * H).view(H, H)
 
 STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "renormalised": lambda w: (lambda u: u / u.sum(-1, keepdim=True))(w * CAUSAL),
-    "renormalised with an epsilon": lambda w: (lambda u: u / (u.sum(-1, keepdim=True) + 1e-6))(w * CAUSAL),
     "renormalised by normalize": lambda w: functional.normalize(w * CAUSAL, p=1.0, dim=-1),
     "talking heads": lambda w: torch.einsum("bhij,hg->bgij", w, MIX),
     "talking heads by a convolution": lambda w: functional.conv2d(w, MIX[:, :, None, None]),
@@ -26,24 +24,18 @@ STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "re-attention": lambda w: functional.layer_norm(
         torch.einsum("bhij,hg->bgij", w, MIX).permute(0, 2, 3, 1), (H,)
     ).permute(0, 3, 1, 2),
-    "scaled": lambda w: w * 2,
     "gates of heads": lambda w: w * torch.linspace(0, 1, H).view(H, 1, 1),
     "a head mask of ones": lambda w: w * torch.ones(1, H, 1, 1),
-    "less the mean": lambda w: w - w.mean(-1, keepdim=True),
-    "filled": lambda w: w.masked_fill(~CAUSAL, 0.0),
     "filled in place": lambda w: w.masked_fill_(~CAUSAL, 0),
     "times a mask": lambda w: w * CAUSAL,
     "zeroed where there is nothing": lambda w: torch.nan_to_num(w),
     "of the heads in another order": lambda w: w[:, [1, 0, 3, 2]],
-    "clamped": lambda w: w.clamp(min=0.1),
     "of the largest keys": lambda w: torch.where(w >= w.topk(2, -1).values[..., -1:], w, 0.0),
     "times an input": lambda w: w * BIAS.sigmoid(),
     "plus a residual": lambda w: 0.5 * w + 0.5 * BIAS.softmax(-1),
-    "to a power": lambda w: (lambda u: u / u.sum(-1, keepdim=True))(w**2),
     "joined with the transposed": lambda w: (w + w.mT) / 2,
     "sorted": lambda w: w.sort(-1).values,
     "doubly normalised": lambda w: w / (w.sum(-2, keepdim=True) + 1e-9),
-    "centred by an identity": lambda w: w + torch.eye(Q),
 }
 
 
@@ -67,54 +59,6 @@ def dropout(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def dropout_by_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Written out: what is used is what remains."""
-    w = (q @ k.mT).softmax(-1) * torch.bernoulli(torch.full((B, H, Q, Q), 0.75)) / 0.75
-    return w @ v, w
-
-
-@style
-def weights_rounded(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = (q @ k.mT).softmax(-1).bfloat16()
-    return w.float() @ v, w
-
-
-@style
-def weights_of_a_window_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = (q @ k.mT).softmax(-1)[..., :3]
-    return w @ v[..., :3, :], w
-
-
-@style
-def talking_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Heads are mixed before and after the softmax."""
-    w = torch.einsum("bhij,hg->bgij", torch.einsum("bhij,hg->bgij", q @ k.mT, MIX).softmax(-1), MIX.T)
-    return w @ v, w
-
-
-@style
-def talking_scores(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.einsum("bhij,hg->bgij", q @ k.mT, MIX).softmax(-1)
-    return w @ v, w
-
-
-@style
-def differential(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """The difference of two softmaxes, as in the Differential Transformer: two records."""
-    (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
-    w = (q1 @ k1.mT).softmax(-1) - 0.4 * (q2 @ k2.mT).softmax(-1)
-    return w @ v, (w, w)
-
-
-@style
-def differential_by_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in its own repository: one softmax, whose heads are then taken in pairs."""
-    w = (q @ k.mT).softmax(-1).view(B, 2, 2, Q, Q)
-    w = w[:, :, 0] - 0.4 * w[:, :, 1]
-    return w @ v[:, :2], w
-
-
-@style
 def differential_of_outputs(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Two attentions, whose outputs are subtracted: as its version for flash attention."""
     (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
@@ -127,12 +71,6 @@ def one_softmax_with_two_values(q: Tensor, k: Tensor, v: Tensor) -> Two:
     """Weights that meet two values: features and positions, as in point clouds and Evoformer."""
     w = (q @ k.mT).softmax(-1)
     return w @ v + w @ k, w
-
-
-@style
-def two_softmaxes_added(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = ((q @ k.mT).softmax(-1) + (k @ q.mT).softmax(-1)) / 2
-    return w @ v, w
 
 
 @style
@@ -150,75 +88,10 @@ def weights_of_two_hops(q: Tensor, k: Tensor, v: Tensor) -> Two:
 
 
 @style
-def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = torch.sigmoid(q @ k.mT * D**-0.5 - math.log(Q))
-    return w @ v, w
-
-
-@style
-def relu_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in ViT with ReLU: divided by the number of keys."""
-    w = functional.relu(q @ k.mT) / Q
-    return w @ v, w
-
-
-@style
-def squared_relu(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """As in the gated attention unit (FLASH)."""
-    w = (q @ k.mT / Q).relu().square()
-    return w @ v, w
-
-
-@style
-def sparsemax(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = q @ k.mT
-    ordered = s.sort(-1, descending=True).values
-    n = torch.arange(1, Q + 1)
-    support = (1 + n * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True)
-    tau = (ordered.cumsum(-1).gather(-1, support - 1) - 1) / support
-    w = (s - tau).clamp(min=0)
-    return w @ v, w
-
-
-@style
-def hard_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Straight through: the largest score alone; its gradient is that of the softmax."""
-    soft = (q @ k.mT).softmax(-1)
-    hard = functional.one_hot(soft.argmax(-1), Q).float()
-    w = hard - soft.detach() + soft
-    return w @ v, w
-
-
-@style
-def gumbel_attention(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    w = functional.gumbel_softmax(q @ k.mT, dim=-1)
-    return w @ v, w
-
-
-@style
 def slots(x: Tensor, context: Tensor) -> Two:
     """Slot attention: the slots compete for each input, and the weights of a slot are then normalised."""
     attention = (x @ context.mT * M**-0.5).softmax(dim=1) + 1e-8
     w = attention / attention.sum(dim=-1, keepdim=True)
-    return w @ context, w[:, None]
-
-
-@style
-def slots_by_einsum(x: Tensor, context: Tensor) -> Two:
-    """As in lucidrains' code."""
-    attention = torch.einsum("bid,bjd->bij", x, context).mul(M**-0.5).softmax(dim=1) + 1e-8
-    w = attention / attention.sum(dim=-1, keepdim=True)
-    return torch.einsum("bjd,bij->bid", context, w), w[:, None]
-
-
-@style
-def group_assignment(x: Tensor, context: Tensor) -> Two:
-    """GroupViT: hard assignment of tokens to groups, normalised over the tokens."""
-    s = (x @ context.mT).mul(M**-0.5)
-    soft = s.softmax(dim=-2)
-    hard = torch.zeros_like(s).scatter_(-2, soft.argmax(-2, keepdim=True), 1.0)
-    w = hard - soft.detach() + soft
-    w = w / (w.sum(-1, keepdim=True) + 1.0)
     return w @ context, w[:, None]
 
 
@@ -240,48 +113,6 @@ def softmax_over_keys_of_all_heads(q: Tensor, k: Tensor, v: Tensor) -> Two:
     s = (q @ k.mT).transpose(1, 2).flatten(2)
     w = s.softmax(-1).view(B, Q, H, Q).transpose(1, 2)
     return w @ v, w
-
-
-@style
-def dual_softmax(x: Tensor, context: Tensor) -> Two:
-    """As in LoFTR: a product of the softmaxes over both axes."""
-    s = x @ context.mT * M**-0.5
-    w = s.softmax(1) * s.softmax(2)
-    return w @ context, w[:, None]
-
-
-@style
-def sinkhorn(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = q @ k.mT
-    for _ in range(3):
-        s = s - s.logsumexp(-1, keepdim=True)
-        s = s - s.logsumexp(-2, keepdim=True)
-    w = s.exp()
-    return w @ v, w
-
-
-@style
-def forgetting(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Forgetting Transformer: a bias of cumulated log-gates."""
-    gates = functional.logsigmoid(q.sum(-1)).cumsum(-1)
-    s = q @ k.mT * D**-0.5 + (gates[..., :, None] - gates[..., None, :])
-    w = s.masked_fill(~CAUSAL, -math.inf).softmax(-1)
-    return w @ v, w
-
-
-@style
-def stick_breaking(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    s = (q @ k.mT * D**-0.5).masked_fill(~CAUSAL, -math.inf)
-    rest = torch.where(CAUSAL, functional.logsigmoid(-s), 0.0).flip(-1).cumsum(-1).flip(-1)
-    w = torch.exp(functional.logsigmoid(s) + rest - torch.where(CAUSAL, functional.logsigmoid(-s), 0.0))
-    return w @ v, w
-
-
-@style
-def gated_output(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Qwen3-Next: the output is multiplied by a gate; the weights are plain."""
-    w = (q @ k.mT).softmax(-1)
-    return (w @ v) * torch.sigmoid(q), w
 
 
 @style
@@ -309,23 +140,7 @@ def pooled_by_a_learned_query(x: Tensor) -> Two:
 
 
 @style
-def attention_of_channels(image: Tensor) -> Two:
-    """XCiT, Restormer: a softmax over channels; tokens are the features."""
-    x = image.flatten(2).unflatten(1, (H, D))
-    q = k = functional.normalize(x, dim=-1)
-    w = (q @ k.mT).softmax(-1)
-    return w @ x, w
-
-
-@style
 def vector_attention(x: Tensor) -> Two:
     """Point Transformer: weights for each channel, from differences of queries and keys."""
     w = (x[:, :, None] - x[:, None]).mul(0.5).softmax(dim=2)
     return torch.einsum("bijc,bjc->bic", w, x), w.permute(0, 3, 1, 2)
-
-
-@style
-def weights_that_are_filled_for_some_queries(q: Tensor, k: Tensor, v: Tensor) -> Two:
-    """Flamingo: rows before the first image get no attention."""
-    w = (q @ k.mT).softmax(-1).masked_fill((torch.arange(Q) < 2)[:, None], 0.0)
-    return w @ v, w

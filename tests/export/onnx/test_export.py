@@ -124,13 +124,6 @@ def test_any_batch_and_length(classified: tuple[Classify, Exported], batch: int,
     torch.testing.assert_close(run(done, *given)["logits"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_padding_changes_nothing(classified: tuple[Classify, Exported]) -> None:
-    _, done = classified
-    ids, mask, types = tokens(2, 12, 5)
-    alone = run(done, ids[-1:, :5], mask[-1:, :5], types[-1:, :5])["logits"]
-    torch.testing.assert_close(run(done, ids, mask, types)["logits"][-1:], alone, rtol=1e-4, atol=1e-5)
-
-
 def test_the_weights_are_those_of_the_record(classified: tuple[Classify, Exported]) -> None:
     task, done = classified
     given = tokens(2, 6, 4)
@@ -247,13 +240,6 @@ def test_a_damaged_file_is_an_error_that_names_it(classified: tuple[Classify, Ex
     (tmp_path / "model.onnx").write_bytes((done.folder / "model.onnx").read_bytes()[:-200])
     with pytest.raises(ExportError, match=r"model\.onnx"):
         compared(tmp_path, done.manifest.graphs[0], graphs_of(task)[0], 1e-4)
-
-
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ArgumentError, match="is not empty and not an export"):
-        export(tiny.forecaster(), out=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
 @pytest.mark.parametrize(("option", "said"), [("attention", "auto, op, plain"), ("precision", "fp32, fp16, int8")])

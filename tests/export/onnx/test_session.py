@@ -134,9 +134,7 @@ def test_a_file_that_is_not_what_the_manifest_says(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"among its inputs, 'places' is tensor\(int64\), expected no such name"):
         Session(folder, other)
     other = replace(GRAPH, outputs=(replace(SUM, dtype=torch.float16), TAKEN))
-    with pytest.raises(
-        CheckpointError, match=r"among its outputs, 'sum' is tensor\(float\), expected tensor\(float16\)"
-    ):
+    with pytest.raises(CheckpointError, match=r"among its outputs, 'sum' is tensor\(float\)"):
         Session(folder, other)
 
 
@@ -151,7 +149,5 @@ def test_what_onnx_runtime_has_not_got(folder: Path, monkeypatch: pytest.MonkeyP
 def test_ways_of_running_that_there_are_none_of() -> None:
     with pytest.raises(ArgumentError, match=r"threads: expected a positive integer or None\. Received: threads=0"):
         Runtime(threads=0)
-    with pytest.raises(
-        ArgumentError, match=r"optimization: expected all, extended, basic or none\. Received: optimization='most'"
-    ):
+    with pytest.raises(ArgumentError, match=r"optimization: expected all, extended"):
         Runtime(optimization="most")  # type: ignore[arg-type]

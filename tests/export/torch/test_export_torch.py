@@ -51,9 +51,7 @@ def test_a_program_that_computes_something_else_leaves_nothing_behind(
     examples = [(torch.randn(2, 3),), (torch.randn(4, 3),)]
     wrong = [[(each * 1.01,) for (each,) in examples]]
     monkeypatch.setattr(module.programs, "run_alone", lambda files: wrong)
-    with pytest.raises(
-        ExportError, match=r"^model.pt2: output .* differs from the model's by .*: expected at most 0.0001"
-    ):
+    with pytest.raises(ExportError, match=r"^model.pt2: output .* differs from the model's by .*: expected at most"):
         export(nn.Identity(), "torch", tmp_path / "out", examples=examples, aoti=False, speed=False)
     assert list(tmp_path.iterdir()) == []
 

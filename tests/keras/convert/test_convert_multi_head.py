@@ -14,7 +14,7 @@ from torch import nn
 from headwise import keras as hk
 from headwise import nn as hnn
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
-from tests.keras.backend import BACKEND, array, tensor
+from tests.keras.backend import BACKEND, array, cases, tensor
 from tests.keras.modules import moved
 from tests.keras.parity import assert_same_state
 
@@ -37,15 +37,7 @@ def test_of_pytorchs_own_multi_head_attention() -> None:
     np.testing.assert_allclose(array(layer(tensor(x), tensor(v), tensor(k))), expected.numpy(), atol=1e-5)
 
 
-def test_a_linear_map_is_turned() -> None:
-    module = made()
-    layer = hk.MultiHeadAttention.from_torch(module)
-    np.testing.assert_array_equal(array(layer.qkv.kernel), module.qkv.weight.detach().numpy().T)
-    np.testing.assert_array_equal(array(layer.out.bias), module.out.bias.detach().numpy())
-
-
-@pytest.mark.every_backend
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", cases([torch.float16, torch.bfloat16], torch.bfloat16))
 def test_half_stays_half(dtype: torch.dtype) -> None:
     module = made(positions=hnn.positions.Rope(4)).to(dtype)
     layer = hk.MultiHeadAttention.from_torch(module)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from headwise import keras as hk
-from headwise import masks
 from headwise.errors import ArgumentError, DtypeError
 from tests.keras.backend import array, tensor
 from tests.versions import since
@@ -86,16 +85,6 @@ def test_computes_what_kerass_layer_does(kind: str, widths: str, call: str) -> N
     np.testing.assert_allclose(array(ours(query, value, key, **given)), array(expected), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "dropout", "grouped_gate"])
-def test_self_attention_computes_what_kerass_layer_does(kind: str) -> None:
-    theirs = made(kind)
-    x = tensor(numbers(2, 6, 8))
-    expected, _ = theirs(x, x, use_causal_mask=True, return_attention_scores=True)  # without, JAX wants D == E
-    np.testing.assert_allclose(
-        array(hk.MultiHeadAttention.from_keras(theirs)(x, attention_mask=masks.causal())), array(expected), atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_keras_and_back(kind: str, widths: str) -> None:
@@ -110,11 +99,6 @@ def test_to_keras_and_back(kind: str, widths: str) -> None:
     query, value, key = (tensor(numbers(2, n, width)) for n, width in zip((5, 7, 7), WIDTHS[widths], strict=True))
     found, expected = (layer(query, value, key, return_attention_scores=True)[0] for layer in (back, theirs))
     np.testing.assert_allclose(array(found), array(expected), atol=1e-6)
-
-
-def test_the_dropout_is_as_seeded_before() -> None:
-    ours = hk.MultiHeadAttention.from_keras(made("dropout"))
-    assert (ours.dropout, ours._given["seed"], ours.dtype_policy.name) == (0.5, 3, "float32")
 
 
 def test_a_frozen_layer_stays_frozen_and_mixed_precision_stays() -> None:
@@ -145,20 +129,6 @@ def test_what_there_is_nothing_like_here(options: dict[str, Any], message: str) 
     layer.build((None, None, 8), (None, None, 8))
     with pytest.raises(ArgumentError, match=message):
         hk.MultiHeadAttention.from_keras(layer)
-
-
-def test_a_sliding_window_is_the_mask_that_the_message_names() -> None:
-    since("keras", "3.14")
-    theirs = OWN(2, 4, sliding_window=3)
-    x = tensor(numbers(2, 7, 8))
-    expected = theirs(x, x, use_causal_mask=True)
-    plain = OWN(2, 4)
-    plain.build((None, None, 8), (None, None, 8))
-    plain.set_weights(theirs.get_weights())
-    found = hk.MultiHeadAttention.from_keras(plain)(
-        x, use_causal_mask=True, attention_mask=masks.window(2, 2, offset=0)
-    )
-    np.testing.assert_allclose(array(found), array(expected), atol=1e-5)
 
 
 def test_images_and_other_layers_are_refused() -> None:

@@ -5,7 +5,6 @@ NAMES = {
     "scale of the width": "wrong-scale",
     "mask ignored": "mask-ignored",
     "mask turned round": "mask-polarity",
-    "mask added": "mask-added",
     "mask over queries": "mask-broadcast",
     "weights multiplied": "mask-after-softmax",
     "softmax over queries": "softmax-axis",
@@ -13,7 +12,6 @@ NAMES = {
     "heads split without transpose": "head-split",
     "heads merged without transpose": "head-merge",
     "keys for values": "projection-reused",
-    "key kernel for values": "projection-reused",
     "queries for keys": "projection-reused",
     "dropout always on": "dropout-in-eval",
     "one ahead": "causal-leak",
@@ -24,18 +22,6 @@ NAMES = {
 
 # Class -> its mistakes.
 TUTORIAL = {
-    "MultiHeadAttention": [
-        *(
-            "no factor",
-            "mask ignored",
-            "mask turned round",
-            "mask added",
-            "softmax over queries",
-            "softmax over heads",
-        ),
-        *("heads split without transpose", "heads merged without transpose", "keys for values"),
-        "key kernel for values",
-    ],
     "CrossAttention": ["scale of the width", "mask turned round", "weights multiplied", "dropout always on"],
 }
 OPERATIONS = {
@@ -76,7 +62,6 @@ FILES = {
 }
 # Class -> the arguments of its constructor.
 SIZES = {
-    "MultiHeadAttention": {"d_model": 16, "num_heads": 4},
     "CrossAttention": {"width": 16, "heads": 4},
     "MultiHeadSelfAttention": {"embed_dim": 16, "num_heads": 4},
     "CausalSelfAttention": {"width": 16, "heads": 4},

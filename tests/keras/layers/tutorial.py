@@ -1,54 +1,6 @@
-"""In plain TensorFlow, as the Transformer tutorial of tensorflow.org has it, and cross-attention by tf.einsum."""
+"""In plain TensorFlow: cross-attention by tf.einsum."""
 
 import tensorflow as tf
-
-
-def scaled_dot_product_attention(q, k, v, mask, wrong=""):
-    """softmax(q kᵀ / sqrt(d)) v, and the weights; the mask is multiplied with -1e9 and added."""
-    logits = tf.matmul(q, k, transpose_b=True)
-    dk = tf.cast(tf.shape(k)[-1], logits.dtype)
-    if wrong != "no factor":
-        logits = logits / tf.math.sqrt(dk)
-    if mask is not None and wrong != "mask ignored":
-        mask = tf.cast(mask, logits.dtype)
-        mask = 1.0 - mask if wrong == "mask turned round" else mask
-        logits += mask if wrong == "mask added" else mask * -1e9
-    weights = tf.nn.softmax(logits, axis={"softmax over queries": -2, "softmax over heads": 1}.get(wrong, -1))
-    return tf.matmul(weights, v), weights
-
-
-class MultiHeadAttention(tf.keras.layers.Layer):
-    """Multi-head attention of queries q to keys k and values v."""
-
-    def __init__(self, d_model, num_heads, wrong=""):
-        super().__init__()
-        self.num_heads, self.d_model, self.wrong = num_heads, d_model, wrong
-        assert d_model % num_heads == 0
-        self.depth = d_model // num_heads
-        self.wq = tf.keras.layers.Dense(d_model)
-        self.wk = tf.keras.layers.Dense(d_model)
-        self.wv = tf.keras.layers.Dense(d_model)
-        self.dense = tf.keras.layers.Dense(d_model)
-
-    def split_heads(self, x, batch_size):
-        if self.wrong == "heads split without transpose":
-            return tf.reshape(x, (batch_size, self.num_heads, -1, self.depth))
-        x = tf.reshape(x, (batch_size, -1, self.num_heads, self.depth))
-        return tf.transpose(x, perm=[0, 2, 1, 3])
-
-    def call(self, v, k, q, mask):
-        """mask: 1 = masked, broadcast to [batch, heads, queries, keys]."""
-        batch_size = tf.shape(q)[0]
-        q = self.split_heads(self.wq(q), batch_size)
-        v = self.split_heads(self.wk(v) if self.wrong == "key kernel for values" else self.wv(v), batch_size)
-        k = self.split_heads(self.wk(k), batch_size)
-        if self.wrong == "keys for values":
-            v = k
-        out, weights = scaled_dot_product_attention(q, k, v, mask, self.wrong)
-        if self.wrong != "heads merged without transpose":
-            out = tf.transpose(out, perm=[0, 2, 1, 3])
-        out = tf.reshape(out, (batch_size, -1, self.d_model))
-        return self.dense(out), weights
 
 
 class CrossAttention(tf.keras.layers.Layer):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import torch
@@ -12,8 +11,8 @@ import torch
 from headwise.errors import ArgumentError
 from headwise.keras.positions import ShawRelative
 from headwise.nn import positions as torch_positions
-from tests.keras.backend import array, gradients, tensor, weight_gradients
-from tests.keras.parity import copy_weights, gradients_of
+from tests.keras.backend import array, tensor
+from tests.keras.parity import copy_weights
 
 IDS = [np.arange(7), np.array([[0, 0, *range(5)], [*range(7)]])]
 
@@ -58,30 +57,6 @@ def test_blocks_are_parts_of_the_whole(ids: np.ndarray) -> None:
     whole = array(scheme.bias(tensor(q), tensor(ids), tensor(ids)))
     got = array(scheme.bias(tensor(q[:, :, rows]), tensor(ids[..., rows]), tensor(ids[..., cols])))
     np.testing.assert_allclose(got, whole[:, :, rows[..., None], cols[:, None]], atol=1e-6)
-
-
-def test_gradients_are_those_of_pytorch() -> None:
-    twin, scheme = pair(4, 2, values=True)
-    q, weights, ids = torch.randn(2, 3, 5, 4), torch.rand(2, 3, 5, 5), np.arange(5)
-    by_bias, by_values = torch.randn(2, 3, 5, 5), torch.randn(2, 3, 5, 4)
-
-    def loss(scheme: Any, q: Any, weights: Any, ids: Any, by_bias: Any, by_values: Any) -> Any:
-        return keras_or_torch_sum(scheme.bias(q, ids, ids) * by_bias) + keras_or_torch_sum(
-            scheme.values(weights, ids, ids) * by_values
-        )
-
-    def keras_or_torch_sum(x: Any) -> Any:
-        return x.sum() if isinstance(x, torch.Tensor) else keras.ops.sum(x)
-
-    leaves = [x.clone().requires_grad_() for x in (q, weights)]
-    loss(twin, *leaves, torch.tensor(ids), by_bias, by_values).backward()
-    there = [tensor(x) for x in (ids, by_bias, by_values)]
-    got = gradients(lambda q, weights: loss(scheme, q, weights, *there), tensor(q), tensor(weights))
-    for found, leaf in zip(got, leaves, strict=True):
-        np.testing.assert_allclose(found, leaf.grad, atol=1e-4)
-    learned = weight_gradients(lambda: loss(scheme, tensor(q), tensor(weights), *there), scheme)
-    for path, want in gradients_of(twin, scheme).items():
-        np.testing.assert_allclose(learned[path], want, atol=1e-4, err_msg=path)
 
 
 def test_bad_input() -> None:

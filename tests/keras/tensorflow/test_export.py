@@ -82,30 +82,6 @@ def test_block_sparse_is_exported_with_one_length(tmp_path: Path) -> None:
     np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_a_signature_for_predictions_and_one_with_the_weights(tmp_path: Path) -> None:
-    """Keras's own ExportArchive does it: a second model of the same layers."""
-    inputs = keras.Input((None, 16))
-    layer = MultiHeadAttention(16, 4, kernel="plain")
-    x, weights = layer(inputs, attention_mask=masks.causal(), return_attention_scores=True)
-    outputs = keras.layers.Dense(3)(x)
-    model = keras.Model(inputs, outputs)  # the one to train
-    with_attention = keras.Model(inputs, {"output": outputs, "attention": weights})
-
-    archive = keras.export.ExportArchive()
-    archive.track(with_attention)
-    signature = [tf.TensorSpec((None, None, 16), tf.float32, name="x")]
-    archive.add_endpoint("serve", lambda x: model(x, training=False), signature)
-    archive.add_endpoint("with_attention", lambda x: with_attention(x, training=False), signature)
-    archive.write_out(str(tmp_path), verbose=False)
-
-    served, x = tf.saved_model.load(tmp_path), example(2, 7, 16)
-    assert {"serve", "with_attention", "serving_default"} >= {*served.signatures} >= {"with_attention"}
-    found = served.signatures["with_attention"](tf.constant(x))
-    np.testing.assert_allclose(found["output"], served.serve(x), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(tf.reduce_sum(found["attention"], -1), np.ones((2, 4, 7)), atol=1e-5)
-    assert not np.triu(found["attention"][0, 0], 1).any()
-
-
 def test_layers_and_padding_are_exported(tmp_path: Path) -> None:
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(9, 16, mask_zero=True)(ids)

@@ -126,16 +126,6 @@ def test_another_max_bias_equals_mpts() -> None:
     torch.testing.assert_close(bias, build_mpt_alibi_tensor(6, 5, alibi_bias_max=4)[None])
 
 
-def test_left_padding_equals_blooms() -> None:
-    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-
-    ids = (PADDING.cumsum(-1) - 1) * PADDING
-    bloom = build_alibi_tensor(PADDING.long(), 3, torch.float32).view(2, 3, 1, 5)
-    mask = masks.causal() & masks.padding(PADDING)
-    bias = Alibi(3).bias(queries(2, 3, 5), ids, ids, mask=mask)
-    torch.testing.assert_close(bias - bias[..., :1], bloom - bloom[..., :1])
-
-
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"num_heads: expected a whole number of at least 1. Received: num_heads=0"):
         Alibi(0)

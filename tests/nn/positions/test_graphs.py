@@ -80,13 +80,6 @@ def test_compiled_in_one_graph(name: str) -> None:
     torch.testing.assert_close(compiled(*given), module(*given))
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_exported(name: str) -> None:
-    module, given = SCHEMES[name](), inputs()
-    exported = torch.export.export(module, given).module()
-    torch.testing.assert_close(exported(*given), module(*given))
-
-
 @pytest.mark.parametrize("name", ["rope", "rope-dynamic", "alibi", "t5", "shaw-values"])
 def test_one_graph_for_every_length(name: str) -> None:
     module, (q, k, ids) = SCHEMES[name](), inputs()

@@ -1,4 +1,4 @@
-"""RoPE: turned by hand, relative by property, equal to RoFormer, GPT-J, Llama and GPT-NeoX."""
+"""RoPE: turned by hand, relative by property, equal to Llama."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.nn.positions import DynamicNTK, Positions, Rope, Yarn
-from tests.versions import since
 
 
 def test_a_pair_is_turned_by_its_position_in_radians() -> None:
@@ -67,11 +66,6 @@ def test_scores_depend_on_the_distance_alone(i: int, j: int, shift: int, interle
     assert abs(score(i, i) - (q * k).sum()) < 1e-6
 
 
-def test_turning_keeps_lengths() -> None:
-    x = torch.randn(1, 2, 9, 16)
-    torch.testing.assert_close(Rope(16).rotate(x, torch.arange(9) * 1000).norm(dim=-1), x.norm(dim=-1))
-
-
 @pytest.mark.parametrize("how", ["half", "bfloat16", "double"])
 def test_frequencies_stay_float32_when_a_module_is_cast(how: str) -> None:
     rope = Rope(64)
@@ -107,32 +101,6 @@ def test_nothing_of_it_is_in_the_state_dict() -> None:
 # Hugging Face
 
 
-def test_interleaved_equals_roformer() -> None:
-    since("transformers", "5.0")
-    from transformers.models.roformer import modeling_roformer as hf
-
-    q, k = torch.randn(2, 2, 4, 20, 16).unbind()
-    table = hf.RoFormerSinusoidalPositionalEmbedding(64, 16)
-    waves = table.create_weight()[:20][None, None]
-    expected = hf.RoFormerSelfAttention.apply_rotary_position_embeddings(waves, q, k)
-    rope = Rope(16, interleaved=True)
-    torch.testing.assert_close(rope.rotate(q, torch.arange(20)), expected[0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(rope.rotate(k, torch.arange(20)), expected[1], atol=1e-5, rtol=0)
-
-
-def test_interleaved_and_partial_equals_gptj_with_its_positions() -> None:
-    from transformers.models.gptj import modeling_gptj as hf
-
-    x = torch.randn(2, 4, 5, 16)
-    ids = torch.tensor([[0, 0, 0, 1, 2], [7, 8, 9, 10, 11]])
-    sin, cos = hf.create_sinusoidal_positions(32, 8)[ids].chunk(2, dim=-1)
-    head_last = x.transpose(1, 2)
-    turned = hf.apply_rotary_pos_emb(head_last[..., :8], sin, cos)
-    expected = torch.cat((turned, head_last[..., 8:]), dim=-1).transpose(1, 2)
-    actual = Rope(16, rotary_dim=8, interleaved=True).rotate(x, ids)
-    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
-
-
 def test_halves_equal_llama_in_values_and_gradients() -> None:
     from transformers import LlamaConfig
     from transformers.models.llama import modeling_llama as hf
@@ -147,19 +115,6 @@ def test_halves_equal_llama_in_values_and_gradients() -> None:
     weight = torch.randn_like(x)
     gradients = [torch.autograd.grad((out * weight).sum(), x)[0] for out in (actual, expected)]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=0)
-
-
-def test_partial_halves_equal_gpt_neox() -> None:
-    from transformers import GPTNeoXConfig
-    from transformers.models.gpt_neox import modeling_gpt_neox as hf
-
-    config = GPTNeoXConfig(hidden_size=64, num_attention_heads=2)  # rotary_pct 0.25
-    x, ids = torch.randn(1, 2, 30, 32), torch.arange(3, 33)
-    cos, sin = hf.GPTNeoXRotaryEmbedding(config)(x, ids[None])
-    expected, _ = hf.apply_rotary_pos_emb(x, x, cos, sin)
-    rope = Rope.from_hf(config)
-    assert rope.rotary_dim == 8
-    torch.testing.assert_close(rope.rotate(x, ids), expected, atol=1e-5, rtol=0)
 
 
 # Bad input

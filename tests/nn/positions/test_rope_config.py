@@ -81,19 +81,14 @@ def test_a_rope_for_each_type_of_layer_must_be_chosen() -> None:
     config = Gemma3TextConfig()
     assert Rope.from_hf(config, layer_type="sliding_attention").base == 10_000.0
     assert Rope.from_hf(config, layer_type="full_attention").base == 1_000_000.0
-    with pytest.raises(
-        CheckpointError, match=r"layer_type: .* expected one of .*sliding_attention.* Received: layer_type=None"
-    ):
+    with pytest.raises(CheckpointError, match=r"layer_type: .* expected one of .*sliding_attention"):
         Rope.from_hf(config)
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        (
-            {"rope_type": "longrope", "factor": 2.0},
-            "rope_type: expected one of default.*Received: rope_type='longrope'",
-        ),
+        ({"rope_type": "longrope", "factor": 2.0}, "rope_type: expected one of default"),
         ({"type": "mrope"}, "Received: rope_type='mrope'"),
         ({"rope_type": "default", "mrope_section": [1, 2]}, "Received: also mrope_section"),
         ({"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}, "Received: also alpha"),

@@ -85,23 +85,6 @@ def test_bias_equals_t5s(is_decoder: bool, options: dict) -> None:
     assert torch.equal(step, layer.compute_bias(1, 300, past_seen_tokens=299))
 
 
-@pytest.mark.parametrize("is_decoder", [False, True])
-def test_attention_and_gradients_equal_t5s(is_decoder: bool) -> None:
-    layer, scheme = hugging_face(is_decoder)
-    x = torch.randn(2, 7, 32)
-    blocked = torch.full((7, 7), torch.finfo(torch.float32).min).triu(1)[None, None]
-    expected = layer(x, mask=blocked if is_decoder else None)[0]
-    q, k, v = (part(x).view(2, 7, 4, 8).transpose(1, 2) for part in (layer.q, layer.k, layer.v))
-    mask = masks.causal() if is_decoder else None
-    bias = scheme.bias(q, torch.arange(7), torch.arange(7), mask=mask)
-    out = layer.o(attention(q, k, v, mask=mask, bias=bias, scale=1.0).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
-    weight = torch.randn_like(out)
-    ours = torch.autograd.grad((out * weight).sum(), scheme.relative_attention_bias.weight)[0]
-    theirs = torch.autograd.grad((expected * weight).sum(), layer.relative_attention_bias.weight)[0]
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-
-
 @given(st.integers(0, 1_000_000), st.booleans())
 def test_no_distance_is_outside_the_table(distance: int, bidirectional: bool) -> None:
     scheme = T5Buckets(1, bidirectional=bidirectional)
@@ -116,19 +99,10 @@ def test_no_distance_is_outside_the_table(distance: int, bidirectional: bool) ->
     ("arguments", "message"),
     [
         ({"num_heads": 0}, "num_heads: expected a whole number of at least 1. Received: num_heads=0"),
-        (
-            {"num_heads": 2, "num_buckets": 7},
-            "num_buckets: expected an even number with bidirectional=True. Received: num_buckets=7",
-        ),
-        (
-            {"num_heads": 2, "num_buckets": 2},
-            "num_buckets: expected a whole number of at least 4. Received: num_buckets=2",
-        ),
+        ({"num_heads": 2, "num_buckets": 7}, "num_buckets: expected an even number with bidirectional=True"),
+        ({"num_heads": 2, "num_buckets": 2}, "num_buckets: expected a whole number of at least 4"),
         ({"num_heads": 2, "max_distance": 8}, "max_distance: expected more than 8.*Received: max_distance=8"),
-        (
-            {"num_heads": 2, "bidirectional": "yes"},
-            "bidirectional: expected one of False, True. Received: bidirectional='yes'",
-        ),
+        ({"num_heads": 2, "bidirectional": "yes"}, "bidirectional: expected one of False, True"),
         ({"num_heads": 2, "std": 0.0}, "std: expected a finite number above 0"),
     ],
 )

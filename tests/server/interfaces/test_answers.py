@@ -40,6 +40,11 @@ def test_classify_gives_what_the_task_predicts(opened: Opened) -> None:
         assert row["probability"] == pytest.approx(predicted["probability"], abs=1e-6)
         assert row["probabilities"] == pytest.approx([predicted[f"probability of {name}"] for name in labels], abs=1e-6)
 
+    interface = opened("classify")
+    assert interface.tokens(interface.read({"text": "ant " * 3000})) == 3002
+    (row,) = asked(interface, [{"text": "ant " * 3000}])
+    assert row["label"] in interface.description.labels
+
 
 def test_classify_of_pairs_takes_both_texts(opened: Opened) -> None:
     interface, given = opened("pairs"), looked_up(6, seed=1)
@@ -48,13 +53,6 @@ def test_classify_of_pairs_takes_both_texts(opened: Opened) -> None:
     predicted = task_of(interface).predict(pairs)
     assert [row["label"] for row in rows] == [each["label"] for each in predicted]
     assert [row["probability"] for row in rows] == pytest.approx([each["probability"] for each in predicted], abs=1e-6)
-
-
-def test_a_text_that_is_too_long_is_read_as_far_as_it_can_be_and_counted_whole(opened: Opened) -> None:
-    interface = opened("classify")
-    assert interface.tokens(interface.read({"text": "ant " * 3000})) == 3002
-    (row,) = asked(interface, [{"text": "ant " * 3000}])
-    assert row["label"] in interface.description.labels
 
 
 # --- Words of a text --------------------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ def test_each_task_answers_its_own_example_in_the_columns_that_it_promises(opene
     interface = opened(name)
     told = interface.description
     assert told.platform == "headwise_torch"
-    assert told.example is not None
     assert interface.tokens(interface.read(told.example)) > 0
     (row,) = asked(interface, [told.example])
     columns = {column.name: column for column in told.outputs}
@@ -75,7 +74,6 @@ def test_answers_of_several_passes_have_no_rows(opened: Opened, name: str) -> No
 def test_a_row_that_cannot_be_used_fails_alone(opened: Opened, name: str) -> None:
     interface = opened(name)
     example = interface.description.example
-    assert example is not None
     (alone,) = asked(interface, [example])
     first = interface.description.inputs[0].name
     given = [example, {}, {**example, "other": 1}, {**example, first: 3.5}, example]

@@ -1,11 +1,12 @@
-"""An event loop, and pools on it whose models do as their rows say."""
+"""Async tests, and pools whose models do as their rows say."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import inspect
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -13,45 +14,47 @@ from headwise.server.pool.pool import Pool
 from headwise.server.settings import Settings
 from tests.server.pool.models import OPENER
 
-Result = TypeVar("Result")
-Run = Callable[[Awaitable[Any]], Any]
-Start = Callable[..., Pool]
+Start = Callable[..., Awaitable[Pool]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """An async test runs on an event loop of its own; a pool that has stopped leaves nothing behind on it."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def run() -> None:
+        try:
+            await asyncio.wait_for(pyfuncitem.obj(**given), 60)
+        finally:
+            for pool in pyfuncitem.funcargs.get("pools", ()):
+                await pool.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+    return True
 
 
 @pytest.fixture
-def run() -> Iterator[Run]:
-    """Run something on the test's event loop, to its end."""
-    loop = asyncio.new_event_loop()
-
-    def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-        return loop.run_until_complete(asyncio.wait_for(coroutine, 60))
-
-    yield run
-    assert not asyncio.all_tasks(loop)  # a pool that has stopped leaves nothing behind
-    loop.close()
+def pools() -> list[Pool]:
+    """Those that the test has started."""
+    return []
 
 
 @pytest.fixture
-def start(run: Run, tmp_path: Path) -> Iterator[Start]:
+def start(pools: list[Pool], tmp_path: Path) -> Start:
     """Start a pool, by default of one worker and a model "m" whose word is "hello"."""
-    pools = []
 
-    def start(models: dict[str, Path] | None = None, **settings: Any) -> Pool:
+    async def start(models: dict[str, Path] | None = None, **settings: Any) -> Pool:
         if models is None:
             (tmp_path / "m").write_text("hello")
             models = {"m": tmp_path / "m"}
+        pools.append(Pool(Settings(**{"threads": 1, "timeout": 30.0, **settings}), opener=OPENER))
+        await pools[-1].start(models)
+        return pools[-1]
 
-        async def made() -> Pool:
-            pool = Pool(Settings(**{"threads": 1, "timeout": 30.0, **settings}), opener=OPENER)
-            pools.append(pool)
-            await pool.start(models)
-            return pool
-
-        return run(made())
-
-    yield start
-    for pool in pools:
-        run(pool.stop())
+    return start
 
 
 @pytest.fixture

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
 
 from headwise.errors import RequestRefused
-from tests.server.pool.conftest import Run, Start, until
+from tests.server.pool.conftest import Start, until
 
 
-def test_only_the_rows_fail_that_are_to_blame(start: Start, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    pool = start(max_tokens=3)
+async def test_only_the_rows_fail_that_are_to_blame(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    pool = await start(max_tokens=3)
     rows = [{"text": str(number)} for number in range(12)]
     rows[2]["do"] = rows[7]["do"] = "raise"
     rows[4]["do"] = "refuse"
     rows[5]["do"] = "be unreadable"
     rows[9]["text"] = "one two three four"
     with caplog.at_level(logging.ERROR, "headwise.server"):
-        answers = run(pool.answer("m", None, rows))
-        run(until(lambda: len(caplog.records) == 2))
+        answers = await pool.answer("m", None, rows)
+        await until(lambda: len(caplog.records) == 2)
     kinds = {at: answer.kind for at, answer in enumerate(answers) if isinstance(answer, RequestRefused)}
     assert kinds == {2: "failed", 4: "bad_input", 5: "bad_input", 7: "failed", 9: "too_large"}
     assert all(answers[at]["text"] == rows[at]["text"] for at in range(12) if at not in kinds)
@@ -36,45 +35,32 @@ def test_only_the_rows_fail_that_are_to_blame(start: Start, run: Run, caplog: py
     assert "secret" not in str(record.__dict__)
 
 
-def test_rows_that_are_not_dicts_are_refused(start: Start, run: Run) -> None:
-    pool = start()
+async def test_rows_that_are_not_dicts_are_refused(start: Start) -> None:
+    pool = await start()
     for asked in (pool.answer("m", None, [{"text": "a"}, [1]]), pool.explain("m", None, "a")):  # type: ignore
         with pytest.raises(RequestRefused, match=r"^a row: expected an object, .* Received: (list|str)$"):
-            run(asked)
+            await asked
 
 
-def test_a_row_of_too_many_characters_is_refused_before_it_is_tokenized(start: Start, run: Run) -> None:
-    pool = start(max_tokens=3)
-    (answer,) = run(pool.answer("m", None, [{"text": "a" * 97}]))
+async def test_a_row_of_too_many_characters_is_refused_before_it_is_tokenized(start: Start) -> None:
+    pool = await start(max_tokens=3)
+    (answer,) = await pool.answer("m", None, [{"text": "a" * 97}])
     assert (answer.kind, str(answer)) == ("too_large", "expected at most 96 characters. Received: 97 characters")
-    (answer,) = run(pool.answer("m", None, [{"text": "a" * 96}]))
+    (answer,) = await pool.answer("m", None, [{"text": "a" * 96}])
     assert answer["text"] == "a" * 96
 
 
-def test_the_requests_beside_a_bad_one_are_answered(start: Start, run: Run) -> None:
-    pool = start()
-
-    async def ask() -> None:
-        bad = [pool.answer("m", None, [{"text": "bad", "do": "raise"}]) for _ in range(3)]
-        good = [pool.answer("m", None, [{"text": str(number)}]) for number in range(20)]
-        answers = [answer for (answer,) in await asyncio.gather(*bad, *good)]
-        assert [answer.kind for answer in answers[:3]] == ["failed"] * 3
-        assert [answer["text"] for answer in answers[3:]] == [str(number) for number in range(20)]
-
-    run(ask())
-
-
-def test_a_row_that_cannot_be_sent_fails_and_the_worker_goes_on(start: Start, run: Run) -> None:
-    pool = start()
+async def test_a_row_that_cannot_be_sent_fails_and_the_worker_goes_on(start: Start) -> None:
+    pool = await start()
     with pytest.raises(RequestRefused, match="cannot be sent to a worker") as caught:
-        run(pool.answer("m", None, [{"text": lambda: None}]))
+        await pool.answer("m", None, [{"text": lambda: None}])
     assert caught.value.kind == "failed"
-    assert run(pool.answer("m", None, [{"text": "a"}]))[0]["text"] == "a"
+    assert (await pool.answer("m", None, [{"text": "a"}]))[0]["text"] == "a"
 
 
-def test_an_answer_that_cannot_be_sent_fails_and_the_worker_goes_on(start: Start, run: Run) -> None:
-    pool = start()
-    (answer,) = run(pool.answer("m", None, [{"text": "a", "do": "answer a lock"}]))
+async def test_an_answer_that_cannot_be_sent_fails_and_the_worker_goes_on(start: Start) -> None:
+    pool = await start()
+    (answer,) = await pool.answer("m", None, [{"text": "a", "do": "answer a lock"}])
     assert isinstance(answer, RequestRefused)
     assert answer.kind == "failed"
-    assert run(pool.answer("m", None, [{"text": "a"}]))[0]["text"] == "a"
+    assert (await pool.answer("m", None, [{"text": "a"}]))[0]["text"] == "a"

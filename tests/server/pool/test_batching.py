@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from headwise.server.pool.pool import Pool
-from tests.server.pool.conftest import Gate, Run, Start, until
+from tests.server.pool.conftest import Gate, Start, until
 
 
 def rows(*texts: str) -> list[dict[str, Any]]:
@@ -30,61 +30,56 @@ async def behind(gate: Gate, pool: Pool, *texts: str) -> list[list[str]]:
     return batches
 
 
-def test_what_comes_while_the_worker_is_busy_is_the_next_batch(start: Start, run: Run, gate: Gate) -> None:
-    pool = start(max_batch=8)
-    assert run(behind(gate, pool, "a", "b", "c")) == [["a", "b", "c"]]
+async def test_what_comes_while_the_worker_is_busy_is_the_next_batch(start: Start, gate: Gate) -> None:
+    pool = await start(max_batch=8)
+    assert await behind(gate, pool, "a", "b", "c") == [["a", "b", "c"]]
     numbers = pool.statistics.of("m", "1")
     assert (numbers.batch_rows.count, numbers.batch_rows.total) == (2, 4.0)
     assert (numbers.waiting, numbers.in_flight, numbers.outcomes) == (0, 0, {"ok": 4})
 
 
-def test_a_batch_has_at_most_max_batch_rows(start: Start, run: Run, gate: Gate) -> None:
-    batches = run(behind(gate, start(max_batch=3), *"abcdefgh"))
+async def test_a_batch_has_at_most_max_batch_rows(start: Start, gate: Gate) -> None:
+    batches = await behind(gate, await start(max_batch=3), *"abcdefgh")
     assert batches == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"]]
 
 
-def test_rows_of_about_one_length_share_a_batch_and_the_oldest_is_in_the_next(
-    start: Start, run: Run, gate: Gate
-) -> None:
+async def test_rows_of_about_one_length_share_a_batch_and_the_oldest_is_in_the_next(start: Start, gate: Gate) -> None:
     long, short = [letter * 1000 for letter in "abc"], list("xyz")
     came = [long[0], short[0], long[1], short[1], long[2], short[2]]
-    batches = run(behind(gate, start(max_batch=8), *came))
+    batches = await behind(gate, await start(max_batch=8), *came)
     assert [sorted(batch) for batch in batches] == [long, short]
 
 
-def test_200_rows_at_once_are_not_mixed_up(start: Start, run: Run) -> None:
-    pool = start(workers=2)
+async def test_200_rows_at_once_are_not_mixed_up(start: Start) -> None:
+    pool = await start(workers=2)
 
     async def ask(number: int) -> None:
         texts = [f"{number} {place} " + "word " * (number % 7) for place in range(1 + number % 3)]
         answers = await pool.answer("m", None, rows(*texts))
         assert [answer["text"] for answer in answers] == texts
 
-    async def ask_all() -> None:
-        await asyncio.gather(*(ask(number) for number in range(200)))
-
-    run(ask_all())
+    await asyncio.gather(*(ask(number) for number in range(200)))
     numbers = pool.statistics.of("m", "1")
     assert numbers.outcomes == {"ok": 399}
     assert numbers.batch_rows.total == 399
     assert numbers.batch_rows.count < 100
 
 
-def test_rows_of_one_request_are_shared_out_among_idle_workers(start: Start, run: Run) -> None:
-    pool = start(workers=2)
-    answers = run(pool.answer("m", None, rows("a", "b", "c", "d")))
+async def test_rows_of_one_request_are_shared_out_among_idle_workers(start: Start) -> None:
+    pool = await start(workers=2)
+    answers = await pool.answer("m", None, rows("a", "b", "c", "d"))
     assert sorted(map(tuple, {tuple(answer["batch"]) for answer in answers})) == [("a", "b"), ("c", "d")]
     assert len({answer["pid"] for answer in answers}) == 2
 
 
-def test_a_lone_client_never_waits_for_others(start: Start, run: Run) -> None:
-    pool = start(max_delay_ms=10_000.0, timeout=5.0)  # whoever waits once is too late
+async def test_a_lone_client_never_waits_for_others(start: Start) -> None:
+    pool = await start(max_delay_ms=10_000.0, timeout=5.0)  # whoever waits once is too late
     for _ in range(3):
-        run(pool.answer("m", None, rows("a")))
+        await pool.answer("m", None, rows("a"))
 
 
-def test_an_idle_worker_waits_for_as_many_rows_as_there_were_before(start: Start, run: Run) -> None:
-    pool = start(max_delay_ms=10_000.0, timeout=5.0)
+async def test_an_idle_worker_waits_for_as_many_rows_as_there_were_before(start: Start) -> None:
+    pool = await start(max_delay_ms=10_000.0, timeout=5.0)
 
     async def ask(text: str, pause: float) -> list[str]:
         await asyncio.sleep(pause)
@@ -93,17 +88,17 @@ def test_an_idle_worker_waits_for_as_many_rows_as_there_were_before(start: Start
     async def ask_four(pause: float) -> list[list[str]]:
         return await asyncio.gather(*(ask(text, at * pause) for at, text in enumerate("abcd")))
 
-    assert run(ask_four(pause=0)) == [["a", "b", "c", "d"]] * 4
-    assert run(ask_four(pause=0.01)) == [["a", "b", "c", "d"]] * 4
+    assert await ask_four(pause=0) == [["a", "b", "c", "d"]] * 4
+    assert await ask_four(pause=0.01) == [["a", "b", "c", "d"]] * 4
 
 
-def test_a_lone_client_has_all_cores_and_several_share_them(start: Start, run: Run) -> None:
-    pool = start(threads=None, workers=2)
-    (answer,) = run(pool.answer("m", None, rows("a")))
+async def test_a_lone_client_has_all_cores_and_several_share_them(start: Start) -> None:
+    pool = await start(threads=None, workers=2)
+    (answer,) = await pool.answer("m", None, rows("a"))
     assert answer["threads"] == pool.settings.threads_of(1)
-    answers = run(pool.answer("m", None, rows("a", "b", "c", "d")))
+    answers = await pool.answer("m", None, rows("a", "b", "c", "d"))
     assert {each["threads"] for each in answers} == {pool.settings.worker_threads}
 
 
-def test_no_rows_get_no_answers(start: Start, run: Run) -> None:
-    assert run(start().answer("m", None, [])) == []
+async def test_no_rows_get_no_answers(start: Start) -> None:
+    assert await (await start()).answer("m", None, []) == []

@@ -16,7 +16,7 @@ from headwise.errors import RequestRefused
 from headwise.server.pool import crew
 from headwise.server.pool.pool import Pool
 from headwise.server.settings import Settings
-from tests.server.pool.conftest import Gate, Run, Start, until
+from tests.server.pool.conftest import Gate, Start, until
 from tests.server.pool.models import OPENER
 
 OTHER = {"text": "another"}
@@ -38,66 +38,51 @@ async def pids(pool: Pool) -> set[int]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_only_what_a_dead_worker_had_fails_and_it_is_replaced(start: Start, run: Run, gate: Gate, workers: int) -> None:
-    pool = start(workers=workers)
-
-    async def kill_one() -> None:
-        before = await pids(pool)
-        dying = [asyncio.ensure_future(pool.answer("m", None, [gate.row])) for _ in range(workers)]
-        await until(lambda: pool.statistics.of("m", "1").in_flight == workers)
-        queued = [asyncio.ensure_future(pool.answer("m", None, [OTHER])) for _ in range(5)]
-        await asyncio.sleep(0)
-        os.kill(min(before), signal.SIGKILL)
-        done, pending = await asyncio.wait(dying, return_when=asyncio.FIRST_COMPLETED)
-        (error,) = [asking.exception() for asking in done]
-        assert isinstance(error, RequestRefused)
-        assert (error.kind, "died while it computed this request" in str(error)) == ("unavailable", True)
-        assert error.retry_after == 1.0
-        assert len(pending) == workers - 1
-        gate.open()
-        assert [(await asking)[0]["text"] for asking in queued] == ["another"] * 5
-        assert [(await asking)[0]["text"] for asking in pending] == ["at the gate"] * (workers - 1)
-        after = await pids(pool)
-        assert min(before) not in after
-        assert len(after) == workers
-        assert len(after & before) == workers - 1
-
-    run(kill_one())
+async def test_only_what_a_dead_worker_had_fails_and_it_is_replaced(start: Start, gate: Gate, workers: int) -> None:
+    pool = await start(workers=workers)
+    before = await pids(pool)
+    dying = [asyncio.ensure_future(pool.answer("m", None, [gate.row])) for _ in range(workers)]
+    await until(lambda: pool.statistics.of("m", "1").in_flight == workers)
+    queued = [asyncio.ensure_future(pool.answer("m", None, [OTHER])) for _ in range(5)]
+    await asyncio.sleep(0)
+    os.kill(min(before), signal.SIGKILL)
+    done, pending = await asyncio.wait(dying, return_when=asyncio.FIRST_COMPLETED)
+    (error,) = [asking.exception() for asking in done]
+    assert isinstance(error, RequestRefused)
+    assert (error.kind, "died while it computed this request" in str(error)) == ("unavailable", True)
+    assert error.retry_after == 1.0
+    assert len(pending) == workers - 1
+    gate.open()
+    assert [(await asking)[0]["text"] for asking in queued] == ["another"] * 5
+    assert [(await asking)[0]["text"] for asking in pending] == ["at the gate"] * (workers - 1)
+    after = await pids(pool)
+    assert min(before) not in after
+    assert len(after) == workers
+    assert len(after & before) == workers - 1
     assert pool.ready
     assert pool.statistics.restarts == 1
     assert pool.statistics.of("m", "1").outcomes["unavailable"] == 1
 
 
-def test_a_row_that_kills_its_worker_is_not_given_to_another(start: Start, run: Run) -> None:
-    pool = start(workers=2)
-    with pytest.raises(RequestRefused, match="died while it computed this request"):
-        run(pool.answer("m", None, [{"text": "a", "do": "die"}]))
-    assert run(pool.answer("m", None, [OTHER]))[0]["text"] == "another"
-    assert pool.statistics.restarts <= 1
-
-
-def test_a_worker_that_cannot_be_started_again_and_again_is_given_up(
-    start: Start, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_cannot_be_started_again_and_again_is_given_up(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(crew, "_TRIES", 2)
-    pool = start()
+    pool = await start()
     (tmp_path / "m").write_text("damaged")
 
-    async def lose_all() -> None:
-        with pytest.raises(RequestRefused):
-            await pool.answer("m", None, [{"text": "a", "do": "die"}])
-        assert not pool.ready
-        assert pool.live
-        with pytest.raises(RequestRefused, match=r"no worker is left: it could not load m: .* is damaged"):
-            await pool.answer("m", None, [OTHER])  # it waited for a worker
-        assert not pool.live
-        with pytest.raises(RequestRefused, match="no worker is left") as caught:
-            await pool.answer("m", None, [OTHER])
-        assert caught.value.kind == "unavailable"
-        assert not pool.models()[0].ready
-
-    run(lose_all())
+    with pytest.raises(RequestRefused):
+        await pool.answer("m", None, [{"text": "a", "do": "die"}])
+    assert not pool.ready
+    assert pool.live
+    with pytest.raises(RequestRefused, match=r"no worker is left: it could not load m: .* is damaged"):
+        await pool.answer("m", None, [OTHER])  # it waited for a worker
+    assert not pool.live
+    with pytest.raises(RequestRefused, match="no worker is left") as caught:
+        await pool.answer("m", None, [OTHER])
+    assert caught.value.kind == "unavailable"
+    assert not pool.models()[0].ready
 
 
 @pytest.mark.parametrize(
@@ -108,45 +93,41 @@ def test_a_worker_that_cannot_be_started_again_and_again_is_given_up(
         ("deadly", "unavailable", "the worker process ended while it loaded the model: it was ended by SIGKILL"),
     ],
 )
-def test_a_model_that_cannot_be_loaded_is_told_to_who_starts(
-    start: Start, run: Run, tmp_path: Path, text: str, kind: str, says: str
+async def test_a_model_that_cannot_be_loaded_is_told_to_who_starts(
+    start: Start, tmp_path: Path, text: str, kind: str, says: str
 ) -> None:
     (tmp_path / "m").write_text(text)
     with pytest.raises(RequestRefused) as caught:
-        start({"m": tmp_path / "m"}, workers=2)
+        await start({"m": tmp_path / "m"}, workers=2)
     assert caught.value.kind == kind
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_worker_that_says_nothing_for_long_is_replaced(
-    start: Start, run: Run, gate: Gate, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_says_nothing_for_long_is_replaced(
+    start: Start, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew, "_PATIENCE", 0.1)
-    pool = start(timeout=0.1)
-
-    async def wait() -> None:
-        with pytest.raises(RequestRefused, match=r"not answered within 0\.1 seconds"):
-            await pool.answer("m", None, [gate.row])
-        await until(lambda: pool.statistics.restarts == 1)
-        await until(lambda: pool.ready)
-
-    run(wait())
+    pool = await start(timeout=0.1)
+    with pytest.raises(RequestRefused, match=r"not answered within 0\.1 seconds"):
+        await pool.answer("m", None, [gate.row])
+    await until(lambda: pool.statistics.restarts == 1)
+    await until(lambda: pool.ready)
 
 
-def test_workers_heed_no_signals_of_a_terminal(start: Start, run: Run) -> None:
-    pool = start()
-    before = run(pids(pool))
+async def test_workers_heed_no_signals_of_a_terminal(start: Start) -> None:
+    pool = await start()
+    before = await pids(pool)
     for pid in before:
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
-    assert run(pids(pool)) == before
+    assert await pids(pool) == before
 
 
-def test_no_worker_is_left_when_a_pool_has_stopped(start: Start, run: Run) -> None:
-    pool = start(workers=2)
-    there = run(pids(pool))
-    run(pool.stop())
+async def test_no_worker_is_left_when_a_pool_has_stopped(start: Start) -> None:
+    pool = await start(workers=2)
+    there = await pids(pool)
+    await pool.stop()
     assert not any(map(is_there, there))
 
 
@@ -175,7 +156,6 @@ def test_no_worker_is_left_when_its_pool_is_killed(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.getcwd()},
         text=True,
     ) as process:
-        assert process.stdout is not None
         workers = [int(pid) for pid in process.stdout.readline().split()]
         assert len(workers) == 2
         process.kill()
@@ -185,9 +165,9 @@ def test_no_worker_is_left_when_its_pool_is_killed(tmp_path: Path) -> None:
     assert not any(map(is_there, workers))
 
 
-def test_a_pool_that_was_not_started_is_not_ready(run: Run) -> None:
+async def test_a_pool_that_was_not_started_is_not_ready() -> None:
     pool = Pool(Settings(), opener=OPENER)
     assert not pool.ready
     with pytest.raises(RequestRefused, match="not ready yet"):
-        run(pool.answer("m", None, [OTHER]))
-    run(pool.stop())
+        await pool.answer("m", None, [OTHER])
+    await pool.stop()

@@ -29,12 +29,6 @@ def triton_grpc() -> ModuleType:
         return importlib.import_module("tritonclient.grpc")
 
 
-def triton_grpc_aio() -> ModuleType:
-    """Its asynchronous client."""
-    triton_grpc()
-    return importlib.import_module("tritonclient.grpc.aio")
-
-
 def until(happened: Callable[[], bool]) -> None:
     """Wait for what happens in a server's thread."""
     end = time.monotonic() + 30

@@ -90,10 +90,7 @@ def test_refuses_tensors_that_do_not_fit(connection: Any, model: str, inputs: An
     [
         ({"outputs": [{"name": "scores"}]}, "output 'scores': unknown output. This model has: label"),
         ({"outputs": [{"name": "label"}] * 2}, "output label: it is requested more than once"),
-        (
-            {"outputs": [{"name": "label", "parameters": {"classification": 2}}]},
-            "the parameter classification is not supported",
-        ),
+        ({"outputs": [{"name": "label", "parameters": {"classification": 2}}]}, "classification is not supported"),
         ({"parameters": {"timeout": "soon"}}, "parameter timeout: expected a whole number of microseconds"),
         ({"parameters": {"a": [1]}}, "the request does not follow this protocol"),
         ({"id": 5}, "id: Input should be a valid string"),

@@ -39,8 +39,7 @@ def minilm() -> Answering[Any]:
 @cache
 def expected() -> np.ndarray:
     """Of length 1, as the settings of MiniLM say."""
-    vectors: np.ndarray = Bert.from_pretrained(default_model()).encode(TEXTS).numpy()
-    return vectors
+    return Bert.from_pretrained(default_model()).encode(TEXTS).numpy()
 
 
 class Embedding(InProcess):
@@ -91,7 +90,6 @@ def test_a_long_text_is_cut_only_where_that_is_asked_for(url: str) -> None:
     assert "row 1 (from 0) of 2: expected at most" in refused.json()["error"]
     cut = post(url, "/embed", {"inputs": long, "truncate": True})
     embeds = minilm().description.embeds
-    assert embeds is not None
     same = post(url, "/embed", {"inputs": "film " * (embeds.max_tokens - 2)})
     assert np.array(cut.json()) == pytest.approx(np.array(same.json()), abs=1e-5)
 
@@ -163,8 +161,6 @@ def test_the_client_of_openai_gets_the_same_vectors(url: str) -> None:
         assert np.array(one.data[0].embedding) == pytest.approx(shortened(expected(), 8)[0], abs=1e-5)
         assert {model.id for model in client.models.list()} == {"minilm", "mixed", "one", "words", "writer"}
 
-
-def test_the_client_of_openai_may_send_ids(url: str) -> None:
     ids = minilm().sentences.tokenized(TEXTS[0])[0]  # type: ignore
     with openai_client(url) as client:
         for given in (ids, [ids, [101, 102]]):

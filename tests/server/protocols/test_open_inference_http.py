@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import socket
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tests.server.protocols.clients import Addresses, until
@@ -88,19 +86,20 @@ def test_answers_each_row_in_order(client: Any, inputs_binary: bool, outputs_bin
     assert found.as_numpy("tokens")[0].tolist()[2:] in ([b""] * 3, [""] * 3)
 
 
-def test_gives_only_the_outputs_that_are_wanted(client: Any) -> None:
+def test_gives_the_outputs_the_version_and_the_coding_that_are_wanted(client: Any, server: Addresses) -> None:
     wanted = [triton.InferRequestedOutput("probabilities", binary_data=True)]
     found = client.infer("words", [texts()], outputs=wanted, request_id="id 7").get_response()
     assert [output["name"] for output in found["outputs"]] == ["probabilities"]
     assert found["id"] == "id 7"
 
-
-def test_answers_with_the_newest_version_or_the_one_that_is_named(client: Any) -> None:
     assert client.infer("words", [texts()]).get_response()["model_version"] == "2"
     assert client.infer("words", [texts()], model_version="1").get_response()["model_version"] == "1"
     with pytest.raises(InferenceServerException, match="no model 'words' of version '9'") as refused:
         client.infer("words", [texts()], model_version="9")
     assert refused.value.status() == "404"
+
+    client.infer("words", [texts()], timeout=1_500_000)
+    assert server.engine.timeouts[-1] == 1.5
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
@@ -128,8 +127,6 @@ def test_takes_numbers_of_each_kind_and_leaves_out_what_is_optional(client: Any,
     assert found.as_numpy("was_on").dtype == np.bool_
     np.testing.assert_array_equal(found.as_numpy("scaled"), ids * np.array([[0.5], [-2.0]]))
 
-
-def test_takes_bytes_that_are_no_text(client: Any) -> None:
     image = np.array([b"\xff\xd8\x00\xfe"], np.object_)
     ids = tensor("ids", "INT64", np.ones((1, 3), np.int64))
     found = client.infer("mixed", [ids, tensor("image", "BYTES", image)])
@@ -149,19 +146,12 @@ def test_loads_and_unloads(server: Addresses, client: Any) -> None:
         client.load_model("words", config="{}")
 
 
-def test_gives_the_engine_the_time_that_the_client_gives(server: Addresses, client: Any) -> None:
-    client.infer("words", [texts()], timeout=1_500_000)
-    assert server.engine.timeouts[-1] == 1.5
-
-
-def test_says_which_row_cannot_be_used(client: Any) -> None:
+def test_says_which_row_cannot_be_used_and_when_to_try_again(client: Any, server: Addresses) -> None:
     with pytest.raises(InferenceServerException, match=r"row 1 \(from 0\) of 2: text: it has 99 tokens"):
         client.infer("words", [texts(values=["good", "bad"])])
     with pytest.raises(InferenceServerException, match=r"^\[400\] text: it has 99 tokens"):
         client.infer("words", [texts(values=["bad"])])
 
-
-def test_says_when_to_try_again(server: Addresses) -> None:
     connection = http.client.HTTPConnection(server.http)
     tensors = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["busy"]}]
     connection.request("POST", "/v2/models/words/infer", json.dumps({"inputs": tensors}))
@@ -169,15 +159,6 @@ def test_says_when_to_try_again(server: Addresses) -> None:
     assert (response.status, response.headers["Retry-After"]) == (429, "2")
     assert json.load(response) == {"error": "the queue is full: 8 requests wait"}
     connection.close()
-
-
-def test_the_asynchronous_client_is_answered_too(server: Addresses) -> None:
-    async def ask() -> list[Any]:
-        async with triton_aio.InferenceServerClient(server.http) as client:
-            assert await client.is_server_live()
-            return await asyncio.gather(*(client.infer("words", [texts(values=["x" * n])]) for n in (1, 9)))
-
-    assert [found.as_numpy("label").tolist() for found in asyncio.run(ask())] == [[b"short"], [b"long"]]
 
 
 @pytest.mark.parametrize("path", ["/v2/models/words/infer", "/v1/models/words:predict"])

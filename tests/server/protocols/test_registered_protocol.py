@@ -1,35 +1,28 @@
-"""A protocol made outside the package is seen wherever those of the package are: HTTP, gRPC, the command."""
+"""A protocol made outside the package is seen wherever those of the package are: HTTP, ports, the command."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import importlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
 
-import grpc
 import pytest
 from fastapi import APIRouter, Response
 
 from headwise.cli import serve
 from headwise.errors import ArgumentError
-from headwise.server import run
 from headwise.server.engine import Engine
-from headwise.server.pool.statistics import Statistics
 from headwise.server.protocols import PROTOCOLS, Protocol
-from headwise.server.protocols.grpc_service import Method, service
 from headwise.server.protocols.routes import Route, json_of
-from headwise.server.protocols.sdk import messages
 from headwise.server.settings import Settings
-from tests.server.plain_engine import Explaining, client, logged
+from tests.server.plain_engine import Explaining, client
 
 TOKEN = "a-token-of-32-characters-or-more"
 COUNTING = Protocol(
     "Counting",
     http=f"{__name__}:router",
-    grpc=f"{__name__}:add",
+    grpc="its:services",  # none of these tests starts them
     option="--counting-port",
     port=8700,
     open=("/count/well", "/toy.Counting/Well"),
@@ -51,84 +44,28 @@ def router(engine: Engine) -> APIRouter:
     return routes
 
 
-def add(server: grpc.aio.Server, engine: Engine) -> None:
-    """toy.Counting/Models and /Well, with messages that are there already."""
-
-    async def models(request: Any, context: Any) -> Any:
-        return messages.ServerMetadataResponse(name=str(len(engine.models())))
-
-    methods = {name: Method(messages.ServerMetadataRequest, models) for name in ("Models", "Well")}
-    server.add_generic_rpc_handlers((service("toy.Counting", methods),))
-
-
 @pytest.fixture(autouse=True)
 def counting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROTOCOLS, "counting", EntryPoint("counting", f"{__name__}:COUNTING", PROTOCOLS.group))
 
 
 def test_its_routes_are_answered_listed_and_described() -> None:
-    async def ask() -> None:
-        async with client(Settings(token=TOKEN), Explaining()) as asking:
-            assert (await asking.get("/count/models")).status_code == 401
-            assert (await asking.get("/count/well")).json() is True
-            asking.headers["Authorization"] = f"Bearer {TOKEN}"
-            assert (await asking.get("/count/models")).json() == 5
-            assert (await asking.post("/count/models")).headers["allow"] == "GET"
-            assert (await asking.get("/")).json()["routes"]["counting"] == "http://127.0.0.1/count"
-            operation = (await asking.get("/openapi.json")).json()["paths"]["/count/models"]["get"]
-            assert (operation["tags"], operation["summary"]) == (["Counting"], "How many models there are")
-            assert operation["responses"]["401"] == {"$ref": "#/components/responses/Error401"}
-
-    asyncio.run(ask())
+    asking = client(Settings(token=TOKEN), Explaining())
+    assert asking.get("/count/models").status_code == 401
+    assert asking.get("/count/well").json() is True
+    asking.headers["Authorization"] = f"Bearer {TOKEN}"
+    assert asking.get("/count/models").json() == 5
+    assert asking.post("/count/models").headers["allow"] == "GET"
+    assert asking.get("/").json()["routes"]["counting"] == "http://127.0.0.1/count"
+    operation = asking.get("/openapi.json").json()["paths"]["/count/models"]["get"]
+    assert (operation["tags"], operation["summary"]) == (["Counting"], "How many models there are")
+    assert operation["responses"]["401"] == {"$ref": "#/components/responses/Error401"}
 
 
 def test_it_has_a_port_whose_name_stands_in_errors() -> None:
     assert Settings().ports == {"open_inference": 8001, "tensorflow": 8500, "counting": 8700}
     with pytest.raises(ArgumentError, match=r"^--counting-port and --grpc-port must differ. Received: 8001 for both$"):
         Settings(ports={"counting": 8001})
-
-
-def test_the_server_starts_its_services_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    asking: list[asyncio.Task[None]] = []
-
-    @contextlib.asynccontextmanager
-    async def pool(models: Any, settings: Settings) -> AsyncIterator[Engine]:
-        engine = Explaining()
-        engine.statistics = Statistics()
-        yield engine
-
-    def say(line: str) -> None:
-        said.append(line)
-        if line.startswith("Ready"):
-            asking.append(asyncio.ensure_future(ask()))
-
-    async def ask() -> None:
-        (address,) = (line.partition(": ")[2] for line in said if line.startswith("Counting over gRPC: "))
-        request = messages.ServerMetadataRequest()
-        try:
-            async with grpc.aio.insecure_channel(address) as channel:
-                models, well = (
-                    channel.unary_unary(
-                        f"/toy.Counting/{name}",
-                        type(request).SerializeToString,
-                        messages.ServerMetadataResponse.FromString,
-                    )
-                    for name in ("Models", "Well")
-                )
-                assert (await well(request)).name == "5"
-                with pytest.raises(grpc.aio.AioRpcError, match="token is missing"):
-                    await models(request)
-                assert (await models(request, metadata=(("authorization", f"Bearer {TOKEN}"),))).name == "5"
-        finally:
-            process._told.set()
-
-    monkeypatch.setattr(run, "_pool", pool)
-    ports = {"counting": 0, "open_inference": None, "tensorflow": None}
-    process = run._Process({}, Settings(http_port=0, ports=ports, token=TOKEN, drain=1), say, False)
-    with logged():
-        asyncio.run(process.run())
-    asking[0].result()
 
 
 @pytest.fixture

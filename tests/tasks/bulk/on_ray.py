@@ -1,18 +1,15 @@
-"""What Ray workers make of files and corpora while they are killed: `python on_ray.py FOLDER NODES STEP...`.
+"""What Ray workers make of files and corpora while they are killed: `python on_ray.py FOLDER STEP...`.
 
 In a process of its own, because Ray starts others and warns. It prints the outcome of each step as JSON.
-NODES = 0: a local Ray with two workers. Else a cluster of so many nodes, each a process with its own workers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,19 +65,7 @@ class Lengths:
         return name
 
 
-def nothing(*_: object) -> None:
-    """Tells nothing."""
-
-
-def rows(
-    folder: Path,
-    out: str,
-    engine: Engine,
-    marker: Path | None = None,
-    *,
-    loads: bool = True,
-    tell: Callable[..., None] = nothing,
-) -> Path:
+def rows(folder: Path, out: str, engine: Engine, marker: Path | None = None, *, loads: bool = True) -> Path:
     """The lengths of the texts of a file, in parts of three rows."""
     path = folder / "in.csv"
     job = Lengths(os.getpid(), marker, loads)
@@ -96,7 +81,7 @@ def rows(
         address=None,
         gpus=False,
         restart=True,
-        tell=tell,
+        tell=lambda *_: None,
     )
     assert written.rows == ROWS
     return folder / out
@@ -113,30 +98,6 @@ def corpus(folder: Path, out: str, engine: Engine, marker: Path | None, **given:
     return folder / out
 
 
-@contextlib.contextmanager
-def started(nodes: int) -> Iterator[Callable[[], None]]:
-    """Ray; what is given removes a node of the cluster, with all its processes."""
-    import ray
-
-    from headwise.tasks.bulk.ray_engine import connected
-
-    if not nodes:
-        with connected(2, None):
-            yield lambda: None
-        return
-    from ray.cluster_utils import Cluster
-
-    each = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args={**each, "include_dashboard": False})
-    others = [cluster.add_node(**each) for _ in range(nodes - 1)]
-    try:
-        ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
-        yield lambda: cluster.remove_node(others.pop(), allow_graceful=False)
-        ray.shutdown()
-    finally:
-        cluster.shutdown()
-
-
 def outcome(step: Callable[[], object]) -> str:
     """What went wrong, or "done"."""
     try:
@@ -146,26 +107,21 @@ def outcome(step: Callable[[], object]) -> str:
     return "done"
 
 
-def main(folder: Path, nodes: int, *steps: str) -> None:
-    with started(nodes) as remove:
+def main(folder: Path, *steps: str) -> None:
+    from headwise.tasks.bulk.ray_engine import connected
 
-        def first(done: int, *_: object) -> None:  # of the rows: remove a node after the first part
-            if 0 < done < ROWS and not (folder / "removed").exists():
-                (folder / "removed").touch()
-                remove()
-
-        does: dict[str, Callable[[], Path]] = {
-            "rows, a worker killed": lambda: rows(folder, "killed.csv", "ray", folder / "row"),
-            "rows, a node removed": lambda: rows(folder, "removed.csv", "ray", folder / "row", tell=first),
-            "rows, a worker killed always": lambda: rows(folder, "always.csv", "ray"),
-            "rows, no worker loads": lambda: rows(folder, "none.csv", "ray", loads=False),
-            "corpus, a worker killed": lambda: corpus(folder, "killed.hw", "ray", folder / "text"),
-            "corpus, a worker killed always": lambda: corpus(folder, "always.hw", "ray", None),
-            "corpus, the beginning": lambda: corpus(folder, "part.hw", "ray", folder / "text", max_tokens=300),
-        }
+    does: dict[str, Callable[[], Path]] = {
+        "rows, a worker killed": lambda: rows(folder, "killed.csv", "ray", folder / "row"),
+        "rows, a worker killed always": lambda: rows(folder, "always.csv", "ray"),
+        "rows, no worker loads": lambda: rows(folder, "none.csv", "ray", loads=False),
+        "corpus, a worker killed": lambda: corpus(folder, "killed.hw", "ray", folder / "text"),
+        "corpus, a worker killed always": lambda: corpus(folder, "always.hw", "ray", None),
+        "corpus, the beginning": lambda: corpus(folder, "part.hw", "ray", folder / "text", max_tokens=300),
+    }
+    with connected(2, None):
         found = {step: outcome(does[step]) for step in steps}
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(Path(sys.argv[1]), *sys.argv[2:])

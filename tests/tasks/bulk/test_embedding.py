@@ -6,9 +6,6 @@ import gzip
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,57 +116,6 @@ class Stub:
         return Embedded(torch.from_numpy(vectors), len(texts), [])
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("suffix", [".npy", pytest.param(".parquet", marks=pytest.mark.slow)])
-def test_a_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path, suffix: str) -> None:
-    write(tmp_path / "in.csv")
-    stub = Stub()
-    embed_file(stub.encoder, tmp_path / "in.csv", tmp_path / f"whole{suffix}", chunk=3)
-    whole = (tmp_path / f"whole{suffix}").read_bytes()
-    out, finished = tmp_path / f"out{suffix}", set()
-    for moment in range(100):
-        pid = os.fork()
-        if pid == 0:
-            _die_at(moment)
-            try:
-                embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=3)
-            finally:
-                os._exit(0)
-        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != -signal.SIGKILL:
-            break
-        there = len(list(tmp_path.glob(f".out{suffix}.parts/0*{suffix}")))
-        stub.sizes.clear()
-        written = embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=3)
-        finished.add(written.before)
-        assert out.read_bytes() == whole
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name, f"whole{suffix}"]
-        if (out.parent / f".{out.name}.parts").exists() or there:
-            assert sum(stub.sizes) == 7 - written.before
-        out.unlink()
-    assert moment == 16
-    assert finished == {0, 3, 6, 7}
-
-
-def _die_at(moment: int) -> None:
-    """Before or after a file is renamed into place."""
-    count = 0
-    replace = os.replace
-
-    def tick() -> None:
-        nonlocal count
-        if count == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count += 1
-
-    def dying(*given: Any) -> None:
-        tick()
-        replace(*given)
-        tick()
-
-    os.replace = dying  # type: ignore[assignment]
-
-
 @pytest.mark.parametrize("harm", ["cut", "emptied", "note"])
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_a_damaged_part_is_computed_again(
@@ -274,12 +220,6 @@ def test_rows_without_a_text_are_told_before_anything_is_computed(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
-def test_nulls_of_parquet_are_told_too(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "in.parquet")
-    with pytest.raises(ArgumentError, match=r"Received: 1 without one \(row 2\)"):
-        embed_file(Stub().encoder, tmp_path / "in.parquet", tmp_path / "out.npy")
-
-
 def test_bytes_of_parquet_are_texts_where_they_are_utf_8(tmp_path: Path, encoder: SentenceEncoder) -> None:
     texts = ["a good film", "une soirée"]
     cells = pyarrow.array([text.encode() for text in texts], pyarrow.binary())
@@ -314,25 +254,3 @@ def test_what_cannot_be_done_leaves_nothing(tmp_path: Path, name: str, out: str,
     with pytest.raises(ArgumentError, match=r"has a column .vector. already\. Rename it, or write a \.npy"):
         embed_file(Stub().encoder, tmp_path / "in.csv", tmp_path / "out.parquet", column="words")
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
-
-
-@pytest.mark.slow
-def test_two_workers_of_ray_write_what_one_process_writes(tmp_path: Path, encoder: SentenceEncoder) -> None:
-    """In a process of its own: Ray starts others, and warns."""
-    pytest.importorskip("ray.data", reason="ray is not installed: pip install headwise[ray]")
-    write(tmp_path / "in.csv")
-    embed_file(encoder, tmp_path / "in.csv", tmp_path / "local.npy", chunk=2, prompt="query: ")
-    command = [sys.executable, "-m", "headwise", "embed", "--file", "in.csv", "--out", "ray.npy", "--chunk", "2"]
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
-    done = subprocess.run(
-        [*command, "--prompt", "query: ", "--engine", "ray", "--workers", "2"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Wrote ray.npy (7 rows of 384 numbers): ")
-    np.testing.assert_allclose(np.load(tmp_path / "ray.npy"), np.load(tmp_path / "local.npy"), atol=1e-6)

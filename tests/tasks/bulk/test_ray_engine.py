@@ -14,7 +14,6 @@ import torch
 
 from headwise import tasks
 from headwise.profiles import load
-from headwise.profiles.resuming import partial
 from headwise.tasks.bulk.parts import Work, folder_of
 from headwise.tasks.bulk.streaming import predict_file
 
@@ -45,12 +44,12 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
-def steps(folder: Path, nodes: int, *names: str) -> dict[str, str]:
+def steps(folder: Path, *names: str) -> dict[str, str]:
     """The outcomes of these steps, with what the local engine writes beside them."""
     texts = [f"text {number}" for number in range(on_ray.ROWS)]
     texts[7] = on_ray.BOMB
     (folder / "in.csv").write_text("".join(f"{text}\n" for text in ["text", *texts]), encoding="utf-8")
-    done = run(folder, str(ROOT / "tests/tasks/bulk/on_ray.py"), str(folder), str(nodes), *names)
+    done = run(folder, str(ROOT / "tests/tasks/bulk/on_ray.py"), str(folder), *names)
     assert done.returncode == 0, done.stderr
     on_ray.rows(folder, "local.csv", "local")
     lines = (folder / "local.csv").read_text(encoding="utf-8").splitlines()
@@ -60,14 +59,14 @@ def steps(folder: Path, nodes: int, *names: str) -> dict[str, str]:
 
 
 def test_rows_are_neither_lost_nor_doubled_when_a_worker_is_killed(tmp_path: Path) -> None:
-    assert steps(tmp_path, 0, "rows, a worker killed") == {"rows, a worker killed": "done"}
+    assert steps(tmp_path, "rows, a worker killed") == {"rows, a worker killed": "done"}
     assert (tmp_path / "row").exists()  # it was
     assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()
 
 
 @pytest.mark.slow
 def test_rows_that_end_every_worker_are_named(tmp_path: Path) -> None:
-    said, of_loading = steps(tmp_path, 0, "rows, a worker killed always", "rows, no worker loads").values()
+    said, of_loading = steps(tmp_path, "rows, a worker killed always", "rows, no worker loads").values()
     assert of_loading.startswith("Ray workers ended again and again while they loaded the model. ")
     assert said == (
         f"{tmp_path / 'in.csv'}: rows 7 to 9, from line 8 on: a Ray worker ended each of the 3 times that it computed "
@@ -80,7 +79,7 @@ def test_rows_that_end_every_worker_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_texts_are_neither_lost_nor_doubled_when_a_worker_is_killed(tmp_path: Path) -> None:
-    found = steps(tmp_path, 0, "corpus, a worker killed", "corpus, the beginning", "corpus, a worker killed always")
+    found = steps(tmp_path, "corpus, a worker killed", "corpus, the beginning", "corpus, a worker killed always")
     assert (tmp_path / "text").exists()
     assert (found["corpus, a worker killed"], found["corpus, the beginning"]) == ("done", "done")
     on_ray.corpus(tmp_path, "local.hw", "local", None)
@@ -91,42 +90,6 @@ def test_texts_are_neither_lost_nor_doubled_when_a_worker_is_killed(tmp_path: Pa
     said = found["corpus, a worker killed always"]
     assert said.startswith("corpus: texts ")
     assert ", of which the first is 1: a Ray worker ended each of the 3 times that it computed them" in said
-
-
-@pytest.mark.slow
-def test_a_cluster_of_nodes_of_which_one_is_lost(tmp_path: Path) -> None:
-    found = steps(tmp_path, 3, "rows, a node removed", "corpus, a worker killed")
-    assert set(found.values()) == {"done"}
-    assert (tmp_path / "removed").exists()
-    assert (tmp_path / "removed.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()
-    on_ray.corpus(tmp_path, "local.hw", "local", None)
-    assert (tmp_path / "killed.hw").read_bytes() == (tmp_path / "local.hw").read_bytes()
-
-
-@pytest.mark.slow
-def test_a_profile_goes_on_with_ray(tmp_path: Path) -> None:
-    """The command: it goes on from the checkpoint of another process, and the file is the same."""
-    (tmp_path / "corpus.txt").write_text("".join(f"{text}\n" for text in on_ray.TEXTS[:40]), encoding="utf-8")
-    options = ["--file", "corpus.txt", "--lines", "--layers", "0", "--batch", "16", "--length", "16"]
-    command = ["-m", "headwise", "profile", *options]
-    whole = run(tmp_path, *command, "--out", "whole.hw")
-    assert whole.returncode == 0, whole.stderr
-    stopped = (
-        "from headwise.profiles import collect\n"
-        "save, collect.time.monotonic = collect.save, iter(range(0, 10**6, 100)).__next__\n"
-        "def stop(*given):\n"
-        "    save(*given)\n"
-        "    raise SystemExit(3)\n"
-        "collect.save = stop\n"
-        "from headwise.cli import main\n"
-        f"main({[*command[2:], '--out', 'parts.hw']})\n"
-    )
-    assert run(tmp_path, "-c", stopped).returncode == 3
-    assert 0 < load(partial(tmp_path / "parts.hw")).texts < 40
-    done = run(tmp_path, *command, "--out", "parts.hw", "--engine", "ray", "--workers", "2")
-    assert done.returncode == 0, done.stderr
-    assert "going on from parts.partial.hw" in done.stderr
-    assert (tmp_path / "parts.hw").read_bytes() == (tmp_path / "whole.hw").read_bytes()
 
 
 @pytest.mark.slow

@@ -82,21 +82,9 @@ def test_timestamps_may_be_left_out_of_account() -> None:
         ({"x": [1, 2]}, {"target": ("z",)}, "there is no column 'z'. The columns are: 'x'"),
         ({"x": [1, 2]}, {"time": "t"}, "there is no column 't'. The columns are: 'x'"),
         ({"x": [1, 2]}, {"series": "s"}, "there is no column 's'. The columns are: 'x'"),
-        (
-            {"t": ["2024-01-01", "soon"], "x": [1, 2]},
-            {"time": "t"},
-            "column 't' holds 'soon' in row 1, expected timest",
-        ),
-        (
-            {"t": hours(0, 2, 1), "x": [1, 2, 3]},
-            {},
-            "timestamps are out of order: row 2 has 2024-01-01 01:00:00 after 2024-01-01 02:00:00; pass --sort",
-        ),
-        (
-            {"t": hours(0, 1, 1), "x": [1, 2, 3]},
-            {},
-            "timestamp 2024-01-01 01:00:00 comes twice, in row 1 and row 2; if they are of several series, name",
-        ),
+        ({"t": ["2024-01-01", "soon"], "x": [1, 2]}, {"time": "t"}, "column 't' holds 'soon' in row 1"),
+        ({"t": hours(0, 2, 1), "x": [1, 2, 3]}, {}, "timestamps are out of order"),
+        ({"t": hours(0, 1, 1), "x": [1, 2, 3]}, {}, "timestamp 2024-01-01 01:00:00 comes twice, in row 1 and row 2"),
         (
             {"t": [*hours(0, 1, 2, 3), "2024-01-01 03:07"], "x": [1, 2, 3, 4, 5]},
             {},
@@ -109,19 +97,11 @@ def test_timestamps_may_be_left_out_of_account() -> None:
             "2 rows are missing, the first before row 3: 2024-01-01 05:00:00 comes after 2024-01-01 02:00:00, and the "
             "step is 1 hour; pass --interpolate",
         ),
-        (
-            {"x": [1, None, None]},
-            {},
-            "2 cells have no number, the first in row 1; pass --interpolate to fill them linearly",
-        ),
+        ({"x": [1, None, None]}, {}, "2 cells have no number, the first in row 1"),
         ({"x": [1, 2], "y": [None, None]}, {"target": ("y",), "interpolate": True}, "column 'y' has no numbers"),
         ({"x": [1, 2, 3]}, {"least": 4}, "expected at least 4 rows. Received: 3; choose a smaller context or horizon"),
         ({"s": ["a", "a", "b"], "t": hours(0, 1, 0), "x": [1, None, 3]}, {"series": "s"}, "series 'a': 1 cell has no"),
-        (
-            {"s": ["a", "b"], "x": [1, 3]},
-            {"series": "s", "least": 2},
-            "'a', 'b': expected at least 2 rows. Received: 1",
-        ),
+        ({"s": ["a", "b"], "x": [1, 3]}, {"series": "s", "least": 2}, "'a', 'b': expected at least 2 rows"),
         ({"x": []}, {}, "there are no rows in it"),
     ],
 )

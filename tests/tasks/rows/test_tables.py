@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -47,20 +45,13 @@ def test_cells_of_a_csv_are_text_as_they_were_written(tmp_path: Path) -> None:
     assert data.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_columns_are_named_as_the_task_names_them(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "id,sentence,y\n7,good,1\n")
-    assert read_table(path, {"text": "sentence", "label": "y"}).columns == {"text": ["good"], "label": ["1"]}
-
-
 def test_bytes_are_texts_where_they_are_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": ["un été".encode(), b"b"], "label": [b"x", b"y"]}), path)
     data = read_table(path, BOTH, texts=("text",))
     assert (rows(data), data.numbers) == ([("un été", "x"), ("b", "y")], [1, 2])
     parquet.write_table(pyarrow.table({"text": [b"a", b"\xff"]}), path)
-    with pytest.raises(
-        ArgumentError, match=r"a\.parquet: column 'text', row 2: expected a text in UTF-8\. Received: b'"
-    ):
+    with pytest.raises(ArgumentError, match=r"a\.parquet: column 'text'"):
         read_table(path, {"text": "text"}, texts=("text",))
 
 
@@ -132,13 +123,6 @@ def test_a_text_file_is_a_column_of_lines(tmp_path: Path) -> None:
     data = read_table(write(tmp_path / "a.txt", "one\n\ntwo\n"), {"text": "text"}, texts=("text",))
     assert data.columns == {"text": ["one", "two"]}
     assert data.left_out == ("1 row left out: no text (line 2)",)
-
-
-def test_gz_is_read_as_what_it_holds(tmp_path: Path) -> None:
-    for name, text in (("a.csv", "text,label\na,01\n"), ("a.jsonl", '{"text": "a", "label": "01"}\n')):
-        path = tmp_path / f"{name}.gz"
-        path.write_bytes(gzip.compress(text.encode()))
-        assert rows(read_table(path, BOTH)) == [("a", "01")]
 
 
 def test_parquet_and_a_frame_and_a_dataset_and_dicts_give_the_same(tmp_path: Path) -> None:
@@ -323,17 +307,6 @@ for name in ("a.csv", "a.parquet"):
     assert [*(tmp_path / "home").rglob("*")] == []
 
 
-SST2 = Path(__file__).parents[3] / "../shared/data/sst2/train.tsv"
-
-
-@pytest.mark.skipif(not SST2.exists(), reason="no ../shared/data/sst2 here")
-def test_a_corpus_without_a_header_is_read_by_numbers() -> None:
-    data = read_table(SST2, {"text": "1", "label": "2"}, texts=("text",))
-    assert len(data) == 6920
-    assert set(data.columns["label"]) == {"0", "1"}
-    assert data.left_out == ()
-
-
 # --- In two parts -----------------------------------------------------------------------------------------------------
 
 
@@ -341,13 +314,6 @@ def labelled(**counts: int) -> Data:
     """So many rows of each label, in turns."""
     labels = [label for turn in range(max(counts.values())) for label, count in counts.items() if turn < count]
     return Data("rows", {"label": labels}, list(range(len(labels))))
-
-
-def test_a_split_without_labels_is_by_chance() -> None:
-    first, second = Data("rows", {"x": list(range(20))}, list(range(20)), left_out=("a note",)).split(0.2, 0)
-    assert second.columns["x"] == sorted(random.Random(0).sample(range(20), 4))
-    assert sorted(first.numbers + second.numbers) == list(range(20))
-    assert (first.left_out, second.left_out) == (("a note",), ())
 
 
 @pytest.mark.parametrize("seed", range(5))

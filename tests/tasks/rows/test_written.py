@@ -57,9 +57,7 @@ def test_types_of_arrow_are_kept(tmp_path: Path) -> None:
 
 
 def test_kinds_that_are_no_column_of_parquet_get_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"column 'x': Parquet has one type a column. Received: int, str; write JSON"
-    ):
+    with pytest.raises(ArgumentError, match=r"column 'x': Parquet has one type a column"):
         write_table(tmp_path / "a.parquet", {"x": [1, "a"]})
     with pytest.raises(ArgumentError, match=r"Received: bool, float, int; write JSON"):  # Arrow takes true for 1.0
         write_table(tmp_path / "a.parquet", {"x": [1, 2.5, None, True]})

@@ -182,11 +182,6 @@ def test_a_process_that_fails_ends_those_that_wait_for_it(tmp_path: Path, monkey
         os.kill(int((tmp_path / "0").read_text()), 0)
 
 
-def test_a_process_that_is_killed_is_told_of() -> None:
-    with pytest.raises(TrainingError, match="process 0 of 1 was ended by signal 9: the system may have run out of mem"):
-        processes.together(1, exec, "import os; os.kill(os.getpid(), 9)")
-
-
 def test_a_killed_process_is_named_rather_than_what_it_makes_the_others_say() -> None:
     source = """if 1:
         import os
@@ -304,9 +299,7 @@ def test_srun_says_how_many_there_are_and_a_job_without_it_is_one_process(alone:
     assert not strategies.launched()
     assert strategies.make(TrainOptions())["devices"] == 1
     alone.setenv("SLURM_STEP_NUM_TASKS", "6")
-    with pytest.raises(
-        ArgumentError, match=r"srun: expected a job with --ntasks-per-node. Received: 6 tasks without it"
-    ):
+    with pytest.raises(ArgumentError, match=r"srun: expected a job with --ntasks-per-node"):
         strategies.make(TrainOptions())
     alone.setenv("SLURM_NTASKS_PER_NODE", "2")
     made = strategies.make(TrainOptions())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -57,13 +56,6 @@ def test_the_config_says_what_was_done_with_what(whole: Path) -> None:
     assert config["versions"]["torch"] == torch.__version__
 
 
-def test_the_scores_are_beside_those_of_a_baseline(whole: Path) -> None:
-    scores = json.loads((whole / "scores.json").read_text())
-    assert scores["rows"] == 10
-    assert scores["baselines"] == {"any": {"accuracy": 0.2}}
-    assert scores["scores"].keys() == {"accuracy"}
-
-
 def test_the_curve_has_the_validation_at_the_ends_of_epochs(whole: Path) -> None:
     with (whole / "curve.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -87,13 +79,6 @@ def test_tensorboard_has_what_the_heads_did(whole: Path) -> None:
     assert heads <= tags
     assert {"attention/gradient_norm", "loss", "learning_rate", "validation_loss"} <= tags
     assert [event.step for event in events.Scalars("attention/gradient_norm")][:2] == [0, 3]
-
-
-def test_a_loaded_task_predicts_the_same(whole: Path) -> None:
-    examples = [[1, 2, 3], [4, 4], [5, 1, 1, 1]]
-    task = MiniTask.load(whole)
-    assert not task.training
-    assert task.predict(examples) == MiniTask.load(str(whole)).predict(examples)
 
 
 class TestWhatCannotBeLoaded:
@@ -160,10 +145,6 @@ class TestWhatCannotBeLoaded:
         (folder / "weights.safetensors").unlink()
         with pytest.raises(CheckpointError, match=r"stopped before its first validation\. Go on with it: resume=True"):
             MiniTask.load(folder)
-
-    def test_damaged_scores(self, folder: Path) -> None:
-        (folder / "scores.json").write_text("{")
-        MiniTask.load(folder)  # what is not needed is not read
 
 
 class TestWeights:
