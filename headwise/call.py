@@ -100,7 +100,7 @@ class Scores(Options):
     def scores(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
         """The scores [B, heads, rows, cols] of the chosen rows, columns and heads (slices or 1-D index tensors).
 
-        | They are -inf where the mask forbids.
+        They are -inf where the mask forbids.
         """
         s = self.part(b=EVERY, heads=heads, rows=rows, cols=cols).unmasked()
         if self.mask is None:

@@ -4,8 +4,7 @@ A context, such as that of a listener, opens a value in a `Scope`; code inside a
 
 - A thread has its own values, and so has a task of asyncio, which begins with the values of the place that made it.
 - A `with` statement in a generator function is in effect while the generator itself runs, not between its steps. It is
-in effect
-  for the caller if the generator is a context manager of contextlib, or a fixture of pytest.
+  in effect for the caller if the generator is a context manager of contextlib, or a fixture of pytest.
 - `carried(job)` takes the open values to the thread that runs the job.
 - Values may be closed in any order.
 """

@@ -1,12 +1,12 @@
 """Edits of attention, for `headwise.edit`: what may be changed in any model while it runs.
 
-    ablate          heads that give 0, their mean, or what they give for another example
+    ablate          heads whose output becomes 0, its mean, or the output for another example
     mean_outputs    the means of heads over a data set, for ablate
     head_mask       weights of heads times a number, which trains
-    block, only     attention knockout: queries that may not attend to some keys, or to no others
+    block, only     attention knockout: queries that may not attend to some keys, or only to some keys
     steer           more or less weight on some keys
     temperature, topk, window      sharper or sparser attention
-    patch           weights, output, q, k or v of another run
+    patch           weights, output, q, k or v are taken from another run
     call, weights, output          any function of the call, its weights or its output
 
 Each edit takes `where` first, as `watch(only=)` does, and `heads`, `examples` and `steps`. To write another edit,

@@ -81,11 +81,12 @@ def ablate(
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        how: "zero", as TransformerLens' zero ablation; "mean" of the outputs of the head up to the query, of its own
-            example, padding left out (a decoder may not know later ones); "resample" = the outputs of the next example
-            of the batch, at the same position of the tensor (of another run: `patch(where, source, "output")`).
-        means: for how="mean", the means of a data set instead: the result of `mean_outputs`, or the records of
-            another run that was watched with values=True (all their queries count, padding too).
+        how: "zero", as TransformerLens' zero ablation; "mean" = the mean of the head's outputs at the query and before
+            it, in the same example, without padding (a decoder may not know later outputs); "resample" = the outputs of
+            the next example of the batch, at the same position of the tensor (of another run: `patch(where, source,
+            "output")`).
+        means: for how="mean", the means of a data set instead: the result of `mean_outputs`, or the records of another
+            run that was watched with values=True (all queries of the records count, padding too).
 
     Raises ArgumentError for another `how`; inside the model for heads that a layer does not have.
     """
@@ -98,7 +99,7 @@ def ablate(
 
 
 def head_mask(where: Choice, factors: Tensor | float, **chosen: Unpack[Chosen]) -> HeadMask:
-    """Multiply the weights of each head by a number, as `head_mask` of transformers 4 did; gradients reach `factors`.
+    """Multiply the weights of each head by a number, as `head_mask` of transformers 4 did. `factors` gets gradients.
 
     `factors` is a number, [H] or [B, H]. Michel et al. 2019 call the gradient of a loss by this number the importance
     of a head.
@@ -108,7 +109,7 @@ def head_mask(where: Choice, factors: Tensor | float, **chosen: Unpack[Chosen]) 
 
 
 def _mean_so_far(out: Tensor, at: Where) -> Tensor:
-    """The mean of the output over the queries up to each one, without padding."""
+    """The mean of the output over all queries up to each query, without padding: [B, H, Q, E]."""
     if at.step or at.shift > 0:
         raise ArgumentError(
             'ablate: how="mean" is the mean over the queries of one pass, and this pass goes on with a sequence. '

@@ -1,4 +1,4 @@
-"""Attention knockout: queries that may not attend to some keys, or to no others (Geva et al. 2023)."""
+"""Attention knockout: queries that may not attend to some keys, or only to some keys (Geva et al. 2023)."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def block(
     keys: Positions = None,
     **chosen: Unpack[Chosen],
 ) -> Block:
-    """These queries may not attend to these keys; their other weights are normalised again. Geva et al. 2023.
+    """Forbid these queries to attend to these keys; their other weights are normalised again. Geva et al. 2023.
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        queries, keys: a position, counted from the first real token of each example, negative ones from the end of the
-            prompt; a text, which means its tokens wherever it occurs as whole words; a slice or a
-            range; a function (label, position) -> bool; several of these in a list. None = all. Texts and functions
-            need `tokens=`, and mean tokens of the prompt.
+        queries, keys: a position, counted from the first real token of each example, negative numbers from the end of
+            the prompt; a text, which selects its tokens wherever it occurs as whole words; a slice or a range; a
+            function (label, position) -> bool; several of these in a list. None = all. Texts and functions need
+            `tokens=`, and select tokens of the prompt.
 
     A query that may attend to no key any more gets an output of 0, and is counted (`changed.emptied`). This edit is a
-    mask: the run stays on the kernels that it would run on.
+    mask: the run stays on the same kernels as without it.
     """
     return Block(where, queries=queries, keys=keys, **chosen)
 
@@ -75,5 +75,5 @@ def only(
     keys: Positions = None,
     **chosen: Unpack[Chosen],
 ) -> Block:
-    """These queries may attend only to these keys, and only where they could before. Otherwise as `block`."""
+    """Allow these queries to attend only to these keys, and only where they could before. Otherwise as `block`."""
     return Block(where, queries=queries, keys=keys, **chosen, others=True)

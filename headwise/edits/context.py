@@ -34,12 +34,13 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
             model(**inputs)                    # or model.generate(...)
         print(changed.emptied)
 
-    An edit changes a call before its kernel runs, or its output: see `headwise.edits`. Edits are applied in their
-    order; masks and biases are combined. Edits that are masks or biases, or that concern whole heads, stay on fused
-    kernels. Attention that is written by hand is recognised only when its weights meet the values: there its output is
-    replaced, and weights that the model returns are the edited ones. Gradients flow. The model itself is not changed,
-    and leaving the context leaves nothing behind, also after an exception. The edits apply to the computations of this
-    thread, task or generator, and of the threads and jobs that it starts.
+    An edit changes a call (one attention computation) before its kernel runs, or its output: see `headwise.edits`.
+    Edits are applied in their order; masks and biases are combined. With edits that are masks or biases, or that
+    concern whole heads, attention stays on fused kernels. Attention that is written by hand is recognised only when its
+    weights are multiplied by the values: there its output is replaced, and weights that the model returns are the
+    edited weights. Gradients flow through edits. The model itself is not changed, and leaving the context leaves
+    nothing behind, also after an exception. The edits apply to the computations of this thread, task or generator, and
+    of the threads and jobs that it starts.
 
     `headwise.watch` and `edit` may be inside one another in either order: records show the edited calls.
 
@@ -52,7 +53,7 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
     Raises:
         DtypeError, ArgumentError: an argument that makes no sense; the message names it. ArgumentError at the end of
             the context, if an edit applied nowhere (not if there is another exception).
-        EditRefused: inside the context, at an attention that an edit means and that cannot be edited.
+        EditRefused: inside the context, at an attention that an edit selects and that cannot be edited.
     """
     found: list[Any] = list(edits) if isinstance(edits, (list, tuple)) else [edits]
     for each in found:
@@ -69,7 +70,7 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
 
 
 class Editing:
-    """The context of `edit`; `with` gives this object."""
+    """The context that `edit` returns; `with … as changed` gives this object."""
 
     def __init__(self, model: nn.Module, edits: Sequence[Edit], tokens: Any) -> None:
         self._model, self._edits, self._naming = model, edits, Naming(tokens)
@@ -78,19 +79,19 @@ class Editing:
 
     @property
     def emptied(self) -> int:
-        """How many queries of all examples were left without any key, once for each head that has a mask of its own."""
+        """The number of queries left without any key, over all examples, and over heads if their masks differ."""
         return 0 if self._editor is None else self._editor.emptied
 
     @property
     def sites(self) -> list[str]:
-        """The layers that were edited so far."""
+        """The paths of the layers that were edited so far."""
         if self._editor is None:
             return []
         wanted = [part for each in self._edits for part in check_choice(each.where)]
         return select(self._editor.sites, wanted)[0]
 
     def plan(self, *args: Any, **kwargs: Any) -> str:
-        """The edited layers, with the edit, the kernel, and about how many times as long the layer takes as unedited.
+        """A text: each edited layer with its edits, its kernel, and about how many times as long it takes as unedited.
 
         The model runs once with these inputs, without gradients.
         """
@@ -131,7 +132,7 @@ class Editing:
 
 
 def _rewritten(module: nn.Module, args: Any, out: Any) -> Any:
-    """A forward hook: it edits the weights that a module returns."""
+    """A forward hook: it replaces the weights that a module returns by the edited weights."""
     recogniser = recogniser_here()
     if recogniser is None or not recogniser.rewriting:
         return None
@@ -140,7 +141,7 @@ def _rewritten(module: nn.Module, args: Any, out: Any) -> Any:
 
 
 def _forget(*_: Any) -> None:
-    """A forward hook: it forgets the weights of a model that has returned."""
+    """A forward hook: it forgets the recorded weights of a model that has returned."""
     recogniser = recogniser_here()
     if recogniser is not None:
         recogniser.rewriting.forget()

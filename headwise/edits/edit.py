@@ -1,4 +1,4 @@
-"""The base class of edits: functions that change a call of attention, its weights, or its output."""
+"""The base class of edits. An edit changes a call (one attention computation), its weights, or its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Steps = Literal["prompt", "decode"] | range | None
 
 
 class Chosen(TypedDict, total=False):
-    """The keywords that every edit has beside `where`: see `Edit`."""
+    """The keyword arguments that every edit has besides `where`: see `Edit`."""
 
     heads: Numbers
     key_heads: Numbers
@@ -30,18 +30,17 @@ class Chosen(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Edit:
-    """The base class. A subclass defines one or several of `call`, `weights` and `output`; the others change nothing.
+    """The base class of edits. A subclass defines some of `call`, `weights` and `output`; the others change nothing.
 
     Args:
-        where: the layers, as for `watch(only=)`: a path or part of it, a pattern, a number from 0, or several.
+        where: the layers, as for `watch(only=)`: a path or a part of a path, a pattern, a number from 0, or several of
+            these.
         heads: the query heads; None = all.
-        key_heads: instead of `heads`: all query heads that read these key/value heads (grouped queries).
-        examples: the examples of the batch, as `generate` was given it: all beams of an example count as one; None =
-            all.
-        steps: "prompt" = the passes over the prompt, which are step 0; "decode" = the passes after it, from step 1; or
-            a range of steps; None = all. The prompt is what `generate` was given; without `generate` it is the sequence
-            up
-                to the last pass over several tokens.
+        key_heads: key/value heads, instead of `heads`: all query heads that read them are edited (grouped queries).
+        examples: indices in the batch, as `generate` was given it: all beams of an example count as one; None = all.
+        steps: "prompt" = the passes over the prompt, which are step 0; "decode" = the passes after the prompt, from
+            step 1; or a range of steps; None = all. The prompt is what `generate` was given; without `generate` it is
+            the sequence up to the last pass over several tokens.
     """
 
     where: Choice
@@ -79,17 +78,17 @@ class Edit:
 
     @property
     def changes_output(self) -> bool:
-        """Whether the edit changes outputs, and maybe something else too."""
+        """Whether the edit changes outputs; it may change more."""
         return type(self).output is not Edit.output
 
     @property
     def needs_weights(self) -> bool:
-        """Whether the edit changes weights, so that they have to be computed, some rows at a time."""
+        """Whether the edit changes weights, so that the weights have to be computed, some rows at a time."""
         return type(self).weights is not Edit.weights
 
     @property
     def sets(self) -> str:
-        """The thing that the edit sets, which no second edit may set for the same head; empty = edits are combined."""
+        """What the edit sets ("output" …): no second edit may set it for the same head. "" = edits are combined."""
         return ""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
@@ -97,7 +96,7 @@ class Edit:
         return call
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """Return the weights [B, H, rows, K] that replace these, which are whole rows."""
+        """Return the weights [B, H, rows, K] that replace these; `rows`: their queries, each with all keys."""
         return weights
 
     def output(self, out: Tensor, at: Where) -> Tensor:
@@ -105,14 +104,14 @@ class Edit:
         return out
 
     def applies(self, at: Where) -> bool:
-        """Whether this pass is one of the edit's steps. ArgumentError for heads or examples that do not exist."""
+        """Whether this pass is in the edit's `steps`. Raises ArgumentError for heads or examples that do not exist."""
         self.cells(at)
         if isinstance(self.steps, range):
             return at.step in self.steps
         return self.steps is None or (self.steps == "prompt") == (at.step == 0)
 
     def _chosen(self, name: Literal["heads", "key_heads", "examples"], count: int, at: Where) -> Tensor:
-        """Which of `count` heads or examples the edit means, bool [count]."""
+        """bool [count], True = the edit selects this head or example."""
         choice: Numbers = getattr(self, name)
         found = torch.zeros(count, dtype=torch.bool, device=at.device)
         if choice is None:
@@ -127,7 +126,7 @@ class Edit:
         return found
 
     def cells(self, at: Where) -> Tensor:
-        """The examples and heads that the edit means, bool [B, H]."""
+        """bool [B, H], True = the edit selects this head of this example."""
         if self.key_heads is None:
             heads = self._chosen("heads", at.heads, at)
         else:
@@ -136,7 +135,7 @@ class Edit:
         return examples[:, None] & heads
 
     def everywhere(self, at: Where) -> bool:
-        """Whether the edit means all examples and heads."""
+        """Whether the edit selects all heads of all examples."""
         return bool(self.cells(at).all())
 
 

@@ -1,4 +1,4 @@
-"""Follows a model for an edit: gives the edited output of every attention that the edit means."""
+"""Follows a running model and replaces the output of every attention that an edit selects by the edited output."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Planned = tuple[str, AttentionCall, AttentionCall, list[Edit]]  # a layer, its c
 
 
 class Editor(Follower):
-    """Follows a model for its edits.
+    """A `Follower` (it gets every attention computation of a running model) that applies edits.
 
     Args:
-        parts: the parts of the model.
-        edits: the edits in their order.
-        naming, inputs: the names of positions, and the ids of tokens.
+        parts: the modules of the model, by path.
+        edits: the edits, in the order in which they are applied.
+        naming, inputs: give the names of tokens, and the ids that the model was given.
     """
 
     parts: Modules
@@ -56,18 +56,18 @@ class Editor(Follower):
         return self.may_edit(place.name)
 
     def may_edit(self, name: str) -> bool:
-        """Whether an edit means this path, or a number that the layer may have."""
+        """Whether an edit selects this path, or selects layers by number, which this path may have."""
         parts = (part for each in self._edits for part in check_choice(each.where))
         return any(isinstance(part, int) or select([name], [part])[0] for part in parts)
 
     def attention(self, place: Place, event: Event) -> None:
-        """Change a computation, if an edit means it."""
+        """Change a computation (`event`) of the module at this place, if an edit selects it."""
         assert event.call is not None
         with unasked((self,)), torch._C.DisableTorchFunction():
             self._apply(place, event, event.call)
 
     def __call__(self, call: AttentionCall) -> Tensor | None:
-        """Called before headwise's own attention runs. Returns its output, if an edit changes it."""
+        """Called before headwise's own attention runs. Returns its output, or None if no edit changes it."""
         place = None if running() else self.parts.place()
         recogniser = recogniser_here()
         if place is None or recogniser is None:
@@ -83,7 +83,7 @@ class Editor(Follower):
             return out if event.then is None else event.then(out)
 
     def _apply(self, place: Place, event: Event, call: AttentionCall) -> None:
-        """Apply the edits to a call, and set the result in its event."""
+        """Apply the edits to a call, and put the result into its event."""
         number = self.parts.number_of(place)
         self.parts.computed(place)
         name = f"{place.name}#{number + 1}" if number else place.name
@@ -134,25 +134,25 @@ class Editor(Follower):
     # Errors for attention that cannot be edited.
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
-        """EditRefused, if an edit means this place."""
+        """Raise EditRefused, with the reason, if an edit selects the module at this place."""
         if refusal.status != "not attention" and self._edits_of(place.name):
             at = f" ({refusal.where})" if refusal.where else ""
             raise EditRefused(f"{place.name} cannot be edited: {' '.join(refusal.reason.split())}{at}")
 
     def check_closed(self) -> None:
-        """At the beginning: EditRefused for a module that an edit means, and inside which nothing can be seen."""
+        """At the beginning: raise EditRefused if an edit selects a module inside which nothing can be seen."""
         for line in self.parts.closed(set()):
             if self.may_edit(line.name) and self._edits_of(line.name):
                 raise EditRefused(f"{line.name} cannot be edited: {line.how}")
 
     def missed(self, name: str) -> None:
-        """EditRefused for a module that runs where it cannot be followed, if an edit means a part of it."""
+        """Raise EditRefused if an edit selects a part of this module, which runs where it cannot be followed."""
         if any(self.may_edit(each) for each in self.parts.names.values() if f"{each}.".startswith(f"{name}.")):
             self._elsewhere = EditRefused(f"{name} cannot be edited: {ELSEWHERE}")
             raise self._elsewhere
 
     def check(self) -> None:
-        """At the end: EditRefused for a module that was not edited, ArgumentError for an edit that applied nowhere."""
+        """At the end: raise EditRefused for a module that was not edited, ArgumentError for an unused edit."""
         if self._elsewhere is not None:
             raise self._elsewhere
         if self._recomputed > 0:
@@ -175,13 +175,13 @@ class Editor(Follower):
 
 
 def _has_batch(place: Place, batch: int) -> bool:
-    """Whether the inputs of a module have this batch size."""
+    """Whether a tensor among the inputs of the module at this place has this batch size."""
     inputs = [x for x in (*place.arguments, *place.keywords.values()) if isinstance(x, Tensor)]
     return not inputs or any(batch in x.shape[:2] for x in inputs)
 
 
 def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
-    """How many queries of all examples may attend to no key any more, once for each head with a mask of its own."""
+    """The number of queries that may attend to no key any more, over all examples, and over heads if masks differ."""
     if after.mask is None:
         return 0
     rows = (out.detach() == 0).all(-1).any(1).any(0).nonzero().flatten()  # an empty row gives 0
@@ -196,7 +196,7 @@ def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
 
 
 def _check_overlaps(edits: Sequence[Edit], at: Where) -> None:
-    """ArgumentError for two edits that set the same thing of one head."""
+    """Raise ArgumentError if two edits set the same thing, such as the output, of one head."""
     for i, one in enumerate(edits):
         for two in edits[:i]:
             if one.sets and one.sets == two.sets and bool((one.cells(at) & two.cells(at)).any()):

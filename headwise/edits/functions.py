@@ -1,4 +1,4 @@
-"""Edits by any function of a call, of its weights or of its output, where no other edit fits."""
+"""Edits by any function of a call (one attention computation), of its weights or of its output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OfOutput = Callable[[Tensor, Where], Tensor]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Function(Edit):
-    """An edit by a function."""
+    """An edit by a function of the user."""
 
     f: Callable[..., Any] = dataclasses.field(kw_only=True)
 
@@ -35,7 +35,7 @@ class _Function(Edit):
             raise ArgumentError(f"{self.name}: expected a function. Received: {type(self.f).__name__}")
 
     def _put(self, found: Tensor, before: Tensor, at: Where) -> Tensor:
-        """The tensor `before`, with the result of the function for the heads that the edit means."""
+        """The tensor `before`, with the function's result `found` in the heads that the edit selects."""
         if not isinstance(found, Tensor) or found.shape != before.shape:
             received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(
@@ -72,16 +72,16 @@ class Output(_Function):
 
 
 def call(where: Choice, f: OfCall, *, steps: Steps = None) -> Call:
-    """Replace a call by `f(call, where)`, such as `dataclasses.replace(call, scale=2 * call.scale)`.
+    """Replace each call by `f(call, at)`, such as `dataclasses.replace(call, scale=2 * call.scale)`; `at`: a `Where`.
 
-    The call has q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E], after rotary positions; its mask is aligned to its
-    lengths. The call that `f` returns runs on the kernel that suits it.
+    The call has q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E], after rotary positions; its mask is aligned to Q and
+    K. The call that `f` returns runs on the kernel that suits it.
     """
     return Call(where, steps=steps, f=f)
 
 
 def weights(where: Choice, f: OfWeights, **chosen: Unpack[Chosen]) -> Weights:
-    """Replace weights by `f(weights, where, rows)`: [B, H, rows, K], whole rows of some queries at a time.
+    """Replace weights [B, H, rows, K] by `f(weights, at, rows)`: some queries at a time, all keys; `at`: a `Where`.
 
     New weights need not sum to 1. Weights are computed tile by tile, in linear memory, which takes longer than a fused
     kernel.
@@ -90,5 +90,5 @@ def weights(where: Choice, f: OfWeights, **chosen: Unpack[Chosen]) -> Weights:
 
 
 def output(where: Choice, f: OfOutput, **chosen: Unpack[Chosen]) -> Output:
-    """Replace the output of the heads [B, H, Q, E], before the output projection, by `f(output, where)`."""
+    """Replace the heads' output [B, H, Q, E], before the output projection, by `f(output, at)`; `at`: a `Where`."""
     return Output(where, **chosen, f=f)

@@ -1,4 +1,4 @@
-"""Remembers the inputs of a model and its parts while it is edited: ids, and which of them are padding."""
+"""Remembers the inputs of an edited model and its modules: the token ids, and which tokens are padding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IDS = ("input_ids", "inputs_ids", "ids", "inputs")
 
 
 class Inputs(threading.local):
-    """The last ids and padding mask that each module was given in a thread."""
+    """The last token ids and padding mask that each module was given, in this thread."""
 
     def __init__(self, model: nn.Module, generating: Generating) -> None:
         self._model, self.generating = model, generating
@@ -28,7 +28,7 @@ class Inputs(threading.local):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Inside this context the inputs of modules are remembered."""
+        """A context in which the inputs of modules are remembered."""
         with contextlib.ExitStack() as stack:
             for path, module in self._model.named_modules():
                 if not path or "input_ids" in inspect.signature(type(module).forward).parameters:
@@ -54,7 +54,7 @@ class Inputs(threading.local):
         return self._has_both and any("decoder" in part for part in site.split("."))
 
     def ids(self, site: str, length: int) -> Tensor | None:
-        """The ids [B, N] of this length that the nearest module around a layer was given."""
+        """The ids [B, N] with N = `length` that the nearest module around a layer (`site`: its path) was given."""
         path = site
         while path:
             path = path.rpartition(".")[0]
@@ -64,19 +64,19 @@ class Inputs(threading.local):
         return None
 
     def source_ids(self, site: str, length: int) -> Tensor | None:
-        """The ids of the keys of cross-attention: the model's own only if none of its parts got ids of this length."""
+        """The ids of the keys of cross-attention: the whole model's only if no module in it got ids of this length."""
         paths = sorted(self._ids, key=lambda path: (not path, site.startswith(f"{path}.")))
         return next((self._ids[path] for path in paths if self._ids[path].shape[1] == length), None)
 
     def prompt(self, site: str, total: int, batch: int, *, has_cache: bool) -> Tensor | None:
-        """The ids [B, N] that `generate` was given, if they are read by a layer that has seen `total` tokens so far."""
+        """The ids [B, N] that `generate` was given; None if a layer that has read `total` tokens does not read them."""
         ids = _ids_of(self.generating.inputs)
         if ids is None or self._has_both or batch % len(ids):
             return None
         return ids if has_cache or total == ids.shape[1] else None
 
     def real(self, site: str, length: int, batch: int) -> Tensor | None:
-        """Which of `length` tokens are not padding, bool [B, length]; None if the model got no mask."""
+        """bool [B, length], True = a token, not padding; None if the model got no padding mask."""
         name = "decoder_attention_mask" if self.decodes(site) else "attention_mask"
         for found in (self.generating.inputs.get(name), self._real.get(name)):
             if (
@@ -90,7 +90,7 @@ class Inputs(threading.local):
         return None
 
     def repeats_of(self, batch: int) -> int:
-        """How many rows of this batch belong to one example of the inputs of `generate`."""
+        """The number of rows of this batch that belong to one example of the inputs of `generate`."""
         given = [x for x in self.generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
         return max(1, batch // len(given[0])) if given and len(given[0]) and batch % len(given[0]) == 0 else 1
 

@@ -1,4 +1,4 @@
-"""The mean output of heads over a data set, which can replace their output."""
+"""The mean outputs of heads over a data set; `ablate` can put them in place of the outputs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Means = Mapping[str, Tensor]  # the path of a layer -> [H, E]
 
 
 def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*") -> dict[str, Tensor]:
-    """The mean output of each head [H, E], before the output projection, by the paths of the layers.
+    """Path of a layer -> the mean output of each of its heads [H, E], before the output projection.
 
     Args:
         model: any module that `headwise.edit` can edit. It runs once for each batch, without gradients.
-        batches: the inputs of the model: dicts of its arguments, or a tensor or tuple of them.
+        batches: the inputs of the model, one batch after the other: a dict of its arguments, a tensor or a tuple each.
         where: the layers, as for every edit.
 
     Queries of padding on the left do not count. Raises ArgumentError if there is no batch, or a layer read no token.
@@ -51,7 +51,7 @@ def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*
 
 
 def means_of(source: Means | Seen) -> dict[str, Tensor]:
-    """The given means [H, E], or the means of records that were watched with values=True."""
+    """The means [H, E] by the path of the layer: those given, or those of records watched with values=True."""
     if not isinstance(source, Seen):
         return dict(source)
     found: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""The tokens of the sequences that a model reads while it is edited."""
+"""Names the tokens of the sequences that a model reads while it is edited."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Naming:
 
     @property
     def reads_ids(self) -> bool:
-        """Whether names are made from ids."""
+        """Whether names are made from ids, by a tokenizer."""
         return self._tokenizer is not None
 
     def names(self, rows: list[list[int]]) -> list[Tokens]:
-        """The tokens of these ids."""
+        """The named tokens of these rows of ids."""
         if self._last is not None and self._last[0] == rows:
             return self._last[1]
         named = []
@@ -48,14 +48,17 @@ class Naming:
         return self._last[1]
 
     def normal(self, text: str) -> str:
-        """A text as the tokenizer reads it, without capitals or accents where it drops them."""
+        """A text as the tokenizer normalises it: without capitals or accents if the tokenizer drops them."""
         normalizer = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "normalizer", None)
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def given(
         self, decodes: bool, padding: Sequence[int], lengths: Sequence[int], total: int, inputs: Inputs
     ) -> list[Tokens] | None:
-        """The names that were given for one side, from the first real token of each example."""
+        """The tokens of each example, without padding, by the names that `tokens=` has; None without such names.
+
+        `decodes`: whether the decoder reads the sequence ("target"); else it is the "source".
+        """
         given = self._given.get("target" if decodes else "source")
         if given is None:
             return None
@@ -75,5 +78,5 @@ class Naming:
 
 
 def repeated(rows: Sequence[Any], batch: int) -> list[Any]:
-    """The rows for beams, or for several sequences of one prompt."""
+    """One row for each of `batch`, where each of `rows` is repeated for its beams or its generated sequences."""
     return [rows[b * len(rows) // batch] for b in range(batch)]

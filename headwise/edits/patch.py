@@ -1,4 +1,4 @@
-"""Replace numbers of this run by those of another run: activation patching."""
+"""Replace numbers of this run by the numbers of another run: activation patching."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class _Patch(Edit):
 
     @property
     def of_keys(self) -> bool:
-        """Whether positions and `align` mean keys."""
+        """Whether `positions` and `align` are about keys, not queries."""
         return self.what in ("k", "v")
 
     def found(self, at: Where) -> tuple[AttentionRecord, Tensor]:
-        """The source of this layer, and for each query, or key, its position in the source; -1 = none.
+        """(record of the other run for this layer, for each query, or key, its position in the record; -1 = none).
 
-        RecordError if there is no source, or it has another shape.
+        Raises RecordError if there is no such record, or the record has another shape.
         """
         record = self.source
         if isinstance(record, Seen):
@@ -110,7 +110,7 @@ class _Patch(Edit):
         return record, origins
 
     def chosen_rows(self, at: Where, origins: Tensor) -> Tensor:
-        """The rows to patch: bool [B, H, Q], or [B, H, K]."""
+        """The rows to patch: bool [B, H, Q], or [B, H, K] for keys, True = patch."""
         means = keys_of if self.of_keys else queries_of
         rows = means(self.positions, at, "patch") & (origins >= 0)
         return self.cells(at)[:, :, None] & rows[:, None]
@@ -120,7 +120,7 @@ class PatchWeights(_Patch):
     """The edit that `patch(what="weights")` makes."""
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The source's weights in the chosen rows."""
+        """The weights, with those of the other run in the chosen rows."""
         record, origins = self.found(at)
         own = origins[rows].clamp(min=0)
         source = record.used_weights(rows=own.tolist()).to(weights)
@@ -139,7 +139,7 @@ class PatchOutput(_Patch):
     """The edit that `patch(what="output")` makes."""
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """The source's output in the chosen rows."""
+        """The output, with that of the other run in the chosen rows."""
         record, origins = self.found(at)
         v, rows = attended_values(record), origins.clamp(min=0)
         some = max(1, CELLS // math.prod((*record.shape[:2], max(1, record.shape[3]))))
@@ -152,7 +152,7 @@ class PatchVectors(_Patch):
     """The edit that `patch` makes for q, k and v."""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call with the source's vectors at the chosen positions."""
+        """The call, with the vectors of the other run at the chosen positions."""
         record, origins = self.found(at)
         moved = self.align is not None and not torch.equal(origins, torch.arange(len(origins), device=origins.device))
         if moved and self.what != "v":
@@ -196,15 +196,17 @@ def patch(
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        source: a record, or a `Seen` with a record of each run of each of these layers. It has the same heads, and the
-            same batch or of one example.
-        what: "weights"; "output", before the output projection; "q", "k" or "v", as they meet each other (after rotary
-            positions). "output" and "v" need a source that was watched with values=True.
-        positions: which queries (of q, weights and the output) or keys (of k and v), as for `block`. None = all.
-        align: for a source of another length: for each query of this run (of k and v: each key) the one of the source,
-            -1 for none. q and k cannot be moved, because they may be rotated to their positions.
+        source: the other run: a record, or a `Seen` with a record of each run of each of these layers. It has the same
+            heads, and the same batch size or one example.
+        what: "weights"; "output", before the output projection; "q", "k" or "v", as the scores and the output are
+            computed from them (after rotary positions). "output" and "v" need a source that was watched with
+            values=True.
+        positions: the queries (for q, weights and the output) or the keys (for k and v), as for `block`. None = all.
+        align: for a source of another length: for each query of this run (for k and v: each key) the position in the
+            source, -1 = do not patch. q and k cannot be moved, because they may be rotated to their positions.
 
-    Raises ArgumentError for another `what`; inside the model RecordError and ShapeError for a source that does not fit.
+    Raises ArgumentError for an unknown `what`; inside the model RecordError and ShapeError for a source that does not
+    fit.
     """
     check_positions(positions, "patch: positions")
     if what not in WHAT:

@@ -1,4 +1,4 @@
-"""Which queries or keys an edit means: by position, by text, or by a predicate."""
+"""Finds the queries or keys that an edit selects: by position, by text, or by a predicate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Positions = int | str | slice | range | Callable[[str, int], bool] | Sequence[An
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OfPairs(Edit):
-    """An edit of some queries and keys."""
+    """An edit that selects queries and keys."""
 
     queries: Positions = dataclasses.field(default=None, kw_only=True)
     keys: Positions = dataclasses.field(default=None, kw_only=True)
@@ -32,22 +32,22 @@ class OfPairs(Edit):
             check_positions(getattr(self, name), f"{self.name}: {name}")
 
     def pairs(self, at: Where) -> tuple[Tensor, Tensor]:
-        """The queries [B, Q] and the keys [B, K]."""
+        """(the selected queries bool [B, Q], the selected keys bool [B, K]), True = selected."""
         return queries_of(self.queries, at, self.name), keys_of(self.keys, at, self.name)
 
 
 def queries_of(choice: Positions, at: Where, what: str) -> Tensor:
-    """The queries that a choice means, bool [B, Q]."""
+    """bool [B, Q], True = the choice selects this query. `what` names the edit in messages."""
     return _flags(choice, at.queries, at.lengths, at.tokens, f"{what}: queries", at)
 
 
 def keys_of(choice: Positions, at: Where, what: str) -> Tensor:
-    """The keys that a choice means, bool [B, K]."""
+    """bool [B, K], True = the choice selects this key. `what` names the edit in messages."""
     return _flags(choice, at.keys, at.key_lengths, at.key_tokens, f"{what}: keys", at)
 
 
 def check_positions(choice: Positions, what: str) -> None:
-    """Raise ArgumentError for a choice that cannot mean positions."""
+    """Raise ArgumentError for a choice that cannot select positions."""
     parts = _parts(choice)
     for each in parts:
         if isinstance(each, bool) or not (each is None or isinstance(each, (int, str, slice, range)) or callable(each)):

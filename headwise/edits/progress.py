@@ -23,7 +23,7 @@ from headwise.text import Tokens
 
 @dataclasses.dataclass
 class _Sequence:
-    """A sequence that a layer reads, pass by pass."""
+    """A sequence of tokens that a layer reads in one or more passes."""
 
     name: str  # the path of the layer
     run: int | None  # the call of `generate` that reads it
@@ -37,13 +37,13 @@ class _Sequence:
     tokens: Sequence[Tokens] | None = None
 
     def go_on(self, total: int) -> None:
-        """The sequence after the next pass, which ends at `total`."""
+        """Note the next pass, after which the layer has read `total` tokens."""
         self.step = 0 if self.prompt is not None and total <= self.prompt else self.step + 1
         self.total, self.ends = total, torch.full_like(self.ends, total)
 
 
 class Progress(threading.local):
-    """The positions of one edit's calls in a thread, which has generations of its own."""
+    """Counts the positions of the edited calls. Each thread has its own sequences."""
 
     def __init__(self, naming: Naming, inputs: Inputs, met: Met) -> None:
         self._generating, self._naming, self._inputs, self.met = inputs.generating, naming, inputs, met
@@ -51,7 +51,7 @@ class Progress(threading.local):
         self._last: _Sequence | None = None  # of the last self-attention: cross-attention has the same queries
 
     def where(self, place: Place, name: str, call: AttentionCall, nth: int | None) -> Where:
-        """The place of a call, which is the next pass of its layer.
+        """Where a call is (its layer, step and positions); the call is the next pass of its layer.
 
         In one of the processes that share a sequence, positions and lengths are those of the whole sequence.
         """
@@ -92,7 +92,7 @@ class Progress(threading.local):
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:
-        """The sequence of the queries of cross-attention: that of the self-attention before it, if it is edited."""
+        """The sequence of cross-attention's queries: that of the self-attention before, if an edit selects that."""
         known, run = _cache_length(place), self._generating.run
         total = known if known is not None and known >= q_len else q_len
         last = self._last
@@ -145,7 +145,7 @@ class Progress(threading.local):
     def _begin(
         self, name: str, batch: int, q_len: int, total: int, extent: tuple[Tensor, Tensor], prompt: Tensor | None
     ) -> _Sequence:
-        """Begin a sequence at the first pass that is seen."""
+        """Begin a sequence, at the first pass that was followed."""
         columns = total if prompt is None else prompt.shape[1]
         first, last = self._extent(name, batch, columns, extent)
         ends = last if columns == total else torch.full_like(last, total)
@@ -156,12 +156,12 @@ class Progress(threading.local):
         return made
 
     def _extent(self, name: str, batch: int, length: int, otherwise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The first real token of each example, and one more than the last, by the mask that the model was given."""
+        """(first real token of each example, last one + 1), by the model's padding mask; without one `otherwise`."""
         real = self._inputs.real(name, length, batch)
         return otherwise if real is None else _ends(real[:, None], batch, length, otherwise[0].device)
 
     def _name(self, sequence: _Sequence, batch: int, q_len: int, prompt: Tensor | None) -> None:
-        """Name the tokens of a prompt, or of its next part."""
+        """Name the tokens of a prompt, or of the next part of a prompt."""
         name, padding, lengths = sequence.name, sequence.padding.tolist(), sequence.lengths.tolist()
         if not self._naming.reads_ids:
             total, decodes = sequence.prompt or sequence.total, self._inputs.decodes(name)
@@ -190,12 +190,12 @@ class Progress(threading.local):
 
 
 def _stack(name: str) -> str:
-    """The path of a stack of layers: the part before the first number."""
+    """The path of a stack of layers: what comes before the first number in the path of a layer."""
     return re.split(r"\.\d", name)[0]
 
 
 def _extent(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """The first key of each example that any query may attend to, and one more than the last: two [B]."""
+    """(first key of each example to which any query may attend, last such key + 1), [B] each."""
     batch, _, _, k_len = call.shape
     return _ends(used_keys(call), batch, k_len, call.q.device)
 
@@ -211,13 +211,13 @@ def _ends(used: Tensor | None, batch: int, k_len: int, device: torch.device) -> 
 
 
 def _positions(places: Tensor, padding: Tensor, ends: Tensor) -> Tensor:
-    """[B, N]: places minus the padding; -1 for padding, before and behind."""
+    """The position of each token without padding, [B, N]: its place minus the padding before; -1 for padding."""
     found = places[None] - padding[:, None]
     return found.masked_fill(places[None] >= ends[:, None], -1).clamp(min=-1)
 
 
 def _cache_length(place: Place) -> int | None:
-    """How many tokens a cache of transformers has, dropped ones included; None without a cache."""
+    """The number of tokens that a cache of transformers has read, dropped tokens included; None without a cache."""
     around: Place | None = place
     while around is not None:
         for each in (*around.keywords.values(), *around.arguments):

@@ -24,7 +24,7 @@ CELLS = 2**22
 def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[AttentionCall, Tensor | None]:
     """(the call after all edits of calls, its output [B, H, Q, E]); the edits are applied in their order.
 
-    None instead of the output if edits change only outputs: then the model computes it.
+    The output is None if edits change only outputs: then the model computes the output.
     """
     batch, heads, q_len, _ = call.shape
     whole = (batch, heads, q_len, call.v.shape[3])
@@ -44,14 +44,14 @@ def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[Attentio
 
 
 def output_of(edits: Sequence[Edit], at: Where, out: Tensor) -> Tensor:
-    """An output [B, H, Q, E] after the edits of outputs."""
+    """The output [B, H, Q, E], changed by the edits of outputs."""
     for each in edits:
         out = each.output(out, at)
     return out
 
 
 def weights_of(call: AttentionCall, edits: Sequence[Edit], at: Where, rows: slice = slice(None)) -> Tensor:
-    """The weights [B, H, rows, K] of an edited call."""
+    """The weights [B, H, rows, K] of a call, changed by the edits of weights."""
     return _edited(call.weights(rows), edits, at, rows)
 
 

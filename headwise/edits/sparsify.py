@@ -1,4 +1,4 @@
-"""Sharper or sparser attention: a temperature, the largest weights alone, a window."""
+"""Sharper or sparser attention: a temperature, only the largest weights of each row, a window."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TopK(Edit):
     k: int = dataclasses.field(kw_only=True)
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The largest weights of each row, scaled to the sum that all weights had."""
+        """The weights, with only the largest of each row kept, scaled to the sum that all weights had."""
         if self.k >= weights.shape[-1]:
             return weights
         largest = weights.topk(self.k, -1)
@@ -102,7 +102,7 @@ class Window(Edit):
 
 
 def temperature(where: Choice, t: float, **chosen: Unpack[Chosen]) -> Temperature:
-    """Divide the scores by `t`, biases and sinks too: above 1 the weights become more even, below 1 sharper."""
+    """Divide the scores by `t`, with their biases and sinks: t > 1 makes the weights more even, t < 1 sharper."""
     check_factor("temperature: t", t)
     if isinstance(t, Tensor):
         raise ArgumentError("temperature: t must be a number. Received: a tensor")
@@ -110,7 +110,7 @@ def temperature(where: Choice, t: float, **chosen: Unpack[Chosen]) -> Temperatur
 
 
 def topk(where: Choice, k: int, **chosen: Unpack[Chosen]) -> TopK:
-    """Keep the `k` largest weights of each row, and normalise them again: what does the model lose?"""
+    """Keep the `k` largest weights of each row, and normalise them again: shows what the model loses."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ArgumentError(f"topk: k must be an int of at least 1. Received: k={k!r}")
     return TopK(where, k=k, **chosen)
@@ -124,9 +124,10 @@ def window(
     first: int = 0,
     **chosen: Unpack[Chosen],
 ) -> Window:
-    """Each query attends to `before` keys before its own and `after` keys after it, where it could before. A mask.
+    """Let each query attend only to its own key, `before` keys before it and `after` keys after it. This is a mask.
 
-    `first`: so many first keys of each example stay visible too: the attention sinks of Xiao et al. 2024.
+    Forbidden pairs stay forbidden. `first`: the number of first keys that stay visible (Xiao et al. 2024: attention
+    sinks).
     """
     for name, value in (("before", before), ("after", after), ("first", first)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -47,7 +47,7 @@ class Share(OfPairs):
         return "steer"
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The weights after the keys got their share, in rows where both they and other keys have weight."""
+        """The weights after the keys got their share, in rows where these keys and other keys have weight."""
         queries, keys = self.pairs(at)
         queries, keys = queries[:, None, rows, None], keys[:, None, None, :]
         share = torch.where(keys, weights, 0.0).sum(-1, keepdim=True)
@@ -72,12 +72,12 @@ def steer(
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`); `keys` and `queries` as for `block`.
-        by: the factor, above 0: 10 is PASTA's emphasis, 0.01 its other choice of weakening. It is added as a bias of
-            its logarithm, so that the run stays on fused kernels. A tensor of one number trains.
+        by: the factor, above 0: 10 is PASTA's emphasis; 0.01 weakens these keys, PASTA's other choice. It is added as a
+            bias of its logarithm, so that the run stays on fused kernels. A tensor of one number trains.
         to: the share of each row's weight that these keys get together, between 0 and 1, in the proportions in which
-            the model had distributed it among them. Rows in which they have no weight, or all of it, stay as they are.
+            the model had distributed it among them. Rows in which they have no weight, or all weight, do not change.
 
-    Raises ArgumentError unless one of `by` and `to` is given, within these bounds.
+    Raises ArgumentError unless exactly one of `by` and `to` is not None, and within these bounds.
     """
     if (by is None) == (to is None):
         raise ArgumentError(f"steer: give either by= (a factor) or to= (a share). Received: by={by!r}, to={to!r}")

@@ -1,4 +1,4 @@
-"""The place of a call of attention: its layer, its step, and its tokens."""
+"""Where a call (one attention computation) is: its layer, its step, and its tokens."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headwise.text import Tokens
 
 
 class Met:
-    """Remembers which positions that edits mean were in a call. The others are an error at the end."""
+    """Remembers which of the positions that edits select were in a call. Positions that were in none are an error."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], str] = {}  # (argument, position) -> the message; "" = it was in a call
 
     def note(self, what: str, choice: str, met: bool, message: str) -> None:
-        """Note whether a call has the positions that an edit means."""
+        """Note whether a call has the positions that an edit selects; `message`: the error if no call has them."""
         key = what, choice
         self._said[key] = "" if met or self._said.get(key) == "" else message
 
@@ -33,10 +33,10 @@ class Met:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Where:
-    """The place of a call, which an edit gets together with the call.
+    """Where a call is: its layer, its step and its tokens. An edit gets it together with the call.
 
-    Positions are counted for each example from its first real token; padding before it is at -1. Positions stay the
-    same in every step of a generation, whatever the cache drops.
+    Positions are counted for each example from its first real token; padding before it is at -1. A token keeps its
+    position in every step of a generation, whatever the cache drops.
     """
 
     site: str  # the path of the module
@@ -62,12 +62,12 @@ class Where:
 
     @property
     def name(self) -> str:
-        """The path of the layer, with the number of its run, if it runs several times in one pass (ALBERT)."""
+        """The path of the layer; if the layer runs several times in one pass (ALBERT), with the number of the run."""
         return self.site if not self.nth else f"{self.site} (run {self.nth + 1})"
 
     @functools.cached_property
     def key_heads(self) -> int:
-        """The number of key/value heads, also where the model repeats each for the query heads that read it."""
+        """The number of key/value heads, also where the model repeats them for their query heads."""
         return share_heads(self.original.k, self.original.v)[0].shape[1]
 
     @property

@@ -1,17 +1,17 @@
-"""Experiments that find out what heads do: by changing a model with `headwise.edit`, or from its weights.
+"""Experiments that find out what heads do: they edit a model (`headwise.edit`), or read its activations or weights.
 
-By changing:
+They change the model:
     patching             which heads, positions or edges carry the difference between two inputs
     ablation             what the model loses without each head
     knockout             through which layers information flows from some tokens to others
 
-By what they add and attend to:
+They read what heads add and attend to:
     direct_logit_attribution    what each head adds to a logit by itself
     head_scores                 induction, previous-token and duplicate-token heads
     retrieval_scores            heads that attend to what is copied from far back
     massive_activations         hidden states that are far larger than others, and attention sinks
 
-From their weights:
+They read the weights of heads:
     projections          W_Q, W_K, W_V and W_O of each head, found by trial in any model
     circuits             eigenvalues of the QK and OV circuits: which heads copy
     composition          which heads read the outputs of others

@@ -1,4 +1,4 @@
-"""Head ablation: what the metric loses without each head (Michel et al. 2019, Voita et al. 2019)."""
+"""Head ablation: how a metric of the model changes without each head (Michel et al. 2019, Voita et al. 2019)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ablation(Printed):
     Attributes:
         layers: the paths of the layers, in the order in which they ran.
         changes: [L, H], or [L, H, Q] over positions: m(without) - m(plain). NaN for heads that a layer does not have.
-        plain: the metric with all heads, averaged.
+        plain: the metric with all heads, averaged over the examples.
     """
 
     layers: tuple[str, ...]
@@ -33,7 +33,7 @@ class Ablation(Printed):
     plain: float
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int, int | None]]:
-        """The largest changes in either direction: (change, layer, head, position)."""
+        """A list of (change, layer, head, position): the largest changes in either direction."""
         return strongest(self.changes, self.layers, count, signed=True)
 
     def __str__(self) -> str:
@@ -54,14 +54,14 @@ def ablation(
     batch: int = 32,
     progress: bool = False,
 ) -> Ablation:
-    """Switch each head off, one at a time.
+    """Switch each head off, one head at a time, and measure the metric.
 
     Args:
         model, inputs, metric, over, where, batch, progress: as for `patching`.
         means: the mean outputs of a data set (`headwise.edits.mean_outputs`) instead of 0, which may be far from
             anything that the model has seen.
 
-    Raises ArgumentError for a layer without a mean of its shape.
+    Raises ArgumentError if `means` has no mean [H, E] that fits a layer.
     """
     if over not in ("heads", "positions"):
         raise ArgumentError(f'over must be "heads" or "positions". Received: over={over!r}')

@@ -1,11 +1,11 @@
 """The QK and OV circuits of each head, from its weights alone (Elhage et al. 2021).
 
-    W_OV = W_V W_O      what a token that is attended to adds to the stream
+    W_OV = W_V W_O      what a token that is attended to adds to the residual stream
     W_QK = W_Q W_Kᵀ     which tokens attend to which tokens
     over tokens:        W_E W_OV W_U   [V, V],    W_E W_QK W_Eᵀ   [V, V]
 
-They have rank E and D: their eigenvalues are those of small matrices, since AB and BA have the same non-zero
-eigenvalues.
+These matrices have rank E and D: their eigenvalues are computed from small matrices, since AB and BA have the same
+non-zero eigenvalues.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: b
 
     Args:
         model, inputs, where: as for `projections`; a language model, whose embeddings and W_U are found by trial too.
-        folded: with the gains of the norms before W_Q, W_K, W_V and W_U, as TransformerLens folds them.
+        folded: multiply the gains of norms into the W_Q, W_K, W_V and W_U that read them, as TransformerLens folds
+            them.
 
     Copying is the score of Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", for which induction
     heads are near 1. MLPs, other heads and positions are ignored.
@@ -86,7 +87,7 @@ def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: b
 
 
 def layers_of(observed: Observed) -> list[Projections]:
-    """The layers whose heads read and write one residual stream, in their order. ProjectionError for other layers."""
+    """The layers, in their order, whose heads read and write one residual stream. Raises ProjectionError for others."""
     found = [find(observed, computed) for computed in observed.calls.values()]
     widths = {p.weight("o").shape[2] for p in found} | {p.weight("v").shape[1] for p in found}
     if len(widths) > 1:
@@ -95,7 +96,7 @@ def layers_of(observed: Observed) -> list[Projections]:
 
 
 def _eigenvalues(matrices: list[Tensor]) -> Tensor:
-    """Eigenvalues [L, H, E] of matrices [H, E, E], one for each layer."""
+    """The eigenvalues [L, H, E] of L matrices [H, E, E], one for each layer."""
     sizes = max(len(x) for x in matrices), max(x.shape[1] for x in matrices)
     found = torch.full((len(matrices), *sizes), torch.nan, dtype=torch.complex128)
     for layer, x in enumerate(matrices):
@@ -104,7 +105,7 @@ def _eigenvalues(matrices: list[Tensor]) -> Tensor:
 
 
 def _share(eigenvalues: Tensor) -> Tensor:
-    """Σ Re λ / Σ |λ|; 0 for a head without weights."""
+    """Σ Re λ / Σ |λ| of each head; 0 for a head whose weights are 0."""
     here = ~eigenvalues.real.isnan()
     real = torch.where(here, eigenvalues.real, 0.0).sum(-1)
     whole = torch.where(here, eigenvalues.abs(), 0.0).sum(-1)

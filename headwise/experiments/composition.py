@@ -27,13 +27,13 @@ Kind = Literal["q", "k", "v"]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Composition(Printed):
-    """The composition of each pair of heads.
+    """How much each head reads the output of each earlier head.
 
     Attributes:
         layers: the paths of the layers.
-        scores: [L, H, L, H], for the earlier head (layer, head) and the later one. NaN where the second is not in a
-            later layer than the first, there is no such head, or the second has its keys and values from another
-            sequence (cross-attention, of K and V).
+        scores: [L, H, L, H]: indices (layer, head) of the earlier head, then of the later head. NaN where the second
+            head is not in a later layer than the first, there is no such head, or the second head has its keys and
+            values from another sequence (cross-attention, for kinds "k" and "v").
         baseline: the mean score of random matrices of these shapes, to compare scores with.
     """
 
@@ -65,7 +65,7 @@ def composition(
         model, inputs, where: as for `projections`. The layers must belong to one residual stream: of an
             encoder-decoder choose one side, where="decoder".
         kind: "q", "k" or "v". An induction head composes by its keys with a previous-token head.
-        folded: with the gains of the norms before W_Q, W_K and W_V.
+        folded: multiply the gains of the norms before W_Q, W_K and W_V into these weights.
 
     Positions (RoPE) are ignored: the weights are those before the rotation. MLPs between the two heads are ignored too.
 
@@ -93,12 +93,12 @@ def composition(
 
 
 def _writer(a: Tensor, b: Tensor) -> Tensor:
-    """A matrix with the norms of A B, for A [H, M, E] and B [H, E, M]: R B [H, E, M]."""
+    """A smaller matrix R B [H, E, M] with the same norms as A B, for A [H, M, E] and B [H, E, M]."""
     return torch.linalg.qr(a, mode="r").R @ b
 
 
 def _reader(p: Projections, kind: Kind, folded: bool) -> Tensor:
-    """A matrix with the norms of the later head's circuit C D, where C reads the stream: C Rᵀ [H, M, D]."""
+    """A smaller matrix C Rᵀ [H, M, D] with the same norms as the later head's C D; C reads the residual stream."""
     read = p.weight(kind, folded=folded)
     other = p.weight("o") if kind == "v" else p.weight("k" if kind == "q" else "q", folded=folded).mT
     return _reading(read, other)
@@ -116,7 +116,7 @@ def _composed(one: Tensor, two: Tensor) -> Tensor:
 
 
 def _baseline(p: Projections, kind: Kind) -> float:
-    """The mean score of 20 pairs of random matrices of the sizes of a layer."""
+    """The mean score of 20 pairs of random matrices with the sizes of the matrices of a layer."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(x: Tensor) -> Tensor:

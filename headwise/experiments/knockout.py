@@ -24,7 +24,7 @@ class Knockout(Printed):
     Attributes:
         layers: the path of the layer in the middle of each window.
         changes: [L], m(blocked) - m(plain), averaged over the examples.
-        plain: the metric without a change, averaged.
+        plain: the metric without a change, averaged over the examples.
     """
 
     layers: tuple[str, ...]
@@ -55,8 +55,8 @@ def knockout(
     Args:
         model, inputs, metric: as for `patching`.
         queries, keys: the positions, as for `headwise.edits.block`.
-        where: the layers.
-        window: how many layers are blocked together, an odd number; Geva et al. take 9 of GPT-2's 48.
+        where: the layers, as for every edit.
+        window: the number of layers in which attention is blocked together, odd; Geva et al. take 9 of GPT-2's 48.
         tokens: for positions by text, as for `headwise.edit`.
 
     Raises ArgumentError for a window that is even or below 1.

@@ -1,7 +1,7 @@
-"""Finds by trial which weights of a model gave some vectors: columns of a product that equal those of the vectors.
+"""Finds by trial from which weights W of a model some vectors (such as q) were computed: x W has the same columns.
 
-A column is found in any parameter: a Linear or a Conv1D, weights of q, k and v in one matrix, in any order,
-one head beside another, a parameter [H, M, D].
+The columns are found in any parameter: of a Linear or a Conv1D, with weights of q, k and v in one matrix, in any order
+of heads, or a parameter [H, M, D].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CLOSE = 1e-4  # relative to the largest number: rounding errors of float32
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map:
-    """A matrix of a module, and the input that it may have been multiplied by."""
+    """A matrix of a module, and an input that may have been multiplied by it."""
 
     name: str
     x: Tensor  # the input as the module got it
@@ -29,13 +29,13 @@ class Map:
 
     @property
     def product(self) -> Tensor:
-        """[n, C], without a bias, in float64."""
+        """The product of the input and the matrix, [n, C], without a bias, in float64."""
         return self.rows.double() @ self.weight.double()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """target = factor · (x W + b) for each head; then rotated to its positions, if `rotated`."""
+    """The weights that were found: target = factor · (x W + b) for each head, then rotated if `rotated` > 0."""
 
     weight: Tensor  # [H, M, D], in the dtype of the parameter
     bias: Tensor  # [H, D], float64
@@ -45,9 +45,9 @@ class Fit:
 
 
 def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Iterator[Map]:
-    """Each matrix of a module with each of its inputs that has `count` rows.
+    """Yield each matrix of a module with each input of the module that has `count` rows.
 
-    A module whose parameters another module uses has no inputs of its own: then it gets the inputs of modules around
+    A module that is not called itself, because another module uses its parameters, gets the inputs of modules around
     it.
     """
     parameters = event.parameters
@@ -67,7 +67,7 @@ def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Itera
 
 
 def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
-    """A tensor [B, N, M], or [N, B, M], as rows [B · N, M] = [count, M]."""
+    """Yield a tensor [B, N, M], or [N, B, M], as rows [B · N, M] with B · N = `count`."""
     if x.shape[:-1].numel() != count:
         return
     if x.ndim == 3 and x.shape[1] == batch and x.shape[0] != batch:
@@ -79,7 +79,10 @@ def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
 
 
 def fit(target: Tensor, source: Map) -> Fit | None:
-    """The columns of a map that equal those of `target` [n, H, D] up to one factor and a bias; None if one misses."""
+    """Find columns of a map's product that equal the columns of `target` [n, H, D], up to one factor and a bias.
+
+    None if one of the columns is not there.
+    """
     y, z, dtype = source.product, target.double().flatten(1), coarsest(target, source.rows)
     columns = _columns(z, y, target.shape[2], dtype)
     if columns is None:
@@ -98,7 +101,7 @@ def fit(target: Tensor, source: Map) -> Fit | None:
 
 
 def coarsest(*tensors: Tensor) -> torch.dtype:
-    """The dtype with the fewest digits: a model in half precision may compute scores in float32."""
+    """The dtype with the fewest digits among these tensors: a half-precision model may compute scores in float32."""
     return max((x.dtype for x in tensors), key=lambda dtype: torch.finfo(dtype).eps)
 
 
@@ -108,13 +111,13 @@ def as_one(factor: float, dtype: torch.dtype) -> float:
 
 
 def _bias(measured: Tensor, candidates: Sequence[Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
-    """The parameter that equals a measured bias; 0 where the bias is only rounding."""
+    """The candidate that equals a measured bias; 0 if the bias is only rounding; the measured bias if none does."""
     fitting = [each for each in [*candidates, torch.zeros_like(measured)] if close(each, measured, like, dtype)]
     return min(fitting, key=lambda each: float((each - measured).abs().max()), default=measured)
 
 
 def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
-    """Whether two tensors are equal up to rounding to a dtype, measured by the largest number of `like`."""
+    """Whether two tensors are equal up to rounding to a dtype, relative to the largest number of `like`."""
     bound = max(CLOSE, 8 * torch.finfo(dtype).eps)
     if not one.numel():
         return True
@@ -122,7 +125,7 @@ def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
 
 
 def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """For each column of z, the column of y of which it is a multiple when both are centred: (index, whether found)."""
+    """For each column of z: (index of the column of y of which it is a multiple after centring, was it found)."""
     zc, yc = z - z.mean(0), y - y.mean(0)
     norms = zc.norm(dim=0), yc.norm(dim=0)
     cosines = (zc.mT @ yc) / (norms[0][:, None] * norms[1]).clamp(min=1e-30)
@@ -131,12 +134,12 @@ def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _constant(x: Tensor) -> Tensor:
-    """Which columns are the same in all rows, as of a head whose weights are 0."""
+    """Which columns have the same number in all rows, as those of a head whose weights are 0: bool."""
     return (x - x.mean(0)).abs().amax(0) <= 1e-6 * x.abs().max().clamp(min=1e-12)
 
 
 def _columns(z: Tensor, y: Tensor, width: int, dtype: torch.dtype) -> Tensor | None:
-    """For each column of z [n, H · D], the column of y; None if one has none."""
+    """The index of the column of y for each column of z [n, H · D]; None if a column of z has none."""
     index, sure = alike(z, y, dtype)
     still, silent = _constant(z), _constant(y)
     if not bool((sure | still).all()):
@@ -157,7 +160,7 @@ def _columns(z: Tensor, y: Tensor, width: int, dtype: torch.dtype) -> Tensor | N
 
 
 def _extrapolated(index: Tensor, known: Sequence[int], at: int, width: int, guess: int) -> int:
-    """The place of a column by the distance between two other heads."""
+    """The index of a column, guessed from the distance between the columns of two other heads."""
     same = [j for j in known if j % width == at % width] or list(known)
     first, last = same[0], same[-1]
     heads = last // width - first // width

@@ -2,12 +2,12 @@
 
     logits = norm(Σ c) W_U + b_U,   c: the embeddings, each head out_h W_O[h], each MLP, the biases
 
-The norm divides by σ of the whole stream. With σ of this run it is linear, so that the logit is exactly the sum of
+The norm divides by σ of the whole stream. With this run's σ it is linear, so that the logit is exactly the sum of
 
     DLA(c) = (c - mean c) / σ · g · W_U[:, token]        (without the mean for RMSNorm)
 
-and of a constant, b W_U + b_U. The effect of a part on later layers and on σ is not included: to measure it, ablate or
-patch the part.
+and of a constant, b W_U + b_U. The effect of a part c on later layers and on σ is not included: to measure that, ablate
+or patch the part.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from headwise.tables import Printed
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LogitAttribution(Printed):
-    """The parts of a logit, or of a difference of two, at one position of each example. They sum to it exactly.
+    """The parts of a logit, or of a difference of two logits, at one position of each example. Their sum is exact.
 
     Attributes:
-        layers: the paths of the layers whose heads add to the stream, in their order.
+        layers: the paths of the layers whose heads add to the residual stream, in their order.
         heads: [B, L, H]; NaN for heads that a layer does not have.
         others: the name of a module -> [B]: embeddings and MLPs; for a layer, the bias b_O.
         constant: [B], the part that does not depend on the input.
@@ -49,11 +49,11 @@ class LogitAttribution(Printed):
 
     @property
     def total(self) -> Tensor:
-        """[B], the sum of all parts."""
+        """The sum of all parts, [B]."""
         return self.heads.nan_to_num(0.0).sum((1, 2)) + sum(self.others.values(), self.constant)
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int]]:
-        """The heads with the largest parts in either direction, averaged: (part, layer, head)."""
+        """A list of (part, layer, head): the largest parts in either direction, averaged over examples."""
         found = strongest(self.heads.mean(0), self.layers, count, signed=True)
         return [(part, layer, head) for part, layer, head, _ in found]
 
@@ -74,9 +74,9 @@ def direct_logit_attribution(
         model: a language model that `headwise.edit` can edit, in eval mode, which adds the outputs of its layers to one
             residual stream. LayerNorm, RMSNorm or none before W_U; W_U, W_O and the stream are found by trial.
         inputs: the inputs of the model, as for `patching`.
-        token: the id of the logit, for all examples or one for each [B].
+        token: the id of the token whose logit is split: one for all examples, or [B].
         against: the id of a second token, whose logit is subtracted, such as the wrong name in the IOI task.
-        position: the position whose logits are split; negative ones count from the end.
+        position: the position whose logits are split; negative numbers count from the end.
 
     Raises:
         ProjectionError: it was not found how the model makes its logits: they are capped, the stream is normalised
@@ -139,7 +139,7 @@ def direct_logit_attribution(
 
 
 class _Adding:
-    """Finds the terms of the residual stream that are outputs of heads, directly or through a norm (Gemma 2)."""
+    """Finds which terms of the residual stream are outputs of heads, added directly or after a norm (Gemma 2)."""
 
     def __init__(self, observed: Observed, layers: Iterable[Projections]) -> None:
         self._observed = observed
@@ -147,14 +147,14 @@ class _Adding:
         self._norms: dict[int, Norm | None] = {}
 
     def site(self, x: Tensor) -> str | None:
-        """The layer whose heads gave a tensor; None for any other tensor."""
+        """The path of the layer whose heads gave this tensor; None for any other tensor."""
         if id(x) in self._sites:
             return self._sites[id(x)]
         norm = self._norm(x)
         return None if norm is None else self._sites.get(id(norm.x))
 
     def heads(self, term: Term, p: Projections) -> list[Tensor]:
-        """The vectors that each head adds to the stream, [B, N, M]."""
+        """A list of vectors [B, N, M]: what each head adds to the residual stream."""
         out = self._observed.calls[p.site].out.double()
         each = [term.factor * (out[:, h] @ weight) for h, weight in enumerate(p.weight("o"))]
         norm = None if term.x is p.added else self._norm(term.x)

@@ -47,7 +47,7 @@ class Massive(Printed):
     Attributes:
         blocks: the paths of the blocks whose outputs are the hidden states.
         found: the massive activations, block by block, the largest first.
-        largest, median: [L], over the magnitudes of each hidden state, over all examples.
+        largest, median: [L]: of the magnitudes |x| in each hidden state, over all examples.
         layers: the paths of the attention layers.
         sinks: [L'], the share of heads whose mean weight on the first token is above 0.3, by `analyses.key_zero_rate`.
     """
@@ -61,7 +61,7 @@ class Massive(Printed):
 
     @property
     def dimensions(self) -> dict[int, int]:
-        """Which dimensions are massive, and how often."""
+        """Dimension of the hidden states -> the number of massive activations in it."""
         return {d: sum(each.dimension == d for each in self.found) for d in sorted({a.dimension for a in self.found})}
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def _activation(name: str, state: Tensor, middle: Tensor, place: Sequence[int]) 
 
 
 def _states(model: nn.Module, inputs: Inputs, lists: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """The first return value of each member of the lists, [B, N, M]."""
+    """Path of each block -> its first return value, the hidden states [B, N, M]."""
     states: dict[str, Tensor] = {}
     members = {id(child) for each in lists for child in each.children()}
 

@@ -1,9 +1,9 @@
-"""Finds by trial the normalisations of a model in a run: LayerNorm, RMSNorm, with their gains.
+"""Finds by trial the normalisations in a model's run: LayerNorm, RMSNorm, with their gains.
 
     y = s (x - mean x) · g + b        LayerNorm (Ba et al. 2016), s = 1 / σ of each token
     y = s x · g                       RMSNorm (Zhang & Sennrich 2019)
 
-With s fixed to this run a normalisation is linear, so that it can be folded into the weights that read it.
+With s fixed to this run a normalisation is linear, so that it can be multiplied (folded) into the weights that read y.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwise.experiments.observing import Event, Observed
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norm:
-    """One normalisation, as it was in a run."""
+    """One normalisation of a model, with the numbers that it had in a run."""
 
     name: str
     x: Tensor  # [B, N, M], its input
@@ -30,7 +30,7 @@ class Norm:
     centred: bool  # whether the normalisation subtracts the mean
 
     def folded(self, weight: Tensor) -> Tensor:
-        """Turn a weight [..., M, C] that reads y into one that reads s x."""
+        """Turn a weight [..., M, C] that is multiplied with y into one that is multiplied with s x."""
         weight = self.gain[:, None] * weight
         return weight - weight.mean(-2, keepdim=True) if self.centred else weight
 
@@ -41,7 +41,7 @@ class Norm:
 
 
 def norm_of(observed: Observed, y: Tensor) -> Norm | None:
-    """The normalisation, a module, that gave `y` [B, N, M] or a tensor of which `y` is a multiple; None without one."""
+    """The normalisation whose module gave `y` [B, N, M], or a tensor of which `y` is a multiple; None = not found."""
     for given, factor in observed.sums.multiples(y):
         for event in observed.makers(given):
             for x in event.inputs:
@@ -68,7 +68,7 @@ def _read(event: Event, x: Tensor, y: Tensor) -> Norm | None:
 
 
 def _parameters(event: Event, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The gains and biases that a module may have: its vectors, 1 + its vectors (Gemma), or none."""
+    """Yield pairs (gain, bias) that a module may have: its vectors, 1 + its vectors (Gemma), or no gain."""
     vectors = [p.double() for p in event.parameters.values() if p.shape == x.shape[-1:]]
     one, none = torch.ones(x.shape[-1]).to(x), torch.zeros(x.shape[-1]).to(x)
     for gain in [*vectors, *(1 + p for p in vectors), one]:

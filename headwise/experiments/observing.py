@@ -1,4 +1,4 @@
-"""Observes a run of a model for the searches for weights: calls of attention, modules' inputs and outputs, and sums."""
+"""Observes a run of a model, to search for weights: attention calls, inputs and outputs of modules, sums of tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headwise.records.names import Choice
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Event:
-    """One call of a module."""
+    """One call of a module, with its inputs and outputs."""
 
     name: str
     module: nn.Module
@@ -47,7 +47,7 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observed:
-    """The observations of a run."""
+    """What was observed in a run: the attention of each layer, the calls of modules, and the sums of tensors."""
 
     model: nn.Module
     result: Any
@@ -56,7 +56,7 @@ class Observed:
     sums: Sums
 
     def around(self, site: str) -> Iterator[list[Event]]:
-        """The events inside of a module, then those in the modules around it without other attention, each once."""
+        """Yield the events inside of a module, then of modules around it without other attention, each once."""
         done: set[int] = set()
         parts = site.split(".")
         for end in range(len(parts), -1, -1):
@@ -71,12 +71,12 @@ class Observed:
                 yield found
 
     def makers(self, x: Tensor) -> list[Event]:
-        """The calls of modules that gave this tensor, from the innermost to the outermost."""
+        """The calls of modules that returned this tensor, from the innermost to the outermost module."""
         return [e for e in self.events if any(y is x for y in e.outputs)]
 
 
 def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
-    """Run the model once, without gradients; nothing is copied, so that this takes the memory of all activations."""
+    """Run the model once, without gradients. No tensor is copied, but all activations are kept in memory."""
     events: list[Event] = []
     keep = _Keep(where)
     sums = Sums()
@@ -97,7 +97,7 @@ def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
+    """A list of the tensors in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):

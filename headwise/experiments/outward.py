@@ -13,7 +13,7 @@ from headwise.experiments.observing import Computed, Event, Observed
 
 
 def output_projection(observed: Observed, computed: Computed) -> tuple[Tensor, Tensor, Tensor, str] | None:
-    """(W_O [H, E, M], b_O [M], the output of the model's module, the name of the weight)."""
+    """(W_O [H, E, M], b_O [M], the output of the module with W_O, the name of the weight); None if it is not found."""
     batch, heads, length, width = computed.out.shape
     if batch * length < 2:
         raise ArgumentError(f"expected at least 2 tokens at {computed.site}. Received: {batch * length}")
@@ -33,7 +33,7 @@ def output_projection(observed: Observed, computed: Computed) -> tuple[Tensor, T
 
 
 def _outward(p: Tensor, heads: int, width: int) -> list[Tensor]:
-    """A parameter as [H · E, M]; it may be that of a Linear or a Conv1D, or [H, E, M]."""
+    """A list of the ways to read a parameter as [H · E, M]: it may be that of a Linear or a Conv1D, or [H, E, M]."""
     if p.ndim == 3:
         return [p.flatten(0, 1)] if p.shape[:2] == (heads, width) else []
     whole = heads * width

@@ -1,11 +1,11 @@
 """Activation patching: which heads carry the difference between two inputs (Vig et al. 2020, Meng et al. 2022).
 
-Each head's output of a corrupted run is replaced by that of a clean one. Its effect is the share of the metric's change
-that this brings back:
+In a corrupted run, each head's output is replaced by its output in a clean run. The head's effect is the share of the
+metric's change that this brings back:
 
     effect = (m(patched) - m(corrupted)) / (m(clean) - m(corrupted))
 
-Attribution patching approximates all of them by one backward pass (Nanda 2023, Syed et al. 2023):
+Attribution patching approximates all effects by one backward pass (Nanda 2023, Syed et al. 2023):
 
     m(patched) - m(corrupted) ≈ (o(clean) - o(corrupted)) · ∂m/∂o(corrupted)
 
@@ -30,13 +30,13 @@ from headwise.tables import Printed
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Patching(Printed):
-    """The effects of all heads, averaged over the examples; 1 = a head alone brings back the clean metric.
+    """The effects of all heads, averaged over the examples; 1 = this head alone brings back the clean metric.
 
     Attributes:
         layers: the paths of the layers, in the order in which they ran.
         effects: [L, H], [L, H, Q] over positions, or [L, H, Q, K] over edges. NaN for heads that a layer does not have.
-        attributed: the same effects by attribution patching; None if they were not asked for.
-        clean, corrupted: the metric of the two runs, averaged.
+        attributed: the same effects, by attribution patching; None with attribution=False.
+        clean, corrupted: the metric of the two runs, averaged over the examples.
     """
 
     layers: tuple[str, ...]
@@ -47,14 +47,14 @@ class Patching(Printed):
 
     @property
     def correlation(self) -> float | None:
-        """Pearson's correlation of the effects and their approximation."""
+        """Pearson's correlation between `effects` and `attributed`; None without the latter."""
         if self.attributed is None:
             return None
         known = ~self.effects.isnan()
         return float(torch.corrcoef(torch.stack([self.effects[known], self.attributed[known]]))[0, 1])
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int, int | tuple[int, int] | None]]:
-        """The largest effects: (effect, layer, head, position, which is (query, key) over edges)."""
+        """A list of (effect, layer, head, position), the largest effects; over edges a position is (query, key)."""
         found: list[tuple[float, str, int, int | tuple[int, int] | None]] = []
         for effect, (layer, head, *at) in largest(self.effects, count):
             place = None if not at else at[0] if len(at) == 1 else (at[0], at[1])
@@ -84,21 +84,21 @@ def patching(
     batch: int = 32,
     progress: bool = False,
 ) -> Patching:
-    """Patch each head of the corrupted run with its numbers from the clean run.
+    """Replace the numbers of each head in the corrupted run by those of the clean run, one head at a time.
 
     Args:
         model: any module that `headwise.edit` can edit, in eval mode.
         clean, corrupted: the inputs of the model: a dict of its arguments, a tensor or a tuple, of the same shapes.
             The first dimension is the batch: pairs of examples, over which effects are averaged.
         metric: a function from the model's result to a number for each example, such as a difference of two logits. A
-            pass has several copies of the examples one after another: targets are `targets.repeat(len(logits) //
-                len(targets))`.
-        over: "heads" = the output of each head; "positions" = each query of each head on its own; "edges" = each
-            attention weight on its own, from one query to one key in one head. Weights that are equal in both runs
-            have no effect and take no pass; the others are many, so that only short inputs are patched over edges.
+            pass has several copies of the examples, one after another, so that the targets of a pass are
+            `targets.repeat(len(logits) // len(targets))`.
+        over: what is replaced at a time: "heads" = the output of a head; "positions" = the output of a head at one
+            query; "edges" = one attention weight, from one query to one key in one head. Weights that are equal in both
+            runs have no effect and take no pass; there are many others, so use "edges" only for short inputs.
         where: the layers, as for every edit.
-        attribution: approximate the effects by gradients too.
-        batch: the number of examples in one pass, each with its own patch.
+        attribution: also approximate the effects by gradients.
+        batch: the number of examples in one pass; each may have another patch.
         progress: show a progress bar.
 
     Raises:

@@ -4,8 +4,8 @@
     residual stream
 
 The model runs once. Every matrix of the attention module, then of the modules around it, is multiplied by the input of
-its module; weights count as found where columns of the product equal the q, k and v of that run. No names are read, so
-it does not matter whether weights are separate, fused, shared by heads (GQA) or plain parameters.
+its module; weights count as found where columns of the product equal the q, k and v of that run. No names of parameters
+are read, so it does not matter whether weights are separate, fused, shared by heads (GQA) or plain parameters.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ FEWEST = 8
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Projections:
-    """The projections of one layer: H query heads, G key heads, M the width of the model.
+    """The projections of one layer. H is the number of query heads, G of key heads, M the width of the model.
 
     Attributes:
         site: the path of the layer.
         kind: whether its keys come from its own sequence ("self") or from another one ("cross").
-        heads: H.
-        weights: "q" -> W_Q [H, M, D], "k" -> W_K [G, M, D], "v" -> W_V [G, M, E], "o" -> W_O [H, E, M], as far as they
-            were found; for q and k, before rotary positions.
+        heads: H, the number of query heads.
+        weights: "q" -> W_Q [H, M, D], "k" -> W_K [G, M, D], "v" -> W_V [G, M, E], "o" -> W_O [H, E, M]; only weights
+            that were found; for q and k, before rotary positions.
         biases: "q" -> [H, D], "k" -> [G, D], "v" -> [G, E], "o" -> [M]; 0 where there is no bias.
-        scale: the scale of the scores q kᵀ of these weights.
+        scale: the factor on q kᵀ in the scores, for q and k from these weights.
         rotated: how many of the D numbers of q and k are rotated to their positions (RoPE); 0 = none.
         sources: "q", "k", "v", "o" -> the name of the parameter, such as "c_attn.weight".
         problems: "q", "k", "v", "o" -> why the weight was not found.
-        norms: "q", "k", "v" -> the normalisation that x went through, if it did.
+        norms: "q", "k", "v" -> the normalisation that made x, if there is one.
         added: the output of the module with W_O.
     """
 
@@ -62,11 +62,10 @@ class Projections:
     added: Tensor | None
 
     def weight(self, role: str, *, folded: bool = False) -> Tensor:
-        """W_Q, W_K, W_V or W_O by "q", "k", "v" or "o"; each query head has its own: [H, M, D] or [H, E, M], float64.
+        """W_Q, W_K, W_V or W_O ("q", "k", "v", "o"), repeated for each query head: [H, M, D] or [H, E, M], float64.
 
-        `folded`: times the gain of the normalisation before it, minus the mean if the normalisation subtracts it, as
-            `fold_ln` of
-        TransformerLens. ProjectionError if the weight was not found.
+        `folded`: times the gain of the normalisation before it, and centred if the normalisation subtracts the mean, as
+        by `fold_ln` of TransformerLens. Raises ProjectionError if the weight was not found.
         """
         if role not in self.weights:
             raise ProjectionError(f"{self.site}: W_{role.upper()} was not found: {self.problems[role]}")
@@ -91,11 +90,11 @@ class Projections:
 
 
 def projections(model: nn.Module, inputs: Inputs, *, where: Choice = "*") -> dict[str, Projections]:
-    """The projections of each layer, by its path.
+    """Path of a layer -> its projections.
 
     Args:
         model: any module that `headwise.edit` can edit, in eval mode.
-        inputs: the inputs of the model, of at least 8 tokens, better more, as for `patching`.
+        inputs: the inputs of the model, as for `patching`, with at least 8 tokens; more tokens are better.
         where: the layers, as for every edit.
 
     Weights that are not found have a reason in `problems`: q and k are normalised after their projection, weights are
@@ -108,7 +107,7 @@ def projections(model: nn.Module, inputs: Inputs, *, where: Choice = "*") -> dic
 
 
 def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Projections:
-    """The projections of one layer of a run; only those among `roles` are searched."""
+    """The projections of one layer in a run. Only the weights of `roles` are searched."""
     call = computed.call
     fits: dict[str, Fit] = {}
     problems: dict[str, str] = {}
@@ -152,7 +151,7 @@ def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Project
 
 
 def _located(observed: Observed, site: str, target: Tensor, may_turn: bool) -> Fit | None:
-    """Find the weights of q, k or v [B, H, N, D]."""
+    """Find the weights of `target`, which is q, k or v [B, H, N, D]; `may_turn`: it may have been rotated (RoPE)."""
     batch, count = target.shape[0], target.shape[0] * target.shape[2]
     if count < FEWEST:
         raise ArgumentError(f"projections: expected at least {FEWEST} tokens at {site}. Received: {count}")

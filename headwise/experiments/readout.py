@@ -1,4 +1,4 @@
-"""Finds by trial how a language model reads its residual stream: the terms of the stream, the last norm, W_U, W_E.
+"""Finds by trial how a language model gets logits from its residual stream: the terms, the last norm, W_U, W_E.
 
 logits = (norm(Σ terms)) W_U + b_U,        terms: embeddings, the outputs of each attention and each MLP
 """
@@ -30,7 +30,7 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Readout:
-    """The step from the residual stream to the logits of one run, in float64."""
+    """How the residual stream became the logits of one run, in float64."""
 
     logits: Tensor  # [B, N, V]
     unembedding: Tensor  # W_U [M, V], as the model has it
@@ -41,11 +41,11 @@ class Readout:
 
     @property
     def folded(self) -> Tensor:
-        """W_U [M, V] with the gain of the last norm, minus its mean if the norm subtracts one."""
+        """W_U [M, V], times the gain of the last norm; centred if this norm subtracts the mean."""
         return self.unembedding if self.norm is None else self.norm.folded(self.unembedding)
 
     def direct(self, part: Tensor) -> Tensor:
-        """A part [B, N, M] of the residual stream as W_U reads it: divided by the norm's σ of this run."""
+        """A part [B, N, M] of the residual stream as it reaches W_U: divided by the σ that the norm had in this run."""
         return part if self.norm is None else self.norm.apply(part)
 
     @property
@@ -55,7 +55,7 @@ class Readout:
 
 
 def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: False) -> Readout:
-    """Find how the logits of a run were made. Terms that are `whole` are not split into the terms that a module added.
+    """Find how the logits of a run were made. Terms for which `whole` is true are not split into their own terms.
 
     Raises ProjectionError, which says what was not found.
     """
@@ -77,7 +77,10 @@ def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: Fals
 
 
 def logits_of(result: object) -> Tensor:
-    """The logits among what a model returned: `.logits`, or the first tensor [B, N, V]. ProjectionError without one."""
+    """The logits in a model's result: `.logits`, or the first tensor [B, N, V].
+
+    Raises ProjectionError if there are none.
+    """
     named = getattr(result, "logits", None)
     for x in [named] if isinstance(named, Tensor) else tensors_in(result):
         if x.ndim == 3 and x.is_floating_point():
@@ -86,7 +89,10 @@ def logits_of(result: object) -> Tensor:
 
 
 def embedding(observed: Observed, size: int) -> Tensor:
-    """W_E [V, M] in float64: a parameter whose rows a module looked up by integers. ProjectionError without one."""
+    """W_E [V, M] in float64: a parameter whose rows a module looked up by integers.
+
+    Raises ProjectionError if none is found.
+    """
     for event in observed.events:
         for ids in (x for x in event.inputs if x.dtype in (torch.int64, torch.int32)):
             for p in event.parameters.values():
@@ -101,7 +107,7 @@ def embedding(observed: Observed, size: int) -> Tensor:
 
 
 def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(the input of W_U, W_U [M, V], b_U [V])."""
+    """(the input of W_U, W_U [M, V], b_U [V]); None if W_U is not found."""
     vocabulary = logits.shape[-1]
     rows = logits.double().flatten(0, 1)
     for p, x, biases in _candidates(observed, logits):
@@ -117,7 +123,7 @@ def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
-    """The bias with which x W is `rows`; None if there is none. A few columns rule out most biases first."""
+    """The bias with which x W + bias is `rows`; None if no bias fits. A few columns rule out most biases first."""
     for some in (slice(64), slice(None)):
         z = x.double() @ weight[:, some].double()
         biases = [b for b in biases if close(rows[:, some], z + b[some], rows, dtype)]
@@ -127,7 +133,7 @@ def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dt
 
 
 def _candidates(observed: Observed, logits: Tensor) -> Iterator[tuple[Tensor, Tensor, Sequence[Tensor]]]:
-    """(a parameter, the input by which it may have been multiplied, biases), one candidate after another.
+    """Yield candidates for W_U: (a parameter, the input by which it may have been multiplied, its possible biases).
 
     First the parameters of the module that gave the logits; then, for a product in a function of the model, any
     parameter with the outputs of the last modules.
@@ -145,7 +151,7 @@ def _candidates(observed: Observed, logits: Tensor) -> Iterator[tuple[Tensor, Te
 
 
 def _name(observed: Observed, x: Tensor) -> str:
-    """The name of the module that made a tensor, or of the outermost module around it that returned it: not a dropout.
+    """The name of the outermost module that made and returned a tensor; not of a dropout that passed it on.
 
     For a parameter, or a part of one, the name of the parameter.
     """

@@ -1,8 +1,9 @@
 """Retrieval heads: heads that attend to the tokens that the model copies from far back (Wu et al. 2024).
 
-    score of a head = |steps that copy a token of the needle while the head attends to it most| / |needle|
+    score of a head = |steps that copy a token of the needle while the head attends most to this token| / |needle|
 
-A step copies if the token that it gives is in the needle, at the very position where the head's weight is largest.
+The needle is the part of a long text that the model has to copy. A step copies if the token that it gives is in the
+needle, at the very position where the head's weight is largest.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Retrieval(Printed):
     Attributes:
         layers: the paths of the layers.
         scores: [L, H], averaged over the examples; above 0.1 a head is a retrieval head in Wu et al. 2024.
-        answer: [B, A], the tokens that the model gave, or was made to give.
+        answer: [B, A], the tokens that the model gave, or the given `answer`.
         copied: [B], the share of the needle that is in the answer.
     """
 
@@ -38,7 +39,7 @@ class Retrieval(Printed):
     copied: Tensor
 
     def heads(self, above: float = 0.1) -> list[tuple[str, int]]:
-        """The retrieval heads: (layer, head), the strongest first."""
+        """A list of (layer, head): the heads with a score above `above`, the strongest first."""
         count = int((self.scores > above).sum())
         return [(layer, head) for _, layer, head, _ in strongest(self.scores, self.layers, count)]
 
@@ -63,10 +64,10 @@ def retrieval_scores(
         model: a causal language model that `headwise.watch` sees, in eval mode, called with ids [B, N] alone.
         ids: a long text with the needle in it, and the question after it, without padding: [B, N].
         needle: the positions of the needle's tokens, the same in all examples: range(40, 52).
-        answer: [B, A], the answer, given to the model token by token whatever it would say (teacher forcing);
-            None = its own greedy answer.
-        tokens: the number of tokens of its own answer; None = as many as the needle has.
-        where: the layers.
+        answer: [B, A], an answer that the model reads token by token, whatever it would say (teacher forcing); None =
+            the model's own greedy answer.
+        tokens: the number of tokens of the model's own answer; None = as many as the needle has.
+        where: the layers, as for every edit.
 
     Wu et al. average over texts of several lengths and over depths of the needle; one call measures one of these cases.
 
@@ -105,7 +106,7 @@ def retrieval_scores(
 
 
 def _greedy(model: nn.Module, ids: Tensor, count: int) -> Tensor:
-    """The likeliest next tokens, [B, count]; without a cache, so that it works for any model."""
+    """The likeliest next tokens, [B, count]; computed without a cache, so that any model can do it."""
     whole = ids
     for _ in range(count):
         whole = torch.cat([whole, logits_of(model(whole))[:, -1:].argmax(-1)], 1)

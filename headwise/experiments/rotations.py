@@ -1,4 +1,4 @@
-"""Finds the weights of queries and keys that were rotated to their positions (RoPE, Su et al. 2021) by trial.
+"""Finds by trial the weights of queries and keys that were rotated to their positions (RoPE, Su et al. 2021).
 
 A rotation keeps the length of each pair of numbers, and turns this pair of every head at a token by the same angle:
 
@@ -18,7 +18,7 @@ from headwise.experiments.linear import Fit, Map, alike, as_one, close, coarsest
 
 
 def fit_rotated(target: Tensor, source: Map) -> Fit | None:
-    """The weights of `target` [n, H, D] before it was rotated, among the columns of a map; None if one is missing."""
+    """The weights of `target` [n, H, D] before its rotation, among the columns of a map; None if one is missing."""
     product = source.product
     for bias in [*source.biases, None]:
         y = product if bias is None else product + bias.double()
@@ -34,7 +34,7 @@ def fit_rotated(target: Tensor, source: Map) -> Fit | None:
 
 
 def _fit(target: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, float, int] | None:
-    """(the column of y for each [H, D], the factor, how many numbers are rotated)."""
+    """(the index of the column of y for each number [H, D], the factor, the number of rotated numbers)."""
     _, heads, width = target.shape
     z = target.double()
     index, sure = alike(z.flatten(1), y, dtype)
@@ -59,7 +59,7 @@ def _fit(target: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, float, 
 
 
 def _pairs(known: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-    """(the number of rotated ones, the first ones of their pairs, the second ones, the distance of their weights).
+    """Yield (rotated numbers of a head, first numbers of their pairs, second numbers, distance of the pair's columns).
 
     Slow pairs hardly turn within a few tokens, so that they may pass as not rotated. Therefore these are tried too: the
     first D / 4 numbers of a head, its first and last D / 2, and all D.
@@ -79,7 +79,7 @@ def _pairs(known: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
 
 
 def _turns_alike(pairs: Tensor, found: Tensor, heads: int, dtype: torch.dtype) -> bool:
-    """Whether all heads turn by the same angles."""
+    """Whether all heads are turned by the same angles."""
     one, two = (x.unflatten(1, (heads, -1)) for x in (pairs, found))
     angle = (one * two.conj()).sum(1, keepdim=True)
     turned = two * angle / angle.abs().clamp(min=1e-30)

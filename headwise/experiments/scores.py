@@ -1,4 +1,4 @@
-"""Induction, previous-token and duplicate-token heads, on the input on which they are defined (Olsson et al. 2022)."""
+"""Scores induction, previous-token and duplicate-token heads on a repeated random block (Olsson et al. 2022)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pattern = Literal["induction", "previous_token", "duplicate_token"]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class HeadScores(Printed):
-    """The mean weight of each head on three diagonals, each [L, H] and in 0 … 1: `analyses.pattern_scores`."""
+    """The mean weight of each head on three patterns, [L, H] from 0 to 1 each: see `analyses.pattern_scores`."""
 
     layers: tuple[str, ...]
     induction: Tensor
@@ -32,7 +32,7 @@ class HeadScores(Printed):
     duplicate_token: Tensor
 
     def strongest(self, pattern: Pattern = "induction", count: int = 10) -> list[tuple[float, str, int]]:
-        """The heads with the largest scores: (score, layer, head)."""
+        """A list of (score, layer, head): the heads with the largest scores of a pattern."""
         found = strongest(getattr(self, pattern), self.layers, count)
         return [(score, layer, head) for score, layer, head, _ in found]
 
@@ -55,14 +55,14 @@ def head_scores(
     seed: int = 0,
     where: Choice = "*",
 ) -> HeadScores:
-    """How much each head attends to the previous token, to an earlier copy of the token, and to the token after it.
+    """How much each head attends to the previous token, to an earlier copy of its token, and to what follows the copy.
 
     The model reads a block of random tokens twice, so that only the first copy helps: `analyses.repeated_block`.
     On ordinary text, heads that attend to anything near would score too.
 
     Args:
         model: a model of token ids that `headwise.watch` sees, in eval mode; its decoder is not needed.
-        vocab_size: ids are drawn below it; None = the number of rows in the model's table of tokens.
+        vocab_size: the drawn ids are smaller than this; None = the number of rows in the model's table of tokens.
         length: the length of the block; 25 in Olsson et al. 2022, who score induction as "prefix matching".
         batch, bos, exclude, seed: as for `analyses.repeated_block`; `bos` as in the model's training.
         where: the layers of self-attention.
@@ -82,5 +82,5 @@ def head_scores(
 
 
 def names_of(seen: Seen) -> tuple[str, ...]:
-    """The path of each record's layer."""
+    """A tuple with the path of each record's layer."""
     return tuple(f"record {i}" if record.site is None else record.site.name for i, record in enumerate(seen))

@@ -1,4 +1,4 @@
-"""Remembers which tensors of a run are sums of others: how a residual stream is made."""
+"""Remembers which tensors of a run are sums of other tensors: so the terms of a residual stream are found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMES, _OVER = {"mul", "__mul__", "__rmul__"}, {"div", "__truediv__", "true_div
 
 
 class Sums(TorchFunctionMode):
-    """Inside, every sum of two tensors is remembered, and every product of a tensor and a number."""
+    """A context that remembers every sum of two tensors, and every product of a tensor and a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,10 @@ class Sums(TorchFunctionMode):
         self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is used twice
 
     def of(self, x: Tensor, whole: Callable[[Tensor], bool] = lambda x: False) -> Terms:
-        """The terms of a tensor; only itself if it is not a sum. A tensor that is `whole` is not split."""
+        """(tensor, factor) of each term of x; only x if it is not a sum.
+
+        A tensor for which `whole` is true is not split.
+        """
         found: Terms = []
         stack: Terms = [(x, 1.0)]
         while stack:
@@ -41,7 +44,7 @@ class Sums(TorchFunctionMode):
         return found
 
     def multiples(self, x: Tensor) -> Terms:
-        """A tensor, the tensor of which it is a multiple, the tensor of which that is a multiple, and so on."""
+        """(tensor, factor): x itself, the tensor of which x is a multiple, that of which this is one, and so on."""
         found = [(x, 1.0)]
         while len(parts := self._parts.get(id(found[-1][0]), [])) == 1:
             found.append((parts[0][0], parts[0][1] * found[-1][1]))
@@ -63,7 +66,7 @@ class Sums(TorchFunctionMode):
         return out
 
     def _read(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Terms | None:
-        """The terms that an operation is about to add; None if its result is not a sum."""
+        """(tensor, factor) of each term that an operation is about to add; None if its result is no sum or multiple."""
         if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
             return None
         if name in _SAME or (name == "__getitem__" and _is_whole(args[0], args[1])):
@@ -86,7 +89,7 @@ class Sums(TorchFunctionMode):
 
 
 def _is_whole(x: Tensor, index: Any) -> bool:
-    """Whether an index chooses everything, as `hidden[:, slice(0, None)]` of transformers."""
+    """Whether an index selects the whole tensor, as `hidden[:, slice(0, None)]` in transformers."""
     parts = index if isinstance(index, tuple) else (index,)
     if not all(isinstance(part, slice) for part in parts):
         return False

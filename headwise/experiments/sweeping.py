@@ -1,4 +1,4 @@
-"""Runs a model with the numbers of one head replaced at a time, many of them in one pass.
+"""Runs a model with the numbers of one head replaced at a time. One pass tries many, in copies of the batch.
 
 The numbers of a layer are the outputs [B, H, Q, E] of its heads or, over edges, their weights [B, H, Q, K]. Each time a
 head is replaced; over positions, one query of a head; over edges, one weight, from a query to a key. A weight is
@@ -30,7 +30,7 @@ _DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # numbe
 def numbers_of(
     model: nn.Module, inputs: Inputs, metric: Metric, *, over: Over, where: Choice
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """(the numbers of each layer, the metric [B])."""
+    """(path of a layer -> its numbers, the metric [B]), from a run without changes."""
     parts: dict[str, list[Tensor]] = {}
 
     def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
@@ -55,10 +55,11 @@ def sweep(
     batch: int,
     progress: bool,
 ) -> Tensor:
-    """The metric of each example with the numbers of `source` in one place: [L, H, B], [L, H, Q, B] or [L, H, Q, K, B].
+    """The metric of each example if one place has the numbers of `source`: [L, H, B], [L, H, Q, B] or [L, H, Q, K, B].
 
-    NaN for places that a layer does not have. Where `source` has the model's own numbers, as for weights that the mask
-    forbids, the metric is that of the plain run, `plain` [B], and nothing is run.
+    A place is a head, a query of a head or a weight (`over`); NaN for places that a layer does not have. Where `source`
+    has the model's own numbers, as for weights that the mask forbids, the metric is that of the plain run, `plain` [B],
+    and nothing is run.
     """
     names, examples, depth = tuple(source), batch_of(inputs), _DIMENSIONS[over]
     sizes = [max(x.shape[dim] for x in source.values()) for dim in range(1, depth + 1)]
@@ -73,7 +74,7 @@ def sweep(
     parts = [places[i : i + per_pass] for i in range(0, len(places), per_pass)]
 
     def replaced(patches: Sequence[Place], x: Tensor, at: Where, rows: slice) -> Tensor:
-        """The numbers of these rows with the patches of this layer: each copy of the examples gets one patch."""
+        """The numbers of these rows, with the patches of this layer. Each copy of the examples gets one patch."""
         for copy, (layer, head, *cell) in enumerate(patches):
             if names[layer] != at.name or (cell and not rows.start <= cell[0] < rows.stop):
                 continue
@@ -102,7 +103,7 @@ def attributed(
     over: Over,
     where: Choice,
 ) -> Tensor:
-    """The effects, in the shape of `effects`, by the gradient of the metric: (o(source) - o) · ∂m/∂o over `whole`."""
+    """The effects, approximated by the metric's gradient, (o(source) - o) · ∂m/∂o / `whole`; shape as `effects`."""
     kept: list[tuple[str, slice, Tensor]] = []
 
     def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
@@ -134,7 +135,7 @@ def _through(f: Callable[[Tensor, Where, slice], Tensor], over: Over, where: Cho
 def strongest(
     effects: Tensor, layers: Sequence[str], count: int, *, signed: bool = False
 ) -> list[tuple[float, str, int, int | None]]:
-    """The largest effects of [L, H] or [L, H, Q], in either direction if `signed`: (effect, layer, head, position)."""
+    """A list of (effect, layer, head, position): the largest of `effects` [L, H] or [L, H, Q], by size if `signed`."""
     found = []
     for _, (layer, head, *position) in largest(effects.abs() if signed else effects, count):
         effect = float(effects[(layer, head, *position)])
@@ -143,7 +144,7 @@ def strongest(
 
 
 def largest(effects: Tensor, count: int) -> list[tuple[float, Place]]:
-    """The largest numbers and their places, without NaN."""
+    """A list of (number, its indices): the largest numbers of `effects`, without NaN."""
     flat = effects.nan_to_num(-torch.inf).flatten()
     count = min(count, int((flat > -torch.inf).sum()))
     found = []

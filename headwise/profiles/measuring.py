@@ -95,7 +95,7 @@ def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int)
 def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
     """Add the numbers that are the same for all heads: counts, and even attention.
 
-    | `seen`: bool [B, N, N], True = the query may attend to the key.
+    `seen`: bool [B, N, N], True = the query may attend to the key.
     """
     visible = seen.sum(-1).clamp(min=1)  # [B, N]
     text = batch.text

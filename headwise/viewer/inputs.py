@@ -82,8 +82,7 @@ def inputs_of(
             batch is an input.
         images: if tokens are patches, the image: a path, a PIL image, pixels [H, W], [H, W, 3] or [3, H, W]; or one for
             each input: a list, a batch [B, 3, H, W], or the output of an image processor. None = the images that the
-                model read,
-            if `headwise.watch` saw it.
+            model read, if `headwise.watch` saw them.
         processor: the image processor, or (mean, std), whose normalisation is removed from floats.
         generated: if the model generated a part, the number of tokens in the prompt; or a list with one number for each
             input.
