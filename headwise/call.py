@@ -110,7 +110,7 @@ class Scores(Options):
         return s.masked_fill(~allowed, EMPTY)
 
     def weights(self, rows: Index | None = None, heads: Index | None = None, *, overwrite: bool = False) -> Tensor:
-        """The attention weights of whole rows, [B, heads, rows, K]; 0 for an empty row.
+        """The attention weights [B, heads, rows, K] of some rows, for all keys. A row without an allowed key has 0.
 
         With `overwrite` the weights are written over the scores, and no gradient goes through them.
         """
@@ -137,15 +137,16 @@ class Scores(Options):
         return Scores(q, k, places=places, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
 
     def unmasked(self, out: Tensor | None = None) -> Tensor:
-        """The scores without the mask, [B, H, Q, K]; in the buffer `out`, if no gradients are needed."""
+        """The scores without the mask, [B, H, Q, K]. `out`: a buffer to write them to, if no gradients are needed."""
         with as_written(self.q.device):
             s = products(self.q.to(self.dtype), self.k.to(self.dtype), out)
         return self.from_products(s, in_place=out is not None)
 
     def from_products(self, s: Tensor, *, in_place: bool = False) -> Tensor:
-        """The scores without the mask, from `s` = q kᵀ [B, H, Q, K], whose memory they may take.
+        """The scores without the mask, from `s` = q kᵀ [B, H, Q, K]. They may overwrite `s`.
 
-        With `in_place` they always take it, and no gradient goes through. Every step is rounded to the dtype of `s`.
+        With `in_place` they always overwrite it, and no gradient goes through. Every step is rounded to the dtype of
+        `s`.
         """
         s = s if self.scale == 1.0 else s.mul_(self.scale)
         if self.softcap is not None:
@@ -327,7 +328,7 @@ def capped(scores: Tensor, softcap: float | Tensor) -> Tensor:
 
 
 def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bias in a narrower dtype, in which finite numbers stay finite: finfo.min becomes finfo.min of that dtype."""
+    """The bias in a narrower dtype. Finite numbers stay finite: finfo.min becomes finfo.min of that dtype."""
     limits = torch.finfo(dtype)
     return torch.where(bias.isinf(), bias, bias.clamp(limits.min, limits.max)).to(dtype)
 

@@ -81,7 +81,7 @@ class CacheError(HeadwiseError, ValueError):
 
 
 class RecordError(HeadwiseError, ValueError):
-    """A record cannot represent this call or answer this question."""
+    """A record of a call cannot represent this call or answer this question."""
 
 
 class CheckpointError(HeadwiseError, ValueError):

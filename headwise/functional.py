@@ -1,4 +1,4 @@
-"""`attention` and `plan`: the entry point to every kernel."""
+"""`attention` and `plan`: the entry point to every kernel; listeners and editors of calls."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def listeners_of_calls() -> tuple[Listener, ...]:
 
 
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
-    """Hand a call to the listeners, with the weights `used` [B, H, Q, K], which an edit changed."""
+    """Hand a call to the listeners. `used` returns its weights [B, H, Q, K], which an edit changed."""
     listening = _LISTENING.here()
     weights = used() if listening else None
     call = call if call.share is None else call.of(call.share)
@@ -258,7 +258,7 @@ def editors() -> tuple[Editor, ...]:
 
 
 def editing(editor: Editor) -> contextlib.AbstractContextManager[None]:
-    """A context: `editor` may give the output of every `attention` call that runs inside."""
+    """A context: `editor` may replace the output of every `attention` call that runs inside."""
     return _EDITING.open(editor)
 
 

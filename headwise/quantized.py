@@ -64,7 +64,7 @@ class Int8:
 
     @property
     def shape(self) -> torch.Size:
-        """[B, G, K, D]"""
+        """The shape [B, G, K, D] of the keys or values."""
         return self.values.shape
 
     @property

@@ -13,7 +13,7 @@ Bundle = dict[str, Any]  # representations for a notebook, by MIME type
 
 
 class Framework(NamedTuple):
-    """The functions of headwise for the models of another framework."""
+    """The functions with which headwise works on models of another framework, such as Keras."""
 
     watch: Callable[..., Any]  # as `headwise.watch`
     as_torch: Callable[[Any], Any]  # a layer -> a torch module that computes the same

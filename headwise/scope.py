@@ -51,7 +51,7 @@ class Opened(Generic[T]):
         _here.set(tuple(entry for entry in _here.get() if entry[0] is not self))
 
     def holds(self) -> bool:
-        """Whether the value is in effect: false if it belongs to a generator that waits."""
+        """Whether the value is in effect: False if it belongs to a generator that is suspended."""
         return self._generator is None or _is_running(self._generator) or self._task is not _task()
 
 
@@ -75,7 +75,7 @@ class Scope(Generic[T]):
         return Opened(self, value)
 
     def here(self) -> tuple[T, ...]:
-        """The values that are open here, the first opened first."""
+        """The values of this scope that are open here, the first opened first."""
         entries = _here.get()
         if not entries:
             return ()

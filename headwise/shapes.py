@@ -23,7 +23,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor, *, quantized: bool = False) -> None:
-    """Raise ShapeError or DtypeError unless q [B,H,Q,D], k [B,G,K,D] and v [B,G,K,E] belong together.
+    """Raise ShapeError or DtypeError unless q [B,H,Q,D], k [B,G,K,D] and v [B,G,K,E] fit one another.
 
     `quantized`: k and v are int8, as `headwise.Int8` holds them.
     """

@@ -48,7 +48,7 @@ class Normaliser(NamedTuple):
 
     @property
     def lse(self) -> Tensor:
-        """log Σ exp(s), natural logarithm."""
+        """The log-sum-exp of the rows, log Σ exp(s), natural logarithm."""
         return self.highest + self.log_sum
 
     def merged(self, other: Normaliser) -> Normaliser:

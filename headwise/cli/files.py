@@ -24,7 +24,7 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class NamedText:
-    """A text and its names."""
+    """A text, with its name in messages and its name on a page."""
 
     name: str  # in messages: its file, or its position on the command line
     title: str  # on a page: its file, or its first words

@@ -12,7 +12,7 @@ _ATTRIBUTE = "__click_params__"  # where click's decorators put the options, the
 
 
 def later(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator like `click.option`, for any number of options of a `Later`."""
+    """A decorator like `click.option`, which adds any number of options to a command of class `Later`."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         function.__dict__.setdefault(_ATTRIBUTE, []).append(options)

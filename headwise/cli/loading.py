@@ -1,4 +1,4 @@
-"""Loads the model with which a command reads texts, of any family."""
+"""Loads the model with which a command reads texts; it may be of any family."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def tell_missing(pretrained: Pretrained | Pictured) -> None:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 layer`, `2 layers`."""
+    """A count with its noun: `1 layer`, `2 layers`."""
     return said(f"{count} {word}" if count == 1 else f"{count} {word}s")

@@ -1,4 +1,4 @@
-"""How the options --mask of commands are written: `causal`, `window:LEFT,RIGHT`."""
+"""Parses the options --mask of commands: `causal`, `window:LEFT,RIGHT`."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def plain_table() -> Table:
 
 
 def titled(title: str, table: Table) -> Group:
-    """A table below its title, which is not wrapped to the width of the table."""
+    """A table below its title; the title is not wrapped to the width of the table."""
     from rich.console import Group
     from rich.text import Text
 

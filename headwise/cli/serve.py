@@ -149,7 +149,7 @@ def serve(
 
 
 def named(models: Sequence[str]) -> dict[str, Path]:
-    """Folders by the names of their models.
+    """Name of a model -> its folder.
 
     Raises:
         FileError: a folder does not exist.

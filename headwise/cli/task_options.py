@@ -132,7 +132,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def as_yaml(word: str, options: type[TrainOptions], given: Mapping[str, Any]) -> str:
-    """Every option with its help text and value. `read_config` of this text returns the same values."""
+    """YAML with every option, its help text and its value. `read_config` of this text returns the same values."""
     parts = [f"# headwise train {word} DATA --config FILE. Options on the command line override those in this file.\n"]
     own, common = in_order(options)
     for title, some in ((f"Options of {word}", own), ("Options of every task", common)):
@@ -159,6 +159,6 @@ def _choices(options: type[TrainOptions], name: str) -> str:
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """The end of an error message on an unknown name: the known names that may be meant."""
+    """The end of an error message on an unknown name: ", did you mean 'lr'?", or "." if no known name is similar."""
     found = difflib.get_close_matches(name, known, n=1)
     return f", did you mean {found[0]!r}?" if found else "."

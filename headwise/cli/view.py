@@ -39,7 +39,7 @@ PAGE = Path("attention.html")
 
 @dataclasses.dataclass
 class _Found:
-    """The content of the page."""
+    """What a page shows: its inputs and its title."""
 
     inputs: list[Input]
     title: str

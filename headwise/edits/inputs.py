@@ -50,7 +50,7 @@ class Inputs(threading.local):
         return read
 
     def decodes(self, site: str) -> bool:
-        """Whether a layer is in the decoder of an encoder-decoder."""
+        """Whether a layer (`site`: its path) is in the decoder of an encoder-decoder."""
         return self._has_both and any("decoder" in part for part in site.split("."))
 
     def ids(self, site: str, length: int) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Follows each sequence: the positions of queries and keys in every step of a generation."""
+"""Follows each sequence of tokens: finds the positions of queries and keys in every step of a generation."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Progress(threading.local):
             sequence.tokens = self._naming.names([row[start:] for row, start in real])
 
     def _names_of_source(self, name: str, first: Tensor, lengths: Tensor, k_len: int) -> Sequence[Tokens] | None:
-        """The tokens of the keys of cross-attention."""
+        """The tokens of the keys of cross-attention, for each example; None if they are unknown."""
         padding = first.tolist()
         if not self._naming.reads_ids:
             return self._naming.given(False, padding, lengths.tolist(), k_len, self._inputs)

@@ -62,7 +62,7 @@ def _edited(weights: Tensor, edits: Sequence[Edit], at: Where, rows: slice) -> T
 
 
 def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
-    """The output where weights are changed: some rows at a time."""
+    """The output of a call whose weights are edited, computed for some rows at a time."""
     parts, finite = [], exact.is_finite(call.q, call.k, call.v)
     for rows in row_blocks(call.shape, CELLS):
         # Where something is not finite, only pairs that the mask allows may meet, and pairs to which an edit gave a

@@ -43,7 +43,7 @@ class Composition(Printed):
     kind: Kind
 
     def strongest(self, count: int = 10) -> list[tuple[float, tuple[str, int], tuple[str, int]]]:
-        """The pairs that compose most: (score, (layer, head) of the earlier head, (layer, head) of the later one)."""
+        """A list of (score, (layer, head) of the earlier head, (layer, head) of the later head): the largest scores."""
         found = []
         for score, (one, head, two, other) in largest(self.scores, count):
             found.append((score, (self.layers[one], head), (self.layers[two], other)))
@@ -109,7 +109,7 @@ def _reading(c: Tensor, d: Tensor) -> Tensor:
 
 
 def _composed(one: Tensor, two: Tensor) -> Tensor:
-    """|A B C D| / (|A B| |C D|) of each pair of a writer [H, E, M] and a reader [G, M, D]: [H, G]."""
+    """|A B C D| / (|A B| |C D|), [H, G], for each pair of a `_writer` [H, E, M] and a `_reader` [G, M, D]."""
     product = one.flatten(0, 1) @ two.movedim(1, 0).flatten(1)  # [H · E, G · D]
     lengths = product.unflatten(0, one.shape[:2]).unflatten(2, two.shape[::2]).square().sum((1, 3)).sqrt()
     return lengths / (one.norm(dim=(1, 2))[:, None] * two.norm(dim=(1, 2))).clamp(min=1e-30)

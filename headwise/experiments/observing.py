@@ -107,7 +107,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Keep(Edit):
-    """Changes nothing, and keeps the calls and outputs."""
+    """An edit that changes nothing, and keeps the calls and their outputs."""
 
     calls: dict[str, AttentionCall] = dataclasses.field(default_factory=dict)
     found: dict[str, Computed] = dataclasses.field(default_factory=dict)

@@ -43,7 +43,7 @@ def _outward(p: Tensor, heads: int, width: int) -> list[Tensor]:
 def _given(
     events: Sequence[Event], z: Tensor, biases: Sequence[Tensor], batch: int, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
-    """(the output of a module that equals `z` [n, M], with one of the biases or without, or None; that bias [M])."""
+    """(the output of a module that equals `z` [n, M], with or without one of the biases, or None; this bias [M])."""
     none = torch.zeros_like(z[0])
     for y in (y for event in events for y in event.outputs if y.shape[-1:] == z.shape[1:] and bool(z.any())):
         for rows in in_rows(y, len(z), batch):

@@ -50,7 +50,7 @@ class Readout:
 
     @property
     def constant(self) -> Tensor:
-        """The logits [V] that come from no term: b_U, and the norm's bias through W_U."""
+        """The part [V] of the logits that comes from no term: b_U, and the norm's bias times W_U."""
         return self.bias if self.norm is None else self.bias + self.norm.bias @ self.unembedding
 
 

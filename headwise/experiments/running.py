@@ -1,4 +1,4 @@
-"""Runs a model on the inputs of an experiment, several copies at a time."""
+"""Runs a model on the inputs of an experiment, on several copies of them in one pass."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch_of(inputs: Inputs) -> int:
 
 
 def copies(inputs: Inputs, count: int) -> Inputs:
-    """The inputs with all examples `count` times, one copy after another."""
+    """The inputs, with all examples repeated `count` times, one copy of the batch after another."""
     batch = batch_of(inputs)
 
     def repeated(x: Any) -> Any:

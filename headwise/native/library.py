@@ -61,7 +61,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def missing() -> str | None:
-    """Why there is no library; None if there is one."""
+    """Why there is no library: a phrase for a message; None if there is a library."""
     return _found()[1] or None
 
 

@@ -36,7 +36,7 @@ _NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, *_NO_NORM)
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a linear layer in the order in which products read them: hw_weights of headwise.h."""
+    """The weights of a linear layer in the order in which products read them: the C struct hw_weights of headwise.h."""
 
     outputs: int
     inputs: int
@@ -53,7 +53,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Norm:
-    """The weight and the bias of a LayerNorm, padded: hw_norm."""
+    """The weight and the bias of a LayerNorm, padded with zeros: the C struct hw_norm."""
 
     weight: Tensor
     bias: Tensor
@@ -262,7 +262,7 @@ class Encoder:
     def embed(
         self, ids_T: Tensor, types_T: Tensor, places_T: Tensor, first: Tensor, qkv: Tensor | None = None
     ) -> Tensor:
-        """The hidden states [T, M] from the ids of words, types and positions, int64, which must be in the tables."""
+        """Compute the hidden states [T, M] from int64 ids of words, types and positions; all must be in the tables."""
         assert self.embeddings is not None
         fields = self.embeddings.fields(ids_T, types_T, places_T)
         return self._run(torch.empty(len(ids_T), self.dim), first, fields, qkv)

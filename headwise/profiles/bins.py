@@ -27,7 +27,7 @@ class Measure:
     log: bool = False
 
     def top(self, length: int) -> float:
-        """The end of the last bin, for windows of at most `length` tokens, on the scale of the bins."""
+        """The upper edge of the last bin, on the scale of the bins, for windows of at most `length` tokens."""
         if self.name == "entropy":
             return math.log(max(2, length))
         return math.log2(1 + length) if self.log else 1.0

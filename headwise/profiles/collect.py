@@ -47,7 +47,7 @@ def profile(
         model: the result of `headwise.capture.pretrained.load_pretrained`, or `Pretrained(name, model,
             tokenizer.encode)` of a model that takes ids and `attention_mask=`.
         texts: any iterable of strings, read once; `headwise.profiles.corpus` has files and data sets. A text of more
-            than 50,000 characters counts as several.
+            than 50,000 characters counts as several texts.
         name: the name of the corpus. Default: the name of a `Corpus`, or "texts".
         length: a longer text is cut into windows of at most this many tokens, special tokens included.
         batch: the number of tokens that the model reads at once, with padding.

@@ -24,8 +24,8 @@ class Window:
 class Example:
     """One query of a window, and the weights with which the head attends from it.
 
-    `score` is A log(A n): the part of its largest weight A on another token of the text in the divergence of its row
-    from attention that is spread evenly over the n keys that it may see, in nats.
+    `score` is A log(A n), in nats: A is the query's largest weight on another token of the text, n the number of keys
+    that it may see. It is the part of A in the divergence of the query's weights from even attention.
     """
 
     window: Window
@@ -61,7 +61,7 @@ class TopExamples:
         return self.examples[-1].score if len(self.examples) >= self.kept else 0.0
 
     def add(self, example: Example) -> None:
-        """Keep the example if it is among the best."""
+        """Keep the example if it is among the best examples."""
         for place, other in enumerate(self.examples):
             if other.pair == example.pair:
                 if other.order <= example.order:

@@ -1,4 +1,4 @@
-"""Adds the attention of the heads of one layer in a batch of windows to the sums of that layer."""
+"""Adds what the heads of a layer do in a batch of windows (parts of texts) to the sums of that layer."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _add_heads(
 
 
 def _by_offset(within: Tensor) -> Tensor:
-    """The weight at each relative position, in the order of `bins.OFFSETS`: [h, 2 NEAR + 3]."""
+    """The summed weight at each relative position, in the order of `bins.OFFSETS`: [h, 2 NEAR + 3]."""
     size = within.shape[-1]
     total = within.sum(0)  # [h, N, N]
     near = [
@@ -179,7 +179,7 @@ def _add_pairs(sums: LayerSums, largest: Tensor, keys: Tensor, batch: Batch, som
 def _add_examples(
     sums: LayerSums, weights: Tensor, largest: Tensor, keys: Tensor, visible: Tensor, batch: Batch, some: slice
 ) -> None:
-    """Add the best row of each window, if it is among the best of its head."""
+    """Add the best example of each window, if it is among the best examples of its head."""
     score = largest * (largest * visible[:, None]).clamp(min=1e-30).log()
     best, query = score.max(-1)  # [B, h]
     for place, head in enumerate(range(some.start, some.stop)):

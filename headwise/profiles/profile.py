@@ -56,7 +56,7 @@ class Head:
 
     @functools.cached_property
     def means(self) -> dict[str, float]:
-        """The mean of each statistic of `headwise.profiles.MEASURES`."""
+        """Statistic in `headwise.profiles.MEASURES` -> its mean over the queries."""
         found = self._mean(self.sums.numbers["means"][self.head])
         return {each.name: mean for each, mean in zip(MEASURES, found, strict=True)}
 
@@ -67,7 +67,7 @@ class Head:
 
     @functools.cached_property
     def offsets(self) -> dict[str, float]:
-        """The mean weight of a query on tokens of the text, by relative position: "-1" is the previous token."""
+        """Relative position -> mean weight of a query on the token there: "-1" is the previous token of the text."""
         return dict(zip(OFFSETS, self._mean(self.sums.numbers["offsets"][self.head]), strict=True))
 
     @functools.cached_property
@@ -130,7 +130,7 @@ class Head:
         return kind_of(shares, punctuation, self.means["special"], self.relative_entropy)
 
     def pairs(self, count: int = 20) -> list[Pair]:
-        """The pairs of tokens with the most weight, the strongest first."""
+        """The pairs of tokens with the most weight, the pair with the most weight first."""
         error = float(self.sums.pairs.error[self.head])
         names = self.names
         return [

@@ -1,4 +1,4 @@
-"""`Interface`: the inputs and outputs of a served model as rows of named columns, for every task and protocol."""
+"""`Interface`: a served model that takes and returns rows of named columns, for every task and protocol."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Interface(Protocol[Asked]):
         """The number of tokens of a row, including those that the model cuts, for the limit `max_tokens`."""
 
     def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
-        """The answers to some rows in one pass, in order. May raise if one of them cannot be answered."""
+        """The answers to some rows in one pass, in order. May raise if one of the rows cannot be answered."""
 
     def running(self, most: int) -> Running:
         """An empty `Running` for at most `most` rows at a time, for a model whose rows join and leave at any step."""

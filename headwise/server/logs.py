@@ -1,7 +1,7 @@
 """Logs: one JSON line per request and per error.
 
 No line contains what a client sent: no text, no path, no query. Error messages may quote a row, so an unexpected error
-is logged with its class and the line that raised it only.
+is logged only with its class and the lines of code that it came through.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _MODEL = ["model", "version"]
 
 
 class Metrics:
-    """The metrics of one server, in a separate registry. Labels have few values: routes instead of paths."""
+    """The metrics of one server, in a separate registry. Labels have few values, for example routes, not paths."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -67,7 +67,7 @@ class Answer(Task[AnswerOptions]):
     model: SpanReader
 
     def __init__(self, options: AnswerOptions, model: SpanReader, subwords: Subwords, facts: Mapping[str, Any]) -> None:
-        """`facts`: longest and mean number of tokens of the training answers, and whether some questions have none."""
+        """`facts`: largest and mean number of tokens of the training answers; do some questions have none."""
         super().__init__(options, model)
         self.subwords = subwords
         self.longest = int(facts["longest"])
@@ -275,7 +275,7 @@ class Answer(Task[AnswerOptions]):
         return encoders.look(self.model, self.subwords.named(asked, kept), window.types), None
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """model: input_ids, attention_mask, token_type_ids → start_logits, end_logits [batch, length].
+        """The graph "model": input_ids, attention_mask, token_type_ids → start_logits, end_logits [batch, length].
 
         The answer is the best span of the context, or [CLS], whose logits mean that there is no answer.
         """
@@ -345,7 +345,7 @@ def _pieces(contexts: Sequence[str], subwords: Subwords) -> dict[str, Pieces]:
 
 
 def _token_spans(data: Data, subwords: Subwords) -> list[range | None]:
-    """The token range of each row's first answer; None for unanswerable questions."""
+    """The token range of each row's first answer; None for questions without an answer."""
     pieces = _pieces(data.columns["context"], subwords)
     rows = zip(data.columns["context"], data.columns["answers"], strict=True)
     return [_tokens_of(answers[0], pieces[context]) if answers else None for context, answers in rows]
@@ -359,7 +359,7 @@ def _tokens_of(answer: Span, context: Pieces) -> range | None:
 
 
 def _end_of(context: Pieces, count: int) -> int:
-    """The index of the character after the first `count` tokens."""
+    """The index in the context of the character after its first `count` tokens."""
     return context.offsets[min(count, len(context.offsets)) - 1][1] if context.offsets else 0
 
 

@@ -124,7 +124,7 @@ class Classify(Task[ClassifyOptions]):
         return self._loss(self._logits(batch), batch["labels"])
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Also logs "validation_accuracy", which selects the best weights."""
+        """Also log "validation_accuracy", which selects the best weights."""
         logits_BC = self._logits(batch)
         self.log_loss(*self._loss(logits_BC, batch["labels"]))
         self._accuracy.update(logits_BC.argmax(-1) == batch["labels"])
@@ -221,7 +221,7 @@ class Classify(Task[ClassifyOptions]):
         return ["text", "text_pair"][: 1 + (self.options.text_pair is not None)]
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """model: input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
+        """Graph "model": input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
         return text_encoders.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
 
     @property
@@ -289,7 +289,7 @@ class Classify(Task[ClassifyOptions]):
         return Data("inputs", columns, [*range(len(pairs))])
 
     def _pair(self, text: Any) -> tuple[str, ...]:
-        """The texts of one string; in a task with pairs, those before and after the first [SEP]."""
+        """The texts in one string: in a task with pairs, those before and after the first [SEP]; else the string."""
         if self.options.text_pair is None or not isinstance(text, str):
             return (text,)
         return tuple(part.strip() for part in text.split(SEPARATOR, 1))

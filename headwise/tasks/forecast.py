@@ -1,4 +1,4 @@
-"""`Forecast`: the past of one or many series -> their future, with quantiles.
+"""`Forecast`: the past of one or many series of numbers -> their future, with quantiles.
 
 Every column of numbers is forecast from its own past, by the same weights. The model is a patch encoder (PatchTST-like)
 or a causal decoder of `headwise.models.patch_forecaster`.
@@ -89,8 +89,8 @@ class Forecast(Task[ForecastOptions]):
     def split(cls, data: Data, options: ForecastOptions) -> tuple[Data, Data]:
         """Split off the last `validation_share` of each series.
 
-        The second part begins with the `context` rows before it, which are read but not forecast. A series that is too
-        short to split is used for training as a whole.
+        The second part begins with the `context` rows before the split, which are read but not forecast. A series that
+        is too short to split is used for training as a whole.
 
         Raises:
             ArgumentError: all series are too short.
@@ -182,7 +182,7 @@ class Forecast(Task[ForecastOptions]):
         return {"context": values_NS[:, :context].contiguous(), "future": values_NS[:, context:].contiguous()}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The error of the point forecast, and the pinball loss of the quantiles.
+        """(loss, number of terms): the error of the point forecast plus the pinball loss of the quantiles.
 
         In training, the mean of the losses of the model's members."""
         context_NS, future_NF = batch["context"], batch["future"]
@@ -330,7 +330,7 @@ class Forecast(Task[ForecastOptions]):
     # State besides weights.
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """model: context [batch, S] → forecast [batch, F, O], each column of each series separately.
+        """The graph "model": context [batch, S] → forecast [batch, F, O], each column of each series separately.
 
         Values are in the standardised units of the training: for each column, (x - mean) / spread, with the numbers in
         the state of the run folder. O counts the point forecast and the quantiles, which may cross.
@@ -338,7 +338,7 @@ class Forecast(Task[ForecastOptions]):
         return patch_forecaster.graphs(self.model, inputs_of(self.model, self.predict, rows))
 
     def state(self) -> dict[str, Any]:
-        """The columns, their scales in each series, the season, and whether a linear map forecasts beside attention."""
+        """The columns, their scales in each series, the season, and whether the model also has a linear map."""
         linear = self.model.config.linear
         return {"channels": self.channels, "season": self.season, "series": self.facts, "linear": linear}
 
@@ -399,7 +399,7 @@ def _least(options: ForecastOptions, targets: bool) -> int:
 
 
 def _arrays(data: Data, channels: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """Each series as float64 [T, C]."""
+    """Yield (name, values float64 [T, C]) of each series."""
     values_TC = np.stack([np.asarray(data.columns[VALUE + name], dtype=np.float64) for name in channels], axis=1)
     for name, rows in rows_of(data).items():
         yield name, values_TC[rows]

@@ -319,10 +319,10 @@ class Masked(Language):
         return self.model(ids.masked_fill(hidden, self.subwords.mask), batch["real"], at=hidden), ids[hidden]
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of -log p over hidden tokens, and their number.
+        """(the sum of -log p over hidden tokens, the number of these tokens).
 
-        In training their places are drawn anew in every step (Liu et al. 2019, section 4.1); else they are those of
-        `predictions`.
+        In training the places of hidden tokens are drawn anew in every step (Liu et al. 2019, section 4.1); else they
+        are those of `predictions`.
         """
         if not self.training:
             logits_NV, tokens_N = self.predictions(batch)
@@ -362,7 +362,7 @@ class Masked(Language):
         return self.subwords.tokenizer.tokens(asked, self.block)
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """model: see `text_encoders` in `headwise.graphs`."""
+        """The graph "model": see `text_encoders` in `headwise.graphs`."""
         examples = self.examples(rows)
         batch = self.collate(examples) if examples else {}
         return text_encoders.graphs(self.model, [(batch["input_ids"], batch["real"])] if batch else [])
@@ -463,7 +463,7 @@ class Causal(Language):
         return self.model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sum of -log p over every token except the first of a piece, and their number.
+        """(the sum of -log p over every token except the first of a piece, the number of these tokens).
 
         The batch is the same in all processes that share its sequences: only the tokens of this process are
         counted.
@@ -525,12 +525,12 @@ class Causal(Language):
         return Asked(asked.ids[:-1][-self.block :], self.options.write, draws)
 
     def tokens(self, asked: Encoded) -> Tokens:
-        """The last `block` tokens of [BOS] and the text."""
+        """The last `block` tokens of "[BOS] text"."""
         whole = self.vocabulary.tokens(asked)
         return whole.take(range(len(whole.ids) - 1)[-self.block :])
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """decoder: see `causal_language_model` in `headwise.graphs`."""
+        """The graph "decoder": see `causal_language_model` in `headwise.graphs`."""
         examples = [row for row in self.examples(rows)[:TEXTS] if len(row) >= 4]  # two tokens, and two more
         real = [(padded(examples, self.vocabulary.pad)[:, : self.block],)] if examples else []
         return causal_language_model.graphs(self.model, real, longest=self.block)

@@ -246,7 +246,7 @@ class Match(Task[MatchOptions]):
         return cut(map(self.subwords.size, ([each] for each in self.subwords.pieces(texts))), self.options.max_length)
 
     def pictures(self, inputs: Any) -> list[Pixels]:
-        """The images used by `look`, uint8 [H, W] or [H, W, 3], as background of the attention maps."""
+        """The images that `look` reads, uint8 [H, W] or [H, W, 3]: the background of the attention maps."""
         self.eval()
         return [_picture(self._finder.paired(each, self.gallery)) for each in questions(inputs, self.options)]
 
@@ -343,7 +343,10 @@ class Match(Task[MatchOptions]):
         return asked_in(source, self.options)
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """image, text and match, see `headwise.graphs.image_text`. The real inputs are `rows` or the gallery."""
+        """The graphs "image", "text" and "match": see `headwise.graphs.image_text`.
+
+        Real inputs: `rows`, or the gallery.
+        """
         if rows is None and self.gallery.images:
             rows = list(self.gallery.texts[:PICTURES])
         pixels = [(each[:PICTURES],) for (each,) in inputs_of(self.model.image, self.predict, rows, most=1)]
@@ -394,7 +397,7 @@ def _picture(pair: Question) -> Pixels:
 
 
 def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Subwords]:
-    """The checkpoint in the options, or a small new BERT with subwords learned from the texts."""
+    """(text encoder, its subwords): of the checkpoint in the options, or new, with subwords learned from the texts."""
     longest = options.max_length
     if options.model is not None:
         return encoders.pretrained(options.model, texts, dropout=options.dropout, max_length=longest)

@@ -146,7 +146,7 @@ class Task(Trainable[OptionsT]):
         return None
 
     def look_at(self, asked: Any) -> tuple[Seen, Any]:
-        """The attention for a row, and the image whose patches are tokens: uint8 [H, W] or [H, W, 3], or None."""
+        """(attention for a row, the image whose patches are tokens: uint8 [H, W] or [H, W, 3], else None)."""
         (seen,) = self.look([asked])
         return seen, None
 

@@ -1,4 +1,4 @@
-"""`TextToText`: the common part of translate, summarize and reply.
+"""`TextToText`: what the tasks translate, summarize and reply share.
 
 An encoder-decoder reads a text and generates another one.
 """
@@ -255,7 +255,7 @@ class TextToText(Task[TextOptions]):
         return cut(map(len, sources), self.options.max_source_length, part=self._unread)
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """Remarks on sources, and on rows whose target is learned only up to `max_target_length` tokens."""
+        """Notes on sources that are cut, and on rows whose target is learned only up to `max_target_length` tokens."""
         targets = self.target_vocabulary.encode([each[0] for each in self.pairs(data, self.options).references])
         long = cut((len(ids) - 1 for ids in targets), self.options.max_target_length, what="a target of ")  # no [BOS]
         rows = self.rows_of(data, self.options)

@@ -79,7 +79,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def encode(self, data: Data, *, targets: bool = True) -> list[Any]:
-        """The examples in the form that `collate` takes. A row may give several (windows), or none."""
+        """The examples of the rows, for `collate`. A row may give several examples (windows), or none."""
 
     def cut(self, inputs: Any) -> dict[int, str]:
         """Index of an input that `predict` reads only in part -> "more than 512 tokens, the rest was cut".

@@ -33,7 +33,7 @@ ANSWER_CELLS = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Answer(Generic[T]):
-    """An answer that is still to be computed, in parts: in any order, on several threads, or never.
+    """An answer that is still to be computed, in parts (generators): in any order, on several threads, or never.
 
     Each part yields every few milliseconds, so that more urgent work can run.
     """
@@ -86,7 +86,7 @@ class Answers:
         return self._heads[number]
 
     def check(self, asked: Question) -> None:
-        """Raise ArgumentError for a question that has no answer here."""
+        """Raise ArgumentError for a tile that is not in the layer's matrix or is too large."""
         _, heads, q_len, k_len = self.record.shape
         if not 0 <= asked.head < heads:
             raise ArgumentError(f"head: expected 0 to {heads - 1}. Received: {asked.head}")

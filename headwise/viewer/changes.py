@@ -81,7 +81,7 @@ def check_prompt(prompt: str) -> None:
 
 
 def edits_of(changes: Sequence[Change], seen: Seen) -> list[Edit]:
-    """These changes as edits of `headwise.edits`, for the model of these records.
+    """Turn these changes into edits of `headwise.edits`, for the model whose records are `seen`.
 
     Raises ArgumentError for a layer, a head or a position that the model does not have.
     """

@@ -70,7 +70,7 @@ class Head:
         return sum(run.hi - run.lo for run in runs)
 
     def knows(self, rows: Numbers | slice) -> bool:
-        """Whether the normalisers of all these rows are known already."""
+        """Whether the normalisers (`headwise.softmax`) of all these rows are known already."""
         return not bool(self.known.log_sum[rows].isnan().any())
 
     def blocks(self, rows: Numbers, edges: Numbers, how: How) -> Generator[None, None, Numbers]:

@@ -49,7 +49,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers with the same tokens in rows and columns."""
+    """Layers of one forward pass that have the same tokens in rows and the same tokens in columns."""
 
     name: str
     kind: Literal["self", "cross"]
@@ -271,7 +271,7 @@ def title_of(inputs: Sequence[Input]) -> str:
 
 
 def one_each(name: str, given: Any, count: int) -> list[Any]:
-    """The value for each of `count` inputs: a list has one for each, anything else is used for all."""
+    """A list of the values for `count` inputs: a list has one value for each, anything else is the value of all."""
     if not isinstance(given, (list, tuple)):
         return [given] * count
     if len(given) != count:

@@ -34,7 +34,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, and a sentence that describes it."""
+    """A picture (PNG, as a data: URI) and its size, and a sentence that describes it."""
 
     uri: str  # a PNG, as a data: URI
     width: int

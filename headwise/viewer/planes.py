@@ -128,7 +128,7 @@ def common_to_rows(record: AttentionRecord) -> bool:
 
 
 def bias_of(record: AttentionRecord, example: int) -> Bias | None:
-    """The bias of one example in its smallest exact form; None if it changes no weight."""
+    """The bias of one example, in the smallest form that is exact; None if the bias changes no weight."""
     _, _, q_len, k_len = record.shape
     if record.bias is None and record.slopes is not None:
         far = (torch.arange(q_len + k_len - 1) - (k_len - 1)).abs()

@@ -26,7 +26,7 @@ from headwise.viewer.site import POLICY, Guarded, place_of
 
 
 class ProfileSite(Guarded):
-    """The application. `model` loads the model when a text is first opened."""
+    """The server's application. `model` loads the model when a text is opened for the first time."""
 
     def __init__(self, profile: Profile, model: Callable[[], Pretrained], *, title: str, port: int) -> None:
         super().__init__(port)

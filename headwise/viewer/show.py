@@ -104,7 +104,7 @@ def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int 
 
 
 def record_of(weights: Any) -> AttentionRecord:
-    """A record of plain weights [H, Q, K], [B, H, Q, K] or [Q, K]: its scores are their logarithms.
+    """Make a record that has these weights [H, Q, K], [B, H, Q, K] or [Q, K]: its scores are their logarithms.
 
     Raises DtypeError, ShapeError and ArgumentError for arrays that are not weights: negative, NaN, rows with another
     sum than 1 (rows of zeros are allowed: such a query attends to nothing).

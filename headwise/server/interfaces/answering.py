@@ -1,4 +1,4 @@
-"""`Answering`: the common part of the interfaces of all tasks: threads, precision, and explanations."""
+"""`Answering`: what the interfaces of all models share: threads, precision, and explanations."""
 
 from __future__ import annotations
 

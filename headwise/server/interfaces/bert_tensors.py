@@ -1,4 +1,4 @@
-"""The interface of a BERT without a task: token ids -> hidden states and their mean; a text -> its vector."""
+"""The interface of a BERT that belongs to no task: token ids -> hidden states and their mean; a text -> its vector."""
 
 from __future__ import annotations
 

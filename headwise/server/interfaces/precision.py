@@ -46,7 +46,7 @@ def has_bfloat16() -> bool:
 
 
 def computing(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a pass of the model runs."""
+    """A context in which a pass of the model computes in this precision."""
     if precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
     return contextlib.nullcontext()

@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 def answers_of(
     model: Interface[Any], rows: Sequence[Row], max_tokens: int | None, log: Log
 ) -> list[Row | RequestRefused]:
-    """An answer or an error for each row, in order."""
+    """A list with an answer or an error for each row, in order."""
     read = [_read(model, row, max_tokens, log) for row in rows]
     answers = iter(_answers(model, [each for each in read if not isinstance(each, RequestRefused)], log))
     return [each if isinstance(each, RequestRefused) else next(answers) for each in read]
@@ -40,7 +40,7 @@ def value_of(
 
 
 def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> Any:
-    """A row as the model reads it; a RequestRefused if the row is invalid or too long."""
+    """The row as the model reads it (`Interface.read`), or a RequestRefused if the row is invalid or too long."""
     if max_tokens is not None:
         most = CHARACTERS_PER_TOKEN * max_tokens
         characters = sum(len(cell) for cell in row.values() if isinstance(cell, str))

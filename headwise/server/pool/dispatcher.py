@@ -55,13 +55,13 @@ class Dispatcher:
         await self.crew.start()
 
     def wake(self) -> None:
-        """Schedule a dispatch after all pending events of the loop: rows wait, or a worker is idle."""
+        """Called when rows wait or a worker becomes idle: schedules a dispatch after all pending events of the loop."""
         if not self._woken:
             self._woken = True
             self._loop.call_soon(self._dispatch)
 
     def number(self) -> int:
-        """A new, unused number of a batch or stream."""
+        """A new, unused number for a batch or a stream (a text that is sent in pieces)."""
         self._number += 1
         return self._number
 
@@ -132,7 +132,7 @@ class Dispatcher:
             worker.batch = batch
 
     def _send(self, worker: Worker, batch: Batch, kind: str, given: Any, now: float, *more: Any) -> bool:
-        """Send rows to a worker, and count them. Rows that cannot be sent are refused."""
+        """Send rows to a worker, and count them. Returns False for rows that cannot be sent, which are refused."""
         model = batch.model
         try:
             worker.send(kind, batch.number, model.key, given, batch.threads, *more)
@@ -262,7 +262,10 @@ class Dispatcher:
             self._refuse(model, rows, RequestRefused("unavailable", why))
 
     def _fail(self, worker: Worker, refusal: RequestRefused | None = None) -> None:
-        """Refuse the work of a dead worker. It is not given to another worker, which it might kill too."""
+        """Refuse the work of a dead worker.
+
+        The work is not given to another worker, because it might kill that, too.
+        """
         refusal = refusal or RequestRefused("unavailable", _DIED, retry_after=_REPLACED_AFTER)
         batch, worker.batch = worker.batch, None
         if batch is not None:

@@ -1,4 +1,4 @@
-"""`Joined`: the rows of one worker that are answered side by side. Each joins and leaves at any step."""
+"""`Joined`: the rows of one worker that are answered side by side. Each row joins and leaves at any step."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ To a worker:
     ("load", key, path)              load a model in addition to the others; later messages use its key
     ("drop", key)                    unload the model with this key
     ("batch", id, key, rows, n)      answer rows with n threads
-    ("join", id, key, row, n)        answer a row beside those that have joined before
+    ("join", id, key, row, n)        answer a row side by side with those that joined before
     ("explain", id, key, row, n)     compute the statistics of a row; "page" makes the page
     ("attend", id, key, row, n, places)  answer a row, with the weights of the queries at these places
     ("stream", id, key, row)         start generating text

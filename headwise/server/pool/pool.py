@@ -272,7 +272,7 @@ class Pool:
             self._settle(model)
 
     def _settle(self, model: Model) -> None:
-        """Called whenever a model has no work left."""
+        """Close a model that has no work left, if it is retired. Called whenever a model has no work left."""
         if model.retired and not model.settled.is_set():
             model.settled.set()
             self._crew.drop(model.key)

@@ -1,4 +1,4 @@
-"""The queue of one model: waiting rows and streams, and how they are put into batches."""
+"""The queue of one model: waiting rows and streams (texts sent in pieces), and how rows are put into batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Request:
 
 
 class Waiting:
-    """One row without an answer. `size`: roughly its length; `since`: its time of arrival."""
+    """A row that has no answer yet. `size`: roughly its length; `since`: its time of arrival."""
 
     __slots__ = ("at", "request", "row", "since", "size")
 

@@ -2,7 +2,8 @@
 
 It has three threads. One reads the socket, and ends the process when the socket closes, so a worker never outlives its
 pool. One loads models, while the loaded ones keep answering. The main thread calls the models; between two batches it
-takes one step of each stream, and one of all rows that have joined, so that long texts do not delay short answers.
+takes one step of each stream, and one step of all rows that are answered side by side, so that long texts do not delay
+short answers.
 """
 
 from __future__ import annotations

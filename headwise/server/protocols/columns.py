@@ -1,4 +1,4 @@
-"""Conversion between rows of named columns and one array per column, for the protocols that send tensors."""
+"""Converts rows of named columns to one array per column, and back, for the protocols that send tensors."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _binary(value: bytes | str) -> bytes:
 
 
 def array_of(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
-    """Plain JSON values as an array of a column's dtype.
+    """An array, in the column's dtype, of plain JSON values.
 
     Args:
         values: a flat list.
@@ -184,7 +184,7 @@ def arrays_of(description: Description, rows: Sequence[Row], names: Sequence[str
 
 
 def cell_of(column: Column, row: Row) -> Any:
-    """The answer of a row in a column; None if the column is optional and the row lacks it."""
+    """The cell of a row of the answer in this column; None if the column is optional and the row lacks it."""
     if column.name not in row and not column.optional:  # the model was replaced after it was looked up
         raise RequestRefused("unavailable", "the model was replaced while it answered; try again", retry_after=1)
     return row.get(column.name)

@@ -1,4 +1,4 @@
-"""Errors as HTTP and gRPC status codes."""
+"""Turns errors into HTTP and gRPC status codes."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[I
 
 
 def timeout_of(parameters: Mapping[str, Any]) -> float | None:
-    """Triton's request parameter "timeout", given in microseconds, in seconds; None if it is 0 or missing."""
+    """Triton's request parameter "timeout", converted from microseconds to seconds; None if it is 0 or missing."""
     wished = parameters.get("timeout", 0)
     if isinstance(wished, bool) or not isinstance(wished, int) or wished < 0:
         raise bad_input("parameter timeout: expected a whole number of microseconds")

@@ -1,4 +1,4 @@
-"""Protobuf messages from a few lines of .proto text, in a separate descriptor pool.
+"""Makes Protobuf message classes from a few lines of .proto text, in a separate descriptor pool.
 
 The messages of TensorFlow Serving and Triton come with packages of hundreds of megabytes, and two packages that define
 the same names cannot be imported in one process. The few messages used here are therefore defined by name, field number

@@ -1,4 +1,4 @@
-"""The common part of the routes of all HTTP protocols: errors as replies, JSON, and OpenAPI descriptions."""
+"""What the routes of all HTTP protocols share: replies to errors, JSON, and OpenAPI descriptions."""
 
 from __future__ import annotations
 

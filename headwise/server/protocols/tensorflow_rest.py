@@ -192,7 +192,7 @@ def _in_columns(columns: Sequence[Column], rows: Sequence[Row]) -> Any:
 
 
 def _plain(column: Column, cell: Any) -> Any:
-    """A cell as a JSON value."""
+    """A cell as a JSON value: bytes as {"b64": …}, arrays as lists."""
     if isinstance(cell, np.ndarray) and column.datatype != "BYTES":
         return np.ascontiguousarray(cell)  # so float32 is written with its own number of digits
     if isinstance(cell, np.ndarray):

@@ -31,7 +31,7 @@ class Asked:
     stream: bool
 
     def row(self) -> Row:
-        """The only row."""
+        """The row of a request that has only one."""
         return row_of(self.cells[0], self.served.description)
 
 

@@ -1,4 +1,4 @@
-"""Pages for people: the index, and the page /docs, which sends requests to this server only."""
+"""Pages for users: the index, and the page /docs, which sends requests only to this server."""
 
 from __future__ import annotations
 

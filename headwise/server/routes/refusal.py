@@ -1,4 +1,4 @@
-"""An error as the answer of a plain route: {"error": a sentence, "kind": a RefusalKind}."""
+"""Answers of plain routes to requests that fail: {"error": a sentence, "kind": a RefusalKind}."""
 
 from __future__ import annotations
 

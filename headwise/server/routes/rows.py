@@ -1,4 +1,4 @@
-"""Conversion between plain JSON objects, such as {"text": "…"}, and rows."""
+"""Converts plain JSON objects, such as {"text": "…"}, to rows, and back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def row_of(cells: Any, description: Description) -> Row:
-    """A JSON object as a row of the model. An optional column may also be null.
+    """Turn a JSON object into a row of the model. An optional column may also be null.
 
     Raises:
         RequestRefused: "bad_input": a column is missing, unknown, or has a wrong type or shape.

@@ -89,7 +89,7 @@ async def answer(request: Request, engine: Engine, task: str) -> Response:
 async def explain(request: Request, engine: Engine) -> Response:
     """The attention statistics of one row; with ?page=true (or Accept: text/html) the page that shows it.
 
-    With ?rows=0,-1 the answer, and the weights with which these tokens attend.
+    With ?rows=0,-1: the answer, and the weights with which these tokens (by number) attend.
     """
     candidates = [served for served in engine.models() if served.description.explains]
     if not candidates:

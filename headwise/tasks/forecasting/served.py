@@ -36,7 +36,7 @@ class Past:
 def columns(
     options: ForecastOptions, channels: Sequence[str], quantiles: Sequence[float], facts: Mapping[str, Sequence[float]]
 ) -> Columns:
-    """`history`, optionally `time` and `series` -> `forecast`, `quantiles`, `time`.
+    """The columns for a server: `history`, optionally `time` and `series` -> `forecast`, `quantiles`, `time`.
 
     Args:
         facts: the mean and the spread of each column of a series, for the example.

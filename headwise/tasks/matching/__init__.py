@@ -1,1 +1,1 @@
-"""Parts of `Match`: comparison of images and texts, and the contrastive loss."""
+"""Code of `Match`: it compares images and texts; the contrastive loss."""

@@ -35,7 +35,7 @@ class Candidates:
 
     @property
     def similarity(self) -> Tensor:
-        """The cosines of all pairs, [U, T]."""
+        """The cosines of all U · T pairs of an image and a text, [U, T]."""
         return self.images.vector @ self.texts.vector.mT
 
     @torch.no_grad()
@@ -103,6 +103,6 @@ def batch_of_images(images: Sequence[Pixels]) -> Tensor:
 
 
 def batch_of_texts(texts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
-    """ "input_ids" [B, S] with padding after the shorter ones, and "real" [B, S], True = a token."""
+    """ "input_ids" [B, S] with padding after the shorter texts, and "real" [B, S], True = a token."""
     ids, real = padded_with_real(texts, pad)
     return {"input_ids": ids, "real": real}

@@ -21,7 +21,7 @@ Encoded = TypeVar("Encoded")
 
 
 class Finder:
-    """Answers questions by a model in eval mode; keeps the encoded gallery until the weights or the gallery change."""
+    """Answers questions with a model in eval mode; keeps the encoded gallery until weights or gallery change."""
 
     def __init__(self, model: ImageText, subwords: Subwords, options: MatchOptions) -> None:
         self._model, self._subwords, self._options = model, subwords, options

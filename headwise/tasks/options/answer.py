@@ -10,7 +10,7 @@ from headwise.tasks.options.train import column, option
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions(EncoderOptions):
-    """Options of answer. A SQuAD file needs no names of columns."""
+    """The options of the task `answer`. A SQuAD file needs no names of columns."""
 
     about = "Reads a question and a context, and finds the words of the context that answer it."
     data_example = "squad.json"

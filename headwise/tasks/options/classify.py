@@ -13,7 +13,7 @@ LATENT = "latent"
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyOptions(EncoderOptions):
-    """Options of classify."""
+    """The options of the task `classify`."""
 
     about = "Reads a text, or a pair of texts, and predicts its label."
     data_example = "reviews.csv --text sentence --label label"

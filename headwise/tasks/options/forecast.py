@@ -11,7 +11,7 @@ from headwise.tasks.options.train import TrainOptions, check_heads, column, opti
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastOptions(TrainOptions):
-    """Options of `headwise train forecast`; those of every task come from `TrainOptions`.
+    """The options of the task `forecast`; the options of every task come from `TrainOptions`.
 
     Raises:
         ArgumentError, DtypeError: a value has a wrong type or is out of range.

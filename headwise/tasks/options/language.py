@@ -11,7 +11,7 @@ from headwise.tasks.options.train import TrainOptions, check_heads, column, opti
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(TrainOptions):
-    """Options of language.
+    """The options of the task `language`.
 
     Raises:
         ArgumentError, DtypeError: a value has a wrong type, is out of range, or does not fit another one.

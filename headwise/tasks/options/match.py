@@ -10,7 +10,7 @@ from headwise.tasks.options.train import TrainOptions, check_heads, column, opti
 
 @dataclass(frozen=True, kw_only=True)
 class MatchOptions(TrainOptions):
-    """Options of match.
+    """The options of the task `match`.
 
     Raises:
         ArgumentError, DtypeError: a value has a wrong type, is out of range, or does not fit another one.

@@ -10,7 +10,7 @@ from headwise.tasks.options.train import column, option
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyOptions(TextToTextOptions):
-    """Options of reply."""
+    """The options of the task `reply`."""
 
     about = "Reads a dialogue and writes the next turn."
     data_example = "dialogues.jsonl"

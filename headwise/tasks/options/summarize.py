@@ -10,7 +10,10 @@ from headwise.tasks.options.train import column, option
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizeOptions(TextToTextOptions):
-    """Options of summarize. The default model is small, because texts are long and data sets usually small."""
+    """The options of the task `summarize`.
+
+    The default model is small, because texts are long and data sets usually small.
+    """
 
     about = "Reads a text and writes its summary."
     data_example = "dialogues.jsonl --source dialogue --target summary"

@@ -10,7 +10,7 @@ from headwise.tasks.options.train import column, option
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions(TextToTextOptions):
-    """Options of translate."""
+    """The options of the task `translate`."""
 
     about = "Reads a text and writes its translation."
     data_example = "pairs.tsv --source en --target de"

@@ -170,7 +170,7 @@ def _objects(lines: _Lines) -> Iterator[tuple[int, dict[Any, Any]]]:
 
 
 def _cut(rows: Iterable[object], lines: _Lines, most: int, path: Path, tell: Tell) -> tuple[Chunk, ...]:
-    """Chunks of `most` rows: a chunk begins where the last row of the chunk before ends."""
+    """The chunks of `most` rows each: a chunk begins where the last row of the chunk before ends."""
     size = 0 if is_packed(path) else path.stat().st_size
     chunks: list[Chunk] = []
     begun = _BEGINNING

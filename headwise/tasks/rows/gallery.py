@@ -37,11 +37,11 @@ class Gallery:
         return cls(tuple(images)[:most], tuple(images.values())[:most], tuple(texts)[:most])
 
     def state(self) -> dict[str, list[str]]:
-        """The data that `load` needs beside the file."""
+        """The data that `load` needs besides the file of pixels."""
         return {"names": list(self.names), "texts": list(self.texts)}
 
     def save(self, folder: Path) -> None:
-        """Write the pixels. OSError passes through."""
+        """Write the pixels to a file in the folder. OSError passes through."""
         if self.images:
             with replacing(folder / FILE) as part:
                 part.write_bytes(save({"images": torch.from_numpy(np.stack(self.images))}))
@@ -62,7 +62,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Question:
-    """An image, a text, or both."""
+    """A question to a `Match`: an image, a text, or both."""
 
     name: str | None = None
     pixels: Pixels | None = None

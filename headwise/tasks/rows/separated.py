@@ -32,7 +32,7 @@ class Layout:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each doubled column."""
+        """A sentence for each column whose name occurs twice."""
         return tuple(
             f"column {name.rpartition('.')[0]!r} is there more than once: the later one is called {name!r}"
             for name in self.doubled
@@ -69,7 +69,7 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
 
 
 def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> Iterator[tuple[int, list[str]]]:
-    """Each row except the header, with the line on which it begins. A row that ends early gets "" in missing cells.
+    """Yield (line on which the row begins, its cells) for each row except the header; missing cells at the end are "".
 
     No line is taken from `lines` before it is needed.
 
@@ -100,7 +100,7 @@ def _separator(header: str) -> str:
 
 
 def _counts_itself(cells: Sequence[str]) -> bool:
-    """Whether a header is 0, 1, 2, … or 1, 2, 3, …, as in a written frame without names."""
+    """Whether a header is 0, 1, 2, … or 1, 2, 3, …, as of a DataFrame without names of columns."""
     return any(list(cells) == [str(first + place) for place in range(len(cells))] for first in (0, 1))
 
 
@@ -117,7 +117,7 @@ def _are_characters(lines: Iterable[str]) -> bool:
 
 
 def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: int) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, and the line on which it begins."""
+    """Yield (line on which the row begins, its cells) for each row."""
     longest = csv.field_size_limit(sys.maxsize)
     begin = line
     try:

@@ -76,7 +76,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
 
 
 def step_of(data: Data) -> Step | None:
-    """The time step of all series.
+    """The time step that all series have; None without times.
 
     Raises:
         ArgumentError: series differ in their step.

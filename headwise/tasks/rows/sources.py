@@ -1,4 +1,4 @@
-"""Opens the sources of rows, and returns their columns unchanged. Arrow reads Parquet, `datasets` the hub.
+"""Opens sources of rows, and returns their columns unchanged. Arrow reads Parquet, `datasets` the Hugging Face hub.
 
 CSV and JSON are read by Python itself: Arrow needs one type per column, and reads text that looks like a date as a
 date.
@@ -158,7 +158,7 @@ def decode(data: bytes, name: str, line: int = 1) -> str:
 
 
 def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
-    """A CSV or TSV file; every cell is text: NA, null and 01 are words, and may be labels."""
+    """The table in a CSV or TSV file. Every cell is text: NA, null and 01 are words, and may be labels."""
     name = str(path)
 
     def lines() -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Rows from any source: CSV, TSV, JSON lines, Parquet, a data set of the hub, a frame, dicts.
+"""Reads rows from any source: CSV, TSV, JSON lines, Parquet, a data set of the hub, a DataFrame, dicts.
 
 `sources.py` reads them; this file takes the columns that a task needs, and reports the rows that cannot be used.
 """
@@ -156,7 +156,7 @@ class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the dat
 
 
 def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = ()) -> Data:
-    """The requested columns of all rows that have them.
+    """The requested columns of a source, with all rows that have them.
 
     Cells are as in the source. Cells of a CSV or TSV file are text, also 01, NA and null: a task that reads numbers
     converts them. If columns are requested as "1", "2", … they are counted, and the first line of a CSV or TSV file is
@@ -278,13 +278,13 @@ def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, 
 
 
 def cut_notes(cut: Mapping[int, str], numbers: Sequence[int], unit: str) -> tuple[str, ...]:
-    """`1 row read in part: more than 512 tokens, the rest was cut (line 4)`, for the result of `Task.cut`."""
+    """Sentences like `1 row read in part: more than 512 tokens, the rest was cut (line 4)`; `cut`: from `Task.cut`."""
     by_reason = numbers_of(cut, numbers)
     return tuple(left_out(len(found), found, reason, unit, READ_IN_PART) for reason, found in by_reason.items())
 
 
 def left_out(count: int, numbers: Sequence[int], reason: str, unit: str, what: str = "left out") -> str:
-    """`3 rows left out: no text (lines 4, 9, 17)`. Only the first few `numbers` are named."""
+    """A sentence such as `3 rows left out: no text (lines 4, 9, 17)`. Only the first few `numbers` are named."""
     shown = ", ".join(map(str, numbers[:LISTED]))
     more = f" and {count - LISTED} more" if count > LISTED else ""
     rows, units = ("row", unit) if count == 1 else ("rows", f"{unit}s")

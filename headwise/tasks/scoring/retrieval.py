@@ -1,4 +1,4 @@
-"""Retrieval of texts for images, or images for texts: the order of candidates, and its scores."""
+"""Retrieval of texts for images, or images for texts: finds the order of candidates, and scores this order."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def bleu(written: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     they are Japanese.
 
     Args:
-        references: one or more for each text.
+        references: for each text, one or more true texts.
     """
     from sacrebleu.metrics import BLEU
 

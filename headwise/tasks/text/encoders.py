@@ -116,7 +116,7 @@ def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -
 
 
 def max_length(encoder: AnyEncoder, options: EncoderOptions) -> int | None:
-    """The number of tokens of an input that are read; None = all."""
+    """The number of tokens of an input that the encoder reads; None = all."""
     if options.max_length is not None or isinstance(encoder, LatentEncoder):
         return options.max_length
     return encoder.config.max_positions if isinstance(encoder, Bert) else MAX_LENGTH
@@ -129,7 +129,7 @@ def describe(encoder: AnyEncoder) -> dict[str, Any]:
 
 
 def again(description: dict[str, Any]) -> Any:
-    """An encoder with this description, with random weights."""
+    """Make an encoder from its description, with random weights."""
     encoder, config = _KINDS[description["kind"]]
     return encoder(config(**{name: value for name, value in description.items() if name != "kind"}))
 

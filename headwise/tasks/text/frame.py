@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer, texts: int) -> Frame:
-        """The frame of a tokenizer, for one text or two, found by encoding "a"."""
+        """The frame that a tokenizer puts around one text or two, found by encoding the text "a"."""
         encoding = backend.encode("a", "a" if texts == 2 else None)
         signs: list[list[int]] = [[] for _ in range(texts + 1)]
         types_of_signs: list[list[int]] = [[] for _ in range(texts + 1)]
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
         return sum(map(len, self.signs))
 
     def around(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-        """The ids of texts with the signs, and the token types."""
+        """(the ids of the texts with the signs, the token type of each id)."""
         ids, types = [*self.signs[0]], [*self.types_of_signs[0]]
         after = zip(texts, self.types, self.signs[1:], self.types_of_signs[1:], strict=True)
         for text, type_, signs, types_of_signs in after:

@@ -69,7 +69,7 @@ class _Search:
         self.limits = torch.cat([self.limits, self.limits.new_tensor([each.limit for each in asked])])
 
     def keep(self, order: Sequence[int]) -> None:
-        """Text i becomes the old text order[i]; the others leave."""
+        """Let text i become the old text order[i]; texts that are not in `order` leave."""
         places = self.lengths.new_tensor(list(order))
         for name in ("lengths", "limits", *self.held):
             setattr(self, name, getattr(self, name)[places])
@@ -125,7 +125,7 @@ class Choosing(_Search):
 
 
 class Searching(_Search):
-    """Beam search: several hypotheses side by side; the best finished one by log p(Y) / lp(Y) wins.
+    """Beam search: several hypotheses side by side; of the finished ones, that with the highest log p(Y) / lp(Y) wins.
 
     lp(Y) = ((5 + |Y|) / 6)^α; |Y| includes the end.
 
@@ -237,11 +237,12 @@ def _stacked(above: Tensor, below: Tensor) -> Tensor:
 
 
 def drawn(log_p_RV: Tensor, draws_R: Tensor, decoding: Decoding) -> Tensor:
-    """The token that a number in [0, 1) draws in each row, from softmax(log p / temperature), of which
+    """The token [R] that a number in [0, 1) draws in each row, from softmax(log p / temperature), of which
 
     - only the `top_k` likeliest tokens stay, if it is not 0 (Fan et al. 2018);
     - of these, only the fewest that sum to `top_p` (the nucleus; Holtzman et al. 2020, equation 2);
-    - the token is the one where the number falls when these are laid side by side, the likeliest first.
+    - the drawn token is the one where the number falls when the probabilities are laid side by side, the likeliest
+      first.
     """
     p, tokens = (log_p_RV.double() / decoding.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
     if decoding.top_k:

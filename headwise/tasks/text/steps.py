@@ -81,10 +81,10 @@ class Steps(Protocol):
     """A model that reads one more token in each of its rows."""
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [rows, V] of the next token after the tokens `ids` [rows] (and all before them)."""
+        """The logits [rows, V] of the next token, after the tokens `ids` [rows] and all before them."""
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        """Row i continues from the tokens of row order[i]; `same_sources`: the sources of the rows do not change."""
+        """Let row i continue from the tokens of row order[i]; `same_sources`: each row keeps the source that it has."""
 
 
 def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:

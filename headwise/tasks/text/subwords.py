@@ -44,7 +44,7 @@ class Read(NamedTuple):
 
 
 class Subwords:
-    """Texts to ids, singly or in pairs, with the tokenizer's signs around them: "[CLS] first [SEP] second [SEP]".
+    """Turns texts, single or in pairs, into ids with the tokenizer's signs: "[CLS] first [SEP] second [SEP]".
 
     Signs such as [SEP] inside a text are ordinary text, but not for `tokenizer`.
 
@@ -125,7 +125,7 @@ class Subwords:
         return Read(tuple(texts), pieces, encoding)
 
     def pair(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """The ids that the encoder reads, and the token type of each: in BERT 0, or 1 in the second and its [SEP]."""
+        """(ids that the encoder reads, token type of each: in BERT 0, or 1 in the second text and its [SEP])."""
         return self.frames[0].around([first]) if second is None else self.frames[1].around([first, second])
 
     def size(self, pieces: Sequence[Pieces]) -> int:
@@ -188,6 +188,6 @@ class Subwords:
         return [(end - len(text[start:end].lstrip()), end) for start, end in offsets]
 
     def _characters(self, word: str) -> list[str]:
-        """A word in its smallest pieces: "w", "##o", "##r", "##d"."""
+        """The smallest pieces of a word: "w", "##o", "##r", "##d"."""
         normalised = self._backend.normalizer.normalize_str(word).strip() if self._backend.normalizer else word
         return [character if i == 0 else f"##{character}" for i, character in enumerate(normalised)]

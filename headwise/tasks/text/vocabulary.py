@@ -23,7 +23,7 @@ BYTES = 256
 
 
 class Vocabulary:
-    """Text to ids and back. No text is unknown, because every byte has a token; case, spaces and line ends are kept.
+    """Turns text into ids and back. Every byte has a token, so no text is unknown; case, spaces and line ends are kept.
 
     (A vocabulary that is made from an encoder's tokenizer has the properties of that tokenizer.)
 
@@ -154,7 +154,7 @@ class Vocabulary:
 
 
 def _kept(size: int, max_length: int | None, keep: str) -> Sequence[int]:
-    """The places of the tokens that stay: the first, the last, and as many as fit between them."""
+    """The indices of the tokens that stay: the first, the last, and as many as fit between them."""
     if max_length is None or size <= max_length:
         return range(size)
     if max_length < 2:

@@ -49,7 +49,7 @@ def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
 
 
 def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "min"]]]) -> tuple[str, ...]:
-    """A note if the model does not beat a baseline in any score. It names the first such baseline."""
+    """A note if there is a baseline that the model beats in no score. It names the first such baseline."""
     for name, baseline in scores.baselines.items():
         common = [(score, mode) for score, mode in compared_by if score in scores.values and score in baseline]
         sign = {"max": 1, "min": -1}

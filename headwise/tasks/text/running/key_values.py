@@ -51,7 +51,7 @@ class KeyValues:
         self.values[:, first:past].zero_()
 
     def write(self, layer: int, k_NwGD: Tensor, v_NwGD: Tensor, slots_N: Tensor) -> None:
-        """Write one more token of each hypothesis of the first N texts, at the slot of the text."""
+        """Write the keys and values of one more token of each hypothesis of the first N texts, at the text's slot."""
         texts = torch.arange(len(slots_N), device=slots_N.device)
         self.keys[layer][texts, slots_N] = k_NwGD
         self.values[layer][texts, slots_N] = v_NwGD

@@ -73,7 +73,7 @@ class _Sources:
         self._see(self.lengths_N[list(order)])
 
     def packed(self) -> Source:
-        """The sources for the native kernels."""
+        """The sources in the form that the native kernels take."""
         return Source(self.held.keys.flatten(3), self.held.values.flatten(3), self.lengths_N)
 
     def _see(self, lengths_N: Tensor) -> None:

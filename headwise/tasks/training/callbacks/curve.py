@@ -1,4 +1,4 @@
-"""The learning curve of a run: its rows, kept when a run is resumed, in curve.csv and curve.png."""
+"""Keeps the learning curve of a run, also when it is resumed, and writes curve.csv and curve.png."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""last.ckpt, from which a run can be resumed: written after each epoch, and where the run is stopped."""
+"""Writes last.ckpt, from which a run can be resumed, after each epoch and where the run is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of a training for people: a line for each epoch, and on a terminal a bar below."""
+"""What a training prints: a line for each epoch, and on a terminal a progress bar below."""
 
 from __future__ import annotations
 
