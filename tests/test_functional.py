@@ -91,7 +91,6 @@ def test_a_query_that_may_attend_to_nothing_gets_zero_and_zero_gradients(kernel:
     assert out[:, :, -1].abs().min() > 0
     if trains:
         out.sum().backward()
-        assert q.grad is not None
         assert torch.equal(q.grad[:, :, :2], torch.zeros(1, 2, 2, 8))
         assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
@@ -106,7 +105,6 @@ def test_a_query_emptied_by_the_bias_is_empty_too(kernel: str) -> None:
     assert not out[:, :, 5].any()
     out.sum().backward()
     assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
-    assert q.grad is not None
     assert not q.grad[:, :, 5].any()
     _, record = headwise.attention(q, k, v, mask=mask, bias=bias, record=True)
     assert not record.weights(rows=5).any()
@@ -134,7 +132,6 @@ def test_what_a_key_that_nobody_sees_holds_cannot_spread(kernel: str, poison: fl
     if trains:
         out.sum().backward()
         assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
-        assert k.grad is not None
         assert not k.grad[:, :, unseen].any()
 
 

@@ -99,7 +99,6 @@ def test_a_healthy_module_has_no_bugs(healthy: Diagnosis) -> None:
     assert healthy.bugs == ()
     assert healthy.subject == "Attention"
     assert healthy.seconds > 0
-    assert healthy.where is not None
     assert healthy.where.file == __file__
     assert healthy.where.code == "class Attention(nn.Module):"
 
@@ -123,7 +122,6 @@ def test_every_mistake_is_named_once_bugs_first(broken: Diagnosis) -> None:
     # what is no attention's layout hides the factor from the operations: that is the fit's word, of the whole class
     for name, code in (("wrong-scale", "class TwoMistakes"), ("softmax-axis", "torch.softmax(scores, dim=-2)")):
         where = by_name[name].where
-        assert where is not None
         assert where.file == __file__
         assert code in where.code
         assert by_name[name].sources  # of the catalogue, where the check has none
@@ -158,7 +156,6 @@ def test_what_is_no_module_is_refused() -> None:
 def test_a_module_that_does_not_end_hangs() -> None:
     diagnosis = diagnose(Forever(), timeout=0.5)
     assert [f.name for f in diagnosis.bugs] == ["hangs"]
-    assert diagnosis.bugs[0].where is not None
     assert "time.sleep" in diagnosis.bugs[0].where.code or "while True" in diagnosis.bugs[0].where.code
 
 

@@ -51,7 +51,6 @@ def gradients_of(module: nn.Module, layer: keras.layers.Layer) -> dict[str, np.n
     """The gradients that the twin's parameters hold, by the paths that `weight_gradients` gives the layer's."""
     found = {}
     for place in match(module, layer):
-        assert place.parameter.grad is not None
         gradient = place.parameter.grad.numpy()
         found[place.variable.path.partition("/")[2]] = gradient.T if place.transposed else gradient
     return found

@@ -77,7 +77,6 @@ def test_weights_have_the_names_of_records(kind: str) -> None:
 def test_latents_have_names() -> None:
     layer = make(latent_names=["a", "b", "c"], self_layers=1, read_out=True)
     read, out = layer.reads[0], layer.read_out
-    assert out is not None
     names = [(x.row_names, x.col_names) for x in (read.attention, read.layers[0].attention, out.attention)]
     own = ("a", "b", "c")
     assert names == [(own, None), (own, own), (None, own)]

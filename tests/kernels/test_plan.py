@@ -161,7 +161,6 @@ def test_flops_of_a_band_and_blocks_by_hand() -> None:
 def test_the_blocks_of_a_band_are_those_of_its_grid(mask: masks.Mask, lengths: tuple[int, int]) -> None:
     q, k = torch.empty(1, 1, lengths[0], 8), torch.empty(1, 1, lengths[1], 8)
     blocks = headwise.plan(q, k, k, mask=mask, kernel="tiled").cost.blocks
-    assert blocks is not None
     codes = mask.blocks(*lengths, blocks.height, blocks.width)
     assert blocks == Blocks(blocks.height, 64, *[int((codes == extent).sum()) for extent in (2, 1, 0)])
 

@@ -26,7 +26,6 @@ def test_a_mask_in_a_bias_is_split_off(low: float) -> None:
     bias = POSITIONS + torch.zeros(3, 3).masked_fill(~CAUSAL, low)
     for mask, rest in (split_additive(bias), Recognised().additive(bias[None, None], (1, 1, 3, 3))):
         assert mask == masks.causal(offset=0)
-        assert rest is not None
         assert torch.equal(rest[0, 0], POSITIONS.masked_fill(~CAUSAL, 0.0))
     q = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
     whole = headwise.attention(q, q, q, bias=bias)
@@ -54,7 +53,6 @@ def test_a_row_that_is_low_throughout_keeps_its_number() -> None:
     bias = POSITIONS.clone()
     bias[0], bias[2, 2] = low, low
     mask, rest = split_additive(bias)
-    assert mask is not None
     assert mask.draw(3) == "■ ■ ■\n■ ■ ■\n■ ■ ·"
     assert rest[0, 0, 0].tolist() == [low] * 3
 
@@ -63,5 +61,4 @@ def test_a_bias_that_is_the_same_for_all_queries_is_split_once() -> None:
     bias = torch.tensor([[[[0.5, -1.0, -1e9]]]])
     mask, rest = Recognised().additive(bias, (1, 1, 4, 3))
     assert mask == masks.lengths(2)
-    assert rest is not None
     assert rest.tolist() == [[[[0.5, -1.0, 0.0]]]]

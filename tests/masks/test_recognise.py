@@ -451,7 +451,6 @@ def test_the_weights_are_those_of_the_bias(dtype: torch.dtype, low: float | str)
     allowed = (causal() & padding(LEFT.bool())).to_bool(9)
     bias = torch.zeros(2, 1, 9, 9, dtype=dtype).masked_fill_(~allowed, value)
     mask, rows = recognise_additive(bias)
-    assert rows is not None
     assert rows.dtype == dtype
     assert rows.shape == (2, 1, 9, 1)
     scores = torch.randn(2, 4, 9, 9) * 50

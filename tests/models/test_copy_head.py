@@ -40,7 +40,6 @@ def test_where_the_gate_is_shut_gradients_are_numbers() -> None:
     log_p = mixed(logits + torch.tensor([0.0, 0.0, -200.0]), weights, gate, torch.tensor([[2]]))
     log_p.sum().backward()
     for each in (log_p, logits.grad, gate.grad, weights.grad):
-        assert each is not None
         assert bool(each.isfinite().all())
 
 

@@ -153,7 +153,6 @@ def test_what_lies_outside_of_its_slots_is_refused(name: str, value: int) -> Non
     for _ in range(2):
         decoder.logits(x := steps.next(), steps.read, steps.source)
         steps.wrote()
-    assert steps.source is not None
     changed: Any = {"places": steps.read.places, "past": steps.read.past, "lengths": steps.source.lengths}[name]
     changed.view(-1)[0] = value
     with pytest.raises(ArgumentError, match="outside of its slots"):

@@ -70,7 +70,6 @@ def test_a_library_that_cannot_be_loaded_says_why(tmp_path: Path, made: str, say
         subprocess.run([*build.compiler(), "-shared", "-x", "c++", "-", "-o", path], input=made, text=True, check=True)
     q = torch.randn(1, 1, 4, 8)
     why = library.missing()
-    assert why is not None
     assert why.startswith("they cannot be loaded; ")
     assert says in why
     assert f"refuses: {why}" in str(plan(q, q, q))
@@ -120,7 +119,6 @@ def call(**changed: int) -> bytearray:
 
 def answer(given: bytearray, function: str = "hw_attention_forward") -> str:
     loaded = library.library()
-    assert loaded is not None
     found: str = loaded.hw_error(getattr(loaded, function)(bytes(given))).decode()
     return found
 

@@ -119,8 +119,6 @@ def test_a_cache_takes_integers_too() -> None:
     left = torch.tensor([[0, 0, 1], [1, 1, 1]])
     assert cache.next_positions(3, left, device="cpu").tolist() == [[0, 0, 0], [0, 1, 2]]
     cache.append(torch.zeros(2, 1, 3, 1), real=left)
-    assert cache.real is not None
-    assert cache.key_real is not None
     assert cache.real.tolist() == cache.key_real.tolist() == [[False, False, True], [True] * 3]
     with pytest.raises(ArgumentError, match="real: expected 1"):
         cache.append(torch.zeros(2, 1, 1, 1), real=torch.tensor([[2], [1]]))

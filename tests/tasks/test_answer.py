@@ -60,7 +60,6 @@ def test_its_record_shows_that_question_and_answer_look_at_each_other(trained: t
     seen_there = []
     for row, seen in zip(rows, task.look([joined(row) for row in rows]), strict=True):
         place = row["context"].split().index(row["answer"]) + 3  # behind [CLS] question [SEP]
-        assert seen.tokens is not None
         assert seen.tokens[0].labels[place] == seen.tokens[0].labels[1] == row["answer"]
         weights_HQK = seen[0].weights()[0]
         seen_there.append(float(torch.maximum(weights_HQK[:, place, 1], weights_HQK[:, 1, place]).max()))
@@ -183,7 +182,6 @@ def test_of_a_long_context_the_window_around_the_answer_is_looked_at(trained: tu
         (seen,) = task.look([f"{row['question']} [SEP] {long}"])
     finally:
         task.options = before
-    assert seen.tokens is not None
     assert len(seen.tokens[0].labels) <= 24
     assert row["answer"] in seen.tokens[0].labels[3:]
 

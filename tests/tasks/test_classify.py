@@ -52,7 +52,6 @@ def test_its_record_shows_that_it_attends_to_the_marked_word(trained: tuple[Clas
     rows = marked(10, seed=3)
     for seen, place in zip(task.look(rows["text"]), rows["place"], strict=True):
         weights_K = seen[0].weights()[0].mean((0, 1))  # what each token is given, by all tokens and heads
-        assert seen.tokens is not None
         assert seen.tokens[0].labels[place + 1].endswith("x")
         assert int(weights_K.argmax()) == place + 1
 
@@ -97,7 +96,6 @@ def test_two_texts_are_told_apart() -> None:
     first, second = zip(rows["text"], rows["question"], strict=True), task.predict(rows)
     assert task.predict(list(first)) == second
     (seen,) = task.look([f"{rows['text'][0]} [SEP] {rows['question'][0]}"])
-    assert seen.tokens is not None
     assert list(seen.tokens[0].ids) == example.ids
 
 

@@ -275,7 +275,6 @@ def test_patches_are_named_by_their_time_span(model: str) -> None:
 def test_patches_without_timestamps_are_named_by_their_rows() -> None:
     task = untrained({"x": list(range(12))})
     (seen,) = task.look({"x": list(range(12))})
-    assert seen.tokens is not None
     assert seen.tokens[0].labels == ("6…7", "8…9", "10…11")
 
 

@@ -66,7 +66,6 @@ def test_the_record_shows_that_a_mask_attends_to_its_twin(masked: tuple[Language
     for line in twice(20, seed=3):
         words = line.split()
         (seen,) = task.look([" ".join(["[MASK]", *words[1:]])])
-        assert seen.tokens is not None
         assert seen.tokens[0].labels == ("[CLS]", "[MASK]", *words[1:], "[SEP]")
         most = max(float(seen[layer].weights()[0, :, 1, 1 + 4].max()) for layer in range(2))
         right += most > 0.5

@@ -74,7 +74,6 @@ def assert_at(finding: Finding, thing: Any, code: str) -> None:
     lines, first = inspect.getsourcelines(thing)
     numbers = [first + i for i, line in enumerate(lines) if code in line]
     assert len(numbers) == 1, f"{code!r} stands in {len(numbers)} lines"
-    assert finding.where is not None
     assert finding.where.file == inspect.getsourcefile(thing)
     assert finding.where.line == numbers[0], finding.where
     assert finding.where.code == linecache.getline(finding.where.file, numbers[0]).strip()

@@ -187,7 +187,6 @@ def test_a_mistake_with_the_mask_is_named(switch: str) -> None:
     assert names(found) == [MASKED[switch]]
     assert found.error < 1e-9
     deviation = found.masks["mask"]
-    assert deviation is not None
     assert deviation.name == MASKED[switch]
 
 
@@ -306,7 +305,6 @@ class Rotary(nn.Module):
 def test_rope_of_either_pairing_is_right(pairing: str, base: float) -> None:
     found = diagnosed(Rotary(pairing, pairing, base=base))
     assert found.healthy
-    assert found.variant.rope is not None
     assert found.variant.rope.pairing == pairing
 
 

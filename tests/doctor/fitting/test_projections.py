@@ -27,7 +27,6 @@ def joined(x: Tensor) -> Tensor:
 def found(module: nn.Module, spec: Spec | None = None) -> Projections:
     """The reading with which the definition gives the module's output."""
     result = fit(Patient(module.eval(), spec=spec))
-    assert result is not None
     assert result.healthy, result.sentence
     assert result.error < 1e-12
     return result.projections
@@ -282,7 +281,6 @@ def test_heads_in_a_plain_list_are_found_too() -> None:
             self.heads = hidden  # type: ignore[assignment]
 
     result = fit(Patient(Hidden().eval()))
-    assert result is not None
     assert result.healthy
     assert result.projections.kind == "listed"
 
@@ -299,7 +297,6 @@ def test_what_is_stated_goes_before_names() -> None:
 def test_biases_are_found_whatever_they_are_called() -> None:
     p = found(nn.MultiheadAttention(M, H, kdim=20, vdim=16, batch_first=True))
     assert p.names["k"] == "k_proj_weight"
-    assert p.k_bias is not None
     assert p.k_bias.shape == (H, D)
     assert found(Einsum("hmd")).k_bias is None
 

@@ -37,7 +37,6 @@ OWN = ["q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"]
 def seen(module: nn.Module) -> tuple[Observed, list[Projections]]:
     interface = Patient(module).interface
     found = observe(interface, 0)
-    assert found is not None
     return found, find_projections(found.interface.module, interface)
 
 
@@ -65,7 +64,6 @@ def test_no_deviation_is_tried_where_none_can_be() -> None:
     """With a learned bias; the same mistake without one is found."""
     torch.manual_seed(0)
     found = fit(Patient(Layer(scale=0.3)))
-    assert found is not None
     assert [each.name for each in found.deviations] == ["wrong-scale"]
     layer = Layer(scale=0.3)
     nn.init.normal_(layer.bias)

@@ -28,7 +28,6 @@ def inputs(count: int = 1, shape: tuple[int, ...] = (B, N, M)) -> list[Tensor]:
 
 
 def positions(run: Trace) -> list:
-    assert run.out is not None
     return marks.position_of(run.out.token).tolist()
 
 

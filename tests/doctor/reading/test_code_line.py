@@ -24,7 +24,6 @@ def test_the_line_of_every_product_and_softmax_is_known() -> None:
     expected = ["q @ k.mT", "torch.einsum", "scores.softmax", "masked_fill"]
     assert len(places) == len(expected)
     for place, code in zip(places, expected, strict=True):
-        assert place is not None
         assert place.file == __file__
         assert code in place.code
         assert lines[place.line - first].strip() == place.code

@@ -39,7 +39,6 @@ def test_a_step_is_found_and_continued(cells: list, name: str, season: int, late
     times = read_times(cells)
     assert times is not None
     step = find_step(times)
-    assert step is not None
     assert (str(step), step.season) == (name, season)
     assert [str(time) for time in step.after(times.tolist()[-1], 2)] == later
     assert places(times, step).tolist() == list(range(len(cells)))

@@ -56,7 +56,6 @@ def as_under_torchrun(runs: Path) -> None:
         def configure_ddp(self) -> None:
             super().configure_ddp()
             task = self.lightning_module
-            assert task is not None
             shares = {name: list(each.to_local().shape) for name, each in task.named_parameters()}  # type: ignore[operator]
             (runs / f"shares{rank}.json").write_text(json.dumps(shares))
 

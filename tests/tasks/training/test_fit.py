@@ -76,7 +76,6 @@ class TestWhatComesOut:
     def test_the_task_is_in_eval_mode_and_has_the_scores_of_what_was_held_out(self) -> None:
         task = fit()
         assert not any(module.training for module in task.modules())
-        assert task.scores is not None
         assert task.scores.count == 10
         assert task.predict([[3, 1]])[0].keys() == {"first"}
 
@@ -99,12 +98,10 @@ class TestWhatComesOut:
 
     def test_it_learns(self) -> None:
         task = fit(rows=160, epochs=12, dropout=0.0, lr=0.05, batch_tokens=256)
-        assert task.scores is not None
         assert task.scores.values["accuracy"] > 0.9
 
     def test_validation_may_be_given(self) -> None:
         task = MiniTask.fit(ROWS, validation=sequences(7, seed=1), **OPTIONS)
-        assert task.scores is not None
         assert task.scores.count == 7
 
     def test_without_validation_the_last_weights_are_kept(self, tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ def test_they_are_said_once_and_kept_with_the_scores(tmp_path: Path, capsys: pyt
     assert missing.startswith("note: the validation part has no row with the label 'c', ")
     assert no_better.startswith("note: the model does not beat a trivial answer, always 'b', the commonest in training")
     assert sum(line.startswith("note: ") for line in lines) == 3
-    assert task.scores is not None
     assert [f"note: {sentence}" for sentence in task.scores.notes] == [few, missing, no_better]
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["notes"] == list(task.scores.notes)
 
@@ -76,6 +75,5 @@ def test_they_are_said_once_and_kept_with_the_scores(tmp_path: Path, capsys: pyt
 def test_a_run_with_enough_rows_that_learns_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     table = {"text": ["good", "bad"] * 50, "label": ["+", "-"] * 50}
     task = Classify.fit(table, **{**TINY, "lr": 1e-2, "epochs": 3, "dropout": 0.0, "validation_share": 0.2})
-    assert task.scores is not None
     assert (task.scores.values["accuracy"], task.scores.notes) == (1.0, ())
     assert "note: " not in capsys.readouterr().err
