@@ -145,7 +145,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# What upper layers do for lower ones.
+# Functions of upper layers that lower layers need.
 
 
 def _watch_keras(model: Any, **options: Any) -> Any:

@@ -66,7 +66,7 @@ class Scores(Options):
     # For a part of a call with slopes: the positions of its queries and keys in the whole call.
     places: tuple[Tensor, Tensor] | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
-    # For a call that computes some rows of a longer sequence; None = the call is a whole one.
+    # For a call that computes some rows of a longer sequence; None = this call is not a part.
     share: Share | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
     @property
@@ -172,7 +172,7 @@ class Scores(Options):
         if self.slopes is None:
             return bias
         q, k = self.places_of(index.get("Q", EVERY), index.get("K", EVERY))
-        distances = (k - q[:, None]).abs().to(self.dtype)  # integers up to here: far ones are exact
+        distances = (k - q[:, None]).abs().to(self.dtype)  # integers up to here, so that large distances are exact
         more = -options["slopes"].to(self.dtype)[:, None, None] * distances
         return more[None] if bias is None else bias + more
 

@@ -81,7 +81,7 @@ class Plugins(MutableMapping[str, T]):
         """The values, without the entry points that are broken."""
         values = []
         for name in self:
-            with suppress(ArgumentError):  # raised again when this one is requested
+            with suppress(ArgumentError):  # raised again when this extension is requested
                 values.append(self[name])
         return values
 

@@ -1,4 +1,4 @@
-"""The content of `headwise view` for records, and for a run folder: the attention of the trained task on each input."""
+"""The content of `headwise view` for records, and for a run folder: the trained task's attention on each input."""
 
 from __future__ import annotations
 

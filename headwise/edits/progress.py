@@ -64,7 +64,7 @@ class Progress(threading.local):
             first, last = _ends(used, batch, share.length, device)
             queries, keys = (_positions(places.to(device), first, last) for places in (share.rows, share.cols))
             lengths = key_lengths = last - first
-            if not self._naming.reads_ids:  # ids are those of this process's rows
+            if not self._naming.reads_ids:  # the ids are only those of this process's rows
                 given = self._inputs.decodes(name), first.tolist(), lengths.tolist(), share.length
                 tokens = self._naming.given(*given, self._inputs)
             names = tokens

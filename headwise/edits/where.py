@@ -42,7 +42,7 @@ class Where:
     site: str  # the path of the module
     kind: Literal["self", "cross"]
     stack: Literal["encoder", "decoder"]  # "decoder" = no query sees later keys of its sequence, or cross-attention
-    step: int  # 0 for the passes over the prompt, then one more for each pass
+    step: int  # 0 for the passes over the prompt, then + 1 for each pass
     batch: int
     repeats: int  # rows of the batch for each example: beams, or several sequences of one prompt
     heads: int  # the number of query heads

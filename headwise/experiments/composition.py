@@ -83,7 +83,7 @@ def composition(
     for i, one in enumerate(writers):
         for j in range(i + 1, len(layers)):
             if kind != "q" and layers[j].kind == "cross":
-                continue  # its keys and values read the other sequence
+                continue  # its keys and values come from the other sequence
             found = _composed(one, readers[j])
             scores[i, : found.shape[0], j, : found.shape[1]] = found
     return Composition(tuple(p.site for p in layers), scores, _baseline(layers[0], kind), kind)

@@ -40,7 +40,7 @@ class Fit:
     weight: Tensor  # [H, M, D], in the dtype of the parameter
     bias: Tensor  # [H, D], float64
     factor: float
-    rotated: int  # the number of rotated ones among the D numbers
+    rotated: int  # how many of the D numbers are rotated
     source: Map
 
 

@@ -40,7 +40,7 @@ ANSWERS = {
     "greatest": ("BHYX", torch.float32),
 }
 
-# The statistics that can be computed together with the output; of the largest weights only one.
+# The statistics that can be computed together with the output; only one of those of the largest weights.
 BESIDE = frozenset({"highest", "log_sum", "entropy", "distance", "at_keys", "received", "top_weights", "top_keys"})
 
 # torch.compile does not trace these. torch.compiler.assume_constant_result does the same, but imports the compiler,

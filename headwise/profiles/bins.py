@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 BINS = 24  #: the number of bins of each histogram
-NEAR = 16  #: relative positions -NEAR … NEAR have a bin each; farther ones share two
+NEAR = 16  #: relative positions -NEAR … NEAR have a bin each; farther positions share two bins
 OFFSETS = ("farther left", *(f"{d:+d}" if d else "0" for d in range(-NEAR, NEAR + 1)), "farther right")
 
 

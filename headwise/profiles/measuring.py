@@ -68,7 +68,7 @@ def measured(
         found.append(LayerSums(name, heads, kept, pairs=PairSketch(heads, capacity=ALL)))
         measure(found[-1], record, batch, length)
     del seen, record
-    gc.collect(1)  # the records of a watch are in cycles, which Python would keep until there are many
+    gc.collect(1)  # records of `headwise.watch` are in cycles, which Python would keep until there are many
     return found
 
 

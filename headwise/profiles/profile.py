@@ -159,7 +159,7 @@ class Profile:
     block: dict[str, Any] = field(default_factory=dict)  # scores on a repeated random block: name -> [[…]] [L, H]
     texts: int = 0
     windows: int = 0
-    tokens: int = 0  # special ones included
+    tokens: int = 0  # special tokens included
     complete: bool = False
     model_digest: str = ""
     corpus_digest: str = ""  # the digest of the texts that were read

@@ -10,7 +10,7 @@ from headwise.tasks.batching import sorted_batches
 from headwise.text import Tokens
 
 Encode = Callable[[str, "int | None"], Tokens]
-LONGEST = 50_000  #: the most characters of a text that are read as one
+LONGEST = 50_000  #: the largest number of characters that are read as one text
 _LETTERS = 12  # more letters per token than texts have, so that a long text is not tokenized again for each window
 _END = re.compile(r"\s\S*\Z")
 

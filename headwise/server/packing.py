@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-LEAST = 16 * 2**10  # bytes of a body: less is sent in one piece anyway
+LEAST = 16 * 2**10  # bytes of a body: a smaller body is sent in one piece anyway
 LEVEL = 1  # numbers as text shrink to half in little time; higher levels take several times as long for little gain
 _REFUSED = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)")
 

@@ -58,7 +58,7 @@ MASKED, RANDOM = 0.8, 0.1  # shares of the tokens to predict that become [MASK],
 SHOWN = 3
 
 FILE = "tokenizer.json"
-TEXTS = 4  # most real texts on which an export is compared
+TEXTS = 4  # largest number of real texts on which an export is compared
 
 
 class Language(Task[LanguageOptions]):
@@ -91,7 +91,7 @@ class Language(Task[LanguageOptions]):
     streams: ClassVar[bool] = False
 
     model: Any  # MaskedLanguageModel or CausalLanguageModel
-    block: int  #: the most tokens of a text that are read
+    block: int  #: the largest number of tokens of a text that are read
 
     @classmethod
     def read(cls, source: Any, options: LanguageOptions, *, targets: bool = True) -> Data:
@@ -127,7 +127,7 @@ class Language(Task[LanguageOptions]):
     def tokens(self, asked: Encoded) -> Tokens:
         """The tokens of a text that `predict` reads."""
 
-    # The same for both.
+    # The same for both objectives.
 
     def encode(self, data: Data, *, targets: bool = True) -> list[list[int]]:
         return self.pieces(data.columns["text"])

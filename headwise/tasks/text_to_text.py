@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 SOURCE_FILE, TARGET_FILE = "tokenizer.json", "target_tokenizer.json"  # the second file if vocabularies are not shared
 
 Values = dict[str, float]
-SOURCES = 4  # most real sources on which an export is compared
+SOURCES = 4  # largest number of real sources on which an export is compared
 
 TextOptions = TypeVar("TextOptions", bound=TextToTextOptions)
 

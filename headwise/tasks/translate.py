@@ -77,7 +77,7 @@ def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
     found = dict(zip(SIDES, SIDES, strict=True))
     if two is not None and not given:
         found = _named(two) or (found if _may_not_be_a_pair(source, two) else {"source": "1", "target": "2"})
-    elif two is not None:  # the other of the two, so that an error names the requested column
+    elif two is not None:  # the other of the two columns, so that an error names the requested column
         two = two if given[0] in two or not given[0].isdecimal() else ("1", "2")
         first, second = two
         found = {"source": second if first == given[0] else first, "target": first if second == given[0] else second}

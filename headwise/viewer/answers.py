@@ -27,7 +27,7 @@ Part = Generator[None, None, None]
 # the rows are far apart, because masked cells between the first and the last of them are not skipped.
 FEWEST_ROWS, ROWS, SPREAD_ROWS = 16, 256, 64
 
-# The most cells of one answer, 16 MB.
+# The largest number of cells in one answer: 16 MB.
 ANSWER_CELLS = 2**22
 
 
@@ -182,7 +182,8 @@ class Answers:
         share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
         size = min(share, ROWS if together else SPREAD_ROWS)
         if len(rows) and not together:
-            # Rows far apart that see little are computed one by one: together they would have all keys between them.
+            # Rows that are far apart and see few keys are computed one by one: together they would have all keys
+            # between them.
             apart = head.keys(int(rows[len(rows) // 2])) * len(rows) < rows[-1] - rows[0]
             size = 1 if apart else size
         if head.knows(rows):

@@ -133,7 +133,7 @@ class _Rounded:
                 away = _weights(self.record, some, cols, chosen).sub_(_weights(of, some, cols, chosen))
                 error = torch.maximum(error, away.abs_().flatten(2).amax(2).float())
                 if bool((error > self.tolerance).all()):
-                    break  # they need more bits, whatever the other rows give
+                    break  # these heads need more bits, whatever the other rows give
             errors.append(error)
         return torch.cat(errors, 1).unflatten(1, (len(groups), size)).amax(2)
 
@@ -187,7 +187,7 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
                 f"expected at most {tried.tolerance:.0e}"
             )
         bits = torch.where(away, torch.maximum(needed(tried, error), bits + 1), bits)
-        groups = away.any(0).nonzero()[:, 0].tolist()  # the others keep their bits, and so their error
+        groups = away.any(0).nonzero()[:, 0].tolist()  # the other groups keep their bits, and so their error
 
 
 def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:

@@ -64,7 +64,7 @@ class Input:
 
     name: str
     stacks: tuple[Stack, ...]
-    pixels: Image | None = None  # the image that the model read, if the watch saw it
+    pixels: Image | None = None  # the image that the model read, if `headwise.watch` saw it
 
 
 def inputs_of(

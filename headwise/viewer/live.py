@@ -27,7 +27,7 @@ from headwise.viewer.inputs import inputs_of
 from headwise.viewer.predictions import compared
 from headwise.viewer.shown import Shown
 
-MOST_TOKENS = 1024  # the most tokens of a prompt
+MOST_TOKENS = 1024  # the largest number of tokens in a prompt
 KEPT_BYTES = 2**30  # of recent runs
 KEPT_RUNS = 64
 

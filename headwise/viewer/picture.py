@@ -17,8 +17,8 @@ from headwise.viewer.inputs import Input, Layer
 WIDTH = 700  # pixels; more if there are too many heads
 SIDES = 8, 96  # smallest and largest side of one head, in pixels
 GAP = 3
-ACROSS = 8  # most heads in a row, if there is only one layer
-LAYERS = 100  # most layers shown
+ACROSS = 8  # largest number of heads in a row, if there is only one layer
+LAYERS = 100  # largest number of layers shown
 
 # For long inputs only some rows are computed: about this many cells per picture.
 CELLS = 2**25

@@ -75,7 +75,8 @@ class Bias:
 
 def runs_of(matrix: Array) -> NDArray[np.uint32]:
     """The allowed keys of each query: Q + 1 indices into a list of runs, then each run as (first key, last key + 1)."""
-    # A forbidden key before each row, and one after the last: so a run ends in its row, or at the start of the next.
+    # A forbidden key before each row, and one after the last row: so a run ends in its row, or at the start of the
+    # next.
     padded = np.zeros(len(matrix) * (matrix.shape[1] + 1) + 1, bool)
     padded[:-1].reshape(len(matrix), -1)[:, 1:] = matrix
     turns = np.flatnonzero(padded[1:] != padded[:-1])

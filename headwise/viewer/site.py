@@ -49,7 +49,7 @@ T = TypeVar("T")
 # Size of the cache of recent answers.
 KEPT_BYTES = 2**28
 
-# The most bytes of a question to the model: a long prompt in UTF-8 with JSON's escapes, and its edits.
+# The largest size of a request to the model, in bytes: a long prompt in UTF-8 with JSON's escapes, and its edits.
 ASKED_BYTES = 2**18
 
 # Statistics of longer layers are estimated from this many rows, and of very long ones from fewer: from at most so many
@@ -151,7 +151,7 @@ class Site(Guarded):
         self.kept = Kept(KEPT_BYTES)
         self.runs = ThreadPoolExecutor(1, "headwise model")  # one run at a time; it starts with the first question
         self.tiles = Turns("headwise tiles", torch.get_num_threads())
-        self.statistics = Turns("headwise statistics", 1)  # separate: those of a layer cannot be interrupted
+        self.statistics = Turns("headwise statistics", 1)  # separate: the statistics of a layer cannot be interrupted
         self.routes = {
             "": ("GET", self.give_page),
             "tile": ("GET", self.give_tile),

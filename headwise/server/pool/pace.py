@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _NEW = 0.5  # the share of the newest time in the recent average
-_TRY = 200  # every so many rows the slower choice is tried: too few to be seen in the 99th percentile
+_TRY = 200  # every 200 rows the slower choice is tried: too rarely to be seen in the 99th percentile
 
 
 class Pace:

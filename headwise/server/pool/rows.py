@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["batch", "explain", "page", "attend"]
 
 # In one batch that is padded, the cost of the longest row is at most this multiple of the cost of the shortest; and the
-# least cost of a row, in characters.
+# lowest cost of a row, in characters.
 _SPREAD, _LEAST = 2.0, 32
 # The cost of a batch, in characters, about 4 to a token: more tokens at a time do not make a token cheaper, and the
 # others wait.

@@ -13,7 +13,7 @@ from headwise.server.interface import Description
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.tasks.columns import DTYPES, Column, Row
 
-MOST_ROWS = 8192  # per request: while one is parsed, all others wait
+MOST_ROWS = 8192  # per request: while one request is parsed, all others wait
 
 
 def check_count(rows: int) -> None:

@@ -86,7 +86,7 @@ def _methods(engine: Engine) -> dict[str, Method]:
             try:
                 async for response in _stream(engine, request):
                     yield _TRITON["ModelStreamInferResponse"](infer_response=response.SerializeToString())
-            except Exception as error:  # fails this request only, not the rest of the stream
+            except Exception as error:  # only this request fails, not the rest of the stream
                 empty = messages.ModelInferResponse(id=request.id, model_name=request.model_name)
                 yield _TRITON["ModelStreamInferResponse"](
                     error_message=str(refusal(error)), infer_response=empty.SerializeToString()

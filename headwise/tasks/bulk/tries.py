@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TRIES = 3  #: the most tries of an item whose worker dies, and of loading the model, per worker
+TRIES = 3  #: how often an item whose worker dies is tried, and loading the model, per worker
 
 
 class Tries:

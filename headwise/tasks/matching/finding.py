@@ -86,7 +86,7 @@ class Finder:
                 f"this run folder has no {what} to choose from (gallery=0 in training). Pass an image and a text"
             )
         if any(each._forward_pre_hooks or each._forward_hooks for each in model.modules()):
-            return encode()  # a watch needs every call
+            return encode()  # `headwise.watch` needs every call
         # A tensor made in inference mode counts no changes; it is not trained either.
         weights = [(each.data_ptr(), each.is_inference() or each._version) for each in model.parameters()]
         device = model.log_scale.device

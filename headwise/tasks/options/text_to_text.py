@@ -48,5 +48,5 @@ class TextToTextOptions(TrainOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.model is None or not self.shared_vocabulary:  # otherwise dim is that of the BERT
+        if self.model is None or not self.shared_vocabulary:  # otherwise the BERT's dim is used
             check_heads(self, even=self.positions == "rope")

@@ -17,7 +17,7 @@ from headwise.errors import ArgumentError, brief
 if TYPE_CHECKING:
     from headwise.tasks.rows.sources import Table
 
-LISTED = 12  # numbers of rows in one sentence
+LISTED = 12  # numbers of rows named in one sentence
 READ_IN_PART = "read in part"
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # share of 0.7): with fewer, the best epoch is a matter of luck.
 ENOUGH = 20
 
-_SHOWN = 5  # labels in one sentence
+_SHOWN = 5  # labels named in one sentence
 
 
 def on_validation(training: Data, held_out: Data, *, examples: int, by: str | None) -> tuple[str, ...]:

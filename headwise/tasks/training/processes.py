@@ -24,7 +24,7 @@ from typing import Any
 from headwise.errors import ArgumentError, HeadwiseError, ParallelError, TrainingError
 from headwise.tasks.training.callbacks.signals import Interrupt
 
-_GRACE = 10.0  # seconds for the others to end by themselves after one process has failed
+_GRACE = 10.0  # seconds for other processes to end by themselves after one has failed
 
 
 def together(count: int, function: Callable[..., None], *arguments: Any) -> None:
@@ -82,7 +82,7 @@ def _start(folder: Path, rank: int, count: int, port: int) -> subprocess.Popen[b
             [sys.executable, "-m", "headwise.tasks.training.processes", str(folder)],
             env={**os.environ, **{name: str(value) for name, value in {**threads, **seen}.items()}},
             stdin=subprocess.PIPE,  # carries no data; it closes when this process is gone
-            stdout=None if rank == 0 else log,  # only the first one prints
+            stdout=None if rank == 0 else log,  # only the first process prints
             stderr=None if rank == 0 else log,
             start_new_session=True,  # the terminal's Ctrl-C comes to this process, and is passed on once
         )

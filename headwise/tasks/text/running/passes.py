@@ -100,7 +100,7 @@ class _Decoder:
         first = _own_attention(self.layers[0])
         self.held = KeyValues(len(self.layers), width, first.num_kv_heads, first.head_dim, table)
         self.places_N = torch.zeros(0, dtype=torch.int64, device=table.device)  # tokens read by each text
-        self.longest = 0  # the most of these
+        self.longest = 0  # the largest of these numbers
         self._past_NwS = torch.zeros(0, width, 0, dtype=torch.int64, device=table.device)  # writer of each slot
         self._own_w = torch.arange(width, device=table.device)
 
