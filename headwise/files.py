@@ -1,7 +1,6 @@
 """Writes a file beside its target and renames it: a reader sees the old file or the new one, never half a file.
 
-Folders are written in the same way. `parsed` reads the text of a JSON
-or YAML file of unknown origin.
+Folders are written in the same way. `parsed` reads the text of a JSON or YAML file of unknown origin.
 """
 
 from __future__ import annotations

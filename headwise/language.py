@@ -71,7 +71,7 @@ def said(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _composed(text: str, spoken: str) -> str | None:
-    """The translation of a text of several words, from the catalogue's shapes; None if there is none."""
+    """The translation of a text of several words, by the catalogue's sentences and shapes; None if there is none."""
     if " " not in text.strip():
         return None
     phrases, shapes = _catalogue(spoken)
@@ -89,10 +89,7 @@ def _composed(text: str, spoken: str) -> str | None:
 
 
 def _joined(text: str, joints: Sequence[str], spoken: str) -> str | None:
-    """The translation of a text that a joint (such as ", ") cuts in two; the last joint that works.
-
-    None if none does.
-    """
+    """The translation of a text cut in two at a joint, such as ", ": the last joint where this works; else None."""
     phrases = _catalogue(spoken)[0]
     for joint in reversed(list(re.finditer("|".join(map(re.escape, joints)), text))):
         head, whole, tail = text[: joint.start()], text[joint.start() :], text[joint.end() :]

@@ -128,7 +128,7 @@ def _is_running(wanted: FrameType) -> bool:
 
 
 def _generator() -> FrameType | None:
-    """The frame of the innermost generator that runs now and is no context manager; None if there is none."""
+    """The frame of the innermost generator that runs, unless contextlib or pytest runs it; None if there is none."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code, caller = frame.f_code, frame.f_back

@@ -82,8 +82,8 @@ class RunningBatch(Generic[Answer]):
         """Let texts that wait join, and write one more token in each.
 
         Returns:
-            (ticket, answer or error) of each text that has ended. An
-            error that belongs to no single text ends all texts in the batch; waiting texts are not affected.
+            (ticket, answer or error) of each text that has ended. An error that belongs to no single text ends all
+            texts in the batch; waiting texts are not affected.
         """
         done = self._join()
         if not self._texts:
