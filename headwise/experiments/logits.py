@@ -31,7 +31,7 @@ from headwise.tables import Printed
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LogitAttribution(Printed):
-    """The parts of a logit, or of a difference of two logits, at one position of each example. Their sum is exact.
+    """The parts of a logit, or of a difference of two logits, at one position of each example. They sum to it exactly.
 
     Attributes:
         layers: the paths of the layers whose heads add to the residual stream, in their order.

@@ -91,7 +91,7 @@ class Task(Trainable[OptionsT]):
     # defines `columns` can be served; the other methods have defaults that call `read`, `predict` and `look`.
 
     def columns(self) -> Columns:
-        """The columns of a row and of its answer.
+        """The columns of a row of a request, and the columns of its answer, for a server.
 
         Raises:
             ArgumentError: the task defines no columns.
