@@ -43,8 +43,8 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
     second).
 
     Without `text`, the text is rebuilt from the tokens: Ġ, ▁ and ## are interpreted, and bytes become characters.
-    `offsets` then point into the rebuilt text. If a vocabulary has no spaces, each gap in the tokenizer's offsets is a space. A
-    text encoded by GPT-2 or Llama 3 is rebuilt exactly, except perhaps for its first space.
+    `offsets` then point into the rebuilt text. If a vocabulary has no spaces, each gap in the tokenizer's offsets is a
+    space. A text encoded by GPT-2 or Llama 3 is rebuilt exactly, except perhaps for its first space.
 
     Two things cannot be known from names: the text behind an [UNK], and whether a name with Ā or a similar letter
     means that letter or a control character, if the whole text is ASCII. Pass `text` if that matters. Ids are -1 if
