@@ -1,4 +1,4 @@
-"""`headwise.watch` for Keras models, like `headwise.capture` for torch modules."""
+"""`headwise.watch` for Keras models, as `headwise.capture` is for torch modules."""
 
 from headwise.keras.watching.context import watch
 
