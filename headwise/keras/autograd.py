@@ -43,7 +43,7 @@ class Plan:
         self.key = (str(self._structure), plain, tuple(self._places))
 
     def run(self, tensors: Sequence[Any], weights: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Call the layer with these tensors and weights without changing it. Returns (output, weights after the call)."""
+        """Call the layer with these tensors and weights, without changing it. Returns (output, weights after it)."""
         filled = list(self._flat)
         for i, x in zip(self._places, tensors, strict=True):
             filled[i] = x

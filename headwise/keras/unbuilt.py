@@ -22,7 +22,7 @@ from headwise.keras.watching.paths import paths
 
 
 def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | None) -> Unbuilt | None:
-    """The module of a layer that is not built; None if it is built, or, without `make`, a torch module (built by a call).
+    """The module of a layer that is not built; None if it is built, or (without `make`) a torch module.
 
     Args:
         layer: any Keras layer.
