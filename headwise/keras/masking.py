@@ -176,7 +176,7 @@ def tensor_of(mask: Mask) -> Tensor | None:
 
 
 def picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
-    """The elements of a tensor [B|1, H|1, Q|1, K|1] at `rows` and `cols`, which are as in `cells`."""
+    """The elements of a tensor [B|1, H|1, Q|1, K|1] at `rows` and `cols`, with the shapes that `cells` describes."""
     if given.shape[3] == 1:
         cols = ops.zeros_like(cols)
     if given.shape[2] == 1:

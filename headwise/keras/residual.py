@@ -32,7 +32,7 @@ class ResidualLayer(Layer):
     drop_path: DropPath
 
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
-        """Also set the options that every such layer has. The result also has options that only some layers have."""
+        """Also set the options that every such layer has. The result also has the options that only some have."""
         o = super()._begin(*args, **kwargs)
         self.dim, self.norm_first = options.whole("dim", o.dim), o.norm_first
         return SimpleNamespace(**({"norm": "layer", "ffn_dropout": None, "drop_path": 0.0} | vars(o)))

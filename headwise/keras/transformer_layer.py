@@ -1,6 +1,6 @@
 """One layer of a transformer: attention and a feed-forward network, each added to its input.
 
-`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
+`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` also reads a second.
 Each takes any attention layer of this package, or makes a `MultiHeadAttention`.
 """
 

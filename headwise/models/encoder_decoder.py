@@ -210,7 +210,7 @@ class EncoderDecoder(Packable):
         return summed_cross_entropy(logits_NV, labels, label_smoothing=label_smoothing)
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
-        """The memory: the output of the encoder, [B, K, M] (M of BERT if there is one). Arguments as in `forward`."""
+        """The memory: the output of the encoder, [B, K, M] (if it is a BERT, M of BERT). Arguments as in `forward`."""
         with parallel.memory_as_own():
             if isinstance(self.encoder, Bert):
                 return self.encoder(source_ids, source_real)

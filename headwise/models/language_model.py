@@ -35,7 +35,7 @@ class MaskedLanguageModel(nn.Module):
     >>> model = MaskedLanguageModel(Bert(BertConfig(vocab_size=8000, dim=256, num_layers=4, num_heads=4)))
     >>> logits_NV = model(input_ids, real, at=input_ids == mask_id)
 
-    Its parts are `bert`, `transform`, `norm` and `bias` [V].
+    Its submodules are `bert`, `transform` and `norm`; it has the parameter `bias` [V].
     """
 
     def __init__(self, bert: Bert) -> None:

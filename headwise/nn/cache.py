@@ -230,7 +230,7 @@ class Cache:
     # Owner and parts
 
     def child(self, name: str) -> Cache:
-        """The cache of one part of a module. Made at the first call with this name, with the options of this cache."""
+        """The cache of one submodule. It is made in the first call with this name, with the options of this cache."""
         if name not in self._children:
             self._children[name] = Cache(capacity=self.capacity, window=self.window, dtype=self.dtype)
         return self._children[name]

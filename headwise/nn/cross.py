@@ -49,7 +49,7 @@ class CrossLayer(ResidualLayer):
         bias: whether attention, feed-forward network and LayerNorm have biases.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
 
-    Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
+    Its submodules are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option.
@@ -142,6 +142,6 @@ class CrossLayer(ResidualLayer):
         return self._add(x, self.mlp_norm, self.mlp)
 
     def extra_repr(self) -> str:
-        """The options that the parts do not show."""
+        """The options that the submodules do not show."""
         residual = "" if self.query_residual else ", query_residual=False"
         return f"{super().extra_repr()}, memory_dim={self.memory_dim}{residual}"

@@ -71,7 +71,7 @@ class HeadSizes:
 
     @property
     def projection_sizes(self) -> tuple[int, int, int]:
-        """The numbers of outputs of the projections of queries, keys and values, for all their heads together."""
+        """The numbers of outputs of the projections of queries, keys and values; if shared, the outputs of one head."""
         if self.projection == "shared":
             return (self.head_dim,) * 3
         heads, kv_heads = self.num_heads, self.num_kv_heads

@@ -70,7 +70,7 @@ class LatentAttention(nn.Module):
         bias: whether attention, feed-forward networks and LayerNorm have biases.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
 
-    Its parts are `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
+    It contains `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option, a number of names other than N.
@@ -239,7 +239,7 @@ class LatentAttention(nn.Module):
         return [_Held(*pair) for pair in zip(held[::2], held[1::2], strict=True)]
 
     def extra_repr(self) -> str:
-        """The options that the parts do not show."""
+        """The options that the submodules do not show."""
         reads = "" if self.num_reads == len(self.reads) else f", num_reads={self.num_reads}, share_reads=True"
         return f"{self.num_latents}, {self.latent_dim}, input_dim={self.input_dim}{reads}"
 

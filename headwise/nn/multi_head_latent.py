@@ -79,8 +79,8 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         c' = norm(W_DQ x),   q_h = [W_UQ_h c'; rope(W_QR_h c')]
         out = W_O Concat(softmax(scale · q_h k_hᵀ) v_h)
 
-    c has R dimensions, and all heads share the rotated key: a cache holds R + rope_dim numbers per token. There are two
-    ways ("paths") to compute it, with the same output and weights; both can be trained:
+    c has R dimensions, and the rotated key is common to all heads: a cache holds R + rope_dim numbers per token. There
+    are two ways ("paths") to compute it, with the same output and weights; both can be trained:
 
     - expand: k_h and v_h of all K keys are computed. Multiplications, for each example and head:
       K · R · (nope_dim + E)  +  Q · K · (nope_dim + rope_dim + E).

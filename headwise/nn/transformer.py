@@ -167,7 +167,7 @@ class Encoder(_Stack):
         layer_options: ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, norm_eps, bias,
             device, dtype: as for `EncoderLayer`.
 
-    `Encoder.from_layers` takes layers that differ. Its parts are `layers` and `norm`.
+    `Encoder.from_layers` takes layers that differ from each other. The submodules are `layers` and `norm`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option.

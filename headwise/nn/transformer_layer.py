@@ -1,6 +1,6 @@
 """One layer of a transformer: attention and a feed-forward network, each added to its input.
 
-`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
+`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` also reads a second.
 Each takes any attention module of this package, or makes a `MultiHeadAttention`.
 """
 
@@ -52,7 +52,7 @@ class EncoderLayer(ResidualLayer):
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward network and LayerNorm have biases.
 
-    Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+    Its submodules are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option, or both num_heads and attention.
@@ -163,7 +163,7 @@ class DecoderLayer(ResidualLayer):
         dim, num_heads, ffn_dim, norm, norm_first, activation: as for `EncoderLayer`.
         dropout, attention_dropout, ffn_dropout, drop_path, norm_eps, bias: as for `EncoderLayer`.
 
-    Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
+    Its submodules are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
     `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:

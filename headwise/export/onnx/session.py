@@ -107,7 +107,7 @@ class Session:
         return call
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the graph on inputs, by name; returns the outputs, by name.
+        """Run the graph on these inputs (name -> array). Returns the outputs (name -> array).
 
         Raises:
             ArgumentError: an input is missing or unknown, or the graph cannot compute with these values.

@@ -81,7 +81,7 @@ def to_onnx(
 
 
 def save(model: onnx_ir.Model, path: Path) -> list[Path]:
-    """Write a model as one file; with `EXTERNAL` bytes of weights or more as two, with the weights in NAME.data.
+    """Write a model as one file. If weights have `EXTERNAL` bytes or more, they go into a second file, NAME.data.
 
     Returns the files that were written. May raise OSError.
     """

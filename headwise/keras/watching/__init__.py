@@ -1,4 +1,4 @@
-"""`headwise.watch` for Keras models, as `headwise.capture` is for torch modules."""
+"""`headwise.watch` for Keras models: records their attention while they run. (`headwise.capture`: for torch.)"""
 
 from headwise.keras.watching.context import watch
 

@@ -1,4 +1,4 @@
-"""Knows which layers are running: during a watch, `keras.layers.Layer` reports calls of layers.
+"""Knows which layers are running: while a model is watched, `keras.layers.Layer` reports calls of layers.
 
 The class is changed, not each layer, so that layers created in the first call report too.
 """

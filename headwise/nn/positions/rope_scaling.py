@@ -95,8 +95,7 @@ class Yarn(RopeScaling):
         θ'_i = (1 - γ_i) · θ_i / factor + γ_i · θ_i
 
     γ_i falls from 1 to 0 between the dimensions that turn `beta_fast` and `beta_slow` times in `original_length` tokens
-    (§3.2, but linear in the dimension, not in the number of turns, as in the authors' code; `truncate` rounds both
-    outwards).
+    (§3.2, but linear in the dimension, not in the turns, as in the authors' code; `truncate` rounds outwards).
     cos and sin are multiplied by `attention_factor`, which is 0.1 ln(factor) + 1 (§3.4), or DeepSeek's
     m(mscale) / m(mscale_all_dim) with m(x) = 0.1 x ln(factor) + 1 if both are given.
     """
