@@ -44,8 +44,7 @@ def export(
     >>> export("runs/reviews", "onnx", "reviews.onnx")
 
     Args:
-        source: a run folder (of a trained task), a BERT's folder or hub id, "my_model.py:MyModel", or a task or module
-            object.
+        source: the run folder of a task, a BERT's folder or hub id, "my_model.py:MyModel", or a task or module object.
         to: "onnx", "torch", "savedmodel", or another name in `headwise.export.FORMATS`.
         out: a new or empty folder, or the folder of an old export, which is replaced.
         precision: "fp32" (the default); for onnx also "fp16" and "int8", for torch also "bf16" and "fp16".

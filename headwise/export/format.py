@@ -17,8 +17,7 @@ class Option:
     """An option of one format: `export(..., name=value)`, and `headwise export --name`.
 
     Args:
-        name: the name of the argument of `Format.function`. It is passed only if the option is given, and is never
-            None.
+        name: the name of the argument of `Format.function`. It is passed only if the option is given, never as None.
         says: one sentence about the option, for --help.
         choices: the strings that the option can be; () = it is True or False.
     """

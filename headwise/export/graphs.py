@@ -56,8 +56,7 @@ def _of_module(
 ) -> tuple[Graph, ...]:
     """The graphs of a model of headwise, of a module of `headwise.nn`, or, with examples, of any module.
 
-    For the first two kinds, examples are additional inputs for the comparison; for other modules they define the
-    inputs.
+    For the first two kinds, examples are more inputs for the comparison; for other modules they define the inputs.
     """
     known = type(module) in (*MODELS, *attention.MODULES)
     if isinstance(module, attention.MODULES) and (known or not examples):

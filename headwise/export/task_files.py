@@ -21,8 +21,7 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
     """Write config.yaml and the task's own files, so that the task can be rebuilt except for its weights.
 
     Args:
-        run: the run folder from which the task was loaded; its config.yaml and scores.json are copied. None = no
-            folder.
+        run: the run folder from which the task was loaded; its config.yaml and scores.json are copied.
 
     Raises:
         FileError: a file cannot be written.

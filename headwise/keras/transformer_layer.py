@@ -158,8 +158,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
             value_mask: [B, K], True = a real token of the memory. Keras passes it.
             attention_mask: which position of the sequence may attend to which, True or 1 = may: a mask of
                 `headwise.masks`, or a tensor [Q, Q], [B, Q, Q] or [B, H, Q, Q].
-            memory_mask: which position may attend to which position of the memory, in the same form, but with K
-                columns.
+            memory_mask: which position may attend to which position of the memory, in the same form, with K columns.
             return_attention_scores: also return the attention weights.
             training: whether dropout is active.
             use_causal_mask: also forbid every position of the sequence to attend to later positions.

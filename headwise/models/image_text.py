@@ -34,8 +34,7 @@ class ImageTextConfig:
         patch_size: the side of a patch, in pixels; it divides `image_size`.
         channels: 1 = grey, 3 = colour.
         dim: M of the image encoder.
-        mean, std: of the training images' pixels (0 to 1), one number for each channel. Pixels become (pixel - mean) /
-            std.
+        mean, std: of the training images' pixels (0 to 1), for each channel. Pixels become (pixel - mean) / std.
         shared_dim: the width of the vectors that are compared.
 
     Raises:

@@ -85,8 +85,7 @@ class MaskedLanguageModel(nn.Module):
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
-            at: bool [B, S], True = compute its logits. If few are True, most of the work for a large vocabulary is
-                saved.
+            at: bool [B, S], True = compute its logits. If few are True, this saves most of the work.
 
         Returns:
             Logits [B, S, V]; with `at` [N, V], for the N True places in order.

@@ -32,13 +32,11 @@ class PatchForecasterConfig:
         context: S, the number of steps of the past that are read.
         horizon: F, the number of steps of the future that are written.
         patch_length: P, the number of steps in a patch. Each patch is a token.
-        stride: the number of steps from the start of a patch to the start of the next. If it is below P, patches
-            overlap.
+        stride: the number of steps from the start of a patch to the start of the next. Below P, patches overlap.
         dim, num_layers, num_heads, ffn_dim, dropout: of the encoder (or decoder).
         num_quantiles: the number of quantiles beside the point forecast.
         centre: what is subtracted from a context, and added to its forecast: its mean, or its last value.
-        linear: for a `PatchForecaster`: whether a linear map forecasts too; the point forecast is a mean of both
-            forecasts.
+        linear: for a `PatchForecaster`: whether a linear map forecasts too; the point forecast is then a mean.
 
     Raises:
         ArgumentError: a size below 1, a context shorter than a patch, a dim that is not a multiple of num_heads.

@@ -29,8 +29,7 @@ class TextClassifier(nn.Module):
     Args:
         encoder: a `Bert` or a `SmallEncoder`; a `LatentEncoder` for long texts.
         num_classes: C, the number of classes.
-        pooling: the vector of a text: "mean" over its tokens, or "cls", the state at [CLS]. For latents always their
-            mean.
+        pooling: the vector of a text: "mean" over its tokens, or "cls", the state at [CLS]. For latents always "mean".
         dropout: the probability of dropout on this vector, only in training.
         word_dropout: in training each token is replaced by [MASK] with this probability, so that the model cannot rely
             on single words that it saw once (Iyyer et al. 2015, who leave such words out of the mean).

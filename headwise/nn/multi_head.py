@@ -207,8 +207,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             slopes = None
         if self.positions is not None and places is not None and slopes is None:
             # A scheme that gets the mask may omit what is common to a row, and assume that positions ascend and that
-            # queries and keys end at the same position. A sink would reveal the omission; given position_ids need not
-            # ascend.
+            # queries and keys end at the same position. A sink would reveal the omission; position_ids need not ascend.
             known = mask if self.sinks is None and counted and parallel.current() is None else None
             bias = self.positions.bias(q, *places, mask=known, scale=self.scale)
         given: dict[str, Any] = {"mask": mask, "bias": bias, "slopes": slopes, "scale": self.scale}

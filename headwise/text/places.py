@@ -72,8 +72,7 @@ def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -
     """For each occurrence of a text, in order, the list of the positions of its tokens.
 
     A text is searched as it is written, as whole words. If it does not occur, it is searched without capitals, accents
-    and spaces, which some tokenizers drop; then as the label of a token. `normal` turns a text into what its tokens
-    spell.
+    and spaces, which some tokenizers drop; then as the label of a token. `normal` gives a text as tokens spell it.
     """
     spans = [*_spans(text, tokens.text)] or [*_spans(normal(text), tokens.text, _folded)]
     found = [[i for i, (a, b) in enumerate(tokens.offsets) if b > a and a < end and b > begin] for begin, end in spans]

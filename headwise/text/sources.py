@@ -39,8 +39,7 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
         tokenizers.Encoding, Tokens
 
     `text` is the text that was encoded (or texts). With it, labels are cut out of the text, as `Tokenizer.encode` does,
-    and show case, accents and unknown characters as written. For a tokenizer called with pairs, `text` is (first,
-    second).
+    and show case, accents and unknown characters as written. For a tokenizer of pairs, it is (first, second).
 
     Without `text`, the text is rebuilt from the tokens: Ġ, ▁ and ## are interpreted, and bytes become characters.
     `offsets` then point into the rebuilt text. If a vocabulary has no spaces, each gap in the tokenizer's offsets is a

@@ -24,8 +24,7 @@ def choose(asked: Asked) -> tuple[Form, str]:
     """The form in which attention is written, "op" or "plain", and a sentence with the reason.
 
     Args:
-        asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes the operator correctly, else
-            "plain".
+        asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes it correctly, else "plain".
     """
     opset = {form: f"(opset {number})" for form, number in OPSETS.items()}
     if asked == "op":

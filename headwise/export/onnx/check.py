@@ -29,8 +29,7 @@ def compared(folder: Path, file: GraphFile, graph: Graph, tolerance: float) -> t
         tolerance: the largest allowed difference, in standard deviations of an output's values.
 
     Raises:
-        ExportError: the file is not a valid ONNX model, ONNX Runtime cannot load or run it, or an output differs too
-            much.
+        ExportError: the file is no valid ONNX model, ONNX Runtime cannot load or run it, or an output differs too much.
     """
     import onnx
 

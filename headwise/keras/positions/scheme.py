@@ -44,8 +44,7 @@ class Positions(Layer):
         It is float [1|B, H, …, r, c], where … is nothing or n blocks. Ids may begin with B: [B, …, r].
 
         `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is used only to save memory: with it, rows of the
-        bias may differ by a constant, which does not change the softmax. It is None if the ids are only a part of the
-        positions.
+        bias may differ by a constant, which does not change the softmax. It is None if the ids are only a part.
         """
         raise NotImplementedError
 

@@ -54,8 +54,7 @@ class BertConfig:
         embedding_dim: the width of the embeddings, if a linear map brings them to `dim` (ELECTRA); None = `dim`.
         first_position: the row of the first token in the table of positions (RoBERTa, MPNet: 2). If it is not 0,
             padding does not count as a position.
-        relative_buckets: the number of buckets of relative positions, a bias that all layers share (MPNet); 0 = no
-            bias.
+        relative_buckets: the number of buckets of relative positions, a bias that all layers share (MPNet); 0 = none.
         modern: options of layers like ModernBERT's, without a table of positions; None = layers like BERT's.
 
     Raises:

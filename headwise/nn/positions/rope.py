@@ -97,8 +97,7 @@ class Rope(Positions):
             layer_type: the type of layer, for a config with one RoPE per type (Gemma 3).
 
         Raises:
-            CheckpointError: a rope type, or an option of a rope type, that is not supported: it would be computed
-                wrongly.
+            CheckpointError: a rope type, or an option of it, that is not supported: it would be computed wrongly.
         """
         return cls(**rope_config.read(config, head_dim=head_dim, interleaved=interleaved, layer_type=layer_type))
 

@@ -42,8 +42,7 @@ class Positions(nn.Module):
         """The bias that is added to the scaled scores: float, broadcasts to [B, H, Q, K]; None = no bias.
 
         `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is used only to save memory:
-        with it, rows of the bias may differ by a constant, which does not change the softmax. The caller must apply the
-        mask.
+        with it, rows of the bias may differ by a constant, which does not change the softmax. The caller must apply it.
         """
         return None
 

@@ -22,8 +22,7 @@ class ShawRelative(Positions):
 
     Args:
         head_dim: D, the dimensions of a head's keys. All heads share the tables (§3.3).
-        max_distance: k: distances are clipped to -k … k; or (left, right), clipped to -left … right, as in
-            Wav2Vec2-BERT.
+        max_distance: k: distances are clipped to -k … k; or (left, right): to -left … right, as in Wav2Vec2-BERT.
         values: whether there is a^V. It needs the weights, so no fused kernel computes it.
         value_dim: E, the dimensions of a head's values; None = D.
 
