@@ -26,7 +26,7 @@ class Order:
         subject: what to export: a task, a model or a module.
         folder: an empty folder for the files.
         precision: one of the format's precisions.
-        tolerance: the largest allowed difference to PyTorch, in standard deviations of values; None = the format's.
+        tolerance: largest allowed difference from PyTorch, in standard deviations of values; None = the format's.
         speed: whether to measure the time of calls.
         weights, rows, mask, examples: see `headwise.export.exporting.export`.
     """
