@@ -1,9 +1,9 @@
-"""Export of a trained task or a model to a format that another system runs, checked against PyTorch.
+"""Export of a trained task or a model to a format that another system runs, compared with PyTorch.
 
-A model is exported as one or several graphs (`headwise.graphs`): functions of named tensors that another framework can
-run. Each format has a folder: `onnx/` and `torch/` write graphs and run them, `savedmodel/` converts the Keras twin of
-the model. `FORMATS` is the one list of formats, by name. Another package adds one by an entry point
-of the group "headwise.formats": matrix = "package.module:MATRIX", a `Format`.
+A model is exported as one or several graphs (`headwise.graphs`). A graph is a function of named tensors that another
+framework can run. Each format has a folder: `onnx/` and `torch/` write graphs and run them; `savedmodel/` converts the
+model's Keras twin (the same model, built from Keras layers). `FORMATS` is the one list of formats, by name. Another
+package adds a format by an entry point of the group "headwise.formats": matrix = "package.module:MATRIX", a `Format`.
 """
 
 from headwise.export.format import Format

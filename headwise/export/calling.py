@@ -1,4 +1,4 @@
-"""The example code of a model card: how to call an export without headwise."""
+"""The example code in a model card, which shows how to call an export without headwise."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _READ = {
     "attention_mask": "attention_mask",
     "token_type_ids": "type_ids",
 }  # attributes of the tokenizer's output
-_SIZES = {"batch": 1, "past": 0}  # sizes of named axes in the example; others have _SIZE
+_SIZES = {"batch": 1, "past": 0}  # the sizes of named axes in the example; other named axes have _SIZE
 _SIZE = 5
 
 
 def example(exported: Exported, labels: Sequence[str] = (), *, pairs: bool = False) -> str:
-    """Python code that runs in an export's folder and calls each graph once, on a text or on zeros.
+    """Python code that runs in an export's folder, and calls each graph once: on a text, or on zeros.
 
     Args:
-        labels: the labels of a classifier, in the order of its logits.
-        pairs: whether an input is two texts.
+        labels: the labels of a classifier, in the order of its logits; () = not a classifier.
+        pairs: whether the task reads two texts at a time.
     """
     graphs, form = exported.manifest.graphs, FORMATS[exported.manifest.kind]
     reads_text = TOKENIZER in exported.files and "input_ids" in (value.name for value in graphs[0].inputs)
@@ -53,7 +53,7 @@ def example(exported: Exported, labels: Sequence[str] = (), *, pairs: bool = Fal
 
 
 def _array(value: Value, numbers: str | None, array: str) -> str:
-    """Python code for an input: an array of these numbers, or without them a filled one. `array` is, say, np.array."""
+    """Python code for an input array: of these numbers, or filled if None. `array` is, for example, np.array."""
     module = array.partition(".")[0]
     dtype = f"dtype={module}.{str(value.dtype).removeprefix('torch.')}"
     if numbers is not None:

@@ -1,4 +1,4 @@
-"""card.md: what an export is, its origin, its accuracy, its speed, and how to call it."""
+"""card.md, the model card of an export: what it is, its origin, accuracy and speed, and how to call it."""
 
 from __future__ import annotations
 

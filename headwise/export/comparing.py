@@ -1,4 +1,4 @@
-"""Comparison of an export with the model: the same output of both, on the same examples."""
+"""Compares an export with the model: the outputs of both, on the same examples."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Difference:
 
     Args:
         output: the name of the output.
-        largest: the largest |export - model|; inf if one of the two is NaN or infinite and the other is not.
+        largest: the largest |export - model|; inf if only one of the two values is NaN or infinite.
         typical: the root mean square of export - model.
-        spread: the standard deviation of the model's values (or their magnitude, if all are equal). It is the unit
-            of tolerances, because logits, vectors and weights have different scales.
-        agreement: the share of rows whose argmax over the last axis is the same; None if the last axis has only
-            one entry.
+        spread: the standard deviation of the model's values (or their magnitude, if all are equal). It is the unit of
+            tolerances, because logits, vectors and weights have different scales.
+        agreement: the share of rows in which export and model have the same argmax over the last axis; None if the last
+            axis has only one entry.
     """
 
     output: str
@@ -35,18 +35,18 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """`largest` in units of `spread`, compared with the tolerance."""
+        """`largest` in units of `spread`. This number is compared with the tolerance."""
         return _share(self.largest, self.spread)
 
     def __str__(self) -> str:
-        """A sentence for people."""
+        """A sentence for people about the difference."""
         said = f"{self.output}: at most {self.largest:.2e}, {self.relative:.2e} standard deviations"
         return said if self.agreement is None else f"{said}; the same argmax in {self.agreement:.2%} of rows"
 
 
 @torch.no_grad()
 def expectations(graph: Graph) -> list[tuple[Tensor, ...]]:
-    """The outputs of the module for each example."""
+    """The outputs of the graph's module for each of its examples."""
     found = [graph.module(*given) for given in graph.examples]
     return [(each,) if isinstance(each, Tensor) else tuple(each) for each in found]
 
@@ -54,15 +54,15 @@ def expectations(graph: Graph) -> list[tuple[Tensor, ...]]:
 def compared(
     graph: Graph, received: Sequence[tuple[Tensor, ...]], tolerance: float, name: str | None = None
 ) -> tuple[Difference, ...]:
-    """Compare each output of an export with the module's, on the graph's examples.
+    """Compare each output of an export with the output of the graph's module, on the graph's examples.
 
     Args:
-        received: the export's outputs, for each example.
+        received: for each example the export's outputs.
         tolerance: as for `check`.
-        name: the name in messages; None = the graph's.
+        name: the name of the graph in messages; None = `graph.name`.
 
     Raises:
-        ExportError: see `compare` and `check`.
+        ExportError: as for `compare` and `check`.
     """
     expected = expectations(graph)
     found = tuple(
@@ -74,7 +74,7 @@ def compared(
 
 
 def compare(output: str, expected: Sequence[Tensor], received: Sequence[Tensor]) -> Difference:
-    """Compare one output with the expected one.
+    """Compare one output of an export with the model's output.
 
     Args:
         output: the name of the output.
@@ -96,13 +96,13 @@ def compare(output: str, expected: Sequence[Tensor], received: Sequence[Tensor])
 
 
 def check(graph: str, differences: Iterable[Difference], tolerance: float) -> None:
-    """Check that every output differs from the model's by at most the tolerance, in units of its spread.
+    """Check that every output differs from the model's by at most `tolerance`, in units of its `spread`.
 
-    On average (root mean square) the difference may be an eighth of the tolerance: a few values may be far off, but not
-    most.
+    On average (root mean square) the difference may be an eighth of the tolerance: a few values may be far off, but
+    most values may not.
 
     Raises:
-        ExportError: an output differs more; the message names the graph, output, difference and tolerance.
+        ExportError: an output differs by more; the message names the graph, output, difference and tolerance.
     """
     for found in differences:
         for what, by, most in (
@@ -118,11 +118,11 @@ def check(graph: str, differences: Iterable[Difference], tolerance: float) -> No
                 )
 
 
-MEAN_SHARE = 8  # limit of the largest difference / limit of the mean difference
+MEAN_SHARE = 8  # how many times larger the limit of the largest difference is than the limit of the mean difference
 
 
 def _real(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU, with complex numbers as pairs of real ones."""
+    """The tensor on the CPU, with complex numbers as pairs of real numbers."""
     tensor = tensor.detach().cpu()
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
@@ -134,7 +134,7 @@ def _share(difference: float, spread: float) -> float:
 
 
 def _apart(expected: Tensor, received: Tensor) -> Tensor:
-    """[N], the absolute difference of each value from the expected one."""
+    """The absolute difference of each of the N values from the expected value, [N]; inf for NaN in only one of them."""
     wanted, given = expected.double(), received.double()
     same = (wanted == given) | (wanted.isnan() & given.isnan())  # equal infinities have difference 0
     return (wanted - given).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf).flatten()
@@ -150,11 +150,11 @@ def _spread(tensors: Sequence[Tensor]) -> float:
     return deviation if deviation > 1e-12 else float(values.abs().max())
 
 
-NEVER = 1e30  # larger magnitudes are mask values
+NEVER = 1e30  # values with a larger magnitude are masked scores
 
 
 def _agreement(pairs: Sequence[tuple[Tensor, Tensor]]) -> float | None:
-    """The agreement, or None if the last axis has only one entry in some example."""
+    """`Difference.agreement` of pairs (expected, received); None if the last axis has one entry in some example."""
     if any(wanted.dim() < 2 or wanted.shape[-1] < 2 for wanted, _ in pairs):
         return None
     same = [(wanted.float().argmax(-1) == given.float().argmax(-1)).flatten() for wanted, given in pairs]

@@ -11,12 +11,12 @@ from headwise.export.speed import Timing
 
 @dataclass(frozen=True)
 class Exported:
-    """An export that was written.
+    """An export that was written to a folder.
 
     Args:
-        folder: its folder.
-        manifest: the content of its export.json: kind, precision, graphs with their differences, notes.
-        speed: times of calls beside PyTorch's; () = not measured.
+        folder: the folder of the export.
+        manifest: the content of its export.json: format, precision, graphs with their differences, notes.
+        speed: the times of calls of the export and of PyTorch; () = not measured.
     """
 
     folder: Path
@@ -29,7 +29,7 @@ class Exported:
         return cls(folder, read(folder), speed)
 
     def path_of(self, graph: GraphFile) -> str:
-        """The path of a graph in the folder; that of a folder ends in "/"."""
+        """The path of a graph in the export's folder; it ends in "/" if the graph is itself a folder."""
         return f"{graph.file}/" if (self.folder / graph.file).is_dir() else graph.file
 
     @property

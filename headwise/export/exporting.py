@@ -1,4 +1,4 @@
-"""`export`, the function behind `headwise export`: write an export, measure its speed, and write the card."""
+"""`export`, the function behind `headwise export`: it writes an export, measures its speed, and writes the card."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def export(
     >>> export("runs/reviews", "onnx", "reviews.onnx")
 
     Args:
-        source: a run folder, a BERT's folder or hub id, "my_model.py:MyModel", or a task or module object.
+        source: the run folder of a task, a BERT's folder or hub id, "my_model.py:MyModel", or a task or module object.
         to: "onnx", "torch", "savedmodel", or another name in `headwise.export.FORMATS`.
-        out: a new or empty folder, or an old export, which is replaced.
+        out: a new or empty folder, or the folder of an old export, which is replaced.
         precision: "fp32" (the default); for onnx also "fp16" and "int8", for torch also "bf16" and "fp16".
         weights: for onnx and torch: whether the graphs also return the attention weights.
-        tolerance: largest allowed difference from the model's outputs, in standard deviations of their values.
-        rows: real inputs for the comparison, in the form that `task.predict` takes.
-        mask, examples: for a module without a task, see `graphs_of`.
+        tolerance: the largest allowed difference from the model's outputs, in standard deviations of their values.
+        rows: for a task: real inputs for the comparison, in the form that `task.predict` takes.
+        mask, examples: for a module without a task; see `graphs_of`.
         speed: whether to measure the time of calls, for the card.
         options: the options of the format. onnx: attention="op", "plain" or "auto" (the default). torch: aoti=True or
-            False, whether to compile AOTInductor packages; the default is whether a C++ compiler is found.
+            False, whether to compile AOTInductor packages; the default is True if a C++ compiler is found.
 
     Raises:
         ArgumentError: an option or a model that this format does not support, or a folder that is not empty.
         CheckpointError, DoctorError: the source cannot be loaded.
-        ExportError: the model cannot be traced, written or run, or its outputs differ. No file is left behind.
+        ExportError: the model cannot be traced, written or run, or its outputs differ too much. No file is left behind.
         FileError: a file cannot be written.
     """
     check_options(to, precision=precision, weights=weights, examples=tuple(examples), **options)
@@ -92,7 +92,7 @@ def _manifest(form: Format, order: Order, written: Written) -> Manifest:
 
 
 def _comparison(order: Order, written: Written) -> Iterator[str]:
-    """Notes on graphs that were not, or only in part, compared with PyTorch."""
+    """Notes about graphs that were not compared with PyTorch, or only on random inputs."""
     missing = [graph.file for graph in written.files if not graph.differences]
     if missing:
         yield f"Not compared with PyTorch: {', '.join(missing)}."
@@ -101,7 +101,7 @@ def _comparison(order: Order, written: Written) -> Iterator[str]:
 
 
 def check_options(to: str, *, precision: str | None, **options: Any) -> None:
-    """Raise ArgumentError for an unknown format, precision or option; None, False and () mean: not given."""
+    """Raise ArgumentError for an unknown format, precision or option. None, False and () mean that it is not given."""
     if to not in FORMATS:
         raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}. Received: to={to!r}")
     form = FORMATS[to]
@@ -134,14 +134,14 @@ def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:
 
 
 def _keep_tokenizer(known: Source, out: Path) -> None:
-    """Copy the tokenizer of a checkpoint, if it has one; a task's export writes its own."""
+    """Copy the tokenizer of a checkpoint into the export, if it has one; a task's export writes its own tokenizer."""
     if known.checkpoint is None:
         return
     from headwise.tasks.text.subwords import Subwords
 
     try:
         Subwords.from_pretrained(known.checkpoint).save(out)
-    except CheckpointError:  # it has none, or one of another kind
+    except CheckpointError:  # the checkpoint has no tokenizer, or one of another kind
         return
     except OSError as cause:
         raise FileError(f"cannot write into {out}: {cause.strerror or cause}") from cause

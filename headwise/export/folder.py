@@ -1,4 +1,4 @@
-"""The folder of an export: written beside its final path, then renamed; it replaces nothing but an old export."""
+"""The folder of an export. It is written beside its final path, then renamed; it replaces nothing but an old export."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def replacing_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out`, to write to. On success it replaces `out`, else it is deleted and `out` stays.
+    """A temporary folder beside `out` to write to. On success it replaces `out`, else it is deleted and `out` stays.
 
     Raises:
-        ArgumentError: see `check_free`.
+        ArgumentError: as for `check_free`.
         FileError: something cannot be written.
     """
     check_free(out)

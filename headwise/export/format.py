@@ -1,4 +1,4 @@
-"""`Format`: the description of an export format. Each format has it in `format.py` of its folder."""
+"""`Format`: the description of an export format. The folder of each format has it in `format.py`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Option:
     """An option of one format: `export(..., name=value)`, and `headwise export --name`.
 
     Args:
-        name: what `Format.function` takes it by. None is never passed: it means not given.
-        says: one sentence for --help.
-        choices: the strings that it can be; () = it is True or False.
+        name: the name of the argument of `Format.function`. It is passed only if the option is given, never as None.
+        says: one sentence about the option, for --help.
+        choices: the strings that the option can be; () = it is True or False.
     """
 
     name: str
@@ -29,21 +29,21 @@ class Option:
 
 @dataclass(frozen=True)
 class Format:
-    """A format. Its description imports nothing heavy, because `headwise export --help` reads it.
+    """An export format. Its description imports nothing heavy, because `headwise export --help` reads it.
 
     Args:
-        name: as in `--to` and in export.json.
+        name: the name in `--to` and in export.json.
         title: the name for people.
-        function: "module:function" that writes an export: takes an `Order`, and by name the `options` that were given;
-            returns a `Written`. See `headwise.export.writing`.
-        precisions: the first is the default.
-        options: its own options.
-        weights, examples: whether it has the options of these names.
-        imports: the lines of the card's example code that import the package which runs the export.
-        array: the function there that makes an array of numbers: "np.array".
-        call: the lines there that call a graph; they take its inputs from the dict `values`, and add its outputs to it
-            as arrays with `argmax()`.
-        more: further paragraphs about calling an export.
+        function: "module:function", the function that writes an export: it takes an `Order`, and by name the `options`
+            that were given; it returns a `Written`. See `headwise.export.writing`.
+        precisions: the precisions that it can write; the first is the default.
+        options: options that only this format has.
+        weights, examples: whether the format has the options `weights` and `examples` of `export`.
+        imports: lines of the card's example code that import the package which runs the export.
+        array: the function in that code that makes an array of numbers, such as "np.array".
+        call: makes the lines of that code that call a graph; they take its inputs from the dict `values`, and add its
+            outputs to the dict, as arrays with `argmax()`.
+        more: makes further paragraphs of the card about calling an export.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Format:
     more: Callable[[Manifest], list[str]] = lambda manifest: []
 
     def has(self, option: str) -> bool:
-        """Whether the format has an option."""
+        """Whether the format has an option of this name."""
         return getattr(self, option) if option in ("weights", "examples") else option in {o.name for o in self.options}
 
     def write(self, order: Order, **options: Any) -> Written:
-        """Call `function`."""
+        """Write an export, by `function`."""
         written: Written = pkgutil.resolve_name(self.function)(order, **options)
         return written

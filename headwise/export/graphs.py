@@ -1,4 +1,4 @@
-"""`graphs_of`: the graphs of the exported object: a task, a model, or any module with examples."""
+"""`graphs_of`: the graphs (functions of named tensors) of a task, a model, or any module with examples."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def graphs_of(
     """The graphs of a task, a model or a module, with examples for tracing and comparison.
 
     Args:
-        subject: a task, `Bert`, another model of headwise, a module of `headwise.nn`, or, with `examples`, any other
-            module. It is moved to the CPU and set to eval mode.
+        subject: what to export: a task, `Bert`, another model of headwise, a module of `headwise.nn`, or, with
+            `examples`, any other module. It is moved to the CPU and set to eval mode.
         rows: real inputs, in the form that `task.predict` takes. None = only random inputs (and the data that a task
             keeps: the gallery of `match`).
-        mask: for a module of `headwise.nn`: the mask that every call uses (True = may attend).
+        mask: only for a module of `headwise.nn`: the mask that every call uses (True = may attend).
         examples: for any other module: at least two sets of input tensors. Axes whose sizes differ are dynamic.
 
     Raises:
@@ -56,7 +56,7 @@ def _of_module(
 ) -> tuple[Graph, ...]:
     """The graphs of a model of headwise, of a module of `headwise.nn`, or, with examples, of any module.
 
-    For the first two, examples are additional inputs for the comparison; for any other module they define its inputs.
+    For the first two kinds, examples are more inputs for the comparison; for other modules they define the inputs.
     """
     known = type(module) in (*MODELS, *attention.MODULES)
     if isinstance(module, attention.MODULES) and (known or not examples):
@@ -78,7 +78,7 @@ def _of_module(
 
 
 def _with(graph: Graph, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
-    """The graph with more examples, appended to its own."""
+    """The graph with these examples appended to its own examples."""
     for given in examples:
         fits = len(given) == len(graph.inputs) and all(
             x.dtype == value.dtype and x.dim() == len(value.axes) for x, value in zip(given, graph.inputs, strict=True)
@@ -96,7 +96,7 @@ def _told(dtype: torch.dtype, axes: Sequence[int | str]) -> str:
 
 @torch.no_grad()
 def _of_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
-    """model: input_0, input_1 … → output_0, output_1 …; axes whose sizes differ between examples are dynamic."""
+    """The graph "model": input_0, input_1 … → output_0, output_1 …. Axes whose sizes differ in examples are dynamic."""
     if len(examples) < 2 or len({len(given) for given in examples}) > 1:
         raise ArgumentError(
             f"examples: expected two or more calls with equal numbers of tensors. Received: {len(examples)} calls of "

@@ -1,4 +1,4 @@
-"""`load`: the task in an export's folder. `load_tensors`: one of its graphs as a function of arrays."""
+"""`load` rebuilds the task in an export's folder. `load_tensors` loads one of its graphs as a function of arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.tasks.training.run import CONFIG, read_config, rebuild
 
 
 def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
-    """The task of an ONNX export, run by ONNX Runtime. It predicts, generates and scores like the trained task.
+    """The task in an ONNX export, run by ONNX Runtime. It predicts, generates and scores like the trained task.
 
     It has no weights and cannot record attention: `look` raises RecordError.
 
@@ -25,12 +25,12 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
     >>> task.predict(["a warm, funny film"])
 
     Args:
-        folder: the export of a task.
-        runtime: options of ONNX Runtime.
+        folder: the folder of an exported task.
+        runtime: options of ONNX Runtime; None = the defaults.
 
     Raises:
-        ArgumentError: a run folder that was not exported, a module without a task, another kind of export; ONNX Runtime
-            is not installed, or lacks a requested feature.
+        ArgumentError: a run folder that was not exported, a module without a task, an export in another format; ONNX
+            Runtime is not installed, or lacks a requested feature.
         CheckpointError: the folder is missing; a file is missing, damaged, or does not match export.json.
     """
     folder = Path(folder).expanduser()
@@ -65,20 +65,20 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
 
 
 def load_tensors(folder: str | Path, runtime: Runtime | None = None, *, graph: str | None = None) -> Session:
-    """A graph of an ONNX export as a function of named arrays.
+    """One graph of an ONNX export, as a function of named arrays.
 
     >>> session = load_tensors("encoder.onnx")
     >>> session.inputs                          # their names, dtypes and axes
     >>> session.run({"input_ids": ids, "attention_mask": mask})["hidden"]
 
     Args:
-        folder: the export.
-        runtime: options of ONNX Runtime.
+        folder: the folder of the export.
+        runtime: options of ONNX Runtime; None = the defaults.
         graph: the name of the graph, if there are several.
 
     Raises:
-        ArgumentError: see `load`; also several graphs without `graph`, or no graph with that name.
-        CheckpointError: see `load`.
+        ArgumentError: as for `load`; also several graphs without `graph`, or no graph of that name.
+        CheckpointError: as for `load`.
     """
     folder = Path(folder).expanduser()
     found = _manifest(folder)
@@ -98,7 +98,7 @@ def _no_records(inputs: Any) -> NoReturn:
 
 
 def _manifest(folder: Path) -> Manifest:
-    """The manifest of an ONNX export."""
+    """The manifest in an ONNX export's folder. ArgumentError if it is another kind of folder or export."""
     if not manifest.is_export(folder) and (folder / CONFIG).is_file():
         raise ArgumentError(
             f"{folder} is a run folder, not an export: headwise.tasks.load loads it, "

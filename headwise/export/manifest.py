@@ -1,4 +1,4 @@
-"""export.json: the description of an export, read when it is loaded."""
+"""Reads and writes export.json, the description of an export in its folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NAME = "export.json"
 
 @dataclass(frozen=True)
 class GraphFile:
-    """One graph in one file.
+    """One graph of an export, and its file.
 
     Args:
         name: the name of the graph.
-        file: its path in the export's folder.
-        inputs, outputs: in the order of the file.
+        file: the path of its file in the export's folder.
+        inputs, outputs: its tensors, in the order of the file.
         differences: the difference of each output from the model's.
         tolerance: the largest allowed difference, in standard deviations of the values.
-        opset: the ONNX opset.
+        opset: the ONNX opset; None for other formats.
     """
 
     name: str
@@ -41,16 +41,17 @@ class GraphFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of an export's folder.
+    """The content of an export.json: what is in an export's folder.
 
     Args:
         kind: the name of its format: "onnx", "torch", "savedmodel" or another of `FORMATS`.
-        task: "classify", …; "tensors" for an export without a task. The folder of a task also has its config.yaml and
-            its tokenizer, so `headwise.tasks.training.run.rebuild` can rebuild the task, except for its weights.
+        task: the name of the task ("classify" …); "tensors" for an export without a task. The folder of a task also has
+            its config.yaml and tokenizer, so `headwise.tasks.training.run.rebuild` can rebuild the task, except for its
+            weights.
         precision: "fp32", "fp16", "bf16" or "int8".
-        graphs: its files.
-        notes: further notes, one sentence each.
-        versions: the versions of headwise and of the packages that wrote it, by name.
+        graphs: the graphs and their files.
+        notes: further remarks for people, one sentence each.
+        versions: the versions of headwise and of the packages that wrote the export, by package name.
         options: the options of the export, by name: "attention", "weights", "aoti", "signatures".
     """
 
@@ -64,7 +65,7 @@ class Manifest:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder is an export of headwise: whether it has an export.json."""
+    """Whether a folder is an export of headwise, which means that it has an export.json."""
     restore_folder(folder)
     return (folder / NAME).is_file()
 

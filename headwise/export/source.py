@@ -1,4 +1,4 @@
-"""The source of an export by name: a run folder, a BERT from a folder or the hub, or a module from a Python file."""
+"""Loads what to export, by name: a run folder, a BERT from a folder or the hub, or a module from a Python file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headwise.tasks.training.run import CONFIG
 
 @dataclass(frozen=True)
 class Source:
-    """A loaded source.
+    """What to export, loaded.
 
     Args:
-        name: the name as given.
-        subject: the task or module.
-        run: the run folder, for a task.
-        checkpoint: the folder, for a BERT; it may have a tokenizer.
+        name: the name that was given.
+        subject: the task or the module.
+        run: the run folder, if the subject is a task.
+        checkpoint: the folder of the checkpoint, if the subject is a BERT; it may have a tokenizer.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Source:
 
 
 def load(name: str) -> Source:
-    """Load the task of a run folder, the BERT of a checkpoint or of the hub, or the module my_model.py:MyModel.
+    """Load the task in a run folder, the BERT of a checkpoint or of the hub, or the module in "my_model.py:MyModel".
 
     A Python file is imported, so its code is executed.
 
@@ -66,7 +66,7 @@ def load(name: str) -> Source:
 
 
 def read_examples(path: Path) -> list[tuple[Tensor, ...]]:
-    """Inputs of a module: a list of tuples of tensors, one tuple per call, written by `torch.save`.
+    """The inputs of a module: a list of tuples of tensors, one tuple per call, written by `torch.save`.
 
     Raises:
         FileError: the file is missing, or contains something else.

@@ -1,4 +1,4 @@
-"""The speed of an export beside PyTorch on this machine: a few calls of each, in turns."""
+"""Measures the speed of an export beside PyTorch on this machine: a few calls of each, in turns."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from headwise.graphs.graph import Graph
 from headwise.kernels.speeds import processor
 
 BATCHES = (1, 16)
-SECONDS = 0.25  # per graph and batch size, for all runtimes together
-MOST, LEAST = 30, 3  # calls of each runtime
+SECONDS = 0.25  # the time for one graph and batch size, for all runtimes together
+MOST, LEAST = 30, 3  # the maximum and the minimum number of calls of each runtime
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The median time of one call.
+    """The median time of one call, for each runtime.
 
     Args:
         graph: the name of the graph.
         batch: the batch size.
         shape: the shape of the first input.
-        seconds: seconds by runtime.
-        threads: threads of PyTorch and ONNX Runtime; TensorFlow chooses its own number.
+        seconds: the name of a runtime -> seconds.
+        threads: the number of threads of PyTorch and ONNX Runtime; TensorFlow chooses its own number.
     """
 
     graph: str
@@ -45,11 +45,11 @@ Runs = Mapping[str, Callable[..., Any]]
 
 @torch.no_grad()
 def timings(graphs: Sequence[Graph], runs: Callable[[Graph], Runs]) -> tuple[Timing, ...]:
-    """The times of each graph beside its module; none for a graph without a batch axis.
+    """The times of each graph and of its module in PyTorch; none for a graph without a batch axis.
 
     Args:
         graphs: the graphs that were exported.
-        runs: the functions that run the export of a graph.
+        runs: for a graph, returns the functions that run its export, by the name of their runtime.
     """
     found = []
     for graph in graphs:
@@ -76,7 +76,7 @@ def measure(runs: Runs, inputs: tuple[Tensor, ...], graph: str, batch: int) -> T
 
 
 def batches_of(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[Tensor, ...]]:
-    """The first example of a graph in other batch sizes, with rows repeated; {} if it has no axis "batch"."""
+    """The batch size -> the graph's first example with this many rows (repeated); {} if it has no axis "batch"."""
     places = [value.axes.index("batch") if "batch" in value.axes else None for value in graph.inputs]
     if all(place is None for place in places):
         return {}
@@ -90,5 +90,5 @@ def batches_of(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[
 
 
 def machine() -> str:
-    """The processor, its number of cores and the operating system."""
+    """A description of this machine: the processor, its number of cores and the operating system."""
     return f"{processor()}, {os.cpu_count()} cores, {platform.system()}"

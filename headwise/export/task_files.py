@@ -1,4 +1,4 @@
-"""The files of a task in an export besides its graphs: config.yaml, tokenizer and labels."""
+"""The files of a task in an export, besides its graphs: config.yaml, tokenizer and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
     """Write config.yaml and the task's own files, so that the task can be rebuilt except for its weights.
 
     Args:
-        run: the folder from which the task was loaded, whose config.yaml and scores.json are copied.
+        run: the run folder from which the task was loaded; its config.yaml and scores.json are copied.
 
     Raises:
         FileError: a file cannot be written.
@@ -44,7 +44,7 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
 
 
 def _config(task: Task[Any]) -> str:
-    """The parts of a config.yaml that do not depend on a training."""
+    """The text of a config.yaml, with the parts that do not depend on a training."""
     config = {
         "task": task.name,
         "options": json.loads(json.dumps(asdict(task.options))),

@@ -1,4 +1,4 @@
-"""A graph as a `torch.export` program, the starting point of the exporters."""
+"""Traces a graph as a `torch.export` program, which the exporters start from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trace(graph: Graph, dtype: torch.dtype = torch.float32) -> ExportedProgram:
 
 
 def longest(graph: Graph, program: ExportedProgram) -> dict[str, int]:
-    """The largest sizes of the named axes that have a limit, such as the number of positions of a model."""
+    """The maximum sizes of the named axes that have a limit, such as the number of positions of a model, by name."""
     names = program.graph_signature.user_inputs
     traced = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     found: dict[str, int] = {}
@@ -67,14 +67,14 @@ def first_line(error: BaseException) -> str:
 
 
 def _as_called(module: nn.Module, each: list[Any]) -> tuple[Any, ...]:
-    """One entry per input in the form that `torch.export` expects: inputs passed to `*args` are one tuple."""
+    """The inputs in the form that `torch.export` expects: those that are passed to `*args` are one tuple."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     first = next((i for i, one in enumerate(parameters) if one.kind is one.VAR_POSITIONAL), None)
     return tuple(each) if first is None else (*each[:first], tuple(each[first:]))
 
 
 class _InDtype(nn.Module):
-    """A graph's module that computes in another dtype, with unchanged inputs and outputs."""
+    """A graph's module that computes in another dtype, but whose inputs and outputs keep their dtypes."""
 
     def __init__(self, graph: Graph, dtype: torch.dtype) -> None:
         super().__init__()

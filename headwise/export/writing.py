@@ -1,4 +1,4 @@
-"""The argument of the function of a format, `Order`, and its result, `Written`."""
+"""`Order`, the argument of a format's function, and `Written`, its result."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headwise.tasks.task import Task
 
 @dataclass(frozen=True)
 class Order:
-    """The export to write.
+    """What to export, and how.
 
     Args:
-        subject: a task, a model or a module.
+        subject: what to export: a task, a model or a module.
         folder: an empty folder for the files.
         precision: one of the format's precisions.
-        tolerance: largest allowed difference from PyTorch, in standard deviations of its values; None = the format's.
+        tolerance: largest allowed difference from PyTorch, in standard deviations of values; None = the format's.
         speed: whether to measure the time of calls.
         weights, rows, mask, examples: see `headwise.export.exporting.export`.
     """
@@ -48,7 +48,7 @@ class Order:
 
     @cached_property
     def graphs(self) -> tuple[Graph, ...]:
-        """The graphs of the subject, which is moved to the CPU and set to eval mode."""
+        """The graphs (functions of named tensors) of the subject, which is moved to the CPU and set to eval mode."""
         from headwise.graphs.weights import with_weights
 
         graphs = graphs_of(self.subject, self.rows, mask=self.mask, examples=self.examples)
@@ -57,14 +57,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Written:
-    """The files that were written, and their comparison.
+    """What a format's function has written, and how it compares.
 
     Args:
-        files: the graphs with their differences; a graph without differences is reported as not compared.
+        files: the graphs with their differences from PyTorch; a graph without differences is reported as not compared.
         notes: sentences for people.
-        versions: the versions of further packages that wrote the files.
-        options: the options with which it was written, by name.
-        speed: times of calls; () = not measured.
+        versions: the versions of further packages that wrote the files, by name.
+        options: the options with which the files were written, by name.
+        speed: the times of calls; () = not measured.
     """
 
     files: Sequence[GraphFile]

@@ -1,5 +1,5 @@
-"""The computation of each model as functions of named tensors, for exporters and runtimes; no format is known here.
+"""Graphs: the computation of each model as functions of named tensors, for exporters and runtimes of any format.
 
-One file per kind of model: `graphs(model)`, and, where a session cannot simply replace `forward`,
-`run_on(model, sessions)`, with which a runtime that runs these graphs takes over the model's computation.
+There is one file per kind of model, with `graphs(model)`. Where replacing `forward` is not enough, the file also has
+`run_on(model, sessions)`: it lets a runtime that has loaded the graphs (as sessions) do the model's computation.
 """

@@ -1,4 +1,4 @@
-"""The graph of a module of `headwise.nn` with a constant mask."""
+"""The graph of a module of `headwise.nn`, with a constant mask."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MODULES = (
 
 
 def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
-    """model: hidden [batch, length, dim], real bool [batch, length] (True = a real token) → output.
+    """The graph "model": hidden [batch, length, dim], real bool [batch, length] (True = a real token) → output.
 
     A decoder has a second input, memory [batch, memory_length, memory_dim].
 
     Args:
         module: one of `MODULES`.
-        mask: the mask of every call (True = may attend); None = all pairs are allowed.
+        mask: the mask of every call (True = may attend); None = all pairs of query and key are allowed.
     """
     dim = module.input_dim if isinstance(module, layers.LatentAttention) else module.dim
     hidden = Value("hidden", torch.float32, ("batch", "length", int(dim)))  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def _memory(module: nn.Module) -> tuple[Value, ...]:
 
 
 class _Called(nn.Module):
-    """A module with its mask, as a function of tensors only."""
+    """A module and its mask, as a function of tensors only."""
 
     def __init__(self, module: nn.Module, mask: Mask | Tensor | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Find the dynamic axes of a tensor from its sizes in several calls."""
+"""Finds the dynamic axes of a tensor from its sizes in several calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Axes = tuple[int | str, ...]
 
 
 def sizes_of_words(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...]]) -> dict[str, tuple[int, ...]]:
-    """The size of each named axis of the inputs in each example."""
+    """The name of each dynamic axis of the inputs -> its size in each example."""
     found: dict[str, tuple[int, ...]] = {}
     for number, value in enumerate(inputs):
         for place, axis in enumerate(value.axes):
@@ -22,10 +22,10 @@ def sizes_of_words(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...
 
 
 def axes_of(name: str, tensors: Sequence[Tensor], words: dict[str, tuple[int, ...]]) -> Axes:
-    """The axes of a tensor, given its value in each example.
+    """The axes of a tensor: numbers for fixed sizes, words for dynamic ones. `tensors`: its value in each example.
 
-    An axis with the sizes of a known word gets that word; an axis of constant size gets a number; any other gets a new
-    word, which is added to `words`.
+    An axis that has the sizes of a word in `words` gets this word. An axis of constant size gets the size. Any other
+    axis gets a new word, which is added to `words`.
     """
     axes: list[int | str] = []
     for place, sizes in enumerate(zip(*(tensor.shape for tensor in tensors), strict=True)):

@@ -1,4 +1,4 @@
-"""The graph of a causal language model: "decoder", called once for the text and once for each new token."""
+"""The graph of a causal language model: "decoder", which is called once for the text and once for each new token."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headwise.models.language_model import CausalLanguageModel
 def graphs(
     model: CausalLanguageModel, real: Sequence[tuple[Tensor]] = (), *, longest: int | None = None
 ) -> tuple[Graph, ...]:
-    """The graph.
+    """The graph, as a tuple with one element.
 
         decoder: ids, past_keys_0, past_values_0 … → logits, keys_0, values_0 …
 
-    It reads [batch, length] tokens after the tokens of the past. At first the past has no tokens; the returned keys and
-    values are the past of the next step. Padding must be on the right, where no token attends to it.
+    It reads [batch, length] tokens that follow the tokens of the past. At first the past has no tokens; the returned
+    keys and values are the past of the next step. Padding must be on the right, where no token attends to it.
 
     Args:
-        real: batches of ids of real texts, of at least four tokens, in addition to random ones.
-        longest: the most tokens of an example; None = no limit.
+        real: batches of ids of real texts, of at least four tokens, as examples in addition to random ids.
+        longest: the maximum number of tokens of an example; None = no limit.
     """
     module, config = DecoderGraph(model), model.config
     sizes = (config.num_layers, config.num_heads)
@@ -64,7 +64,7 @@ def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., Caus
 
 
 class CausalSteps(Reading):
-    """A decoder's graph that has read the beginning of a text, so the first step does not read [BOS]."""
+    """Decoding steps by a graph that has read the beginning of a text, so that the first step does not read [BOS]."""
 
     def __init__(self, decoder: Session, begun: Sequence[int]) -> None:
         super().__init__(decoder, {})
@@ -75,7 +75,7 @@ class CausalSteps(Reading):
 
 
 class DecoderGraph(Computation[CausalLanguageModel]):
-    """Logits of the next token after each token, and the keys and values of all tokens so far."""
+    """Returns the logits of the token that follows each token, and the keys and values of all tokens so far."""
 
     def forward(self, ids: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         past = Past(pairs(given))
@@ -83,7 +83,7 @@ class DecoderGraph(Computation[CausalLanguageModel]):
 
 
 def _steps(module: DecoderGraph, ids: Tensor, empty: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Examples of steps: several tokens at once after a past, and a single token."""
+    """Examples of steps: several tokens after a past, all tokens without a past, and a single token after a past."""
     size = len(ids)
     none = [each.expand(size, -1, -1, -1) for each in empty]
     half = max(ids.shape[1] // 2, 1)

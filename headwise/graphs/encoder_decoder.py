@@ -1,7 +1,7 @@
-"""The graphs of an encoder-decoder: "encoder", called once, and "decoder", called for each new token.
+"""The graphs of an encoder-decoder: "encoder" is called once, "decoder" is called for each new token.
 
-The encoder also computes the cross-attention keys and values of every decoder layer, once, so that a decoder step costs
-only one token.
+The encoder also computes, once, the keys and values for the cross-attention of every decoder layer, so that a step of
+the decoder computes only one token.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ SOURCE_REAL = Value("source_real", torch.bool, ("batch", "source"))  # True = a 
 def graphs(
     model: EncoderDecoder, real: Sequence[tuple[Tensor, Tensor]] = (), *, longest: int | None = None, begin: int = 0
 ) -> tuple[Graph, ...]:
-    """The two graphs.
+    """The two graphs, encoder and decoder.
 
         encoder: source_ids, source_real → cross_keys_0, cross_values_0 … of each layer; memory if the model copies
         decoder: target_ids, source_real, [source_ids, memory,] past_keys_0, past_values_0 …, cross_keys_0 …
                  → logits, keys_0, values_0 …
 
-    The decoder reads [batch, length] tokens after the tokens of the past. At first the past has no tokens; the returned
-    keys and values are the past of the next step. A model that copies returns log-probabilities as logits.
+    The decoder reads [batch, length] tokens that follow the tokens of the past. At first the past has no tokens; the
+    returned keys and values are the past of the next step. A model that copies returns log-probabilities as logits.
 
     Args:
-        real: batches of real sources, source_ids and source_real, in addition to random ones.
-        longest: the most tokens of a source; None = no limit.
-        begin: the id with which a target begins.
+        real: batches of real sources, (source_ids, source_real), as examples in addition to random sources.
+        longest: the maximum number of tokens of a source; None = no limit.
+        begin: the id of the token with which a target begins.
     """
     encoder, decoder, config = EncoderGraph(model), DecoderGraph(model), model.config
     table = model.target_embedding if model.source_embedding is None else model.source_embedding
@@ -99,13 +99,13 @@ def run_on(model: EncoderDecoder, sessions: Sessions) -> Callable[..., EncoderDe
 
 
 class EncoderDecoderSteps(Reading):
-    """An encoder's graph, called once, and a decoder's graph, called for each token."""
+    """Decoding steps: an encoder's graph is called once, then a decoder's graph for each token."""
 
     def __init__(self, encoder: Session, decoder: Session, source_ids: Tensor, source_real: Tensor) -> None:
         wanted = {value.name for value in decoder.inputs}
         names = [value.name for value in encoder.outputs if value.name in wanted]
         found = dict(zip(names, encoder.giving(*names)(source_ids, source_real), strict=True))
-        # By position: version 0.1.0 called the second input source_padding.
+        # By position, because version 0.1.0 called the second input source_padding.
         source = dict(zip((value.name for value in encoder.inputs), (source_ids, source_real), strict=True))
         super().__init__(decoder, {name: tensor for name, tensor in (source | found).items() if name in wanted})
 
@@ -114,7 +114,7 @@ class EncoderDecoderSteps(Reading):
 
 
 class EncoderGraph(Computation[EncoderDecoder]):
-    """Keys and values of the source for each decoder layer, and the memory itself if the model copies."""
+    """Returns keys and values of the source for each decoder layer, and the memory itself if the model copies."""
 
     def forward(self, source_ids: Tensor, source_real: Tensor) -> tuple[Tensor, ...]:
         memory = self.model.encode(source_ids, source_real)
@@ -126,14 +126,14 @@ class EncoderGraph(Computation[EncoderDecoder]):
 
 
 class DecoderGraph(Computation[EncoderDecoder]):
-    """Logits of the next token, and the keys and values of all tokens so far."""
+    """Returns the logits of the next token, and the keys and values of all tokens so far."""
 
     def forward(self, target_ids: Tensor, source_real: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         model = self.model
         if model.copy is not None:
             source_ids, memory, *given = given  # type: ignore[assignment]
         else:
-            # Every layer has its keys and values already; only the shape of the memory is used.
+            # Every layer has its keys and values already; of the memory only the shape is used.
             source_ids = memory = given[-1].new_zeros(
                 (*source_real.shape, _cross_attention(model.decoder.layers[0]).kdim)
             )
@@ -152,7 +152,7 @@ def _cross_attention(layer: nn.Module) -> MultiHeadAttention:
 def _steps(
     encoder: EncoderGraph, decoder: DecoderGraph, sources: Sequence[tuple[Tensor, ...]], begin: int
 ) -> list[tuple[Tensor, ...]]:
-    """For each batch of sources: a first step without a past, and a step of several tokens after previous ones."""
+    """For each batch of sources two examples: a first step without a past, and a step of two tokens after three."""
     found = []
     for source_ids, source_real in sources:
         *cross, last = encoder(source_ids, source_real)

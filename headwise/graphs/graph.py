@@ -1,4 +1,4 @@
-"""`Graph`: one computation of a model as a function of named tensors, which exporters trace and runtimes call."""
+"""`Graph`: a computation of a model as a function of named tensors, which exporters trace and runtimes call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Value:
     Args:
         name: the name in the exported file.
         dtype: the dtype in torch.
-        axes: a number is a fixed size; a word ("batch", "length") is a dynamic size, the same wherever the word occurs
-            in one graph.
+        axes: for each axis a number, which is a fixed size, or a word ("batch", "length"), which is a dynamic size. A
+            word means the same size wherever it occurs in one graph.
     """
 
     name: str
@@ -30,17 +30,17 @@ class Value:
 
 @dataclass(frozen=True)
 class Graph:
-    """A function of tensors.
+    """A computation of a model, as a function of named tensors.
 
     Args:
         name: the name of its file without suffix: "model", or "encoder" and "decoder".
-        module: takes the inputs by position, and returns a tensor or a tuple of tensors in the order of `outputs`.
-            It must be traceable by `torch.export`; in eval mode, on the CPU, float32.
-        inputs, outputs: names, dtypes and axes of its tensors.
-        examples: at least two sets of input tensors of different sizes, real inputs first. The graph is traced with the
-            first set and compared on all. In the first set, no dynamic axis may have size 0 or 1. The tensors are made
-            contiguous, because AOTInductor packages require it.
-        real: whether there are real inputs among the examples, not only random ones.
+        module: it takes the inputs by position, and returns a tensor, or a tuple of tensors in the order of `outputs`.
+            It must be traceable by `torch.export`, in eval mode, on the CPU and float32.
+        inputs, outputs: the names, dtypes and axes of its tensors.
+        examples: at least two sets of input tensors of different sizes, with real inputs first. The graph is traced
+            with the first set, and compared on all sets. In the first set, no dynamic axis may have size 0 or 1. The
+            tensors are made contiguous, because AOTInductor packages require it.
+        real: whether any example is a real input, so that not all examples are random.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Graph:
 
 
 class Computation(nn.Module, Generic[ModelT]):
-    """The module of a graph that is only a part of a model: its `forward` is a function of tensors only."""
+    """The module of a graph that is only a part of a model's computation: a function of tensors only."""
 
     def __init__(self, model: ModelT) -> None:
         super().__init__()

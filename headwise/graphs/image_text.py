@@ -1,4 +1,4 @@
-"""The graphs of an `ImageText`: an image encoder, a text encoder, and a scorer of pairs."""
+"""The graphs of an `ImageText`: an image encoder, a text encoder, and a graph that scores pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.models.image_text import Encoded, ImageText
 
 @torch.no_grad()
 def graphs(model: ImageText, pixels: list[Any] | None = None, texts: list[Any] | None = None) -> tuple[Graph, ...]:
-    """The three graphs.
+    """The three graphs, image, text and match.
 
         image: pixels [batch, channels, H, W] uint8 → image_vector [batch, W], image_states [batch, K, M]
         text: input_ids, attention_mask → text_vector, text_states [batch, length, M]
@@ -25,7 +25,7 @@ def graphs(model: ImageText, pixels: list[Any] | None = None, texts: list[Any] |
     candidates. The logit says whether text b belongs to image b.
 
     Args:
-        pixels, texts: real inputs of the first two graphs, in addition to random ones.
+        pixels, texts: real inputs for the first two graphs, as examples in addition to random inputs.
     """
     config, width = model.config, model.config.text.dim
     image, text, match = _Image(model), _Text(model), _Match(model)
@@ -63,7 +63,7 @@ def run_on(model: ImageText, sessions: Sessions) -> None:
         real = torch.ones(text_states.shape[:2]) if real is None else real
         return belongs(image_states, text_states, real)[0]
 
-    # The only weight that the task itself reads; its graph returns it for any pair.
+    # The factor is the only weight that the task itself reads; the graph "match" returns it for any pair.
     any_image, any_text = (
         torch.zeros([axis if isinstance(axis, int) else 1 for axis in value.axes])
         for value in sessions["match"].inputs[:2]
@@ -92,7 +92,7 @@ class _Match(Computation[ImageText]):
 
 
 def _pairs(image: _Image, text: _Text, seen: list[Any], read: list[Any]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Each batch of texts with the same number of images from the first batch, repeated if there are fewer."""
+    """Examples for "match": each batch of texts, with as many images from the first batch (repeated if too few)."""
     _, states = image(*seen[0])
     found = []
     for ids, mask in read:

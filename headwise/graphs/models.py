@@ -1,4 +1,4 @@
-"""The models that have graphs, by their classes."""
+"""The models that have graphs: the class of a model -> the function that makes its graphs."""
 
 from __future__ import annotations
 

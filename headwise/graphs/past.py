@@ -1,4 +1,4 @@
-"""`Past`: a cache whose tensors are inputs of a graph instead of state. `Reading`: the past of a graph that is run."""
+"""`Past`: a cache whose tensors are inputs of a graph. `Reading`: a decoder's graph that is run, with its past."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from headwise.graphs.session import Session
 from headwise.nn import Cache
 from headwise.nn.cache_storage import Make
 
-Pair = tuple[Tensor, Tensor]  # keys and values [B, G, S, D]
-PAST = "past_"  # prefix of the inputs that are outputs of the previous step
+Pair = tuple[Tensor, Tensor]  # keys and values, each [B, G, S, D]
+PAST = "past_"  # the prefix of inputs that were outputs of the previous step
 
 
 class Past(Cache):
-    """Keys and values of the previous tokens, and of a memory, in all layers: a `Cache` for one call.
+    """A `Cache` for one call: keys and values of the previous tokens, and of a memory, for all layers.
 
-    Each layer concatenates its past and new tensors, which any tracer can follow for any number of previous tokens,
-    including 0. After the call, `present` has the keys and values of all layers.
+    Each layer concatenates its past tensors and its new tensors, which any tracer can follow for any number of previous
+    tokens, including 0. After the call, `present` has the keys and values of all layers.
 
     Args:
-        past: keys and values of each layer's self-attention. No row is padded.
-        memory: keys and values of each layer's cross-attention; () for a stack without memory.
+        past: the keys and values of previous tokens, for each layer's self-attention. No row is padded.
+        memory: the keys and values for each layer's cross-attention; () for a stack without a memory.
     """
 
     def __init__(self, past: Sequence[Pair], memory: Sequence[Pair] = ()) -> None:
@@ -34,7 +34,7 @@ class Past(Cache):
         self._length = self.layers[0].length
 
     def child(self, name: str) -> Cache:
-        """The cache of a layer: "layers.3" is the fourth layer."""
+        """The cache of one layer; `name` is, for example, "layers.3" for the fourth layer."""
         return self.layers[int(name.rpartition(".")[2])]
 
     def bind(self, owner: nn.Module) -> None:
@@ -42,13 +42,13 @@ class Past(Cache):
 
     @property
     def present(self) -> Iterator[Tensor]:
-        """The keys and the values of each layer."""
+        """The keys, then the values, of each layer."""
         for layer in self.layers:
             yield from layer.held
 
 
 class PastLayer(Past):
-    """The cache of one layer, for its self-attention and its cross-attention."""
+    """The cache of one layer: it serves its self-attention and its cross-attention."""
 
     def __init__(self, held: Pair, read: Pair | None) -> None:
         Cache.__init__(self)
@@ -78,23 +78,23 @@ class PastLayer(Past):
 
 
 def pairs(tensors: Sequence[Tensor]) -> list[Pair]:
-    """Pairs of keys and values from a flat list in which they alternate."""
+    """Pairs (keys, values) from a flat list in which keys and values alternate."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def values_of(prefix: str, layers: int, heads: int, length: str, width: int) -> tuple[Value, ...]:
-    """The names of keys and values of all layers: [batch, heads, length, width] each."""
+    """The `Value`s (name, dtype, axes) of the keys and values of all layers: [batch, heads, length, width] each."""
     axes = ("batch", heads, length, width)
     names = [f"{prefix}{what}_{layer}" for layer in range(layers) for what in ("keys", "values")]
     return tuple(Value(name, torch.float32, axes) for name in names)
 
 
 class Reading:
-    """A decoder's graph and its past.
+    """A decoder's graph that is run step by step, and the past that it returned.
 
     Args:
         decoder: its inputs are ids, constant inputs and a past; its outputs are logits and the next past.
-        given: the constant inputs by name.
+        given: the constant inputs, by name.
     """
 
     def __init__(self, decoder: Session, given: dict[str, Tensor]) -> None:
@@ -107,7 +107,7 @@ class Reading:
         self.given = given
 
     def read(self, ids: Tensor) -> Tensor:
-        """Logits [rows, S, V] after each of these tokens [rows, S], which follow the tokens read before."""
+        """The logits [rows, S, V] after each of these tokens [rows, S], which follow the tokens read before."""
         past = self.past or [
             torch.empty((len(ids), value.axes[1], 0, value.axes[3]), dtype=value.dtype)  # type: ignore[arg-type]
             for value in self._empty.values()
@@ -117,7 +117,7 @@ class Reading:
         return logits
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        """Row i continues from row order[i]. `same_sources`: the constant inputs of the two rows are the same."""
+        """Row i continues from row order[i]. `same_sources`: both rows have equal constant inputs, which then stay."""
         self.past = [each[order] for each in self.past]
         if not same_sources:
             self.given = {name: each[order] for name, each in self.given.items()}

@@ -1,4 +1,4 @@
-"""Real inputs of a graph: the arguments of a submodule while a task predicts."""
+"""Finds real inputs of a graph: the arguments of a submodule while a task predicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MOST = 4  # batches for the comparison
+MOST = 4  # the maximum number of batches for the comparison
 
 
 def inputs_of(
@@ -16,7 +16,7 @@ def inputs_of(
 ) -> list[tuple[Tensor, ...]]:
     """The positional tensors of the first `most` calls of `module` during `predict(rows)`, which is then aborted.
 
-    Without rows (None) there are none.
+    The list is empty if `rows` is None.
     """
     found: list[tuple[Tensor, ...]] = []
     if rows is None:

@@ -1,4 +1,4 @@
-"""`Session`: a graph that some runtime runs, and how it replaces the computation of a model."""
+"""`Session`: a graph that a runtime has loaded, and how it replaces the computation of a model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headwise.graphs.graph import Value
 class Session(Protocol):
     """A graph of an export, which a runtime has loaded. Tensors are on the CPU."""
 
-    name: str  # of the graph, as its inputs and outputs
+    name: str  # the name of the graph; its inputs and outputs follow
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
-        """The graph as a function of its inputs by position, cast to their dtypes; returns the outputs `names`."""
+        """The graph as a function: it takes the inputs by position, casts them, and returns the outputs `names`."""
 
 
 class Sessions(dict[str, Session]):
-    """The sessions of an export by the names of their graphs. A missing one is a CheckpointError."""
+    """The sessions of an export, by the names of their graphs. CheckpointError if a graph is missing."""
 
     def __missing__(self, name: str) -> Session:
         there = ", ".join(self) or "no graph"
@@ -33,9 +33,9 @@ class Sessions(dict[str, Session]):
 
 
 def replace_forward(model: nn.Module, session: Session) -> None:
-    """Let a session compute `model(*tensors)`: the tensors are its inputs by position, without those that are None.
+    """Let a session compute `model(*tensors)`. The tensors are its inputs by position; None is left out.
 
-    The call returns the outputs of the graph: a tensor, or a tuple if there are several.
+    The call returns the outputs of the graph: a tensor, or a tuple if there are several outputs.
     """
     run = session.giving(*(value.name for value in session.outputs))
 
@@ -47,6 +47,6 @@ def replace_forward(model: nn.Module, session: Session) -> None:
 
 
 def replace_methods(owner: nn.Module, **methods: Callable[..., Any]) -> None:
-    """Replace methods of one object by functions."""
+    """Replace methods of one object by functions, given by name."""
     for name, method in methods.items():
         setattr(owner, name, method)

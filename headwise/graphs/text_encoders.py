@@ -1,4 +1,4 @@
-"""The graph of an encoder of text: alone, with a head on its states, or as a masked language model."""
+"""The graph of a text encoder: alone, with a head on its hidden states, or as a masked language model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Model = Bert | SmallEncoder | LatentEncoder | TextClassifier | SpanReader | Mask
 
 
 def graphs(model: Model, real: list[Any] | None = None, longest: int | None = None) -> tuple[Graph, ...]:
-    """model: input_ids, attention_mask, token_type_ids → the outputs of the model:
+    """The graph "model": input_ids, attention_mask, token_type_ids → the outputs of the model:
 
         an encoder             last_hidden_state [batch, length, M], and pooled [batch, M] if it has a pooler
         TextClassifier         logits [batch, C], a logit for each class, including pooling
@@ -29,8 +29,8 @@ def graphs(model: Model, real: list[Any] | None = None, longest: int | None = No
         MaskedLanguageModel    logits [batch, length, V], of each token; it has no token_type_ids
 
     Args:
-        real: real inputs, in addition to random ones.
-        longest: the most tokens of an input; None = the limit of the encoder.
+        real: real inputs, as examples in addition to random inputs.
+        longest: the maximum number of tokens of an input; None = the limit of the encoder.
     """
     module: nn.Module = model
     encoder: Any = model

@@ -1,4 +1,4 @@
-"""The inputs of graphs that read tokens, named as in a Hugging Face BERT, and examples of them.
+"""The inputs of graphs that read tokens, named as in a Hugging Face BERT, and examples of such inputs.
 
 input_ids, attention_mask, token_type_ids: int64 [batch, length]; the mask has 1 for tokens and 0 for padding.
 """
@@ -20,10 +20,10 @@ SIZES = ((3, 12), (1, 5), (2, 31))  # (batch, length) of random examples
 
 
 def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Random ids, masks and types with a fixed seed; all rows but the first end with padding.
+    """Random ids, attention masks and token types, with a fixed seed; all rows but the first may end with padding.
 
     Args:
-        vocab_size: ids are below this.
+        vocab_size: the number of ids; ids are below it.
         longest: the maximum number of tokens; None = no limit.
         types: the number of token types.
     """
@@ -40,10 +40,10 @@ def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[
 
 
 def whole(real: Sequence[tuple[Tensor, ...]] | None) -> list[tuple[Tensor, ...]]:
-    """Real inputs as examples: bool as int64, and a single row doubled, because a trace may fix a size of 1."""
+    """Real inputs as examples: bool becomes int64, and a single row is doubled, because a trace may fix a size of 1."""
     return doubled([tuple(x.long() if x.dtype == torch.bool else x for x in given) for given in real or ()])
 
 
 def doubled(real: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """Inputs with at least two rows: a single row twice."""
+    """The inputs with at least two rows: a single row is repeated."""
     return [tuple(x.repeat(2, *[1] * (x.dim() - 1)) if len(x) == 1 else x for x in given) for given in real]

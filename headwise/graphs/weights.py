@@ -1,4 +1,4 @@
-"""A graph that also returns the attention weights of every layer."""
+"""Makes a graph that also returns the attention weights of every layer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headwise.records.names import name_of
 
 @torch.no_grad()
 def with_weights(graph: Graph) -> Graph:
-    """The graph with more outputs: "weights.encoder.layers.0.attention" float32 [batch, heads, query, key], and so on.
+    """The graph with more outputs: "weights.encoder.layers.0.attention", float32 [batch, heads, query, key], and so on.
 
-    They equal the weights in the records of `headwise.watch`, with the same names, in order of computation; a second
-    call of a layer is named "weights.….call1". The other outputs are unchanged.
+    They equal the weights in the records of `headwise.watch`, have the same names, and are in order of computation. The
+    second call of a layer is named "weights.….call1". The other outputs do not change.
 
     Raises:
         ExportError: the model computes no attention, or computes some of it without headwise.
@@ -63,13 +63,13 @@ class _WithWeights(nn.Module):
 
 
 def _prefix(module: nn.Module) -> str:
-    """The prefix of layer paths that comes from the graph's wrapper."""
+    """The part of layer paths that comes from the module which wraps the model in a graph; "" if there is none."""
     children = [name for name, _ in module.named_children()]
     return f"{children[0]}." if type(module).__module__.startswith("headwise.graphs.") and len(children) == 1 else ""
 
 
 def _numbered(names: list[str]) -> list[str]:
-    """The names, with the call number appended to repeated ones."""
+    """The names, where repeated names get ".call1", ".call2" … appended."""
     before: Counter[str] = Counter()
     found = []
     for name in names:

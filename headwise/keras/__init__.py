@@ -1,11 +1,13 @@
-"""Attention as Keras 3 layers, on TensorFlow, JAX and PyTorch: twins of the modules of `headwise.nn`, the same numbers.
+"""Attention as Keras 3 layers, on TensorFlow, JAX and PyTorch. Each layer is the twin of a module of `headwise.nn`.
+
+A layer and its twin have the same options and compute the same numbers.
 
     import headwise.keras
 
     layer = headwise.keras.MultiHeadAttention(512, 8)
     y = layer(x, attention_mask=masks.causal())
 
-Importing it registers the layers, so that saved models with them can be loaded.
+Importing the package registers the layers with Keras, so that saved models with them can be loaded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A Keras layer as a torch module, for any backend: for the doctor, and to compare it with torch modules.
+"""A Keras layer as a torch module, on any backend: for the doctor, and to compare it with torch modules.
 
 module = headwise.keras.as_torch(layer)
-y = module(torch.randn(2, 5, 16))        # computed by the layer, on TensorFlow or JAX; gradients come through it
+y = module(torch.randn(2, 5, 16))        # computed by the layer, on TensorFlow or JAX; gradients pass through it
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Tensor = Any  # a tensor of the backend
 
 
 def as_torch(layer: keras.layers.Layer) -> nn.Module:
-    """A built layer as a module of torch tensors. If Keras runs on torch, the layer itself is returned.
+    """Return a built Keras layer as a module of torch tensors. If Keras runs on torch, return the layer itself.
 
-    The module's Parameters start as copies of the layer's weights, under the layers' paths ("qkv.kernel"). The module
-    computes with these copies, so copies of it are independent and the layer does not change; `store(module)` writes
-    the Parameters into the layer. Weights that are not trained are buffers. `module.train()` and `.eval()` set
-    `training=`; seeds are drawn from torch's generator. The arguments are those of the layer's call.
+    The module's Parameters begin as copies of the layer's weights, under the layers' paths ("qkv.kernel"). The module
+    computes with these copies, so copies of the module are independent and the layer does not change; `store(module)`
+    writes the Parameters back into the layer. Weights that are not trained are buffers. `module.train()` and `.eval()`
+    set the argument `training=`; seeds are drawn from torch's generator. The arguments are those of the layer's call.
 
-    torch sees only the layer's output and its gradients (`tf.GradientTape`, `jax.vjp`; first derivatives only), not
-    its operations. It computes in the layer's own dtype.
+    torch sees only the layer's output and the output's gradients (`tf.GradientTape`, `jax.vjp`; first derivatives
+    only), not the layer's operations. The layer computes in its own dtype.
 
     Raises:
-        DtypeError: not a Keras layer.
+        DtypeError: `layer` is not a Keras layer.
         ArgumentError: the layer is not built.
     """
     if not isinstance(layer, keras.layers.Layer):
@@ -55,7 +55,7 @@ def as_torch(layer: keras.layers.Layer) -> nn.Module:
 
 
 def store(module: nn.Module) -> None:
-    """Write the Parameters and buffers of a module of `as_torch` into its Keras layer."""
+    """Write the Parameters and buffers of a module that `as_torch` returned into its Keras layer."""
     if not isinstance(module, KerasModule):
         raise DtypeError(f"module: expected a module that as_torch returned. Received: {type(module).__name__}")
     for variable, value in zip(module.variables, module.values(), strict=True):
@@ -63,9 +63,9 @@ def store(module: nn.Module) -> None:
 
 
 def is_built(layer: keras.layers.Layer) -> bool:
-    """Whether a layer is built; a layer that can be built without input shapes is built now.
+    """Whether a layer has its weights. A headwise layer, which can be built without input shapes, is built now.
 
-    A layer within it that is never called has no weights: it is built if any layer within it has some.
+    A layer that is never called has no weights; the layer around it counts as built if any layer within it has weights.
     """
     if not layer.built and type(layer).__module__.startswith("headwise.keras."):
         layer.build()
@@ -74,7 +74,7 @@ def is_built(layer: keras.layers.Layer) -> bool:
 
 
 class _Held:
-    """The state shared by copies of a module."""
+    """The Keras layer and its compiled functions, which all copies of a module share."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         self.layer = layer
@@ -94,13 +94,13 @@ class _Held:
 
 
 class Part(nn.Module):
-    """A layer within a layer: its weights, and its plain options. It can be called by itself."""
+    """The torch module of a layer within a layer: its weights and its plain options. It can be called by itself."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         super().__init__()
         self._held = _Held(layer)
-        self._draws = False  # from TensorFlow's global generator
-        self._paths: dict[str, str] = {}  # a variable's own path -> its name here
+        self._draws = False  # whether the layer draws from TensorFlow's global generator
+        self._paths: dict[str, str] = {}  # the path of a variable in the layer -> its name in this module
         vars(self).update(
             {name: x for name, x in vars(layer).items() if _is_option(name, x) and name not in vars(self)}
         )
@@ -116,12 +116,12 @@ class Part(nn.Module):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The layer's variables that have a Parameter or buffer here."""
+        """The layer's variables that have a Parameter or a buffer in this module."""
         layer = self._held.layer
         return [v for v in (*layer.trainable_variables, *layer.non_trainable_variables) if v.path in self._paths]
 
     def values(self) -> list[torch.Tensor]:
-        """The Parameters and buffers, in the order of `variables`."""
+        """The Parameters and buffers of this module, in the order of `variables`."""
         own = dict(self.named_parameters(remove_duplicate=False)) | dict(self.named_buffers(remove_duplicate=False))
         return [own[self._paths[v.path]] for v in self.variables]
 
@@ -135,7 +135,7 @@ class Part(nn.Module):
         call = Plan(layer, (args, kwargs), flat, self.variables)
         if self._draws:
             _seed_backend()
-        seeds = [_drawn(v) for v in call.seeds]  # in eval mode too: randomness there must be seen
+        seeds = [_drawn(v) for v in call.seeds]  # in eval mode too: if the layer is random there, it must show
         made = Made(self._held.compiled(call), seeds, call.dtypes, len(tensors))
         found = Call.apply(made, *tensors, *self.values())
         if self.training:
@@ -143,7 +143,7 @@ class Part(nn.Module):
         return tree.pack_sequence_as(made.structure, list(found))
 
     def _keep_state(self, state: Sequence[Tensor]) -> None:
-        """Variables that training changes without a gradient, such as the means of a batch norm."""
+        """Copy into the buffers what training changes without a gradient, such as the means of a batch norm."""
         with torch.no_grad():
             for variable, value, moved in zip(self.variables, self.values(), state, strict=True):
                 if not variable.trainable:
@@ -151,12 +151,12 @@ class Part(nn.Module):
 
 
 def _as_tensor(x: Any) -> Any:
-    """An array as a tensor of its own, because arrays may change before backward; anything else unchanged."""
+    """For an array a tensor with a copy of it, because arrays may change before backward; anything else unchanged."""
     return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
 
 
 class KerasModule(Part):
-    """The module of `as_torch`. `runs_on` is the backend of its operations, which torch does not see."""
+    """The module that `as_torch` returns. `runs_on` is the backend, whose operations torch does not see."""
 
     runs_on: str
 
@@ -185,7 +185,7 @@ class KerasModule(Part):
 
 @functools.cache
 def named_as(of: Any, kind: Any) -> Any:
-    """A class of modules with the name, docstring and signature of `of`, a layer's class; the same each time."""
+    """A class of modules with the name, docstring and signature of `of`, a layer's class; the same class each time."""
     call = inspect.signature(of.call)
 
     def forward(self: Part, *args: Any, **kwargs: Any) -> Any:
@@ -205,9 +205,9 @@ def named_as(of: Any, kind: Any) -> Any:
 
 
 def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[int, ...] | None:
-    """The shape of the kernel that a projection would have if a call used it, by a projection with its options.
+    """The shape of the kernel of a projection that no call used, taken from a used projection with the same options.
 
-    It then has a Parameter that changes nothing, as a torch module that forward never calls has.
+    The projection then gets a Parameter without effect, as in a torch module that forward never calls. Else None.
     """
     if part.built or not isinstance(part, (keras.layers.Dense, keras.layers.EinsumDense)):
         return None
@@ -223,7 +223,7 @@ def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[in
 
 
 def _at(path: str, layer: keras.layers.Layer, parts: dict[str, Part]) -> Part:
-    """The part at a path; missing parts on the way are created."""
+    """The `Part` at a path; missing parts on the way to it are made."""
     if path not in parts:
         above, _, name = path.rpartition(".")
         owner = _at(above, layer, parts)
@@ -248,7 +248,7 @@ def _free(owner: nn.Module, name: str) -> str:
 
 
 def _is_option(name: str, value: Any) -> bool:
-    """Whether an attribute is a plain option, such as heads, widths, flags."""
+    """Whether an attribute is a plain option, such as a number of heads, a width or a flag."""
     return (
         isinstance(value, (bool, int, float, str))
         and not name.startswith("__")
@@ -257,14 +257,14 @@ def _is_option(name: str, value: Any) -> bool:
 
 
 def _seed_backend() -> None:
-    """Seed TensorFlow's global generator from torch's. JAX has none."""
+    """Seed TensorFlow's global generator from torch's. (JAX has no global generator.)"""
     import tensorflow as tf
 
     tf.random.set_seed(int(torch.randint(2**31 - 1, ())))
 
 
 def _draws_globally(part: keras.layers.Layer) -> bool:
-    """Whether a layer's code names a function that draws from that generator. (Seeding clears TensorFlow's caches.)"""
+    """Whether the code of a layer draws from TensorFlow's global generator. (Seeding it clears TensorFlow's caches.)"""
     if type(part).__module__.startswith("keras."):
         return False
     try:
@@ -275,7 +275,7 @@ def _draws_globally(part: keras.layers.Layer) -> bool:
 
 
 def _drawn(seed: keras.Variable) -> Tensor:
-    """A seed drawn from torch's generator."""
+    """A value for a seed variable of Keras, drawn from torch's generator."""
     return ops.convert_to_tensor(
         torch.randint(2**31 - 1, tuple(seed.shape)).numpy().astype(seed.dtype), dtype=seed.dtype
     )

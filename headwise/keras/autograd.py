@@ -1,4 +1,4 @@
-"""A call of a Keras layer as one operation of torch's autograd, with gradients computed by the backend."""
+"""A call of a Keras layer as one operation of torch's autograd, with gradients that the backend computes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from keras import ops, tree
 from headwise.keras.to_torch import to_torch
 from headwise.masks import Mask
 
-Tensor = Any  # a tensor of the backend
+Tensor = Any  # a tensor of the backend (TensorFlow, JAX or PyTorch)
 
 
 def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
-    """A copy of a torch tensor as a tensor of the backend."""
+    """A copy of a torch tensor, as a tensor of the backend."""
     x = x.detach().cpu()
     if x.dtype == torch.bfloat16:
         x = x.float()
@@ -26,7 +26,7 @@ def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
 
 
 class Plan:
-    """A call of a layer without its tensors. The contents of a mask are part of it, as they are now."""
+    """A call of a layer, without the values of its tensors. Masks belong to it, with their contents as they are now."""
 
     def __init__(self, layer: keras.layers.Layer, given: Any, flat: list[Any], variables: list[keras.Variable]) -> None:
         self._layer, self._variables = layer, variables
@@ -43,7 +43,7 @@ class Plan:
         self.key = (str(self._structure), plain, tuple(self._places))
 
     def run(self, tensors: Sequence[Any], weights: Sequence[Any], seeds: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Call the layer with these tensors and values of its variables, without changing the layer."""
+        """Call the layer with these tensors and weights, without changing it. Returns (output, weights after it)."""
         filled = list(self._flat)
         for i, x in zip(self._places, tensors, strict=True):
             filled[i] = x
@@ -55,25 +55,25 @@ class Plan:
 
 
 class Compiled:
-    """A plan and its gradients as functions that JAX compiles."""
+    """A `Plan` and its gradients, as functions that JAX compiles."""
 
     def __init__(self, plan: Plan) -> None:
         import jax
 
         self._plan = plan
         self._structure: Any = None  # of the output
-        # Each shape is computed only a few times, so fast compilation matters most.
+        # Few calls are made for each shape, so it matters most that compilation is fast.
         options = {"xla_backend_optimization_level": 0}
         self._run = jax.jit(self._flat, compiler_options=options)
         self._back = jax.jit(self._gradients, static_argnums=3, compiler_options=options)
 
     def run(self, *given: Any) -> tuple[Any, list[Any]]:
-        """As `Plan.run`."""
+        """The same as `Plan.run`, compiled."""
         out, state = self._either(self._run, self._flat, *given)
         return tree.pack_sequence_as(self._structure, list(out)), state
 
     def back(self, *given: Any) -> Any:
-        """The gradients of some tensors and weights, given those of the floating-point outputs."""
+        """The gradients of some tensors and weights, given the gradients of the floating-point outputs."""
         return self._either(self._back, self._gradients, *given)
 
     def _either(self, compiled: Callable[..., Any], plain: Callable[..., Any], *given: Any) -> Any:
@@ -120,7 +120,7 @@ class Made:
         self.pull: Callable[[list[torch.Tensor | None]], list[Tensor | None]] | None = None
 
     def run(self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool]) -> list[Any]:
-        """The outputs as a flat list; `wanted` says which tensors will need gradients."""
+        """Compute, and return the outputs as a flat list. `wanted` says for each tensor whether it needs a gradient."""
         given = [from_torch(x, dtype) for x, dtype in zip(tensors, self._dtypes, strict=True)]
         places = tuple(i for i, asked in enumerate(wanted) if asked)
         split = given[: self._inputs], given[self._inputs :], self._seeds
@@ -175,7 +175,7 @@ def _with_tape(flat: Callable[[], list[Any]], leaves: list[Tensor]) -> tuple[lis
 
 
 def _with_vjp(computation: Compiled, given: Any, places: tuple[int, ...], found: list[Any]) -> Pull:
-    """A backward pass that begins with a new forward pass: most calls never need a gradient."""
+    """A backward pass that first computes the forward pass again: most calls never need a gradient."""
 
     def pull(gradients: list[torch.Tensor | None]) -> Any:
         outputs = [
@@ -189,7 +189,7 @@ def _with_vjp(computation: Compiled, given: Any, places: tuple[int, ...], found:
 
 
 class Call(torch.autograd.Function):
-    """One call of a layer, for autograd."""
+    """One call of a layer, as an operation of torch's autograd."""
 
     @staticmethod
     def forward(ctx: Any, made: Made, *tensors: torch.Tensor) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
-"""The BERT encoder, made of this package's layers.
+"""The BERT encoder, made of the Keras layers of this package.
 
-Devlin et al. 2018, arXiv:1810.04805. The twin of `headwise.models.Bert`, which reads the checkpoint.
+Devlin et al. 2018, arXiv:1810.04805. It is the twin of `headwise.models.Bert`, which reads the checkpoint.
 Dimension letters: B batch, S sequence, M model.
 """
 
@@ -30,18 +30,18 @@ class Bert(Layer, twin=models.Bert):
     >>> bert = Bert.from_pretrained("minilm")
     >>> hidden = bert(input_ids, real=input_ids != 0)                  # [B, S] to [B, S, M]
 
-    It is a layer: train, save and export a model that contains it.
+    It is a Keras layer: you can train, save and export a model that contains it.
 
     >>> ids = keras.Input((None,), dtype="int32")
     >>> hidden, pooled = bert(ids, real=keras.ops.not_equal(ids, 0), return_pooled=True)
     >>> model = keras.Model(ids, keras.layers.Dense(2)(pooled))
 
     Args:
-        config: sizes and initialisation.
-        seed: for dropout.
+        config: the sizes and options.
+        seed: the seed of dropout.
 
-    Its parts are `embeddings` (with `word`, `position`, `token_type` and `norm`), `layers`, and `pooler`, which may be
-    None (see the config).
+    Its sublayers are `embeddings` (with `word`, `position`, `token_type` and `norm`), `layers`, and `pooler`, which may
+    be None (see the config).
     """
 
     def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
@@ -76,12 +76,12 @@ class Bert(Layer, twin=models.Bert):
 
     @classmethod
     def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None, **kwargs: Any) -> Bert:
-        """The encoder and pooler of a checkpoint; its heads (`cls.*`) are ignored.
+        """The encoder and the pooler of a checkpoint. Its heads (`cls.*`) are left out.
 
         Args:
             path_or_id: a local folder with config.json and safetensors, the name of a model on the Hugging Face hub, or
                 "minilm", the model that comes with `headwise[demo]`.
-            dropout: replaces the dropout rates of the checkpoint, including that of attention.
+            dropout: it replaces the dropout rates of the checkpoint, including the rate for attention weights.
             kwargs: `name`, `dtype` (None = keras.config.dtype_policy()), `trainable`, `seed`.
 
         Raises:
@@ -93,13 +93,13 @@ class Bert(Layer, twin=models.Bert):
         return bert
 
     def get_config(self) -> dict[str, Any]:
-        """All options of the constructor, the config as a dict."""
+        """All options of the constructor; `config` is a dict."""
         seed = self._given["seed"]
         return {**keras.layers.Layer.get_config(self), "config": dataclasses.asdict(self.config), "seed": seed}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Bert:
-        """The layer for the result of `get_config`."""
+        """The layer that a result of `get_config` describes."""
         return cls(**{**config, "config": BertConfig(**renamed(config["config"]))})
 
     def _parts(self) -> Parts:
@@ -113,19 +113,19 @@ class Bert(Layer, twin=models.Bert):
         return_pooled: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """The last hidden state.
+        """The last hidden states.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: the
                 attention_mask of a Hugging Face tokenizer. None = all tokens are real. The hidden states *at* padding
                 are unspecified: do not read them.
-            token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0.
+            token_type_ids: [B, S], 0 or 1: the sentence of a pair that each token is from. Default: all 0.
             return_pooled: also return the output of `pool`. Functional models need this instead of `pool`.
             training: whether dropout is active.
 
         Returns:
-            [B, S, M]; with `return_pooled=True` (hidden, pooled [B, M]).
+            The hidden states [B, S, M]; with `return_pooled=True` (hidden states, output of `pool` [B, M]).
 
         Raises:
             ShapeError: an argument of another shape, or more than `config.max_positions` tokens.
@@ -152,7 +152,7 @@ class Bert(Layer, twin=models.Bert):
         return_pooled: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The shapes of the outputs of `call`, without calling it."""
+        """The shapes of the outputs of `call`, without computing them."""
         self._check_inputs(input_ids, real, token_type_ids, return_pooled)
         width = self.config.dim
         hidden = keras.KerasTensor((*input_ids.shape, width), dtype=self.compute_dtype)
@@ -160,7 +160,7 @@ class Bert(Layer, twin=models.Bert):
         return (hidden, pooled) if return_pooled else hidden
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
+        """The output of the pooler, [B, M], computed from the hidden state of the first token, which is [CLS].
 
         Raises:
             CheckpointError: the model has no pooler.
@@ -229,7 +229,7 @@ def _normal(config: BertConfig) -> keras.initializers.Initializer:
 
 
 def _check_values(name: str, x: Tensor | None, size: int) -> None:
-    """Raise unless all ids are from 0 to size - 1: for others JAX returns NaN, and a GPU any values."""
+    """Raise ArgumentError unless all ids are from 0 to size - 1: for others JAX returns NaN, and a GPU any values."""
     values = None if x is None else values_of(x)
     if values is None or not values.size or (values.min() >= 0 and values.max() < size):
         return

@@ -1,10 +1,10 @@
-"""One attention computation among Keras tensors, and the weights of any rows of it.
+"""One attention computation with Keras tensors, for all rows or some rows of queries.
 
     s = scale · q kᵀ;   s = softcap · tanh(s / softcap);   s += bias;   s = -∞ where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink))
 
-This is the computation of `headwise.call` for torch tensors. The scores become float32, or float64, before anything is
-added to them and before the softmax, whatever the dtype of the queries.
+This is the computation of `headwise.call`, which is for torch tensors. The scores become float32, or float64, before
+anything is added to them and before the softmax, whatever the dtype of the queries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from keras import ops
 from headwise.keras import masking
 from headwise.masks import Mask
 
-Tensor = Any  # a tensor of the backend
+Tensor = Any  # a tensor of the backend (TensorFlow, JAX or PyTorch)
 Bias = Callable[..., Tensor]  # (q of the rows, rows, cols, whole=) -> float [B|1, H, r, c]; see `attend`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
-    """q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] and all options of the computation."""
+    """An attention computation: q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] and all options."""
 
     q: Tensor
     k: Tensor
@@ -38,15 +38,15 @@ class Call:
     softcap: float | None
     sinks: Tensor | None  # [H]
     dropout: float
-    seed: Tensor | None  # [2] integers, where there is dropout
+    seed: Tensor | None  # [2] integers; None without dropout
 
     @property
     def lengths(self) -> tuple[int | None, int | None]:
-        """Q and K; None = unknown before the call."""
+        """The lengths Q and K; None = unknown before the call."""
         return self.q.shape[2], self.k.shape[2]
 
     def usable(self) -> Call:
-        """This call with 0 for the keys and values that no query may attend to: NaN in them cannot spread."""
+        """This call, with 0 in the keys and values that no query may attend to, so that NaN in them cannot spread."""
         if self.mask is None or masking.sees_all(self.mask, *self.lengths):
             return self
         used = masking.used_keys(self.mask, *self.lengths)
@@ -61,12 +61,12 @@ class Call:
 
     @property
     def float(self) -> str:
-        """The dtype of the scores."""
+        """The name of the dtype of the scores."""
         return precision(self.q)
 
 
 def precision(x: Tensor) -> str:
-    """The dtype of tensors that are added to scores: float32, float64 for float64 x."""
+    """The name of the dtype of tensors that are added to scores: "float64" for float64 x, else "float32"."""
     return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
 
 
@@ -82,12 +82,12 @@ def attend(
     seed: Tensor | None = None,
     weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention of some rows of queries over some keys and values.
+    """Attention of some rows of queries to some keys and values.
 
-    Returns the output [B, H, …, r, E], and on request the weights [B, H, …, r, c] before dropout.
+    Returns the output [B, H, …, r, E], and the weights [B, H, …, r, c] before dropout (None unless `weights`).
 
-    q [B, H, …, r, D], k [B, G, …, c, D] and v [B, G, …, c, E] are at the positions rows […, r] and cols […, c],
-    where … is nothing or n blocks; None = all. `valid` […, c] says which columns exist.
+    q [B, H, …, r, D], k [B, G, …, c, D] and v [B, G, …, c, E] are at the positions rows […, r] and cols […, c], where …
+    is nothing or n blocks; None = all positions. `valid` […, c], bool, True = this column exists.
     """
     whole = rows is None
     if rows is None and (call.mask is not None or callable(call.bias)):
@@ -121,7 +121,7 @@ def attend(
 
 
 def products(q: Tensor, k: Tensor) -> Tensor:
-    """q kᵀ: [B, H, …, r, D] and [B, G, …, c, D] to [B, H, …, r, c]; the heads of a group lie next to one another."""
+    """q kᵀ [B, H, …, r, c] of q [B, H, …, r, D] and k [B, G, …, c, D]; H / G query heads in a row share a key head."""
     heads, groups = q.shape[1], k.shape[1]
     if heads == groups:
         return ops.einsum("...qd,...kd->...qk", q, k)
@@ -131,7 +131,7 @@ def products(q: Tensor, k: Tensor) -> Tensor:
 
 
 def products_with(weights: Tensor, v: Tensor) -> Tensor:
-    """A v: [B, H, …, r, c] and [B, G, …, c, E] to [B, H, …, r, E]."""
+    """A v [B, H, …, r, E] of the weights A [B, H, …, r, c] and v [B, G, …, c, E]."""
     heads, groups = weights.shape[1], v.shape[1]
     if heads == groups:
         return ops.matmul(weights, v)
@@ -141,7 +141,7 @@ def products_with(weights: Tensor, v: Tensor) -> Tensor:
 
 
 def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Tensor:
-    """exp(s - lse) of whole rows. Forbidden cells get exactly 0, except in an empty row."""
+    """exp(s - lse) of whole rows. Forbidden pairs of query and key get exactly 0, except in a row without any key."""
     if allowed is not None:
         lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
         scores = ops.where(allowed, scores, ops.cast(lowest, scores.dtype))
@@ -156,7 +156,7 @@ def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Te
 
 
 class _Drawn(keras.random.SeedGenerator):
-    """A fixed seed, so that a second computation gives the same numbers."""
+    """A generator that returns the same seed every time, so that a second computation draws the same numbers."""
 
     _initial_seed = 0  # not None, otherwise Keras uses PyTorch's own seed
 
@@ -168,7 +168,7 @@ class _Drawn(keras.random.SeedGenerator):
 
 
 def runs_now(x: Tensor) -> bool:
-    """Whether operations on x run eagerly instead of being traced."""
+    """Whether operations on x run eagerly, and are not traced."""
     match keras.backend.backend():
         case "tensorflow":
             import tensorflow as tf

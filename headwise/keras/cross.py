@@ -19,7 +19,7 @@ from headwise.nn import cross, options
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
-    """Attention to another sequence, then a feed-forward network. The twin of `headwise.nn.CrossLayer`.
+    """Attention to another sequence, then a feed-forward network. The Keras twin of `headwise.nn.CrossLayer`.
 
         norm_first       x = x + Attention(Norm(x), Norm(memory)),   y = x + FFN(Norm(x))      Jaegle et al. 2021
         not norm_first   x = Norm(x + Attention(x, memory)),         y = Norm(x + FFN(x))      MAB(x, memory) of
@@ -30,9 +30,9 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
 
     Args: as of `headwise.nn.CrossLayer`, and
         kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
-        seed: for dropout.
+        seed: the seed of dropout.
 
-    Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
+    Its sublayers are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, or an unknown option.
@@ -69,11 +69,11 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
         Args:
             query: [B, Q, M].
             value: [B, K, memory_dim], the memory.
-            query_mask: [B, Q], True = a real token; also the mask of the output. Keras passes it.
-            value_mask: [B, K], True = a real token of the memory; only these are read. Keras passes it.
+            query_mask: [B, Q], True = a real token; it is also the mask of the output. Keras passes it.
+            value_mask: [B, K], True = a real token of the memory; only real tokens are read. Keras passes it.
             attention_mask: which query may attend to which position, True or 1 = may: a mask of `headwise.masks`, or a
                 tensor [Q, K], [B, Q, K] or [B, H, Q, K].
-            return_attention_scores: also return the weights.
+            return_attention_scores: also return the attention weights.
             training: whether dropout is active.
 
         Returns:
@@ -91,6 +91,6 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
         return (y, read.weights) if return_attention_scores else y
 
     def compute_output_spec(self, query: Any, value: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
-        """The shapes of the outputs of `call`, without calling it."""
+        """The shapes of the outputs of `call`, without computing them."""
         self._check_memory(query, value, self.attention)
         return self.attention.compute_output_spec(query, value, return_attention_scores=return_attention_scores)

@@ -1,4 +1,4 @@
-"""Stochastic depth: in training, a branch of a residual network is skipped for some examples."""
+"""Stochastic depth: in training, some examples skip a branch of a residual network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DropPath(Layer, twin=nn.DropPath):
     in inference, where nothing is dropped. (The paper scales in inference instead, equation 5.)
 
     Args: as of `headwise.nn.DropPath`, and
-        seed: for the random choice.
+        seed: the seed of the random choice.
 
     Raises:
         ArgumentError: a probability outside of [0, 1).
@@ -33,7 +33,7 @@ class DropPath(Layer, twin=nn.DropPath):
         self.seed_generator = keras.random.SeedGenerator(seed) if o.probability else None
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """[B, ...] with each example either 0 or x / (1 - p); in inference x itself."""
+        """The input [B, ...] with each example either set to 0 or divided by 1 - p; in inference the input itself."""
         if not training or self.seed_generator is None:
             return inputs
         kept = 1.0 - self.probability
@@ -42,5 +42,5 @@ class DropPath(Layer, twin=nn.DropPath):
         return ops.where(drawn < kept, inputs / kept, ops.zeros_like(inputs))
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
-        """The shape of the input."""
+        """The shape of the output, which is that of the input."""
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)

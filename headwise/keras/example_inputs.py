@@ -1,4 +1,4 @@
-"""Inputs for one call of a Keras model, made up from the shapes that it states."""
+"""Makes up inputs for one call of a Keras model, from the input shapes that the model states."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ BATCH, LENGTH, PADDED = 2, 7, 2  # the last tokens of the second example are pad
 
 
 def example_inputs(model: keras.Model) -> Any:
-    """Two examples, in the structure of the model's inputs: token ids where it has embeddings, else random numbers.
+    """Two examples, in the structure of the model's inputs: token ids if the model has embeddings, else random numbers.
 
-    A size that is not stated is 7; the last two tokens of the second example are 0 among ids, and False in masks.
+    A size that is not stated is 7. The last two tokens of the second example are 0 among ids, and False in masks.
 
     Raises:
         ArgumentError: the model states no shapes.

@@ -26,15 +26,15 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class FeedForward(Layer, twin=nn.FeedForward):
-    """Two linear maps with an activation between, or three with a gate. The twin of `headwise.nn.FeedForward`.
+    """Two linear maps with an activation between, or three with a gate. The Keras twin of `headwise.nn.FeedForward`.
 
         plain   y = W_down act(W_up x)                  Vaswani et al. 2017, equation 2
         gated   y = W_down (act(W_gate x) ⊙ W_up x)     Shazeer 2020 (GLU Variants), equation 6
 
     Args: as of `headwise.nn.FeedForward`, and
-        seed: of the dropout.
+        seed: the seed of dropout.
 
-    Its parts are `up`, `down` and, if gated, `gate`.
+    Its sublayers are `up`, `down` and, if gated, `gate`.
 
     Raises:
         ArgumentError: a dimension below 1, an unknown activation, a dropout outside of [0, 1).
@@ -56,7 +56,7 @@ class FeedForward(Layer, twin=nn.FeedForward):
         return [(self.gate, self.dim), (self.up, self.dim), (self.down, self.hidden_dim)]
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """[..., M] to [..., M].
+        """The output [..., M] for inputs [..., M].
 
         Raises:
             ShapeError, DtypeError: the input has another width, or is not a tensor.
@@ -67,7 +67,7 @@ class FeedForward(Layer, twin=nn.FeedForward):
         return self.down(self.dropout(hidden, training=training))
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
-        """The shape of what `call` returns, without calling it."""
+        """The shape of the output of `call`, without computing it."""
         self._check(inputs)
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 

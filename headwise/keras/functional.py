@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention`: attention with `keras.ops`, on TensorFlow, JAX and PyTorch."""
+"""`scaled_dot_product_attention`: attention by `keras.ops`, on TensorFlow, JAX and PyTorch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
     kernel: str = "auto",
     return_attention_scores: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ) v. Vaswani et al. 2017, equation 1. `headwise.attention` for tensors of Keras.
+    """softmax(scale · q kᵀ) v. Vaswani et al. 2017, equation 1. It is `headwise.attention` for Keras tensors.
 
     Args:
         q: queries [B, H, Q, D].
@@ -54,15 +54,16 @@ def scaled_dot_product_attention(
         mask: which query may attend to which key, True or 1 = may: of `headwise.masks`, or a tensor [Q, K], [B, Q, K]
             (as in Keras) or [B, H, Q, K], of which B, H and Q may be 1. Causal and window masks of `headwise.masks`
             align the last query with the last key.
-        bias: added to the scores; float, broadcasts to [B, H, Q, K].
-        scale: factor on q kᵀ; None = 1/√D.
-        softcap: s becomes softcap · tanh(s / softcap), before the bias (Gemma 2).
-        sinks: [H], one logit per head, a key with this score and the value 0 (gpt-oss).
-        dropout: probability of dropping a weight in this call: pass 0.0 for evaluation.
-        seed: for the dropout, an int or a keras.random.SeedGenerator. Required with dropout.
+        bias: a float tensor that is added to the scores; it broadcasts to [B, H, Q, K].
+        scale: the factor on q kᵀ; None = 1/√D.
+        softcap: a score s becomes softcap · tanh(s / softcap), before the bias is added (Gemma 2).
+        sinks: [H], one logit per head. It acts as a key with this score and the value 0 (gpt-oss).
+        dropout: the probability of dropping a weight in this call: pass 0.0 for evaluation.
+        seed: the seed of dropout, an int or a keras.random.SeedGenerator. Required with dropout.
         kernel: "auto"; "plain"; "chunked", whose memory is linear in the length, also in training; "banded" and
-            "block_sparse", whose cost depends on the mask; "torch", headwise.attention, if Keras runs on PyTorch.
-        return_attention_scores: also return the weights before dropout. This works with every kernel.
+            "block_sparse", whose cost depends on the mask; "torch", which is headwise.attention, if Keras runs on
+            PyTorch.
+        return_attention_scores: also return the attention weights before dropout. Every kernel can do this.
 
     Returns:
         The output [B, H, Q, E] in v's dtype; with `return_attention_scores=True` (output, weights [B, H, Q, K], float32
@@ -108,7 +109,7 @@ def attend(
     kernel: str = "auto",
     return_attention_scores: bool = False,
 ) -> Any:
-    """`scaled_dot_product_attention` for layers: the mask is from `masking.resolve`, the bias may be a function."""
+    """`scaled_dot_product_attention` for layers: `mask` comes from `masking.resolve`, `bias` may be a function."""
     if kernel not in ALL_KERNELS:
         raise ArgumentError(f"kernel: expected one of {', '.join(ALL_KERNELS)}. Received: kernel={kernel!r}")
     if dropout and seed is None:
@@ -141,12 +142,12 @@ def attend(
 
 
 def listening(listener: Listener) -> contextlib.AbstractContextManager[None]:
-    """A context: `listener` receives every computation that runs inside, and its output."""
+    """A context. `listener` is called with every computation (`Call`) that runs inside, and with its output."""
     return _LISTENERS.open(listener)
 
 
 def _by_torch(call: Call) -> torch.Tensor:
-    """`headwise.attention`, with its own kernels."""
+    """The output of `headwise.attention`, which has its own kernels."""
     bias = call.bias
     if callable(bias):
         rows, cols = (torch.arange(x.shape[2], device=call.q.device) for x in (call.q, call.k))
@@ -157,7 +158,7 @@ def _by_torch(call: Call) -> torch.Tensor:
 
 
 def _torch_mask(mask: Mask, q_len: int) -> Mask:
-    """The mask with the original tensors, which are torch tensors here."""
+    """The mask with the tensors that were passed, which are torch tensors when Keras runs on torch."""
     if isinstance(mask, (And, Or)):
         return type(mask)(tuple(_torch_mask(part, q_len) for part in mask.parts))
     if isinstance(mask, Not):
@@ -171,7 +172,7 @@ def _torch_mask(mask: Mask, q_len: int) -> Mask:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None) -> None:
-    """Raise unless the known sizes of the tensors fit together."""
+    """Raise an error unless the known sizes of the tensors fit together."""
     received = f"Received: q.shape={tuple(q.shape)}, k.shape={tuple(k.shape)}, v.shape={tuple(v.shape)}"
     for name, x, dims in (("q", q, "[B, H, Q, D]"), ("k", k, "[B, G, K, D]"), ("v", v, "[B, G, K, E]")):
         if len(x.shape) != 4:

@@ -1,6 +1,6 @@
 """Attention through a few learned latents, which read an input of any length and may be read by other queries.
 
-Perceivers and Set Transformers are made of this. The cost is linear in the input.
+Perceivers and Set Transformers are built of it. The cost is linear in the input.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headwise.masks import Mask
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class LatentAttention(Layer, twin=nn.LatentAttention):
-    """N learned latents read the input, in O(N · S) instead of the O(S²) of self-attention.
+    """N learned vectors, the latents, read the input, in O(N · S) instead of the O(S²) of self-attention.
 
         Z = latents;   for each read:  Z = CrossLayer(Z, input),  Z = EncoderLayer(Z), …        Jaegle et al. 2021
         with read_out: CrossLayer(queries, Z)                                       Perceiver IO, Jaegle et al. 2022
 
-    With `norm_first=False` CrossLayer is MAB, and this is the Set Transformer's pooling, MAB(latents, X),
-    or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019, equations 6, 7 and
-    9 to 11). The order of the input has no effect; if it should have one, add positions to the input. The twin of
-    `headwise.nn.LatentAttention`.
+    With `norm_first=False` a CrossLayer is the paper's MAB, and this layer is the Set Transformer's pooling,
+    MAB(latents, X), or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019,
+    equations 6, 7 and 9 to 11). The order of the input has no effect; if it should have one, add positions to it. The
+    Keras twin of `headwise.nn.LatentAttention`.
 
     >>> pool = LatentAttention(1, 256)                               # input [B, S, 256] to [B, 1, 256]
     >>> perceiver = LatentAttention(64, 512, 256, num_reads=4, self_layers=6, share_reads=True)
@@ -46,11 +46,11 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
 
     Args: as of `headwise.nn.LatentAttention`, and
         kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
-        seed: for dropout.
+        seed: the seed of dropout.
 
-    Its parts are the weight `latents` [N, M], with a normal initialisation of standard deviation 0.02 (Perceiver), or
-    without `norm_first` with Glorot's uniform one (Set Transformer); `reads` (each a `CrossLayer` with `layers`), and
-    `read_out`, a `CrossLayer` or None.
+    Its weight is `latents` [N, M], drawn from a normal distribution of standard deviation 0.02 (Perceiver), or without
+    `norm_first` from Glorot's uniform distribution (Set Transformer). Its sublayers are `reads` (each a `CrossLayer`
+    with `layers`), and `read_out`, a `CrossLayer` or None.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option, or a number of names other than N.
@@ -58,7 +58,7 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
 
     def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
         o = self._begin(*args, **kwargs)
-        with torch.device("meta"):  # without weights: it checks the options
+        with torch.device("meta"):  # the twin has no weights; it only checks the options
             twin = nn.LatentAttention(**{**vars(o), "kernel": "auto"})
         self.num_latents, self.latent_dim, self.input_dim = twin.num_latents, twin.latent_dim, twin.input_dim
         self.num_reads, self.num_heads, self.output_dim = twin.num_reads, twin.num_heads, twin.output_dim
@@ -121,15 +121,15 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         """The latents after reading the input; with `read_out`, the output for the queries that read the latents.
 
         Args:
-            query: without `read_out` the input [B, S, input_dim]; with it the queries of the read-out,
+            query: without `read_out` the input [B, S, input_dim]. With `read_out` the queries that read the latents,
                 [B, Q, output_dim].
-            value: with `read_out` the input [B, S, input_dim]; None = `query`. Without it None.
-            query_mask: of `query`, True = a real token. Keras passes it. If the query is the input, the latents read
-                only its real tokens.
-            value_mask: of `value`, True = a real token of the input; only these are read. Keras passes it.
+            value: with `read_out` the input [B, S, input_dim]; None = `query`. Without `read_out` None.
+            query_mask: the padding of `query`, True = a real token. Keras passes it. If the query is the input, the
+                latents read only its real tokens.
+            value_mask: the padding of `value`, True = a real token; only real tokens are read. Keras passes it.
             attention_mask: which latent may attend to which position of the input, True or 1 = may: a mask of
                 `headwise.masks`, or a tensor [N, S], [B, N, S] or [B, H, N, S].
-            return_attention_scores: also return the weights.
+            return_attention_scores: also return the attention weights.
             training: whether dropout is active.
 
         Returns:
@@ -161,13 +161,13 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         return (z, found) if return_attention_scores else z
 
     def compute_mask(self, query: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
-        """None for latents, which are all real; with `read_out` the mask of the queries."""
+        """The mask of the output: None for latents, which are all real; with `read_out` the mask of the queries."""
         return None if self.read_out is None else previous_mask
 
     def compute_output_spec(
         self, query: Any, value: Any = None, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without calling it."""
+        """The shapes of the outputs of `call`, without computing them."""
         x = self._input(query, value)
         z = keras.KerasTensor((x.shape[0], self.num_latents, self.latent_dim), dtype=self.compute_dtype)
         wanted = {"return_attention_scores": return_attention_scores}
@@ -181,7 +181,7 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         return (out[0], {**found, "read_out.attention": out[1]}) if return_attention_scores else out
 
     def _input(self, query: Any, value: Any) -> Any:
-        """The input, checked."""
+        """The input among the arguments of `call`, checked: `query`, or with `read_out` `value`."""
         if self.read_out is None:
             if value is not None and value is not query:
                 raise ArgumentError(
@@ -202,7 +202,7 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
 
 
 class _Read(CrossLayer):
-    """One read of the input, and the self-attention layers among the latents after it."""
+    """One read of the input by the latents, then the layers of self-attention among the latents."""
 
     layers: Sequence[EncoderLayer] = ()
 
@@ -241,6 +241,6 @@ class _Read(CrossLayer):
 
 
 def _name(attention: MultiHeadAttention, **names: tuple[str, ...]) -> None:
-    """Give the layer names of its rows or columns for records, in attributes that Keras does not track."""
+    """Set the names of a layer's rows or columns that records show, in attributes that Keras does not track."""
     object.__setattr__(attention, "row_names", names.get("rows"))
     object.__setattr__(attention, "col_names", names.get("cols"))

@@ -1,4 +1,4 @@
-"""The base of every Keras layer of this package: its options are those of its twin in PyTorch, and its config."""
+"""The base class of this package's Keras layers. A layer has the options of its twin, a module of `headwise.nn`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import keras
 import numpy as np
 import torch
 from keras import ops
-from keras.src.backend import get_keras_mask  # which has no public name
+from keras.src.backend import get_keras_mask  # it has no public name
 from torch import nn
 
 from headwise.errors import DtypeError, ShapeError
 from headwise.keras import saving
 from headwise.keras.call import precision
 
-Tensor = Any  # a tensor of the backend
-Parts = Sequence[tuple[Any, int | None]]  # layers, each with the width of its input; None = no width is given
+Tensor = Any  # a tensor of the backend (TensorFlow, JAX or PyTorch)
+Parts = Sequence[tuple[Any, int | None]]  # layers, each with the width of its input; None = it needs no width
 
-# () -> the package `headwise.keras.convert`, which imports every layer. `headwise/keras/__init__.py` sets it.
+# A function that returns the package `headwise.keras.convert`, which imports every layer; set by `headwise/keras`.
 conversions: Any = None
 
 TWINS: dict[type[Layer], type[nn.Module]] = {}
@@ -32,10 +32,10 @@ TWINS: dict[type[Layer], type[nn.Module]] = {}
 class Layer(keras.layers.Layer):
     """A layer whose config holds the arguments of its constructor.
 
-    A class statement names the `twin`, the PyTorch module with the same options. The constructor takes these as `*args`
-    and `**kwargs`, declares only its own, and calls `_begin`; help() and inspect.signature show all of them. Where the
-    docstring says "Args: as of" the twin, help() shows its lines there, together with the lines of the layer's own
-    arguments.
+    A class statement names the `twin`, the PyTorch module with the same options. The constructor takes the twin's
+    options as `*args` and `**kwargs`, declares only options of Keras alone, and calls `_begin`; help() and
+    inspect.signature show all options. Where the docstring says "Args: as of" the twin, help() shows the lines of the
+    twin's docstring, together with the lines for the layer's own options.
     """
 
     _given: dict[str, Any]
@@ -63,7 +63,7 @@ class Layer(keras.layers.Layer):
         self.supports_masking = True
 
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin the constructor: initialise the Keras layer, and return the options of the twin, with its defaults."""
+        """Begin the constructor: initialise the Keras layer, and return the twin's options, with their defaults."""
         cls = next(cls for cls in type(self).__mro__ if cls in TWINS)
         bound = inspect.signature(cls).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -78,16 +78,16 @@ class Layer(keras.layers.Layer):
         self.built = True
 
     def _parts(self) -> Parts:
-        """The layers in this one that have weights; None = there is no such layer."""
+        """The layers within this layer that have weights; None = there is no such layer."""
         return ()
 
     def get_config(self) -> dict[str, Any]:
-        """All options of the constructor."""
+        """All options of the constructor, by name."""
         return {**super().get_config(), **{name: saving.to_config(value) for name, value in self._given.items()}}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer with this config."""
+        """The layer that a result of `get_config` describes."""
         return cls(**{name: value if name == "dtype" else saving.from_config(value) for name, value in config.items()})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,38 +100,38 @@ class Layer(keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def compute_mask(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The mask of the queries, because the output has the same positions."""
+        """The mask of the output, which is the mask of the queries: they have the same positions."""
         return kwargs.get("query_mask", kwargs.get("previous_mask", args[0] if len(args) == 1 else None))
 
     @classmethod
     def from_torch(cls, module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any) -> Any:
         """A built layer with the options and weights of a module of `headwise.nn`, a position scheme or `Bert`.
 
-        Modules of PyTorch that `headwise.nn` converts are converted too.
+        Modules of PyTorch that `headwise.nn` converts (see `module`) are converted too.
 
         Args:
             module: an instance of this layer's twin, or nn.MultiheadAttention, nn.TransformerEncoderLayer or
                 nn.TransformerDecoderLayer.
-            kernel: the kernel of every attention in it; None = the module's, if it exists here.
-            dtype: the dtype of the layer, or its policy; None = the dtype of the module's parameters.
+            kernel: the kernel of every attention in the layer; None = the module's kernel, if Keras has it.
+            dtype: the dtype of the layer, or its dtype policy; None = the dtype of the module's parameters.
             kwargs: `name`, `trainable`.
 
         Raises:
             DtypeError: a module of another class.
-            ArgumentError: an option without an equivalent here, an unknown kernel or dtype, or weights that are
+            ArgumentError: an option without an equivalent in Keras, an unknown kernel or dtype, or weights that are
                 quantised or have LoRA.
-            CheckpointError: a weight without a place here, or a module with a replaced part.
+            CheckpointError: a weight without a place in the layer, or a module with a replaced submodule.
         """
         return conversions().from_torch(cls, module, kernel=kernel, dtype=dtype, **kwargs)
 
     def to_torch(self, *, kernel: str | None = None) -> nn.Module:
         """The PyTorch twin of this layer, with its options and weights, on the default device.
 
-        It is in eval mode, like a Keras layer outside of `fit`. Its dtype is that of the weights: float32 for a mixed
-        policy. The `seed` is not converted, because PyTorch has one generator for all modules.
+        The module is in eval mode, like a Keras layer outside of `fit`. Its dtype is that of the weights: float32 for a
+        mixed policy. The `seed` is not converted, because PyTorch has one generator for all modules.
 
         Args:
-            kernel: the kernel of every attention in it; None = the layer's, if PyTorch has it.
+            kernel: the kernel of every attention in the module; None = the layer's kernel, if PyTorch has it.
 
         Raises:
             ArgumentError: a layer that is not built, an option or kernel without an equivalent, or weights that are
@@ -160,12 +160,12 @@ class Layer(keras.layers.Layer):
         """This `MultiHeadAttention` as Keras's MultiHeadAttention, or GroupQueryAttention if heads share keys.
 
         Raises:
-            ArgumentError: another kind of layer, a layer that is not built, or an option that Keras does not have.
+            ArgumentError: a layer of another class, a layer that is not built, or an option that Keras does not have.
         """
         return conversions().to_keras(self)
 
     def _attended(self, query: Any, k_len: int | None, with_weights: bool) -> Any:
-        """The shape of the output of attention with `num_heads` heads; on request also that of the weights."""
+        """The shape of the output of attention with `num_heads` heads; if `with_weights` also that of the weights."""
         out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
         if not with_weights:
             return out
@@ -173,12 +173,12 @@ class Layer(keras.layers.Layer):
         return out, keras.KerasTensor(shape, dtype=precision(out))
 
     def dense(self, width: int, *, name: str, bias: bool = True, **kwargs: Any) -> keras.layers.Dense:
-        """A linear map, in this layer's dtype."""
+        """A linear map to `width` outputs, in the dtype of this layer."""
         return keras.layers.Dense(width, use_bias=bias, name=name, dtype=self.dtype_policy, **kwargs)
 
 
 def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -> None:
-    """Raise unless `x` is a float tensor [B, S, width], of `batch` examples if both are known."""
+    """Raise an error unless `x` is a float tensor [B, S, width], with B = `batch` if both are known."""
     shape = getattr(x, "shape", None)
     if shape is None:
         raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {type(x).__name__}")
@@ -189,7 +189,7 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -
 
 
 def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Tensor:
-    """The positions of the tokens x [B, S, M], int32 [S] or [B, S]: as given, or counted without padding."""
+    """The positions of the tokens x [B, S, M], int32 [S] or [B, S]: `given`, or counted without padding."""
     if given is not None:
         return ops.cast(ops.convert_to_tensor(given), "int32")
     if padding is not None:
@@ -198,7 +198,7 @@ def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Ten
 
 
 def values_of(x: Tensor) -> np.ndarray | None:
-    """The values of a tensor; None while a function is traced and tensors have no values."""
+    """The values of a tensor; None while a function is traced, when tensors have no values."""
     if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
         return None
     try:
@@ -208,18 +208,18 @@ def values_of(x: Tensor) -> np.ndarray | None:
 
 
 def both(*masks: Tensor | None) -> Tensor | None:
-    """The tokens [B, K] that are real in all given masks; None without any."""
+    """bool [B, K], True = the token is real in every mask that is not None; None if all masks are None."""
     found = [ops.cast(mask, "bool") for mask in masks if mask is not None]
     return functools.reduce(lambda a, b: a if a is b else ops.logical_and(a, b), found) if found else None
 
 
 def _options(twin: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """The options that a Keras layer has in common with its twin."""
+    """The options that a Keras layer shares with its twin, by name."""
     return {name: x for name, x in inspect.signature(twin).parameters.items() if name not in ("device", "dtype")}
 
 
 def _with_options(cls: type[Layer], twin: type[nn.Module]) -> inspect.Signature:
-    """The signature of a layer's constructor, with the options of its twin instead of `*args`."""
+    """The signature of a layer's constructor, with the options of the twin in place of `*args`."""
     parameters = dict(inspect.signature(cls.__init__).parameters)
     del parameters["args"]
     theirs = [
@@ -229,7 +229,7 @@ def _with_options(cls: type[Layer], twin: type[nn.Module]) -> inspect.Signature:
 
 
 def _with_arguments(doc: str, of_twin: str) -> str:
-    """`doc` with the arguments of its twin inserted where it says "Args: as of"."""
+    """`doc` with the lines for the twin's arguments inserted where it says "Args: as of"."""
     ours = re.search(r"^Args: as of .*\n(?: .+\n)*", doc, flags=re.MULTILINE)
     theirs = re.search(r"^Args:\n(?: .+\n)+", of_twin, flags=re.MULTILINE)
     if ours is None or theirs is None:

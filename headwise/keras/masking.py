@@ -1,7 +1,7 @@
-"""Masks with Keras tensors: the same predicates as in PyTorch, evaluated with index tensors of the backend.
+"""Masks for Keras tensors: the same predicates as in PyTorch, evaluated for indices that are tensors of the backend.
 
-The tables of a mask of `headwise.masks` are torch tensors; here they become tensors of the backend (`Table`). Tensors
-passed as masks, and the padding masks of Keras, become masks too, so `cells` evaluates all of them.
+The tables in a mask of `headwise.masks` are torch tensors; here they become tensors of the backend (`Table`). Tensors
+that are passed as masks, and the padding masks of Keras, become masks too, so that `cells` can evaluate all of them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headwise.masks.mask import And, Combined, Not, Or
 from headwise.masks.padding import PaddingKeys
 from headwise.shapes import check_fits
 
-Tensor = Any  # a tensor of the backend
-Sizes = tuple[int | None, int | None, int | None, int | None]  # of [B, H, Q, K], None where unknown before the call
+Tensor = Any  # a tensor of the backend (TensorFlow, JAX or PyTorch)
+Sizes = tuple[int | None, int | None, int | None, int | None]  # B, H, Q, K; None = unknown before the call
 
 
 class Table:
-    """A table of the backend, indexed like a torch tensor: `table[b, k]` with index tensors that broadcast."""
+    """A tensor of the backend that is indexed like a torch tensor: `table[b, k]` with index tensors that broadcast."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
@@ -54,11 +54,11 @@ class Table:
 def resolve(
     given: Sequence[Mask | Tensor | None], padding: Tensor | None, sizes: Sizes, *, same: bool = False
 ) -> Mask | None:
-    """The [B, H, Q, K] pairs that the masks allow and whose keys are real tokens, as one mask.
+    """One mask for [B, H, Q, K] that allows a pair of query and key if all masks allow it and the key is a real token.
 
     Args:
         given: masks of `headwise.masks`, or tensors [Q, K], [B, Q, K] or [B, H, Q, K] (B, H and Q may be 1), True or
-            1 = may; None is no mask.
+            1 = may attend; None = no mask.
         padding: [B, K], True or 1 = a real token.
         sizes: (B, H, Q, K); None = unknown before the call.
         same: whether queries and keys have the same positions, so that Q == K even if both are unknown.
@@ -81,7 +81,7 @@ def resolve(
 
 
 def _aligned(mask: Mask, q_len: int | None, k_len: int | None, *, same: bool) -> Mask:
-    """The mask for these lengths, with the last query aligned with the last key."""
+    """The mask for these lengths, in which the last query is at the position of the last key."""
     if q_len is not None and k_len is not None:
         return mask.aligned(q_len, k_len)
     if same or _is_fixed(mask):
@@ -93,7 +93,7 @@ def _aligned(mask: Mask, q_len: int | None, k_len: int | None, *, same: bool) ->
 
 
 def _is_fixed(mask: Mask) -> bool:
-    """Whether a mask does not depend on the lengths."""
+    """Whether a mask is the same for all lengths."""
     if isinstance(mask, Combined):
         return all(_is_fixed(part) for part in mask.parts)
     return mask.key_only or getattr(mask, "offset", None) is not None
@@ -112,7 +112,7 @@ def _of_tensor(mask: Tensor, sizes: Sizes) -> Mask:
 
 
 def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
-    """The tensor as bool, if its dimensions are those of the call; B, H and Q may be 1."""
+    """The tensor as bool, checked to have the dimensions of the call; B, H and Q may be 1."""
     mask = ops.convert_to_tensor(mask)
     dtype = str(mask.dtype)
     if "float" in dtype or "complex" in dtype:
@@ -141,11 +141,11 @@ def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
 
 
 def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
-    """Whether queries `rows` may attend to keys `cols`: bool [B|1, H|1, r, c].
+    """bool [B|1, H|1, r, c], True = the query of this row may attend to the key of this column.
 
-    For rows [n, r] and cols [n, c] it is bool [B|1, H|1, n, r, c].
+    For rows [n, r] and cols [n, c], in n blocks, it is bool [B|1, H|1, n, r, c].
 
-    `whole` says that rows and cols are all rows and columns in order, so no lookup is needed.
+    `whole` says that `rows` and `cols` are all rows and columns in order, so that no lookup is needed.
     """
     if isinstance(mask, (And, Or)):
         join = operator.and_ if isinstance(mask, And) else operator.or_
@@ -168,7 +168,7 @@ def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Ten
 
 
 def tensor_of(mask: Mask) -> Tensor | None:
-    """The tensor of a mask that was passed as one, bool [B|1, H|1, Q|1, K]; None for a mask of `headwise.masks`."""
+    """The tensor that was passed as this mask, bool [B|1, H|1, Q|1, K]; None for a mask of `headwise.masks`."""
     table: Any = mask.allowed if isinstance(mask, Dense) else mask.real if isinstance(mask, PaddingKeys) else None
     if not isinstance(table, Table):
         return None
@@ -176,7 +176,7 @@ def tensor_of(mask: Mask) -> Tensor | None:
 
 
 def picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
-    """The cells of a tensor [B|1, H|1, Q|1, K|1] for rows and cols as of `cells`."""
+    """The elements of a tensor [B|1, H|1, Q|1, K|1] at `rows` and `cols`, with the shapes that `cells` describes."""
     if given.shape[3] == 1:
         cols = ops.zeros_like(cols)
     if given.shape[2] == 1:
@@ -189,7 +189,7 @@ def picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
 
 
 def with_tables(mask: Mask) -> Mask:
-    """The mask with its tables as tensors of the backend."""
+    """A mask whose tables are tensors of the backend."""
     if isinstance(mask, (Bits, Predicate)):
         lengths = mask.natural_lengths()
         if isinstance(mask, Bits) and lengths is not None:  # the bits are unpacked: not every backend can shift bits
@@ -203,17 +203,17 @@ def with_tables(mask: Mask) -> Mask:
 def _convert(table: torch.Tensor) -> Tensor:
     values = table.detach().cpu().numpy()
     if values.dtype == np.int64:  # JAX has no int64, and a length does not need it
-        if values.size and values.max() > np.iinfo(np.int32).max:  # ids of documents: only their order matters
+        if values.size and values.max() > np.iinfo(np.int32).max:  # ids of documents, of which only the order matters
             values = np.where(values < 0, -1, np.unique(values, return_inverse=True)[1].reshape(values.shape))
         values = values.clip(min=-1).astype(np.int32)
     return ops.convert_to_tensor(values)
 
 
 def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None:
-    """The keys that some query may attend to, bool [B|1, H|1, K]; None = all, or unknown.
+    """bool [B|1, H|1, K], True = some query may attend to the key; None = all keys are used, or unknown.
 
-    Exact for one mask or one tensor. If several masks are combined, a key counts as used if each of them alone allows
-    it for some query.
+    It is exact for one mask or one tensor. If several masks are combined, a key counts as used if each mask alone lets
+    some query attend to it.
     """
     found: list[Tensor] = []
     for part in mask.conjuncts:
@@ -228,14 +228,14 @@ def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None
 
 
 def has_tables(mask: Mask) -> bool:
-    """Whether a part of a mask was passed as a tensor of the backend."""
+    """Whether any part of a mask was passed as a tensor of the backend."""
     if isinstance(mask, Combined):
         return any(has_tables(part) for part in mask.parts)
     return any(isinstance(getattr(mask, field.name), Table) for field in dataclasses.fields(mask))
 
 
 def reach(mask: Mask | None) -> tuple[float, float]:
-    """(lowest, highest) k - q that may be allowed; infinite if unknown."""
+    """(lowest, highest) k - q (key position minus query position) that may be allowed; infinite if unknown."""
     low, high = -math.inf, math.inf
     for part in () if mask is None else mask.conjuncts:
         band = part.band()
@@ -245,7 +245,7 @@ def reach(mask: Mask | None) -> tuple[float, float]:
 
 
 def sees_all(mask: Mask, q_len: int | None, k_len: int | None) -> bool:
-    """Whether every key is certainly allowed for some query: a band up to the last key, without a lower limit."""
+    """Whether certainly every key is allowed for some query: for a band up to the last key, without a lower limit."""
     if not isinstance(mask, Band):
         return False
     low, high = mask.band() or (0, 0)
@@ -253,7 +253,7 @@ def sees_all(mask: Mask, q_len: int | None, k_len: int | None) -> bool:
 
 
 def never_empty(mask: Mask | None, q_len: int | None, k_len: int | None) -> bool:
-    """Whether every query may certainly attend to some key: a band around its own position, if that key exists."""
+    """Whether certainly every query may attend to some key: for a band around its own position, if that key exists."""
     if not isinstance(mask, Band):
         return False
     low, high = mask.band() or (1, 0)

@@ -26,7 +26,7 @@ from headwise.nn.head_sizes import HeadSizes
 class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
     """Several attention heads over the same sequence. Vaswani et al. 2017, section 3.2.2.
 
-    The twin of `headwise.nn.MultiHeadAttention`, with the call arguments of `keras.layers.MultiHeadAttention`.
+    The Keras twin of `headwise.nn.MultiHeadAttention`, with the call arguments of `keras.layers.MultiHeadAttention`.
 
     >>> layer = MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64))
     >>> y = layer(x, attention_mask=masks.causal())                  # x, y: [B, S, M]
@@ -34,12 +34,13 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
     >>> y = layer(x, memory)                                         # cross-attention
 
     Args: as of `headwise.nn.MultiHeadAttention`, and
-        head_dim: D, of queries and keys; None = M / H. It need not divide M. (Keras calls it key_dim.)
+        head_dim: D, the dimensions of a head's queries and keys; None = M / H. H · D need not be M. (Keras calls it
+            key_dim.)
         positions: the position scheme of the heads: one of `headwise.keras.positions`.
-        kernel: as for `scaled_dot_product_attention`.
-        seed: for dropout.
+        kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
+        seed: the seed of dropout.
 
-    Its parts are `qkv` (or `q`, `k`, `v` if widths differ), `out`, `gate`, and the weight `sinks`.
+    Its sublayers are `qkv` (or `q`, `k`, `v` if widths differ), `out` and `gate`; it has the weight `sinks`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, or an unknown option.
@@ -99,17 +100,17 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
 
         Args:
             query: [B, Q, M].
-            value: [B, K, vdim]; None = the query's own sequence. It comes before `key`, as in Keras.
+            value: [B, K, vdim]; None = `query` (self-attention). It comes before `key`, as in Keras.
             key: [B, K, kdim], the keys; None = `value`.
             query_mask, value_mask, key_mask: [B, Q] and [B, K], True = a real token. Keras passes the masks of
                 `Embedding(mask_zero=True)` and `Masking` itself. No query attends to padding. Queries that are
                 padding are computed like the others.
             attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a
                 tensor [Q, K], [B, Q, K] or [B, H, Q, K], of which B, H and Q may be 1.
-            return_attention_scores: also return the weights.
+            return_attention_scores: also return the attention weights.
             training: whether dropout is active.
-            use_causal_mask: also forbid every query to attend to later keys; the first query is at the first key, as in
-                Keras.
+            use_causal_mask: also forbid every query to attend to later keys; the first query is at the position of the
+                first key, as in Keras.
             position_ids: [Q] or [B, Q], the positions of the queries, if not 0, 1, 2 … (padding does not count).
 
         Returns:
@@ -165,7 +166,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
     def compute_output_spec(
         self, query: Any, value: Any = None, key: Any = None, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without calling it."""
+        """The shapes of the outputs of `call`, without computing them."""
         self._check_inputs(query, value, key, kwargs.get("position_ids"))
         return self._attended(query, (query if value is None else value).shape[1], return_attention_scores)
 
@@ -188,7 +189,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
             raise ArgumentError("position_ids: expected a layer with positions=. Received: a layer without positions")
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E]."""
+        """The projections: q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E]."""
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         widths = (self.head_dim, self.head_dim, self.value_head_dim)
         inputs = [query, key, value]
@@ -198,7 +199,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
             found = [getattr(self, name)(x) for name, x in zip("qkv", inputs, strict=True)]
         elif not (query is key and key is value):
             found = self._columns(inputs)
-        elif self.projection == "shared" or keras.backend.backend() == "torch":  # a split is a view there
+        elif self.projection == "shared" or keras.backend.backend() == "torch":  # on torch a split is a view
             found = _split(self.qkv(inputs[0]), self.projection_sizes)
         elif runs_now(query) and len(set(self.projection_sizes)) == 1:
             # Few operations: an eager operation costs as much as a small product.
@@ -213,7 +214,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         ]
 
     def _columns(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The projections of three sequences, each by its own columns of the common matrix."""
+        """The projections of query, key and value, each by its own columns of the common matrix."""
         if self.qkv.quantization_mode is not None:  # the stored matrix is quantised
             return [_split(self.qkv(x), self.projection_sizes)[i] for i, x in enumerate(inputs)]
         kernels = _split(ops.cast(self.qkv.kernel, self.compute_dtype), self.projection_sizes)
@@ -225,7 +226,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
 
 
 class _Bias:
-    """The bias of a position scheme, for any rows and columns."""
+    """The bias of a position scheme, as a function of rows (queries) and columns (keys)."""
 
     def __init__(self, scheme: Positions, query_ids: Tensor, key_ids: Tensor, scale: float | None, mask: Any) -> None:
         self.scheme, self.query_ids, self.key_ids, self.scale, self.mask = scheme, query_ids, key_ids, scale, mask
@@ -243,7 +244,7 @@ class _Bias:
 
 
 def _split(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
-    """The parts of the last axis."""
+    """Split the last axis of x into pieces of these sizes."""
     if len(set(sizes)) == 1:
         return list(ops.split(x, len(sizes), axis=-1))
     ends = list(accumulate(sizes))  # ops.split at indices loses TensorFlow's static sizes
@@ -251,7 +252,7 @@ def _split(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
 
 
 def _glorot(sizes: tuple[int, ...]) -> Any:
-    """Glorot's uniform distribution for each of several projections next to one another."""
+    """An initializer: Glorot's uniform distribution for each of several projections side by side in a matrix."""
 
     def draw(shape: tuple[int, ...], dtype: Any = None) -> Tensor:
         glorot = keras.initializers.GlorotUniform

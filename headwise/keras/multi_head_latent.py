@@ -23,14 +23,14 @@ from headwise.options import check_scale
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttention):
-    """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
+    """Self-attention with keys and values made from latents. DeepSeek-V2 (2024), equations 9-19; V3, section 2.1.1.
 
         c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
         c' = norm(W_DQ x),   q_h = [W_UQ_h c'; rope(W_QR_h c')]
         out = W_O Concat(softmax(scale · q_h k_hᵀ) v_h)
 
-    The twin of `headwise.nn.MultiHeadLatentAttention`, without a cache. Two paths give the same output and weights, and
-    both can be trained:
+    The Keras twin of `headwise.nn.MultiHeadLatentAttention`, without a cache. There are two ways ("paths") to compute
+    it, with the same output and weights; both can be trained:
 
     - expand: k_h and v_h of all S keys are computed. Multiplications, for each example and head:
       S · R · (nope_dim + E)  +  S · S · (nope_dim + rope_dim + E).
@@ -45,10 +45,10 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
     >>> y = layer(x, use_causal_mask=True)                           # x, y: [B, S, M]
 
     Args: as of `headwise.nn.MultiHeadLatentAttention`, and
-        kernel: as for `scaled_dot_product_attention`.
-        seed: for dropout.
+        kernel: "auto", or the name of a kernel, as for `scaled_dot_product_attention`.
+        seed: the seed of dropout.
 
-    Its parts are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`.
+    Its sublayers are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`.
 
     Raises:
         ArgumentError: a size that is not positive, an odd rope_dim, an unknown option, positions that do not fit.
@@ -61,7 +61,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         options.one_of("path", o.path, PATHS)
         options.one_of("kernel", o.kernel, ALL_KERNELS)
         check_scale(o.scale)
-        self.default_path, self.kernel = o.path, o.kernel  # Keras uses `path` for the place of a layer
+        self.default_path, self.kernel = o.path, o.kernel  # Keras uses the name `path` for where a layer is in a model
         self.seed_generator = keras.random.SeedGenerator(seed) if o.dropout else None
         self.positions = rope_of(o.positions, Rope, o.num_heads, o.rope_dim, dtype=self.dtype_policy)
         self.scale = default_scale(self.head_dim, self.positions.scaling) if o.scale is None else o.scale
@@ -104,14 +104,14 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         Args:
             query: [B, S, M].
             query_mask: [B, S], True = a real token. Keras passes the masks of `Embedding(mask_zero=True)` and `Masking`
-                itself. Padding is not attended to.
+                itself. No query attends to padding.
             attention_mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a
                 tensor [Q, K], [B, Q, K] or [B, H, Q, K], of which B, H and Q may be 1.
-            return_attention_scores: also return the weights, which are the same for both paths.
+            return_attention_scores: also return the attention weights, which are the same for both paths.
             training: whether dropout is active.
             use_causal_mask: also forbid every query to attend to later keys.
             position_ids: [S] or [B, S], the positions of the tokens, if not 0, 1, 2 … (padding does not count).
-            path: "auto", "expand" or "absorb" for this call; None = the layer's.
+            path: "auto", "expand" or "absorb" for this call; None = the `path` of the layer.
 
         Returns:
             [B, S, M]; with `return_attention_scores=True` (output, weights [B, H, S, S]).
@@ -132,7 +132,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         if absorb:
             w_uk, w_uv = self._up_projections()
             q = ops.concatenate((ops.einsum("bhqn,rhn->bhqr", q_nope, w_uk), q_rope), axis=-1)
-            v = ops.expand_dims(c, 1)  # one key head
+            v = ops.expand_dims(c, 1)  # the latents, as one key head
             k = ops.concatenate((v, k_rope), axis=-1)
         else:
             q = ops.concatenate((q_nope, q_rope), axis=-1)
@@ -153,34 +153,34 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         return (out, weights) if return_attention_scores else out
 
     def compute_output_spec(self, query: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
-        """The shapes of the outputs of `call`, without calling it."""
+        """The shapes of the outputs of `call`, without computing them."""
         check_input("query", query, self.dim)
         self._absorbs(kwargs.get("path"))
         return self._attended(query, query.shape[1], return_attention_scores)
 
     def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, H, S, nope_dim] and, rotated, [B, H, S, rope_dim]. Equations 12-14."""
+        """The two parts of the queries: [B, H, S, nope_dim] and, rotated, [B, H, S, rope_dim]. Equations 12-14."""
         q = self.q(x) if self.q_rank is None else self.q_up(self.q_norm(self.q_down(x)))
         q_nope, q_rope = _split(self._heads(q), self.nope_dim)
         return q_nope, self.positions.rotate(q_rope, ids)
 
     def _latents(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """c [B, S, R], and the rotated key of all heads [B, 1, S, rope_dim]. Equations 9 and 15."""
+        """The latent c [B, S, R], and the rotated key that all heads share [B, 1, S, rope_dim]. Equations 9 and 15."""
         c, k_rope = _split(self.kv_down(x), self.kv_rank)
         return self.kv_norm(c), self.positions.rotate(ops.expand_dims(k_rope, 1), ids)
 
     def _heads(self, y: Tensor) -> Tensor:
-        """[B, S, X] as [B, H, S, X / H]."""
+        """y [B, S, X] split into heads: [B, H, S, X / H]."""
         split = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads, y.shape[-1] // self.num_heads))
         return ops.transpose(split, (0, 2, 1, 3))
 
     def _up_projections(self) -> tuple[Tensor, Tensor]:
-        """W_UK [R, H, nope_dim] and W_UV [R, H, E], which are parts of one weight."""
+        """W_UK [R, H, nope_dim] and W_UV [R, H, E], which are parts of the kernel of `kv_up`."""
         weight = ops.cast(self.kv_up.kernel, self.compute_dtype)
         return _split(ops.reshape(weight, (self.kv_rank, self.num_heads, -1)), self.nope_dim)
 
     def _absorbs(self, path: Path | None) -> bool:
-        """Whether a call takes the absorb path; raises if it cannot."""
+        """Whether a call takes the absorb path. ArgumentError if "absorb" was asked for and cannot be computed."""
         path = self.default_path if path is None else path
         options.one_of("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
@@ -195,16 +195,16 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
 
     @property
     def _can_absorb(self) -> bool:
-        """Whether the linear layer is only its weight: LoRA and quantised weights compute more."""
+        """Whether `kv_up` is a plain Dense: with LoRA or quantised weights it computes more than its kernel."""
         up = self.kv_up
         return type(up) is keras.layers.Dense and not up.lora_enabled and up.quantization_mode is None
 
     def _linear(self, width: int, name: str, *, bias: bool) -> keras.layers.Dense:
-        """A linear map; initial standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2)."""
+        """A linear map, with initial weights of standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2)."""
         drawn = keras.initializers.RandomNormal(stddev=0.006)
         return self.dense(width, name=name, bias=bias, kernel_initializer=drawn)
 
 
 def _split(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The columns before `first`, and the others."""
+    """The columns of x before `first`, and the other columns."""
     return x[..., :first], x[..., first:]

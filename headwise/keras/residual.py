@@ -1,4 +1,4 @@
-"""The common base of transformer layers: branches with residual connections, the last one a feed-forward network."""
+"""The base class of transformer layers: branches that are added to their input (the last is a feed-forward network)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from headwise.nn.transformer_layer import attention_of
 
 
 class ResidualLayer(Layer):
-    """A layer of branches, each added to its input. A subclass creates its attention, then calls `_make_mlp`.
+    """A layer made of branches, each added to its input. A subclass creates its attention, then calls `_make_mlp`.
 
-    Its last parts are `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+    `_make_mlp` sets `mlp`, `mlp_norm`, `dropout` and `drop_path`.
     """
 
     mlp: FeedForward
@@ -32,13 +32,13 @@ class ResidualLayer(Layer):
     drop_path: DropPath
 
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
-        """Also set the options that every such layer has; `o` gets the options that only some have."""
+        """Also set the options that every such layer has. The result also has the options that only some have."""
         o = super()._begin(*args, **kwargs)
         self.dim, self.norm_first = options.whole("dim", o.dim), o.norm_first
         return SimpleNamespace(**({"norm": "layer", "ffn_dropout": None, "drop_path": 0.0} | vars(o)))
 
     def _attention(self, name: str, o: Any, **more: Any) -> Any:
-        """The attention layer that was given under this name, or a new MultiHeadAttention."""
+        """The attention layer that was passed as the option `name`, or a new MultiHeadAttention."""
         dropout = o.dropout if o.attention_dropout is None else o.attention_dropout
         given = {"dropout": dropout, "bias": o.bias, "name": name, "dtype": self.dtype_policy}
         make = partial(MultiHeadAttention, **given, **more)
@@ -58,7 +58,7 @@ class ResidualLayer(Layer):
         )
 
     def _check_memory(self, query: Any, value: Any, attention: Any) -> None:
-        """Raise unless queries and memory fit this layer and the attention between them."""
+        """Raise an error unless the queries and the memory (`value`) fit this layer and its attention to the memory."""
         check_input("query", query, self.dim)
         if value is None:
             raise ArgumentError("value: expected the memory [B, K, memory_dim]. Received: value=None")
@@ -80,7 +80,7 @@ class ResidualLayer(Layer):
         *,
         residual: bool = True,
     ) -> Tensor:
-        """x plus the output of a branch, with the norm before the branch or after the sum."""
+        """x plus the branch's output; the norm is before the branch or after the sum. residual=False leaves out x."""
         found = self.dropout(branch(norm(x) if self.norm_first else x), training=training)
         found = self.drop_path(found, training=training)
         y = x + found if residual else found
@@ -92,7 +92,7 @@ class ResidualLayer(Layer):
 
 
 class Attend:
-    """A branch: an attention layer and its arguments except the queries. It keeps the weights if requested."""
+    """A branch: an attention layer with all its arguments but the queries. It keeps the weights if they are wanted."""
 
     def __init__(self, attention: keras.layers.Layer, wants_weights: bool, **given: Any) -> None:
         self.attention, self.wants_weights, self.given = attention, wants_weights, given
@@ -106,7 +106,7 @@ class Attend:
 
 
 def seeds(seed: int | None, count: int) -> list[int | None]:
-    """Independent seeds for all parts with dropout."""
+    """A list of `count` independent seeds, made from one seed; None for each if `seed` is None."""
     if seed is None:
         return [None] * count
     drawn = np.random.SeedSequence(options.whole("seed", seed, 0)).generate_state(count)

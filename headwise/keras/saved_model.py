@@ -1,4 +1,4 @@
-"""A `.keras` file as a model, with the user's own classes from files beside it."""
+"""Loads a model from a `.keras` file, with the user's own classes from Python files beside it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headwise.errors import ArgumentError
 
 
 def load_saved(path: Path) -> keras.Model:
-    """The model of a `.keras` or `.h5` file, without its optimizer.
+    """The model in a `.keras` or `.h5` file, without its optimizer.
 
     Classes that do not belong to Keras are imported from the modules that the file names, if these are in the working
     directory or beside the file.
 
     Raises:
-        ArgumentError: the file cannot be loaded; the message has Keras's reason.
+        ArgumentError: the file cannot be loaded; the message gives Keras's reason.
     """
     before = list(sys.path)
     sys.path[:0] = [str(Path.cwd()), str(path.resolve().parent)]
@@ -43,7 +43,7 @@ def load_saved(path: Path) -> keras.Model:
 
 
 def _own(path: Path) -> Iterator[tuple[str, Any]]:
-    """The classes of a `.keras` file that are in files of the working directory or beside it, by their names there."""
+    """(name in the file, class) for each class of a `.keras` file that is in the working directory or beside it."""
     config: Any = None
     with contextlib.suppress(OSError, KeyError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         config = json.loads(archive.read("config.json"))
@@ -57,7 +57,7 @@ def _own(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _objects(config: Any) -> Iterator[dict[str, Any]]:
-    """Every description of an object in a config."""
+    """Every description of an object (a dict with module and class_name) in a config."""
     if isinstance(config, dict) and isinstance(config.get("module"), str) and "class_name" in config:
         yield config
     if isinstance(config, dict | list):

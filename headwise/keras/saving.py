@@ -1,4 +1,4 @@
-"""Constructor arguments as plain data and back: `get_config` of every layer of this package.
+"""Converts constructor arguments to plain data and back, for `get_config` of every layer of this package.
 
 Masks and RoPE scalings are not Keras objects, so they are stored as names and numbers.
 """
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import keras
 import torch
-from keras.src.backend.common.global_state import get_global_attribute  # which has no public name
+from keras.src.backend.common.global_state import get_global_attribute  # it has no public name
 
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
@@ -23,7 +23,7 @@ _CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*KINDS.values(),
 
 
 def to_config(value: Any) -> Any:
-    """A constructor's argument as JSON data."""
+    """A constructor's argument as plain data, which JSON can hold."""
     if isinstance(value, (Mask, RopeScaling)):
         return _to_data(value)
     if isinstance(value, (list, tuple)):
@@ -39,7 +39,7 @@ def to_config(value: Any) -> Any:
 
 
 def from_config(value: Any) -> Any:
-    """The argument from the data of `to_config`."""
+    """The argument that `to_config` turned into this data. The reverse of `to_config`."""
     if isinstance(value, dict) and "headwise" in value:
         return _from_data(value)
     if isinstance(value, dict) and "class_name" in value:
@@ -80,26 +80,26 @@ def _from_data(data: Any) -> Any:
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class MaskArgument:
-    """A mask of `headwise.masks` as an argument of a layer's call, so that a functional model can be saved with it."""
+    """Holds a mask of `headwise.masks` that is passed to a layer's call, so that a functional model can be saved."""
 
     def __init__(self, mask: Any) -> None:
         self.mask = from_config(mask)
 
     def get_config(self) -> dict[str, Any]:
-        """The mask as data."""
+        """The mask as plain data."""
         return {"mask": to_config(self.mask)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> MaskArgument:
-        """The argument with this config."""
+        """The object that a result of `get_config` describes."""
         return cls(**config)
 
 
 def wrapped(value: Any) -> Any:
-    """A mask wrapped so that a model can be saved with it; anything else unchanged."""
+    """A mask as a `MaskArgument`, so that a model can be saved with it; anything else unchanged."""
     return MaskArgument(value) if isinstance(value, Mask) else value
 
 
 def unwrapped(value: Any) -> Any:
-    """The argument of `wrapped`."""
+    """The mask in a `MaskArgument`; anything else unchanged. The reverse of `wrapped`."""
     return value.mask if isinstance(value, MaskArgument) else value

@@ -1,4 +1,4 @@
-"""Tensors, masks and computations of the backend converted to torch, for records."""
+"""Converts tensors, masks and computations of the backend to torch, for records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headwise.keras.masking import tensor_of
 from headwise.masks import Mask
 from headwise.masks.mask import And
 
-# Dense masks with more cells are not recognised, because that would take longer than the call.
+# Dense masks of more query-key pairs are not recognised as a simpler kind: that would take longer than the call.
 LOOKED_AT = 2**24
 
 
 class Symbolic(RecordError):  # noqa: N818 (an answer, not a failure)
-    """A tensor has no values, because a compiled function is being traced."""
+    """Raised for a tensor that has no values, because a compiled function is being traced."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -32,7 +32,7 @@ class Symbolic(RecordError):  # noqa: N818 (an answer, not a failure)
 
 
 def to_torch(x: Any) -> torch.Tensor:
-    """A tensor of the backend, a NumPy array or a torch tensor as a torch tensor, usually a copy. Raises Symbolic."""
+    """A tensor of the backend, a NumPy array or a torch tensor, as a torch tensor (usually a copy). Raises Symbolic."""
     if isinstance(x, torch.Tensor):
         if x.is_meta or type(x).__name__ == "FakeTensor":
             raise Symbolic
@@ -44,7 +44,7 @@ def to_torch(x: Any) -> torch.Tensor:
 
 
 def _concrete(x: Any) -> Any:
-    """The values of a tensor. Tensors traced by jax.grad have values, tensors traced by jax.jit do not."""
+    """A tensor that has values; else raises Symbolic. Tensors traced by jax.grad have values, by jax.jit not."""
     if isinstance(x, keras.Variable):
         x = x.value
     backend = keras.backend.backend()
@@ -64,7 +64,7 @@ def _concrete(x: Any) -> Any:
 
 
 def mask_to_torch(mask: Mask, q_len: int) -> Mask | None:
-    """A mask from `masking.resolve`, with small tensors recognised; None if it forbids nothing."""
+    """A mask made by `masking.resolve`, with small tensors recognised as simpler masks; None if it forbids nothing."""
     if isinstance(mask, And):
         parts = [part for part in (mask_to_torch(part, q_len) for part in mask.parts) if part is not None]
         return And(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
@@ -73,7 +73,7 @@ def mask_to_torch(mask: Mask, q_len: int) -> Mask | None:
 
 
 def dense_mask(allowed: torch.Tensor, q_len: int) -> Mask | None:
-    """The mask of a bool tensor [B|1, H|1, Q|1, K], in its simplest form; None if it forbids nothing."""
+    """The mask of a bool tensor [B|1, H|1, Q|1, K] (True = may attend), as simple as possible; None if all are True."""
     batch, heads, rows, _ = allowed.shape
     if rows == heads == 1 and q_len > 1:  # the same for every query: padding, even if a single row looks different
         return None if bool(allowed.all()) else masks.padding(allowed[:, 0, 0].clone())
@@ -82,7 +82,7 @@ def dense_mask(allowed: torch.Tensor, q_len: int) -> Mask | None:
 
 
 def call_to_torch(call: Call) -> AttentionCall:
-    """A computation of headwise.keras as one of torch tensors. Raises Symbolic."""
+    """A `Call` of headwise.keras as an `AttentionCall` of torch tensors. Raises Symbolic."""
     q, k, v = (to_torch(x) for x in (call.q, call.k, call.v))
     bias = call.bias
     if callable(bias):

@@ -1,6 +1,6 @@
 """One layer of a transformer: attention and a feed-forward network, each added to its input.
 
-`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
+`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` also reads a second.
 Each takes any attention layer of this package, or makes a `MultiHeadAttention`.
 """
 
@@ -26,7 +26,7 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
         norm_first       x = x + Attention(Norm(x)),   y = x + FFN(Norm(x))      Xiong et al. 2020, figure 1 b
         not norm_first   x = Norm(x + Attention(x)),   y = Norm(x + FFN(x))      as in 2017
 
-    The twin of `headwise.nn.EncoderLayer`.
+    The Keras twin of `headwise.nn.EncoderLayer`.
 
     >>> layer = EncoderLayer(512, 8)
     >>> layer = EncoderLayer(512, attention=MultiHeadAttention(512, 8, num_kv_heads=2, positions=positions.Rope(64)))
@@ -34,9 +34,9 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
 
     Args: as of `headwise.nn.EncoderLayer`, and
         attention: any layer with the call arguments of the attention layers of `headwise.keras`.
-        seed: for dropout. A ready `attention` has its own.
+        seed: the seed of dropout. A layer passed as `attention` has its own seed.
 
-    Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+    Its sublayers are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option, or both num_heads and attention.
@@ -67,13 +67,13 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
 
         Args:
             query: [B, S, M].
-            query_mask: [B, S], True = a real token; only these are attended to. Keras passes the mask of
+            query_mask: [B, S], True = a real token; no position attends to padding. Keras passes the mask of
                 `Embedding(mask_zero=True)` and `Masking` itself, and it is also the mask of the output.
             attention_mask: which position may attend to which, True or 1 = may: a mask of `headwise.masks`, or a tensor
                 [Q, K], [B, Q, K] or [B, H, Q, K].
-            return_attention_scores: also return the weights.
+            return_attention_scores: also return the attention weights.
             training: whether dropout is active.
-            use_causal_mask: also forbid every position to attend to later ones.
+            use_causal_mask: also forbid every position to attend to later positions.
             position_ids: [S] or [B, S], the positions of the tokens, if not 0, 1, 2 … (padding does not count).
 
         Returns:
@@ -92,7 +92,7 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
     def compute_output_spec(
         self, query: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without calling it."""
+        """The shapes of the outputs of `call`, without computing them."""
         check_input("query", query, self.dim)
         given = {"position_ids": position_ids, "return_attention_scores": return_attention_scores}
         return self.attention.compute_output_spec(query, **given)
@@ -103,16 +103,16 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
     """Self-attention, attention to another sequence (the memory), then a feed-forward network.
 
     Vaswani et al. 2017, figure 1, right. The memory is the output of an encoder; it is not normalised here. Norms are
-    placed as in `EncoderLayer`. The twin of `headwise.nn.DecoderLayer`.
+    placed as in `EncoderLayer`. The Keras twin of `headwise.nn.DecoderLayer`.
 
     >>> layer = DecoderLayer(512, 8)
     >>> y = layer(x, memory, use_causal_mask=True)                   # x, y: [B, Q, M]; memory: [B, K, M]
 
     Args: as of `headwise.nn.DecoderLayer`, and
-        self_attention, cross_attention: ready layers, instead of new ones with `num_heads`; either or both.
+        self_attention, cross_attention: attention layers to use instead of new ones with `num_heads`; either or both.
         seed: as for `EncoderLayer`.
 
-    Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
+    Its sublayers are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
     `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
@@ -159,14 +159,14 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
             attention_mask: which position of the sequence may attend to which, True or 1 = may: a mask of
                 `headwise.masks`, or a tensor [Q, Q], [B, Q, Q] or [B, H, Q, Q].
             memory_mask: which position may attend to which position of the memory, in the same form, with K columns.
-            return_attention_scores: also return the weights.
+            return_attention_scores: also return the attention weights.
             training: whether dropout is active.
-            use_causal_mask: also forbid every position of the sequence to attend to later ones.
+            use_causal_mask: also forbid every position of the sequence to attend to later positions.
             position_ids: [Q] or [B, Q], the positions of the tokens, if not 0, 1, 2 … (padding does not count).
 
         Returns:
-            [B, Q, M]; with `return_attention_scores=True` (output, self-attention's weights [B, H, Q, Q],
-            cross-attention's [B, H, Q, K]).
+            [B, Q, M]; with `return_attention_scores=True` (output, weights of self-attention [B, H, Q, Q], weights of
+            cross-attention [B, H, Q, K]).
 
         Raises:
             ShapeError, DtypeError, MaskError, ArgumentError: an invalid argument; the message names it.
@@ -189,7 +189,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
     def compute_output_spec(
         self, query: Any, value: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without calling it."""
+        """The shapes of the outputs of `call`, without computing them."""
         self._check_memory(query, value, self.cross_attention)
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
         ids, wanted = None if only_other else position_ids, {"return_attention_scores": return_attention_scores}

@@ -1,8 +1,8 @@
-"""A Keras layer that has no weights yet, as a torch module whose calls may fail: to find out how to call it.
+"""A Keras layer without weights as a torch module whose calls may fail, to find out how the layer is called.
 
 module = unbuilt(layer, make)            # make() returns a new layer without weights
-module(torch.randn(2, 5, 16))            # a new layer is built by this call
-module.layer                             # that layer, which has its weights now
+module(torch.randn(2, 5, 16))            # this call makes a new layer, and builds it
+module.layer                             # the layer of the last call, which has its weights now
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from headwise.keras.watching.paths import paths
 
 
 def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | None) -> Unbuilt | None:
-    """The module of a layer that is not built; None for a built layer, or one that makes its own first call (torch).
+    """The module of a layer that is not built; None if it is built, or (without `make`) a torch module.
 
     Args:
         layer: any Keras layer.
-        make: returns a new layer for each call, since the shapes of the first call stay. None: from the layer's config.
+        make: a function that returns a new layer for each call, because a layer keeps the shapes of its first call.
+            None = new layers are made from the layer's config.
     """
     if not isinstance(layer, keras.layers.Layer) or is_built(layer):
         return None
@@ -38,7 +39,7 @@ def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | 
 
 
 class Unbuilt(Part):
-    """The module of `unbuilt`. Its outputs have no gradients."""
+    """The module that `unbuilt` returns. Its outputs have no gradients."""
 
     def __init__(self, layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer]) -> None:
         super().__init__(layer)
@@ -50,7 +51,7 @@ class Unbuilt(Part):
                 self.add_module(path.replace(".", "_"), Part(part))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of a new layer for torch tensors."""
+        """Make a new layer, and return its output for these torch tensors."""
         self.layer = self._make()
         plain = tree.map_structure(lambda x: from_torch(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
         out = self.layer(*plain[0], **plain[1])

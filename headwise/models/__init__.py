@@ -1,4 +1,4 @@
-"""Models built on headwise's attention, each a whole model in one file."""
+"""Models built from headwise's attention modules, each a whole model in one file."""
 
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

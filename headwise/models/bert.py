@@ -1,4 +1,4 @@
-"""`Bert`: the encoder, and vectors of texts with the tokenizer and the settings of its checkpoint."""
+"""`Bert`: the encoder of a checkpoint. It also makes vectors of texts, by the checkpoint's settings."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ class Bert(BertEncoder):
         dtype: str | None = None,
         progress: bool = False,
     ) -> Tensor:
-        """One vector for each text, the same as sentence-transformers makes with this checkpoint, on the CPU.
+        """One vector for each text, as sentence-transformers makes it with this checkpoint. Computed on the CPU.
 
-        The checkpoint's modules.json defines how: pooling, further layers, length 1. Without that file the vector is
-        the mean over all tokens, and a warning says so. A text that is longer than the checkpoint's limit is cut; a
-        warning says how many were.
+        The checkpoint's modules.json says how: which pooling, further layers, whether vectors have length 1. Without
+        that file a vector is the mean over all tokens, and a warning says so. A text longer than the checkpoint's limit
+        is cut; a warning says how many texts were cut.
 
         >>> Bert.from_pretrained(default_model()).encode(["a film", "a movie"]).shape
         torch.Size([2, 384])
 
         Args:
-            texts: N texts, which may be empty; or one, for one vector.
-            prompt_name: the name of a prompt of the checkpoint to put before each text; default: its default prompt.
+            texts: N texts, which may be empty strings; or one text, for one vector.
+            prompt_name: the name of the checkpoint's prompt to put before each text; default: its default prompt.
             prompt: a text to put before each text, such as "query: ".
-            batch_tokens: at most so many tokens in one pass, or one text that is longer. Default: 8192.
-            dtype: the dtype of the encoder's computation: "float32", "bfloat16" or "int8". Default: that of its
+            batch_tokens: the maximum number of tokens in one pass (a single longer text is a pass too). Default: 8192.
+            dtype: the dtype of the encoder's computation: "float32", "bfloat16" or "int8". Default: the dtype of its
                 weights.
             progress: whether to show a bar on a terminal, and at the end the speed, on standard error.
 
         Returns:
-            float32 [N, M], in the order of the texts; [M] for one. M is `sentences.dim`.
+            float32 [N, M], in the order of the texts; [M] for one text. M is `sentences.dim`.
 
         Raises:
             DtypeError: something that is not a text, such as None or NaN; a Bert that is not on the CPU.
@@ -78,5 +78,5 @@ class Bert(BertEncoder):
 
 
 def known_types(encoder: nn.Module, types: Types) -> Types | None:
-    """The token types for an encoder that may have none: DistilBERT's tokenizer gives types, the model has none."""
+    """`types`, or None for an encoder without token types: DistilBERT's tokenizer gives types, its model has none."""
     return None if isinstance(encoder, Bert) and not encoder.reads_types else types

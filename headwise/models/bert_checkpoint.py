@@ -1,4 +1,4 @@
-"""A `Bert` as a checkpoint of Hugging Face's: config.json and model.safetensors. `Bert.from_pretrained` reads it."""
+"""Writes a `Bert` as a Hugging Face checkpoint: config.json and model.safetensors. `Bert.from_pretrained` reads it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def save_checkpoint(bert: Bert, folder: Path, *, head: Mapping[str, Tensor] | No
     """Write config.json and model.safetensors into a folder, which is created if it is missing. OSError passes through.
 
     Args:
-        head: the parameters of a head, under their names in such a checkpoint ("cls.predictions.bias"). With it the
-            checkpoint is one of a model that fills masked tokens.
+        head: the parameters of a head, under their names in such a checkpoint ("cls.predictions.bias"). With a head the
+            checkpoint is a model that fills masked tokens (BertForMaskedLM).
         pad: the id of the padding token.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The network of BERT, of headwise's layers; and of encoders of its kind, such as RoBERTa and ModernBERT.
+"""The network of BERT, made of headwise's layers, and of similar encoders such as RoBERTa and ModernBERT.
 
-Devlin et al. 2018, arXiv:1810.04805. Hugging Face checkpoints load into it, without transformers. `BertConfig` has the
-differences between the families, and `headwise.models.families` the names in their checkpoints.
+Devlin et al. 2018, arXiv:1810.04805. Hugging Face checkpoints load into it, without transformers. `BertConfig` states
+the differences between the families, and `headwise.models.families` the parameter names in their checkpoints.
 Dimension letters: B batch, S sequence, M model, E embedding, H heads, D head.
 """
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 
 class BertEncoder(Packable):
-    """The network of BERT: ids of tokens to hidden states. `Bert` adds vectors of texts."""
+    """The network of BERT, from ids of tokens to hidden states. Its subclass `Bert` adds vectors of texts."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.folder: Path | None = None  # the folder of the checkpoint that it came from
+        self.folder: Path | None = None  # the folder of the checkpoint that this encoder came from
         self.embeddings = Embeddings(config)
-        # Set before the layers, which share it, so that this is its name in a state dict.
+        # Set before the layers, which share this module, so that this is its name in a state dict.
         self.relative = T5Buckets(config.num_heads, config.relative_buckets) if config.relative_buckets else None
         self.layers = nn.ModuleList(_layers(config, self.relative))
         modern = config.modern
@@ -60,14 +60,14 @@ class BertEncoder(Packable):
     def from_pretrained(
         cls, path_or_id: str | Path, *, dtype: torch.dtype = torch.float32, dropout: float | None = None
     ) -> Self:
-        """The encoder and pooler of a checkpoint, on the CPU, in eval mode; its heads (`cls.*`) are left out.
+        """The encoder and the pooler of a checkpoint, on the CPU, in eval mode. Its heads (`cls.*`) are left out.
 
         `path_or_id` is a local folder with config.json and safetensors, or the name of a model on the Hugging Face hub;
-        `dropout` replaces the dropout rates of the checkpoint, including that of attention.
+        `dropout` replaces the dropout rates of the checkpoint, including the rate for attention weights.
 
         Raises:
             ArgumentError: a dropout that is not from 0 to 1, 1 excluded.
-            CheckpointError: no such checkpoint, a damaged one, or one whose family is not in
+            CheckpointError: there is no such checkpoint, it is damaged, or its family is not in
                 `headwise.models.families`.
         """
         folder = checkpoint.resolve(path_or_id)
@@ -88,18 +88,18 @@ class BertEncoder(Packable):
         return bert.eval()
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """The last hidden state.
+        """The last hidden states.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: the
                 attention_mask of a Hugging Face tokenizer. None = all tokens are real. The hidden states *at*
-                padding are unspecified: do not read them. RoBERTa's kind counts positions over real tokens.
-            token_type_ids: [B, S], which sentence of a pair each token is from. Default: all 0, and nothing else where
-                the model has no types (`reads_types`).
+                padding are unspecified: do not read them. RoBERTa and its kind do not count padding as positions.
+            token_type_ids: [B, S], 0 or 1: the sentence of a pair that each token is from. Default: all 0. Models
+                without token types (`reads_types`) accept only 0.
 
         Returns:
-            [B, S, M]
+            The hidden states [B, S, M].
 
         Raises:
             ShapeError: an argument of another shape, or more than `config.max_positions` tokens.
@@ -138,18 +138,18 @@ class BertEncoder(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """Its layers for the native kernels; None if the modules themselves must run: `packed_encoder.encoder_of`."""
+        """The packed layers for the native kernels (see `packed_encoder.encoder_of`); None if the modules must run."""
         plain = self.config.has_bert_layers and type(self).through is BertEncoder.through
         return encoder_of(self, Embeddings, dtype) if plain else None
 
     def through(self, x_BSM: Tensor, mask: masks.Mask | None, places_S: Tensor | None = None) -> Tensor:
-        """The hidden states [B, S, M] after all layers, from those of the embeddings [B, S, M].
+        """The hidden states [B, S, M] after all layers.
 
         Args:
             x_BSM: the output of `embeddings`.
-            mask: which token may attend to which, True = may; None = all. If layers are local, which
-                `config.modern` says, tokens that are near in S are neighbours.
-            places_S: the position of each token, for layers with relative or rotary positions; None = 0, 1, 2 …
+            mask: which token may attend to which, True = may; None = all. Local layers (`config.modern`) also allow
+                only tokens near each other in S.
+            places_S: the position of each token, [S], for layers with relative or rotary positions; None = 0, 1, 2 …
         """
         modern = self.config.modern
         local = () if modern is None else modern.local_layers
@@ -164,11 +164,11 @@ class BertEncoder(Packable):
 
     @property
     def reads_types(self) -> bool:
-        """Whether the model distinguishes the sentences of a pair by token types."""
+        """Whether the model has more than one token type, by which it distinguishes the sentences of a pair."""
         return self.config.num_token_types > 1
 
     def pool(self, hidden_BSM: Tensor) -> Tensor:
-        """The output of the pooler, [B, M], from the hidden state at position 0, which is [CLS].
+        """The output of the pooler, [B, M], computed from the hidden state of the first token, which is [CLS].
 
         Raises:
             CheckpointError: this model has no pooler.
@@ -179,7 +179,7 @@ class BertEncoder(Packable):
 
 
 class Embeddings(nn.Module):
-    """Its parts are `word`, `position`, `token_type`, `norm` and `project`, each None if the config lacks it."""
+    """The embeddings of words, positions and types, summed. Its submodules are None where the config has none."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class Embeddings(nn.Module):
         self.project = None if config.embedding_dim is None else nn.Linear(width, config.dim)
 
     def forward(self, ids_BS: Tensor, types_BS: Tensor, places: Tensor | None = None) -> Tensor:
-        """[B, S, M]. `places`, [S] or [B, S]: the position of each token; None = 0, 1, 2 …"""
+        """The embeddings [B, S, M]. `places`, [S] or [B, S]: the position of each token; None = 0, 1, 2 …"""
         x_BSE = self.word(ids_BS)
         if self.token_type is not None:
             x_BSE = x_BSE + self.token_type(types_BS)
@@ -211,7 +211,7 @@ def _norm(config: BertConfig, width: int) -> LayerNorm:
 
 
 def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderLayer]:
-    """The layers. BERT has norms after each sum, ModernBERT before each branch, except the first attention."""
+    """The layers. BERT has a norm after each sum; ModernBERT before each branch, except the first attention."""
     modern = config.modern
     ropes: dict[bool, Positions] = {}
     if modern is not None:
@@ -236,7 +236,7 @@ def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderL
             bias=bias,
         )
         if modern is not None and number == 0:
-            layer.attention_norm = nn.Identity()  # the norm of the embeddings is there already
+            layer.attention_norm = nn.Identity()  # the embeddings already have a norm
         yield layer
 
 
@@ -248,7 +248,7 @@ def _initialise(module: nn.Module, std: float) -> None:
 
 
 class NoInitialisation(TorchFunctionMode):
-    """Skips `torch.nn.init`, which computes nothing on the meta device but imports 800 modules there, in a second."""
+    """Skips `torch.nn.init`: on the meta device it computes nothing, but imports 800 modules, which takes a second."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

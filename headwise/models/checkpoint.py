@@ -1,4 +1,4 @@
-"""Finds and reads checkpoints: a folder with config.json and safetensors, local or on the hub.
+"""Finds and reads checkpoints: folders with config.json and safetensors, local or on the Hugging Face hub.
 
 Every problem with a checkpoint is a `CheckpointError` of one line.
 """
@@ -18,7 +18,7 @@ from headwise.errors import CheckpointError
 from headwise.files import read_json
 
 _WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"  # of a checkpoint in several files: which tensor is in which file
+_INDEX = "model.safetensors.index.json"  # of a checkpoint of several files: which tensor is in which file
 
 # The files that are fetched from the hub: repositories often hold the same weights for five other frameworks.
 _FETCHED = [
@@ -42,9 +42,9 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def resolve(path_or_id: str | Path) -> Path:
-    """The local folder of a checkpoint: the folder itself, else a snapshot of the hub's model of that name.
+    """The local folder of a checkpoint: `path_or_id` if it is a folder, else a snapshot of that model on the hub.
 
-    "minilm" is the folder of `default_model`.
+    "minilm" stands for the folder of `default_model`.
 
     Raises:
         CheckpointError: there is no such folder, and no such model on the hub, or the hub cannot be reached.
@@ -53,7 +53,7 @@ def resolve(path_or_id: str | Path) -> Path:
 
 
 def located(path_or_id: str) -> str:
-    """The argument for a loader that downloads files by itself: a folder, or the name of a model on the hub.
+    """The argument for a loader that downloads files itself: the local folder, or the model's name on the hub.
 
     Raises:
         CheckpointError: as for `resolve`.
@@ -65,7 +65,7 @@ def located(path_or_id: str) -> str:
 
 
 def _local(path_or_id: str | Path) -> Path | None:
-    """The folder of a checkpoint; None if it may be the name of a model on the hub."""
+    """The local folder of a checkpoint; None if `path_or_id` may be the name of a model on the hub."""
     if isinstance(path_or_id, str) and not path_or_id.strip():  # Path("") is the current folder
         raise CheckpointError(f"expected the folder of a checkpoint, or a hub id. Received: {path_or_id!r}")
     folder = Path(path_or_id).expanduser()
@@ -98,7 +98,7 @@ def default_model() -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A checkpoint's config.json.
+    """The content of a checkpoint's config.json.
 
     Raises:
         CheckpointError: the folder or the file is missing, or is not a JSON object.
@@ -113,10 +113,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, by its name there, on the CPU and in its saved dtype.
+    """Every tensor of a checkpoint, by its name in the checkpoint, on the CPU and in its saved dtype.
 
     Raises:
-        CheckpointError: there are no safetensors in the folder, or some are missing or damaged.
+        CheckpointError: there are no safetensors in the folder, or some files are missing or damaged.
     """
     if (folder / _WEIGHTS).is_file():
         return _load(folder / _WEIGHTS)

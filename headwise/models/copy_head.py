@@ -1,7 +1,7 @@
 """`CopyHead`: the next token is a token of the vocabulary, or a copy of a token of the source.
 
 Pointer-generator networks, See et al. 2017, arXiv:1704.04368, equations 8 and 9.
-Dimension letters: B batch, K source length, Q target length, M model, V vocabulary, N places of the target.
+Dimension letters: B batch, K source length, Q target length, M model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CopyHead(nn.Module):
     are worth reading and those that are worth copying may differ.
     """
 
-    is_cross_attention = True  # a watch could not tell this from one row of weights
+    is_cross_attention = True  # `watch` could not tell cross-attention from one row of weights
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class CopyHead(nn.Module):
         self.gate = nn.Linear(2 * dim, 1)
 
     def forward(self, hidden: Tensor, memory: Tensor, source_real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The probabilities of copying each source token, and of copying at all.
+        """The probability of copying each source token, and the logits of writing a token of the vocabulary instead.
 
         Args:
             hidden: [B, Q, M], the states of the decoder.
-            memory: [B, K, M].
+            memory: [B, K, M], the output of the encoder.
             source_real: bool or integers [B, K], True or 1 = a real token, at least one in each row; None = all.
 
         Returns:
@@ -53,12 +53,12 @@ class CopyHead(nn.Module):
 
 
 def mixed(logits: Tensor, weights: Tensor, gate: Tensor, source_ids: Tensor) -> Tensor:
-    """log p of every token [..., V], float32 or better. Its softmax is p, so it can be used as logits.
+    """log p of every token, [..., V], float32 or better. Its softmax is p, so it can be used as logits.
 
     Args:
         logits: [..., V], of the tokens of the vocabulary.
-        weights, gate: a [..., K] and the logits of g [...], of `CopyHead`.
-        source_ids: integers [..., K].
+        weights, gate: a [..., K] and the logits of g [...], as `CopyHead` returns them.
+        source_ids: integers [..., K], the tokens of the source.
     """
     dtype = weights.dtype
     made, copied = gate.to(dtype)[..., None].sigmoid(), (-gate).to(dtype)[..., None].sigmoid()

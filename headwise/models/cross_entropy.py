@@ -1,7 +1,7 @@
-"""Cross-entropy of the tokens that a linear layer predicts, without their logits in memory.
+"""The cross-entropy of tokens that a linear layer predicts, computed without all logits in memory.
 
 All logits [N, V] at once are the largest tensor of a training step, and are read and written several times. Here 256
-rows of them stay in the processor's cache until their gradients are there. Dimension letters: N tokens, M model,
+rows of logits stay in the processor's cache until their gradients are computed. Dimension letters: N tokens, M model,
 V vocabulary.
 """
 
@@ -17,11 +17,11 @@ from headwise.functional import no_attention
 from headwise.kernels.once import once_differentiable
 from headwise.native.attend import watching
 
-ROWS = 256  # rows of logits at a time
+ROWS = 256  # the number of rows of logits that are in memory at a time
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """The sum of -log softmax at the labels, a scalar: float32, or float64 of float64.
+    """The sum over all rows of -log softmax at the label, a scalar: float32, or float64 for float64 logits.
 
     Args:
         logits: [N, V].
@@ -32,15 +32,15 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: flo
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """`summed_cross_entropy` of the logits h Wᵀ, which on a CPU are never all in memory.
+    """The `summed_cross_entropy` of the logits h Wᵀ, which on a CPU are never all in memory.
 
-    Under autocast the products are of its dtype; all sums are float32, or float64 of float64.
+    Under autocast the products have autocast's dtype; all sums are float32, or float64 for float64 inputs.
 
     Args:
         hidden: h [N, M].
         weight: W [V, M].
-        labels: int64 [N], from 0 to V - 1.
-        label_smoothing: the probability that is spread evenly over all tokens.
+        labels: int64 [N], the right token of each row, from 0 to V - 1.
+        label_smoothing: the share of the target's probability that is spread evenly over all tokens.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype
     # With float16, the loss must be scaled before its gradients become float16.
@@ -54,7 +54,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, labe
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Computes the gradients of a piece of rows while its logits are in memory."""
+    """Computes the gradients of a block of rows while the logits of these rows are in memory."""
 
     @staticmethod
     def forward(

@@ -29,24 +29,25 @@ from headwise.parallel import context as parallel
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig:
-    """The shape of an `EncoderDecoder`.
+    """The sizes and options of an `EncoderDecoder`.
 
     Args:
-        vocab_size: number of tokens of the target, and of the source if `source_vocab_size` is None: one table of
+        vocab_size: the number of tokens of the target, and of the source if `source_vocab_size` is None: one table of
             embeddings then serves source, target and output (Press & Wolf 2017, three-way tying). None = the tokens of
             `bert`, whose table then serves all three.
-        source_vocab_size: number of tokens of a source with its own table.
-        dim: M.
-        num_heads: H of every attention.
+        source_vocab_size: the number of tokens of a source that has another vocabulary and its own table.
+        dim: M, the dimensions of the hidden states.
+        num_heads: H, the number of heads of every attention.
         encoder_layers, decoder_layers: the numbers of layers.
         ffn_dim: the hidden dimension of the feed-forward networks; None = 4 M.
-        activation: of these networks.
-        dropout: of the embeddings and of the output of each branch.
-        attention_dropout, ffn_dropout: of attention weights; inside the feed-forward networks.
-        positions: "rope" in every self-attention, or added to the embeddings: "sinusoidal", "learned".
-        max_positions: rows of a learned table. Other positions have no limit.
-        copies: whether a token of the source may be copied (`CopyHead`). The vocabulary must be shared.
-        bert: the shape of a BERT that is the encoder (BERT2RND, Rothe et al. 2020), with the embeddings of the source.
+        activation: the activation of the feed-forward networks.
+        dropout: the probability for the embeddings and for the output of each branch.
+        attention_dropout, ffn_dropout: the probabilities for attention weights, and inside the feed-forward networks.
+        positions: "rope" in every self-attention; or, added to the embeddings, "sinusoidal" or "learned".
+        max_positions: the number of rows of the table of "learned" positions. The other kinds have no limit.
+        copies: whether the decoder may copy tokens of the source (`CopyHead`). Source and target must share the
+            vocabulary.
+        bert: the config of a BERT that serves as the encoder, with its embeddings (BERT2RND, Rothe et al. 2020).
 
     Raises:
         ArgumentError: a value that is impossible for such a model.
@@ -98,22 +99,22 @@ class EncoderDecoderConfig:
 
     @property
     def is_shared(self) -> bool:
-        """Whether source and target have one vocabulary."""
+        """Whether source and target have the same vocabulary."""
         return self.source_vocab_size is None and (self.bert is None or self.vocab_size is None)
 
 
 class EncoderDecoder(Packable):
-    """Reads a source, writes a target.
+    """A transformer that reads a source and writes a target.
 
         memory = Encoder(E_source[source] √M)
         p(next token) = softmax(E_target · Decoder(E_target[target] √M, memory))
 
-    Norms are before the branches (Xiong et al. 2020); the output is tied to the target's embeddings.
+    Norms are before the branches (Xiong et al. 2020). The output layer uses the embeddings of the target.
 
     >>> model = EncoderDecoder(EncoderDecoderConfig(vocab_size=8000))
     >>> logits_BQV = model(source_ids, target_ids, source_real)
 
-    Decoding on a cache: the memory is computed, and projected, once; each step costs one token.
+    To decode with a cache: the memory and its projections are computed once, and each step computes one token.
 
     >>> memory, cache = model.encode(source_ids, source_real), Cache()
     >>> logits_B1V = model.logits(
@@ -122,7 +123,7 @@ class EncoderDecoder(Packable):
     """
 
     def __init__(self, config: EncoderDecoderConfig, bert: Bert | None = None) -> None:
-        """`bert` is the encoder of a config that has one; None = one with random weights."""
+        """`bert` is the encoder if the config has a BERT; None = a new BERT with random weights."""
         super().__init__()
         self.config = config
         dim, heads = config.dim, config.num_heads
@@ -177,20 +178,20 @@ class EncoderDecoder(Packable):
         labels: Tensor | None = None,
         label_smoothing: float = 0.0,
     ) -> Tensor:
-        """The logits of the token after each target token, given the source and the target up to that token.
+        """The logits of the token that follows each target token, given the source and the target up to that token.
 
         Args:
             source_ids: [B, K].
             target_ids: [B, Q], beginning with the token that starts a text. Padding is on the right and needs no mask:
                 later tokens do not change the output at a token.
             source_real: bool or integers [B, K], True or 1 = a real token, False or 0 = padding; None = all are real.
-            at: int64 [N], places in the flattened [B · Q]: only their logits are computed; training needs no others.
-            labels: int64 [N] with `at`, the tokens after these places: returns the loss instead of the logits, which
-                then are never all in memory.
-            label_smoothing: the probability that the loss spreads over all tokens.
+            at: int64 [N], indices into the flattened [B · Q]: only the logits at these places are computed.
+            labels: int64 [N], only with `at`: the tokens that follow these places. Then the loss is returned instead of
+                the logits, which are never all in memory.
+            label_smoothing: the share of the target's probability that the loss spreads evenly over all tokens.
 
         Returns:
-            [B, Q, V], or [N, V] with `at`; with `labels` the sum of their cross-entropies, a scalar.
+            Logits [B, Q, V], or [N, V] with `at`; with `labels` the sum of the cross-entropies of all labels, a scalar.
 
         Raises:
             ShapeError, DtypeError: an argument that does not fit.
@@ -209,7 +210,7 @@ class EncoderDecoder(Packable):
         return summed_cross_entropy(logits_NV, labels, label_smoothing=label_smoothing)
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
-        """The output of the encoder, the memory [B, K, M] (or the dim of BERT). Arguments as in `forward`."""
+        """The memory: the output of the encoder, [B, K, M] (if it is a BERT, M of BERT). Arguments as in `forward`."""
         with parallel.memory_as_own():
             if isinstance(self.encoder, Bert):
                 return self.encoder(source_ids, source_real)
@@ -217,21 +218,21 @@ class EncoderDecoder(Packable):
         return memory
 
     def embed_source(self, source_ids: Tensor) -> Tensor:
-        """The input of an encoder that is not a BERT, [B, K, M]. Arguments as in `forward`."""
+        """The embeddings [B, K, M] that the encoder reads, unless it is a BERT. Arguments as in `forward`."""
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
         return self._embed("source_ids", source_ids, table, self.source_positions)
 
     def decode(
         self, target_ids: Tensor, memory: Tensor, source_real: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """The decoder's last hidden state [B, Q, M] at tokens [B, Q] of the target.
+        """The decoder's last hidden states [B, Q, M] for target tokens [B, Q].
 
-        With a cache, the tokens follow those in the cache. Pass the same memory at every step; if a cache was
-        reordered, reorder the memory and its padding in the same way.
+        With a cache, the tokens follow the tokens in the cache. Pass the same memory at every step; if the cache was
+        reordered, reorder the memory and `source_real` in the same way.
         """
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
-        # One token may see all before it.
+        # A single token may see all tokens before it.
         mask = masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None
         hidden: Tensor = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
         return hidden
@@ -245,9 +246,9 @@ class EncoderDecoder(Packable):
         *,
         at: Tensor | None = None,
     ) -> Tensor:
-        """The logits [B, Q, V] or, with `at`, [N, V] of the output of `decode`, [B, Q, M].
+        """The logits [B, Q, V], or with `at` [N, V], from the output of `decode`, [B, Q, M].
 
-        They come from the target's embeddings; a model that copies also uses the source, and gives log-probabilities.
+        They are products with the target's embeddings. A model that copies also uses the source, and returns log p.
         """
         chosen = hidden if at is None else hidden.flatten(0, 1)[at]
         logits = linear(chosen, self.target_embedding.weight)
@@ -283,7 +284,7 @@ class EncoderDecoder(Packable):
 
 
 def _embedding(size: int, dim: int) -> nn.Embedding:
-    """A table of variance 1 / M: times √M its rows are as large as layers' outputs; unscaled they suit the output."""
+    """A table of variance 1 / M: rows times √M are as large as layers' outputs; unscaled rows suit the output layer."""
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5)
     return table

@@ -10,7 +10,7 @@ from headwise.tracing import is_traced
 
 
 def check_ids(name: str, ids: Tensor, size: int) -> None:
-    """Raise unless `ids` are integers [B, S] from 0 to size - 1. Traced tensors are not checked."""
+    """Raise an error unless `ids` are integers [B, S] from 0 to size - 1. Values are not checked while torch traces."""
     if ids.ndim != 2:
         raise ShapeError(f"{name}: expected [B, S]. Received: {name}={list(ids.shape)}")
     if ids.dtype not in (torch.int64, torch.int32):

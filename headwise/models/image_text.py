@@ -1,9 +1,9 @@
-"""Images and texts in one space, and texts that read images.
+"""Vectors of images and texts that can be compared, and texts that read images.
 
-A patch encoder (Dosovitskiy et al. 2021, ViT) and a BERT each make one vector of their input, the mean of its states;
-vectors are compared by their angle (Radford et al. 2021, CLIP). On top of both is a fusion stack, in which the words
-attend to the patches; it says whether a text belongs to an image (Li et al. 2021, ALBEF). Dimension letters: B batch,
-K patches, S tokens, M model; an image is [B, channels, height, width].
+A patch encoder (Dosovitskiy et al. 2021, ViT) and a BERT each make one vector of their input, the mean of its hidden
+states; vectors are compared by their angle (Radford et al. 2021, CLIP). On top of both is a fusion stack, in which the
+words attend to the patches; it says whether a text belongs to an image (Li et al. 2021, ALBEF). Dimension letters:
+B batch, K patches, S tokens, M model; an image is [B, channels, height, width].
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ LARGEST_SCALE = 100.0  # the largest factor on cosines, as in CLIP: beyond it tr
 
 @dataclass(frozen=True)
 class ImageTextConfig:
-    """The shape of the two encoders and of the parts that join them.
+    """The sizes and options of an `ImageText`: of both encoders, and of the layers that join them.
 
     Args:
-        text: the shape of the text encoder.
-        image_size: side of an image, in pixels; images are squares.
-        patch_size: side of a patch; it divides `image_size`.
-        channels: 1 grey, 3 colour.
+        text: the config of the text encoder.
+        image_size: the side of an image, in pixels; images are squares.
+        patch_size: the side of a patch, in pixels; it divides `image_size`.
+        channels: 1 = grey, 3 = colour.
         dim: M of the image encoder.
-        mean, std: of the training images' pixels (0 to 1), one for each channel: subtracted, and divided by.
-        shared_dim: width of the vectors that are compared.
+        mean, std: of the training images' pixels (0 to 1), for each channel. Pixels become (pixel - mean) / std.
+        shared_dim: the width of the vectors that are compared.
 
     Raises:
         ArgumentError: sizes that do not fit.
@@ -74,26 +74,26 @@ class ImageTextConfig:
 
     @property
     def grid(self) -> int:
-        """The number of patches in a row, and in a column."""
+        """The number of patches in a row, which is also the number in a column."""
         return self.image_size // self.patch_size
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The output of an encoder: a state for each patch or token [B, K, M], and a vector of length 1 [B, W]."""
+    """The output of an encoder: a hidden state for each patch or token [B, K, M], and a vector of length 1 [B, W]."""
 
     states: Tensor
     vector: Tensor
 
 
 class ImageText(nn.Module):
-    """Two encoders with a common space, and a fusion stack in which the text reads the image.
+    """Two encoders whose vectors can be compared, and a fusion stack in which the text reads the image.
 
     >>> image, text = model.encode_image(pixels), model.encode_text(input_ids)
     >>> model.scale * image.vector @ text.vector.T     # [B, B], logits of the choice by softmax
     >>> model.match(image.states, text.states)         # [B] logits: does each text belong to its image?
 
-    Its parts are `image`, `text`, a projection of the vector of each, `fusion` and `matched`.
+    Its submodules are `image`, `text`, a projection for the vector of each, `fusion` and `matched`.
     """
 
     def __init__(self, config: ImageTextConfig, text: Bert | None = None) -> None:
@@ -115,13 +115,13 @@ class ImageText(nn.Module):
 
     @property
     def scale(self) -> Tensor:
-        """The learned factor of the cosines before the softmax, at most 100."""
+        """The learned factor on the cosines before the softmax, at most 100."""
         return self.log_scale.exp().clamp(max=LARGEST_SCALE)
 
     def encode_image(self, pixels: Tensor) -> Encoded:
-        """Images [B, channels, height, width], uint8 or floats from 0 to 1: states [B, K, M], and a vector of each.
+        """For images [B, channels, height, width], uint8 or floats from 0 to 1: states [B, K, M], and a vector each.
 
-        The states are those of the patches, row by row.
+        There is one state for each patch, row by row.
 
         Raises:
             ShapeError: images of another size.
@@ -130,21 +130,21 @@ class ImageText(nn.Module):
         return Encoded(states, normalize(self.image_projection(states.mean(1)), dim=-1))
 
     def encode_text(self, input_ids: Tensor, real: Tensor | None = None) -> Encoded:
-        """Texts [B, S], with `real` [B, S] True or 1 = a real token: states [B, S, M], and a vector of each."""
+        """For texts [B, S], with `real` [B, S] True or 1 = a real token: states [B, S, M], and a vector each."""
         states = self.text(input_ids, real)
         return Encoded(states, normalize(self.text_projection(mean_of_real(states, real)), dim=-1))
 
     def match(self, image_states: Tensor, text_states: Tensor, real: Tensor | None = None) -> Tensor:
-        """Whether text b belongs to image b, logits [B], from states [B, K, M] and [B, S, M]; `real` [B, S]."""
+        """Logits [B]: does text b belong to image b? From states [B, K, M] and [B, S, M]; `real` [B, S]."""
         return self.matched(mean_of_real(self.fusion(text_states, image_states, real=real), real)).squeeze(-1)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the parts that training calls directly."""
+        """Compile those submodules that training calls directly."""
         for part in (self.image, self.text, self.fusion):
             part.compile(*args, **kwargs)
 
     def forward(self, pixels: Tensor, input_ids: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """For each pair of image and text: the cosine, and the logit that they belong together, [B] and [B]."""
+        """For each pair of an image and a text: the cosine [B], and the logit [B] that they belong together."""
         image, text = self.encode_image(pixels), self.encode_text(input_ids, real)
         return (image.vector * text.vector).sum(-1), self.match(image.states, text.states, real)
 
@@ -165,7 +165,7 @@ class PatchEncoder(nn.Module):
         self.encoder = Encoder(dim, num_layers=config.image_layers, num_heads=config.num_heads, dropout=config.dropout)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Images [B, channels, height, width] as states [B, K, M] of their patches, row by row."""
+        """The hidden states [B, K, M] of the patches of images [B, channels, height, width], row by row."""
         config = self.config
         expected = [config.channels, config.image_size, config.image_size]
         if pixels.dim() != 4 or list(pixels.shape[1:]) != expected:

@@ -35,7 +35,7 @@ class MaskedLanguageModel(nn.Module):
     >>> model = MaskedLanguageModel(Bert(BertConfig(vocab_size=8000, dim=256, num_layers=4, num_heads=4)))
     >>> logits_NV = model(input_ids, real, at=input_ids == mask_id)
 
-    Its parts are `bert`, `transform`, `norm` and `bias` [V].
+    Its submodules are `bert`, `transform` and `norm`; it has the parameter `bias` [V].
     """
 
     def __init__(self, bert: Bert) -> None:
@@ -50,7 +50,7 @@ class MaskedLanguageModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None) -> MaskedLanguageModel:
-        """A checkpoint's encoder, and its head; a missing head is initialised anew. In eval mode.
+        """The encoder and the head of a checkpoint, in eval mode. A head that the checkpoint lacks gets random weights.
 
         `dropout` replaces the dropout rates of the checkpoint.
 
@@ -80,15 +80,15 @@ class MaskedLanguageModel(nn.Module):
         return model.eval()
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, at: Tensor | None = None) -> Tensor:
-        """The logits of every token, or only of tokens `at` certain places.
+        """The logits of every token, or only of the tokens at the places `at`.
 
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
-            at: bool [B, S], True = wanted. If few are wanted, most of the work for a large vocabulary is saved.
+            at: bool [B, S], True = compute its logits. If few are True, this saves most of the work.
 
         Returns:
-            [B, S, V]; with `at` [N, V], in the order of the tokens.
+            Logits [B, S, V]; with `at` [N, V], for the N True places in order.
         """
         x = self.bert(input_ids, real)
         x = self.norm(gelu(self.transform(x if at is None else x[at])))
@@ -103,7 +103,7 @@ class MaskedLanguageModel(nn.Module):
 
 @dataclass(frozen=True)
 class CausalConfig:
-    """The shape of a `CausalLanguageModel`: V, M, layers, H, and dropout.
+    """The sizes of a `CausalLanguageModel`: V, M, the number of layers, H (heads), and the dropout probability.
 
     Raises:
         ArgumentError: dimensions that are not divisible.
@@ -130,7 +130,7 @@ class CausalLanguageModel(Packable):
     >>> cache = Cache()                                # one token per step
     >>> logits_B1V = model(input_ids[:, :1], cache=cache)
 
-    Its parts are `embedding` and `decoder`.
+    Its submodules are `embedding` and `decoder`.
     """
 
     def __init__(self, config: CausalConfig) -> None:
@@ -162,20 +162,20 @@ class CausalLanguageModel(Packable):
         at: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
-        """The logits of the token after each token.
+        """The logits of the token that follows each token.
 
         Args:
             input_ids: [B, S].
-            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding; with a cache on the left
-                of each row only.
-            cache: the earlier tokens, to which these are added.
-            at: bool [B, S], True = wanted. Default: all.
-            labels: int64 [N] with `at`, the tokens after these: returns the loss instead of the logits, which then are
-                never all in memory.
+            real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding; with a cache, padding must be
+                on the left of each row.
+            cache: the earlier tokens; the new tokens are added to it.
+            at: bool [B, S], True = compute its logits. Default: all.
+            labels: int64 [N], only with `at`: the tokens that follow these places. Then the loss is returned instead of
+                the logits, which are never all in memory.
 
         Returns:
-            [B, S, V]; with `at` [N, V], in the order of the tokens; with `labels` the sum of their
-            cross-entropies, a scalar.
+            Logits [B, S, V]; with `at` [N, V], for the N True places in order; with `labels` the sum of the
+            cross-entropies of all labels, a scalar.
 
         Raises:
             ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.

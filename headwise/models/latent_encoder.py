@@ -1,4 +1,4 @@
-"""A few latents that read a text of any length: an encoder for long texts, with a cost linear in the length.
+"""An encoder for long texts: a few learned vectors (latents) read a text of any length, with a cost linear in it.
 
 Perceiver IO's encoder (Jaegle et al. 2022, arXiv:2107.14795) on the embeddings of tokens.
 Dimension letters: B batch, S sequence, N latents, M model.
@@ -19,7 +19,7 @@ from headwise.nn.options import probability, whole
 
 @dataclass(frozen=True)
 class LatentEncoderConfig:
-    """The shape of a `LatentEncoder`.
+    """The sizes and options of a `LatentEncoder`.
 
     Raises:
         ArgumentError: a value that is impossible for such an encoder.
@@ -39,7 +39,7 @@ class LatentEncoderConfig:
 
 
 class LatentEncoder(nn.Module):
-    """Reads any number of tokens into N vectors.
+    """Reads a text of any length into N vectors.
 
     >>> encoder = LatentEncoder(LatentEncoderConfig(vocab_size=8000))
     >>> latents_BNM = encoder(input_ids, real)
@@ -71,7 +71,7 @@ class LatentEncoder(nn.Module):
             token_type_ids: [B, S], which text of a pair each token is from, 0 or 1. Default: all 0.
 
         Returns:
-            [B, N, M]
+            The latents [B, N, M].
 
         Raises:
             ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.

@@ -1,6 +1,6 @@
-"""Packs parts of a model for the native kernels: once, and again after parameters have changed.
+"""Packs the weights of a model for the native kernels: once, and again after parameters have changed.
 
-For inference on the CPU, if nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
+Only for inference on the CPU, and only if nothing looks into the model: hooks, `watch` and `edit` need its modules.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Made = TypeVar("Made")
 class _Packed(NamedTuple):
     parameters: list[Tensor]  # kept alive, so that no other tensor gets their place in memory
     versions: list[tuple[int, int]]
-    made: Any  # None: there are no such kernels for these layers
+    made: Any  # the result of `make`; None = there are no such kernels for these layers
 
 
 _remembered: weakref.WeakKeyDictionary[nn.Module, dict[str, _Packed]] = weakref.WeakKeyDictionary()
 
 
 def packed(model: nn.Module, make: Callable[[Dtype], Made | None], dtype: Dtype | None = None) -> Made | None:
-    """The result of `make` for a model, kept with it; None if the modules themselves must run, or are as fast.
+    """The result of `make` for a model, kept for later calls; None if the modules themselves must run, or are as fast.
 
-    It is made in the first call, and again after parameters were changed in place or replaced. Writes that change no
-    version counter are not noticed: through `.data`, NumPy, and by fused optimizers; call `forget` after these.
+    It is made in the first call, and again after parameters were changed in place or replaced. Changes that torch does
+    not count are not noticed: through `.data`, NumPy, and by fused optimizers. Call `forget` after such changes.
 
     Args:
-        model: all its parameters are packed; `make` must always be the same for one model.
-        make: returns None if the kernels do not support the layers.
-        dtype: the dtype of the products; None = that of the parameters.
+        model: all its parameters are packed. Always pass the same `make` for one model.
+        make: a function that packs the weights, for a dtype of products; None = the kernels do not support the layers.
+        dtype: the dtype of the products; None = the dtype of the parameters.
     """
     if torch.is_grad_enabled() or model.training or not _is_alone() or instruction_set() in (None, "portable"):
         return None
@@ -67,44 +67,44 @@ def packed(model: nn.Module, make: Callable[[Dtype], Made | None], dtype: Dtype 
 
 
 def forget(model: nn.Module) -> None:
-    """Pack the weights of a model again at the next call."""
+    """Discard the packed weights of a model, so that the next call packs them again."""
     _remembered.pop(model, None)
 
 
 class Packable(nn.Module):
-    """A model whose weights may be packed. Weights that were packed before a training are not used after it."""
+    """A model whose weights may be packed. Training discards packed weights, so they are never out of date."""
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training or evaluation, as for every module; training forgets the packed weights."""
+        """Switch to training or evaluation, as for every module. Training discards the packed weights."""
         if mode:
             forget(self)
         return super().train(mode)
 
 
 def weights_of(linear: Any, dtype: Dtype) -> Weights:
-    """An nn.Linear, packed."""
+    """The packed weights of an nn.Linear."""
     return pack(linear.weight, linear.bias, dtype)
 
 
 def layer_norm_of(norm: Any) -> Norm:
-    """An nn.LayerNorm, padded."""
+    """The padded weights of an nn.LayerNorm."""
     return norm_of(norm.weight, norm.bias, norm.normalized_shape[0], norm.eps)
 
 
 def turns_of(positions: Any) -> tuple[float, int] | None:
-    """The base and the dimensions of a RoPE that the kernels support. None for any other scheme."""
+    """The base and the number of turned dimensions of a RoPE that the kernels support; None for any other scheme."""
     if type(positions) is not Rope or positions.interleaved or positions.scaling is not None:
         return None
     return positions.base, positions.rotary_dim
 
 
 def projections_of(attention: Any) -> list[Any]:
-    """The linear maps of queries, keys and values of a `MultiHeadAttention`."""
+    """The linear maps of queries, keys and values of a `MultiHeadAttention`: a list of one or of three."""
     return [attention.qkv] if attention.is_fused else [attention.q, attention.k, attention.v]
 
 
 def is_plain(attention: Any, dim: int) -> bool:
-    """Whether an attention module is supported by the kernels, apart from its scale and positions."""
+    """Whether the kernels support an attention module of width `dim`, apart from its scale and positions."""
     return (
         type(attention) is MultiHeadAttention
         and attention.projection == "per_head"
@@ -117,7 +117,7 @@ def is_plain(attention: Any, dim: int) -> bool:
 
 
 def is_known(layer: Any, attention: Any) -> bool:
-    """Whether the feed-forward network of a layer and its self-attention are supported by the kernels."""
+    """Whether the kernels support the feed-forward network of a layer, and its self-attention `attention`."""
     mlp = layer.mlp
     return (
         type(mlp) is FeedForward
@@ -130,12 +130,12 @@ def is_known(layer: Any, attention: Any) -> bool:
 
 
 def scale_of(attention: Any) -> float:
-    """The factor on q kᵀ."""
+    """The factor on q kᵀ of an attention module."""
     return attention.head_dim**-0.5 if attention.scale is None else attention.scale
 
 
 def _is_alone() -> bool:
-    """Whether nothing follows or changes torch's operators or headwise's attention."""
+    """Whether nothing records or changes torch's operators or headwise's attention now."""
     return not (
         is_traced()
         or is_followed()
@@ -150,7 +150,7 @@ def _is_alone() -> bool:
 
 
 def _collect(module: nn.Module, parameters: list[Tensor]) -> bool:
-    """Collect the parameters of a module. False if a part has hooks, is in training mode or has its own forward."""
+    """Collect the parameters of a module. False if one in it has hooks, is in training mode or has its own forward."""
     state = module.__dict__
     if state["_forward_hooks"] or state["_forward_pre_hooks"] or state["training"] or "forward" in state:
         return False

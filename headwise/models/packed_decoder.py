@@ -1,4 +1,4 @@
-"""Runs the steps of a decoder by the native kernels: weights packed once, all layers and the logits in one call."""
+"""Runs the steps of a decoder by the native kernels: weights are packed once, all layers and logits are one call."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from headwise.nn.norm import LayerNorm, RMSNorm
 
 
 class Writer(NamedTuple):
-    """A model that writes from left to right.
+    """The packed weights of a model that writes from left to right.
 
     Args:
-        decoder: runs its steps.
-        memory: the keys and values of a source for all layers, [L, 2, M] outputs; None without cross-attention.
-        encoder: reads a source; None: there is no encoder, or the kernels do not support its layers.
+        decoder: the decoder, which computes one step at a time.
+        memory: the projections of the source to keys and values for all L layers, [L, 2, M] outputs; None if there is
+            no cross-attention.
+        encoder: the encoder that reads the source; None if there is none, or if the kernels do not support its layers.
     """
 
     decoder: Decoder
@@ -43,7 +44,7 @@ class Writer(NamedTuple):
 
 
 def writer_of(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
-    """A model for the native kernels; None if the modules of its decoder must run: see `packed.packed`."""
+    """The packed weights of a model; None if the modules of its decoder must run (see `packed.packed`)."""
     encoder: nn.Module | None = None
     if isinstance(model, EncoderDecoder):
         table, encoder = model.target_embedding.weight, model.encoder
@@ -66,7 +67,7 @@ def _memory(layers: Any, dtype: Dtype) -> Weights | None:
     weights, biases = [], []
     for layer in layers:
         cross = layer.cross_attention
-        # After the rows for the queries, which may have another width.
+        # These rows come after the rows for the queries, which may have another width.
         parts = projections_of(cross) if cross.is_fused else projections_of(cross)[1:]
         skipped = cross.dim if cross.is_fused else 0
         weights.append(torch.cat([x.weight for x in parts])[skipped:])
@@ -113,14 +114,14 @@ def _norms(layer: Any) -> tuple[nn.Module, ...]:
 
 
 def _options(layer: Any) -> tuple[object, ...]:
-    """The options that must be equal in all layers."""
+    """The options of a layer that must be equal in all layers."""
     own, mlp = _own(layer), layer.mlp
     cross = scale_of(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
     return (type(layer), own.num_heads, scale_of(own), cross, mlp.activation, mlp.hidden_dim, turns_of(own.positions))
 
 
 def _is_known(layer: Any) -> bool:
-    """Whether the kernels support all parts of a layer."""
+    """Whether the kernels support all submodules of a layer."""
     if type(layer) not in (EncoderLayer, DecoderLayer) or not layer.norm_first or not is_known(layer, _own(layer)):
         return False
     if not isinstance(layer, DecoderLayer):
@@ -148,7 +149,7 @@ def _layer(layer: Any, dtype: Dtype) -> Layer:
 
 
 def _queries(cross: Any, dtype: Dtype) -> Any:
-    """The projection of the queries, which may be packed before those of keys and values."""
+    """The projection of the queries, packed. It may be in one matrix with keys and values, as its first rows."""
     first = projections_of(cross)[0]
     return pack(first.weight[: cross.dim], _bias(first)[: cross.dim], dtype)
 

@@ -1,6 +1,6 @@
-"""Runs the layers of a Bert by the native kernels: weights packed once, work between products done in the cache.
+"""Runs the layers of a `Bert` by the native kernels: weights are packed once, small work stays in the CPU's cache.
 
-For inference on the CPU, if nothing looks into the model: hooks, `watch` and `edit` see the modules themselves.
+Only for inference on the CPU, and only if nothing looks into the model: hooks, `watch` and `edit` need its modules.
 Dimension letters: T tokens of all texts, M model.
 """
 
@@ -22,13 +22,13 @@ from headwise.nn.norm import LayerNorm
 
 
 def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = None) -> Encoder | None:
-    """The encoder of a Bert; None if the modules themselves must run, or are as fast.
+    """The packed layers of a `Bert`; None if the modules themselves must run, or are as fast.
 
     Args:
         bert: a module with `embeddings` and `layers`.
-        tables: the class of embeddings that are a sum of BERT's three tables and a norm; other embeddings run as
+        tables: the class of embeddings that are the sum of BERT's three tables, and a norm. Other embeddings run as
             modules.
-        dtype: the dtype of the products; None = that of the parameters.
+        dtype: the dtype of the products; None = the dtype of the parameters.
     """
 
     def make(name: Dtype) -> Encoder | None:
@@ -39,7 +39,7 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
 
 
 def stack_of(stack: Any, dtype: Dtype) -> Encoder | None:
-    """A stack of `headwise.nn` with norms before the branches; None if the kernels do not support its layers."""
+    """A stack of `headwise.nn` with norms before the branches, packed; None if the kernels do not support it."""
     if dtype != "float32" or type(stack.norm) is not LayerNorm:
         return None
     return _packed(list(stack.layers), dtype, last=layer_norm_of(stack.norm))
@@ -57,9 +57,9 @@ def hidden_states(
     Args:
         bert: the module to which `encoder` belongs.
         encoder: the result of `encoder_of`.
-        ids_T: int64 [T], in the vocabulary.
-        types_T: int64 [T]; None = all 0.
-        lengths: [texts], int64, with the sum T.
+        ids_T: int64 [T], the token ids of all texts, one text after another.
+        types_T: int64 [T], the token types; None = all 0.
+        lengths: int64 [texts], the number of tokens of each text; their sum is T.
     """
     ends = lengths.cumsum(0)
     places_T = torch.arange(len(ids_T)) - (ends - lengths).repeat_interleave(lengths)
@@ -80,7 +80,7 @@ def hidden_states(
 
 
 def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall]:
-    """The attention call of each layer, over all texts, each a document, as the modules call it."""
+    """The `AttentionCall` of each layer, over all texts (each a document), equal to that of the modules."""
     mask = None
     if len(lengths) > 1:
         mask = masks.documents(torch.arange(len(lengths)).repeat_interleave(lengths))
@@ -92,7 +92,7 @@ def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall
 def _packed(
     layers: list[Any], dtype: Dtype, embeddings: Embeddings | None = None, last: Norm | None = None
 ) -> Encoder | None:
-    """The layers; if there is a norm `last`, their norms are before the branches."""
+    """The layers, packed; None if the kernels do not support them. With a norm `last`, norms precede the branches."""
     if not all(_is_known(layer, norm_first=last is not None) for layer in layers):
         return None
     if len({_options(layer) for layer in layers}) != 1:
@@ -103,13 +103,13 @@ def _packed(
 
 
 def _options(layer: Any) -> tuple[object, ...]:
-    """The options that must be equal in all layers."""
+    """The options of a layer that must be equal in all layers."""
     own, mlp = layer.attention, layer.mlp
     return own.num_heads, own.scale, mlp.activation, mlp.hidden_dim, turns_of(own.positions)
 
 
 def _is_known(layer: Any, *, norm_first: bool) -> bool:
-    """Whether a layer is like BERT's; with norms before the branches it may also have rotary positions."""
+    """Whether a layer is like BERT's. With norms before the branches, it may also have rotary positions."""
     return (
         type(layer) is EncoderLayer
         and layer.norm_first is norm_first
@@ -128,7 +128,7 @@ def _layer(layer: EncoderLayer, dtype: Dtype) -> Layer:
 
 
 def _embeddings(embeddings: Any) -> Embeddings | None:
-    """The packed tables, if they are those of BERT."""
+    """The embeddings, packed; None if they are not the sum of BERT's three tables."""
     if type(embeddings.norm) is not LayerNorm:
         return None
     if embeddings.first_position or embeddings.project is not None:

@@ -1,9 +1,9 @@
-"""Forecasting by attention over patches of a series, by an encoder (PatchTST) or a decoder (as GPT writes tokens).
+"""Forecasts by attention over patches of a series, with an encoder (PatchTST) or a decoder (as GPT writes tokens).
 
 The encoder writes the whole future at once; the decoder writes it patch by patch.
 
-Dimension letters: N series (each channel separately), S context, F future, P patch length, K patches, M model,
-O outputs per step: the point forecast, then the quantiles.
+Dimension letters: N series (each channel separately), S context (steps of the past), F future steps, P patch length,
+K patches, M model, O outputs per step: the point forecast, then the quantiles.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from headwise.nn.dropout import Dropout
 from headwise.records import Seen
 
 Centre = Literal["mean", "last"]
-MIN_VARIANCE = 1e-5  # the least variance of a context; a constant context is divided by the root of this
+MIN_VARIANCE = 1e-5  # added to the variance of a context, because a constant context has variance 0
 
 
 @dataclass(frozen=True)
 class PatchForecasterConfig:
-    """The shape of a forecaster.
+    """The sizes and options of a forecaster.
 
     Args:
         context: S, the number of steps of the past that are read.
         horizon: F, the number of steps of the future that are written.
-        patch_length: P, steps in a patch, which is a token.
-        stride: steps from the start of a patch to the start of the next one. Below P, patches overlap.
-        dim, num_layers, num_heads, ffn_dim, dropout: of the encoder.
+        patch_length: P, the number of steps in a patch. Each patch is a token.
+        stride: the number of steps from the start of a patch to the start of the next. Below P, patches overlap.
+        dim, num_layers, num_heads, ffn_dim, dropout: of the encoder (or decoder).
         num_quantiles: the number of quantiles beside the point forecast.
         centre: what is subtracted from a context, and added to its forecast: its mean, or its last value.
-        linear: for a `PatchForecaster`, whether a linear map also forecasts; the point forecast is a mean of both.
+        linear: for a `PatchForecaster`: whether a linear map forecasts too; the point forecast is then a mean.
 
     Raises:
         ArgumentError: a size below 1, a context shorter than a patch, a dim that is not a multiple of num_heads.
@@ -66,19 +66,19 @@ class PatchForecasterConfig:
 
     @property
     def num_patches(self) -> int:
-        """K: as many patches as fit, the last one at the end of the context."""
+        """K, the number of patches: as many as fit; the last one ends at the end of the context."""
         return (self.context - self.patch_length) // self.stride + 1
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """For each patch: its first step in the context, and the step after its last."""
+        """For each patch: (its first step in the context, the step after its last step)."""
         first = self.context - self.patch_length - (self.num_patches - 1) * self.stride
         starts = range(first, self.context, self.stride)
         return [(start, start + self.patch_length) for start in starts[: self.num_patches]]
 
 
 class PatchForecaster(nn.Module):
-    """Patches of the past attend to one another, and a linear map of all of them writes the whole future.
+    """Patches of the past attend to one another, and a linear map of all their outputs writes the whole future.
 
     Nie et al. 2023 (PatchTST, arXiv:2211.14730), section 3.1: each channel of a series is read separately, by the same
     weights; a context is normalised, and its forecast is scaled back (Kim et al. 2022, equations 1, 2).
@@ -90,7 +90,7 @@ class PatchForecaster(nn.Module):
     >>> model = PatchForecaster(PatchForecasterConfig(context=336, horizon=96))
     >>> forecast_NFO = model(torch.randn(7, 336))
 
-    Its parts are `embed`, `position`, `encoder`, `head`, `direct` and, if requested, `linear`.
+    Its submodules are `embed`, `position`, `encoder`, `head`, `direct` and, with `config.linear`, `linear`.
     """
 
     def __init__(self, config: PatchForecasterConfig) -> None:
@@ -126,11 +126,11 @@ class PatchForecaster(nn.Module):
 
         Args:
             context_NS: [N, S], N channels of any series, without NaN.
-            future_NF: not read. It exists so that both forecasters have the same call.
-            record: also return the attention of the patches.
+            future_NF: not read. The argument exists so that both forecasters have the same arguments.
+            record: also return the records of the attention between patches.
 
         Returns:
-            [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (that, Seen).
+            [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (forecast, Seen).
 
         Raises:
             ShapeError: a context of another length.
@@ -142,9 +142,9 @@ class PatchForecaster(nn.Module):
         return y_NFO if seen is None else (y_NFO, seen)
 
     def members(self, context_NS: Tensor, *, record: bool = False) -> tuple[list[Tensor], Seen | None]:
-        """The forecasts whose mean `forward` returns: [N, F, O] by patches; with `config.linear` [N, F, 1] by a map.
+        """The forecasts whose mean `forward` returns: [N, F, O] from patches; with `config.linear` also [N, F, 1].
 
-        Train each with its own loss: one loss of the mean would make them one model.
+        Train each forecast with its own loss: one loss of the mean would make them one model.
         """
         _check("context", context_NS, self.config.context)
         scale = Scale.of(context_NS, self.config.centre)
@@ -163,15 +163,15 @@ class CausalPatchForecaster(nn.Module):
 
     It works as GPT does; for series, Das et al. 2024 (TimesFM, arXiv:2310.10688), section 4. It learns on the true
     patches of the future; when it forecasts, it reads its own point forecasts, so its quantiles are those of the next
-    patch, given that the patches before were as forecast.
+    patch, on the assumption that all earlier patches are as forecast.
 
     >>> model = CausalPatchForecaster(PatchForecasterConfig(context=336, horizon=96, patch_length=24, stride=24))
     >>> forecast_NFO = model(torch.randn(7, 336))
 
-    Its parts are `embed`, `decoder` (an `Encoder` under a causal mask) and `head`.
+    Its submodules are `embed`, `decoder` (an `Encoder` under a causal mask) and `head`.
 
     Raises:
-        ArgumentError: patches that overlap or leave steps out; heads whose width is odd, which rotary positions need.
+        ArgumentError: patches that overlap or leave out steps; an odd head width, which rotary positions cannot use.
     """
 
     def __init__(self, config: PatchForecasterConfig) -> None:
@@ -201,14 +201,14 @@ class CausalPatchForecaster(nn.Module):
 
         Args:
             context_NS: [N, S], N channels of any series, without NaN.
-            future_NF: [N, F], the true future, which is read after the context, one patch behind the output, for
-                training. None = the forecaster's own output is read.
-            record: also return the attention of the patches; its rows are all patches that were read.
+            future_NF: for training: [N, F], the true future, whose patches are read after the context; each output is
+                the patch after those read. None = the forecaster reads its own output.
+            record: also return the records of the attention between patches; their rows are all patches that were read.
             cached: whether the keys and values of earlier patches are kept from step to step. The forecast is the
                 same without them, but takes longer.
 
         Returns:
-            [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (that, Seen).
+            [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (forecast, Seen).
 
         Raises:
             ShapeError: a context or a future of another length.
@@ -226,7 +226,7 @@ class CausalPatchForecaster(nn.Module):
         else:
             _check("future", future_NF, config.horizon)
             known_NF = scale.normalise(future_NF)
-        # All patches that are read, in one pass: so that one record has all rows.
+        # All patches that were read, in one pass, so that one record has all rows.
         known_NKP = known_NF[:, : (count - 1) * config.patch_length].unflatten(1, (-1, config.patch_length))
         found = self._decode(torch.cat([read_NKP, known_NKP], dim=1), record=record)
         x_NKM, seen = found if record else (found, None)
@@ -234,7 +234,7 @@ class CausalPatchForecaster(nn.Module):
         return y_NFO if seen is None else (y_NFO, seen)
 
     def _generate(self, read_NKP: Tensor, count: int, cached: bool) -> Tensor:
-        """[N, count · P, O], normalised: each patch from the context and the point forecasts of earlier patches."""
+        """[N, count · P, O], normalised: `count` patches, each from the context and the earlier point forecasts."""
         cache = Cache() if cached else None
         written: list[Tensor] = []
         while True:
@@ -248,33 +248,33 @@ class CausalPatchForecaster(nn.Module):
         return self.decoder(self.dropout(self.embed(patches_NKP)), mask=masks.causal(), cache=cache, record=record)
 
     def _outputs(self, x_NKM: Tensor) -> Tensor:
-        """The outputs [N, K · P, O] for the patch after each patch."""
+        """The outputs [N, K · P, O] of the head: for each patch those of the patch that follows it."""
         return self.head(self.dropout(x_NKM)).unflatten(2, (self.config.patch_length, -1)).flatten(1, 2)
 
 
 class Scale(NamedTuple):
-    """The normalisation of each context, which is undone in its forecast. Kim et al. 2022, section 3."""
+    """The normalisation of each context, which its forecast undoes. Kim et al. 2022, section 3."""
 
     centre: Tensor  # [N, 1]
     spread: Tensor  # [N, 1]
 
     @classmethod
     def of(cls, context_NS: Tensor, centre: Centre) -> Scale:
-        """The mean or the last value, and the standard deviation."""
+        """The scale of a context [N, S]: its mean or last value (`centre`), and its standard deviation."""
         variance, mean = torch.var_mean(context_NS, dim=1, correction=0, keepdim=True)
         return cls(mean if centre == "mean" else context_NS[:, -1:], (variance + MIN_VARIANCE).sqrt())
 
     def normalise(self, x_NS: Tensor) -> Tensor:
-        """[N, S] as the model reads it."""
+        """[N, S] in the units of the context -> [N, S], as the model reads it."""
         return (x_NS - self.centre) / self.spread
 
     def restore(self, y_NFO: Tensor) -> Tensor:
-        """[N, F, O] in the units of the context."""
+        """[N, F, O] as the model writes it -> [N, F, O] in the units of the context."""
         return y_NFO * self.spread[..., None] + self.centre[..., None]
 
 
 def _patches(x_NS: Tensor, config: PatchForecasterConfig) -> Tensor:
-    """[N, K, P], the last patch at the end."""
+    """The patches [N, K, P] of a series; the last patch ends at its end."""
     first, _ = config.spans[0]
     return x_NS[:, first:].unfold(1, config.patch_length, config.stride)
 

@@ -8,7 +8,7 @@ from headwise.nn.real import as_real
 
 
 def mean_of_real(states_BSM: Tensor, real: Tensor | None) -> Tensor:
-    """The mean [B, M] over the real tokens; `real` [B, S], True or 1 = a real token, None = all.
+    """The mean [B, M] of the states over the real tokens; `real` [B, S], True or 1 = a real token, None = all.
 
     The states at padding are ignored, even if they are NaN.
     """

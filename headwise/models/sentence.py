@@ -1,8 +1,8 @@
-"""Turns texts into vectors, one each, by the settings of a checkpoint of sentence-transformers.
+"""Makes one vector of each text, by the settings of a checkpoint of sentence-transformers.
 
-Texts are sorted by length and read in passes of some thousand tokens without padding. A thread tokenizes the next
-texts while the encoder reads these.
-Dimension letters: N texts, S the tokens of one text, M the elements of a vector.
+Texts are sorted by length and read without padding, some thousand tokens in a pass. A thread tokenizes the next texts
+while the encoder reads the texts of this pass.
+Dimension letters: N texts, S tokens of one text, M elements of a vector.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwise.models.sentence_settings import SentenceSettings, read_settings
 from headwise.text.tokenizer import Tokenizer, check_text
 
 DTYPES = ("float32", "bfloat16", "int8")
-_AHEAD = 512  # number of texts that are tokenized at a time
+_AHEAD = 512  # the number of texts that are tokenized at a time
 
 Tell = Callable[[int, int], None]  # (number of texts that have a vector, number of all texts)
 _T = TypeVar("_T")
@@ -41,8 +41,8 @@ class Embedded:
 
     Args:
         vectors: [N, M], float32, on the CPU, in the order of the texts.
-        tokens: number of tokens that were read.
-        cut: indices of texts that are longer than the limit, and were read only in part.
+        tokens: the number of tokens that were read.
+        cut: the indices of the texts that are longer than the limit; of these only a part was read.
     """
 
     vectors: Tensor
@@ -51,15 +51,15 @@ class Embedded:
 
 
 class SentenceEncoder:
-    """Makes vectors with a BERT, its tokenizer and its settings.
+    """Makes vectors of texts, with a BERT and the tokenizer and settings of its checkpoint.
 
     >>> Bert.from_pretrained("minilm").sentences.dim
     384
 
     Args:
         bert: a Bert on the CPU.
-        tokenizer: its own tokenizer; nothing else may use it, because it is set to cut texts.
-        settings: the settings of its checkpoint.
+        tokenizer: the tokenizer, for this object alone, which sets it to cut long texts.
+        settings: the settings of the checkpoint.
 
     Raises:
         CheckpointError: the modules after the pooling do not fit the encoder.
@@ -84,11 +84,11 @@ class SentenceEncoder:
 
     @classmethod
     def of(cls, bert: BertEncoder) -> SentenceEncoder:
-        """The sentence encoder of a BERT from a checkpoint, with the files beside its weights.
+        """The sentence encoder for a BERT from a checkpoint, with the tokenizer and settings beside its weights.
 
         Raises:
-            CheckpointError: it comes from no checkpoint, or the checkpoint has no tokenizer or settings that headwise
-                does not know.
+            CheckpointError: the BERT comes from no checkpoint, or the checkpoint has no tokenizer, or settings that
+                headwise does not know.
         """
         if bert.folder is None:
             raise CheckpointError(
@@ -107,7 +107,7 @@ class SentenceEncoder:
         dtype: str | None = None,
         progress: bool = False,
     ) -> Tensor:
-        """The vector of each text: see `Bert.encode`."""
+        """The vector of each text, as described in `Bert.encode`."""
         given = [texts] if isinstance(texts, str) else texts
         if not self.settings.stated:
             folder = self.settings.folder
@@ -133,11 +133,11 @@ class SentenceEncoder:
         dtype: str | None = None,
         tell: Tell = lambda done, total: None,
     ) -> Embedded:
-        """The vectors of texts, with the number of tokens that were read. The arguments are those of `encode`.
+        """The vectors of texts, with the number of tokens that were read. Other arguments: as for `encode`.
 
         Args:
-            prompt: the text that is put before each text.
-            tell: called after each pass.
+            prompt: a text that is put before each text.
+            tell: a function that is called after each pass, with the number of texts done and of all texts.
         """
         texts = list(texts)
         for place, text in enumerate(texts):
@@ -170,7 +170,7 @@ class SentenceEncoder:
         return Embedded(vectors, tokens, sorted(cut))
 
     def prompt(self, name: str | None = None, text: str | None = None) -> str:
-        """The prompt before each text: `text`, else the prompt of this name, else the checkpoint's default.
+        """The prompt to put before each text: `text`, or the prompt of this name, or the checkpoint's default prompt.
 
         Raises:
             ArgumentError: both are given, or there is no prompt of this name.
@@ -190,18 +190,18 @@ class SentenceEncoder:
         return self.prompts[name]
 
     def tokenized(self, text: str, prompt: str = "") -> tuple[list[int], int]:
-        """The ids of one text that are read, and the number of all its tokens, including those that are cut."""
+        """The ids of one text that are read, and the number of all its tokens, including those that are cut off."""
         found = self._backend.encode(prompt + text)
         rest = sum(len(each.ids) - sum(each.special_tokens_mask) for each in found.overflowing)
         return found.ids, len(found.ids) + rest
 
     def vectors(self, states: Sequence[Tensor], prompts: Sequence[str]) -> Tensor:
-        """The vectors [N, M] of N texts, each after its prompt, from the states [S, M] of each."""
+        """The vectors [N, M] of N texts, from the hidden states [S, M] and the prompt of each."""
         pairs = zip(states, prompts, strict=True)
         return self._finish(torch.stack([pooled(x_SM, self.settings.pooling, self._skipped(p)) for x_SM, p in pairs]))
 
     def _reading(self, batch_tokens: int | None, dtype: str | None) -> Callable[[list[list[int]]], list[Tensor]]:
-        """A function that gives the states of the texts of one pass."""
+        """A function that returns the hidden states [S, M] of each text of one pass, from the ids of the texts."""
         if batch_tokens is not None and (type(batch_tokens) is not int or batch_tokens < 1):
             raise ArgumentError(f"batch_tokens: expected a whole number above 0. Received: batch_tokens={batch_tokens}")
         if dtype is not None and dtype not in DTYPES:
@@ -218,7 +218,7 @@ class SentenceEncoder:
         return functools.partial(unpadded.read, self.bert, **how)
 
     def _ids(self, texts: list[str]) -> tuple[list[list[int]], list[bool]]:
-        """The ids of each text, and whether it was cut."""
+        """The token ids of each text, and for each text whether it was cut."""
         found = self._backend.encode_batch(texts)
         ids = [each.ids for each in found]
         if empty := [text for text, each in zip(texts, ids, strict=True) if not each]:
@@ -227,7 +227,7 @@ class SentenceEncoder:
         return ids, cut
 
     def _skipped(self, prompt: str) -> int:
-        """The number of tokens at the beginning of each text that the pooling ignores."""
+        """The number of tokens at the beginning of each text, those of the prompt, that the pooling ignores."""
         if self.settings.include_prompt or not prompt:
             return 0
         encoding = self._backend.encode(prompt)
@@ -242,7 +242,7 @@ class SentenceEncoder:
 
 
 def summary(texts: int, tokens: int, seconds: float) -> str:
-    """`512 texts in 4.2 s: 122 texts/s, 9,310 tokens/s`."""
+    """A line about speed, such as "512 texts in 4.2 s: 122 texts/s, 9,310 tokens/s"."""
     pace = max(seconds, 1e-9)
     return f"{texts:,} texts in {seconds:,.1f} s: {texts / pace:,.0f} texts/s, {tokens / pace:,.0f} tokens/s"
 
@@ -255,7 +255,7 @@ def _lowercase(backend: Any) -> None:
 
 
 def _ahead(work: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """The result of each item, in order. The result of the next item is made in a thread meanwhile."""
+    """The result of `work` for each item, in order. A thread computes the next result while the caller uses one."""
     if len(items) == 1:  # one short call starts no thread
         yield work(items[0])
         return
@@ -269,7 +269,7 @@ def _ahead(work: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
 
 @contextlib.contextmanager
 def _bar(shown: bool) -> Iterator[Tell]:
-    """A progress bar on a terminal."""
+    """Show a progress bar on a terminal. Gives the function that is called after each pass."""
     if not shown:
         yield lambda done, total: None
         return

@@ -1,7 +1,7 @@
-"""From the hidden states of a text to its vector: pooling, and the modules that may follow it.
+"""Makes the vector of a text from its hidden states: pooling, and the modules that may follow the pooling.
 
-The definitions are those of sentence-transformers (`Pooling`, `Dense`, `LayerNorm`, `Normalize`), without padding.
-Dimension letters: S the tokens of one text, M model, N texts.
+The definitions are those of sentence-transformers (`Pooling`, `Dense`, `LayerNorm`, `Normalize`), for unpadded texts.
+Dimension letters: S tokens of one text, M model, N texts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwise.errors import CheckpointError
 from headwise.files import read_json
 from headwise.models.checkpoint import load_tensors
 
-# Name -> the vector [M] of states [S, M], without the first `skipped`.
+# Name -> the function that makes the vector [M] of states [S, M], without the first `skipped` states.
 POOLING: dict[str, Callable[[Tensor, int], Tensor]] = {
     "cls": lambda x_SM, skipped: x_SM[skipped],
     "max": lambda x_SM, skipped: x_SM[skipped:].amax(0),
@@ -36,12 +36,12 @@ def _weighted_mean(x_SM: Tensor, skipped: int) -> Tensor:
 
 
 def pooled(x_SM: Tensor, names: Sequence[str], skipped: int = 0) -> Tensor:
-    """The vector [M · number of names] of a text, in float32: the vectors of all poolings, concatenated.
+    """The vector [M · number of names] of a text, in float32: the results of all these poolings, concatenated.
 
     Args:
-        x_SM: the states of its real tokens.
+        x_SM: the hidden states of the text's real tokens.
         names: keys of `POOLING`.
-        skipped: number of first tokens that are ignored, such as those of a prompt.
+        skipped: the number of first tokens that are ignored, such as those of a prompt.
     """
     x_SM = x_SM.float()
     found = [POOLING[name](x_SM, skipped) for name in names]
@@ -49,7 +49,7 @@ def pooled(x_SM: Tensor, names: Sequence[str], skipped: int = 0) -> Tensor:
 
 
 def later_module(kind: str, folder: Path) -> nn.Module:
-    """A module after the pooling, from vectors [N, M] to vectors.
+    """A module that follows the pooling: it turns vectors [N, M] into other vectors.
 
     Args:
         kind: a key of `LATER`.
@@ -77,7 +77,7 @@ class Normalize(nn.Module):
 
 
 class Dense(nn.Module):
-    """A linear layer and an activation, plus its input if `use_residual`."""
+    """A linear layer and an activation; with `use_residual` the input is added to the result."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class LayerNorm(nn.Module):
 
 
 def _activation(path: str) -> nn.Module:
-    """The activation of this path, which must be a class of torch: no other code is run."""
+    """The activation at this path, such as "torch.nn.Tanh". It must be a class of torch: no other code is run."""
     found = getattr(nn, path.rpartition(".")[2], None) if path.startswith("torch.nn.") else None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise CheckpointError(f"activation_function: expected a module of torch.nn. Received: {path!r}")

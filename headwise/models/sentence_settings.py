@@ -1,9 +1,9 @@
-"""Reads how a text becomes one vector, from the files that sentence-transformers writes to a checkpoint.
+"""Reads how a text becomes one vector, from the files that sentence-transformers writes into a checkpoint.
 
     modules.json                         the modules, in order, each with its folder
-    1_Pooling/config.json                from which tokens the vector is made; others: Dense, LayerNorm, Normalize
+    1_Pooling/config.json                which tokens make the vector; other modules: Dense, LayerNorm, Normalize
     sentence_bert_config.json            how many tokens of a text are read, and whether it is lowercased
-    config_sentence_transformers.json    prompts
+    config_sentence_transformers.json    prompts (texts that are put before each text)
 
 Files of versions 2 to 6 are understood (compared with 6.2).
 """
@@ -40,15 +40,15 @@ class SentenceSettings:
     Args:
         folder: the folder of the checkpoint.
         pooling: names of `sentence_head.POOLING`, whose vectors are concatenated.
-        include_prompt: whether tokens of the prompt count for the pooling.
-        later: the modules after the pooling, in order.
-        max_tokens: a longer text is cut; None = only the encoder limits it.
-        cut_left: whether the beginning of a longer text is cut, instead of its end.
-        lowercase: whether texts are lowercased before the tokenizer.
-        prompts: name -> the text that is put before each text.
-        default_prompt: the name of the prompt if none is requested; None = no prompt.
+        include_prompt: whether the pooling includes the tokens of the prompt.
+        later: the modules that follow the pooling, in order.
+        max_tokens: a text with more tokens is cut; None = only the encoder limits the length.
+        cut_left: True = a longer text loses its beginning; False = its end.
+        lowercase: whether texts are lowercased before they are tokenized.
+        prompts: the name of a prompt -> the text that is put before each text.
+        default_prompt: the name of the prompt that is used if none is requested; None = no prompt.
         width: the number of first elements of the vector that are kept; None = all.
-        stated: False if there is no modules.json, so that the mean over all tokens is taken.
+        stated: whether the checkpoint has a modules.json. Without it the vector is the mean over all tokens.
     """
 
     folder: Path
@@ -65,7 +65,7 @@ class SentenceSettings:
 
 
 def read_settings(folder: Path) -> SentenceSettings:
-    """The settings of a checkpoint.
+    """The settings in a checkpoint's folder.
 
     Raises:
         CheckpointError: a file is damaged, or has a setting that headwise does not support.
@@ -98,7 +98,7 @@ def read_settings(folder: Path) -> SentenceSettings:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """The kind and the folder of each module. A kind is the name of its class, which is the same in all versions."""
+    """The kind and the folder of each module. The kind is the name of its class, which is the same in all versions."""
     path = folder / "modules.json"
     try:
         found = parsed(json.loads, path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def _own_of(folder: Path) -> dict[str, Any]:
-    """The content of the file for the encoder. Old checkpoints name this file after their family."""
+    """The content of the file with settings of the encoder. In old checkpoints its name has the family's name in it."""
     path = next(iter(sorted(folder.glob("sentence_*_config.json"))), folder / "sentence_bert_config.json")
     own = _optional(path)
     if (task := own.get("transformer_task", "feature-extraction")) != "feature-extraction":
@@ -144,7 +144,7 @@ def _own_of(folder: Path) -> dict[str, Any]:
 
 
 def _of_tokenizer(folder: Path) -> tuple[int | None, bool]:
-    """The limit of tokens in the tokenizer's own settings, and whether it cuts at the left."""
+    """The maximum number of tokens by the tokenizer's settings (None = no limit), and whether it cuts at the left."""
     settings = _optional(folder / "tokenizer_config.json")
     limit = settings.get("model_max_length")
     cut_left = settings.get("truncation_side") == "left"

@@ -1,9 +1,9 @@
 """A small text encoder that begins with random weights and learns from few examples.
 
-The embeddings of words reach the mean that a classifier takes by sums alone: there is no norm on this path, neither on
-the embeddings nor at the end. So a word without meaning for the task can be a small vector, and an important word a
-large one, before any layer has learned to attend. Layers have their norms first (Xiong et al. 2020); positions are
-rotary (Su et al. 2021), so they have no limit.
+The embeddings of words reach the mean that a classifier takes only through sums: there is no norm on this path, neither
+on the embeddings nor at the end. So a word without meaning for the task can be a small vector, and an important word a
+large vector, before any layer has learned to attend. The norms are before the branches (Xiong et al. 2020). Positions
+are rotary (Su et al. 2021), so there is no maximum length.
 Dimension letters: B batch, S sequence, M model.
 """
 
@@ -19,13 +19,13 @@ from headwise.nn import Encoder, MultiHeadAttention, positions
 from headwise.nn.dropout import Dropout
 from headwise.nn.options import divisible, probability, whole
 
-_STD = 0.1  # standard deviation of the embeddings
+_STD = 0.1  # the standard deviation of the initial embeddings
 _QUIET = 0.1  # factor on the initial output weights of layers, so that words dominate at first
 
 
 @dataclass(frozen=True)
 class SmallEncoderConfig:
-    """The shape of a `SmallEncoder`.
+    """The sizes and options of a `SmallEncoder`.
 
     Raises:
         ArgumentError: a value that is impossible for such an encoder.
@@ -47,7 +47,7 @@ class SmallEncoderConfig:
 
 
 class SmallEncoder(nn.Module):
-    """Reads any number of tokens.
+    """A small encoder of texts of any length.
 
     >>> encoder = SmallEncoder(SmallEncoderConfig(vocab_size=8000))
     >>> hidden_BSM = encoder(input_ids, real)
@@ -81,7 +81,7 @@ class SmallEncoder(nn.Module):
                     weight.mul_(_QUIET)
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """The last hidden state of each token.
+        """The last hidden states.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
@@ -90,7 +90,7 @@ class SmallEncoder(nn.Module):
             token_type_ids: [B, S], which text of a pair each token is from, 0 or 1. Default: all 0.
 
         Returns:
-            [B, S, M]
+            The hidden states [B, S, M].
 
         Raises:
             ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.

@@ -1,4 +1,4 @@
-"""Extractive question answering: for each token the logits of an answer that begins or ends there.
+"""Extractive question answering: for each token the logits that the answer begins or ends there.
 
 Devlin et al. 2018, arXiv:1810.04805, section 4.2. Dimension letters: B batch, S sequence, M model.
 """
@@ -12,13 +12,13 @@ from headwise.models.small_encoder import SmallEncoder
 
 
 class SpanReader(nn.Module):
-    """An encoder with a head of two numbers per token.
+    """An encoder with a head that returns two logits per token: the answer begins here, the answer ends here.
 
     >>> reader = SpanReader(Bert.from_pretrained(default_model()))
     >>> starts_BS, ends_BS = reader(input_ids, real, token_type_ids)
 
     Args:
-        encoder: reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context if it has such types.
+        encoder: it reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context if it has token types.
     """
 
     def __init__(self, encoder: Bert | SmallEncoder) -> None:
@@ -37,10 +37,10 @@ class SpanReader(nn.Module):
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, where the scores are
                 unspecified. None = all tokens are real.
-            token_type_ids: [B, S], 1 in the context, for encoders that have such types. Default: all 0.
+            token_type_ids: [B, S], 1 in the context, 0 elsewhere, for encoders that have token types. Default: all 0.
 
         Returns:
-            [B, S] twice, logits.
+            Two tensors of logits, each [B, S].
 
         Raises:
             ShapeError, DtypeError, ArgumentError: as for the encoder.

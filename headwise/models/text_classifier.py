@@ -21,20 +21,20 @@ from headwise.nn.options import one_of, probability, whole
 
 
 class TextClassifier(nn.Module):
-    """An encoder with a head of C classes on top.
+    """An encoder with a linear head for C classes.
 
     >>> classifier = TextClassifier(Bert.from_pretrained(default_model()), num_classes=2)
     >>> logits_BC = classifier(input_ids, real)
 
     Args:
         encoder: a `Bert` or a `SmallEncoder`; a `LatentEncoder` for long texts.
-        num_classes: C.
-        pooling: a text is the mean over its tokens, or the state at [CLS]. For latents it is always their mean.
-        dropout: of this vector, in training.
-        word_dropout: in training each token is replaced by [MASK] with this probability (Iyyer et al. 2015, who leave
-            it out of the mean): so the model cannot rely on single words that it saw once.
+        num_classes: C, the number of classes.
+        pooling: the vector of a text: "mean" over its tokens, or "cls", the state at [CLS]. For latents always "mean".
+        dropout: the probability of dropout on this vector, only in training.
+        word_dropout: in training each token is replaced by [MASK] with this probability, so that the model cannot rely
+            on single words that it saw once (Iyyer et al. 2015, who leave such words out of the mean).
         mask_id: the id of [MASK].
-        kept_ids: tokens that are never replaced: [CLS], [SEP], padding.
+        kept_ids: the ids that are never replaced: [CLS], [SEP], padding.
     """
 
     kept_ids: Tensor
@@ -69,11 +69,11 @@ class TextClassifier(nn.Module):
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
-            token_type_ids: [B, S], which text of a pair each token is from, for encoders that have such types. Default:
-                all 0.
+            token_type_ids: [B, S], which text of a pair each token is from, 0 or 1, for encoders that have token types.
+                Default: all 0.
 
         Returns:
-            [B, C], logits.
+            Logits [B, C].
 
         Raises:
             ShapeError, DtypeError, ArgumentError: as for the encoder.
@@ -86,13 +86,13 @@ class TextClassifier(nn.Module):
         return logits_BC
 
     def unpadded(self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]]) -> Tensor:
-        """The logits [N, C] that `forward` gives in eval mode for N texts of any lengths, without padding.
+        """The logits [N, C] of N texts of any lengths, as `forward` computes them in eval mode, but without padding.
 
         The encoder must be a `Bert` on the CPU, where this is faster.
 
         Args:
-            ids: the token ids of each text, at least one.
-            types: which text of a pair each token is from.
+            ids: a list of token ids for each text; at least one text.
+            types: for each token, which text of a pair it is from, 0 or 1.
         """
         assert isinstance(self.encoder, Bert)
         hidden = unpadded.read(self.encoder, ids, known_types(self.encoder, types))
@@ -101,7 +101,7 @@ class TextClassifier(nn.Module):
         return logits_NC
 
     def _pooled(self, hidden_BSM: Tensor, real: Tensor | None) -> Tensor:
-        """One vector for each text, [B, M]."""
+        """The vector of each text, [B, M]."""
         if self.pooling == "all":
             return hidden_BSM.mean(1)
         return hidden_BSM[:, 0] if self.pooling == "cls" else mean_of_real(hidden_BSM, real)

@@ -1,4 +1,4 @@
-"""Attention as PyTorch modules: one calling convention, the same masks, plans, caches and records.
+"""Attention as PyTorch modules. All have the same arguments and accept the same masks, kernels, caches and records.
 
     layer(query, key=None, value=None, mask=None, cache=None, *, real=None, record=False)
 

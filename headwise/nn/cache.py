@@ -1,7 +1,7 @@
-"""The state of an attention module between calls: the keys and values (or latents) of the tokens so far.
+"""The cache of an attention module between its calls: the keys and values (or latents) of the tokens so far.
 
-A module appends its tensors for the new tokens and gets back all tensors that these may attend to. The tensors are in
-`headwise.nn.cache_storage`; this file has their meaning: lengths, positions, real tokens, and the owner of the cache.
+A module appends its tensors for the new tokens and gets back all tensors that the new tokens may attend to. The tensors
+are stored in `headwise.nn.cache_storage`. This file defines their meaning: lengths, positions, real tokens, owner.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from headwise.quantized import Int8
 
 
 class Cache:
-    """The cached tokens of one attention module; `child` makes one for each module of a stack.
+    """The cached tokens of one attention module. For a stack of modules, `child` makes one cache for each module.
 
-    Without options it grows: a step copies only its own tokens. If autograd follows a tensor, appending joins tensors
-    out of place, so gradients reach the tokens of every step.
+    Without options the cache grows: a step copies only its own tokens. If autograd follows a tensor, appending makes a
+    new tensor from the old and the new tokens, so gradients reach the tokens of every step.
 
-    Tensors are [B, ·, S, ·], any number of them and of any widths. Rows of different lengths are padded on the left:
-    every row is [padding, tokens], with its last token in the last slot. Slots are the places that are held and
-    counted, padding included; positions count real tokens. A cache to which nothing was ever appended answers for its
+    Tensors are [B, ·, S, ·], any number of them, of any sizes at the dots. Rows of different lengths are padded on
+    the left: every row is [padding, tokens], with its last token in the last slot. Slots are the places along S: they
+    count padding, while positions count only real tokens. A cache to which nothing was ever appended answers for its
     longest child, so the cache of a stack answers `length`, `real` and `next_positions` too.
 
     Args:
-        capacity: allocate so many slots at once, at the first append; one token more raises CacheError.
+        capacity: allocate this number of slots at once, at the first append. One token more raises CacheError.
         window: keep only the last `window` slots, in bounded memory. A token that is appended alone then sees
             the `window` tokens before it and itself, as by `masks.window(window, 0)`.
-        dtype: None = that of the tokens. torch.int8: rounded, with one scale per token and head (`headwise.Int8`), in a
-            quarter of the memory of float32. The projections of a memory are not rounded. Rounded tensors get no
-            gradient.
+        dtype: None = the dtype of the tokens. torch.int8: tokens are rounded, with one scale per token and head
+            (`headwise.Int8`), in a quarter of the memory of float32. Projections kept by `memory` are not rounded.
+            Rounded tensors get no gradient.
     """
 
     def __init__(
@@ -69,43 +69,43 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Slots appended so far to each row, padding included: the place of the next one."""
+        """The number of slots appended so far to each row, padding included. The next token gets this slot."""
         return self._speaker._length
 
     @property
     def size(self) -> int:
-        """Slots held now: `length`, or fewer if a window has dropped some."""
+        """The number of slots held now: equal to `length`, or less if a window has dropped some."""
         slots = self._speaker._slots
         return 0 if slots is None else slots.size
 
     @property
     def bytes(self) -> int:
-        """Bytes that are held, including all children: `size` × bytes per token, plus the projections of a memory."""
+        """The bytes held, including all children: `size` × bytes per token, plus the projections kept by `memory`."""
         slots = sum(x.nbytes for part in self._parts() for x in part._tensors())
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
     @property
     def allocated(self) -> int:
-        """Memory that is allocated, including all children, spare room and the positions of padding."""
+        """The bytes allocated, including all children, room for more tokens and the positions of padded rows."""
         slots = sum(part._slots.allocated for part in self._parts() if part._slots is not None)
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
     @property
     def real(self) -> Tensor | None:
-        """bool [B, size], True = a real token; None = all are real."""
+        """Which held slots are real tokens: bool [B, size], True = a real token; None = all are real."""
         positions = self._speaker._held_positions()
         return None if positions is None else positions >= 0
 
     @property
     def key_real(self) -> Tensor | None:
-        """bool [B, n] of the slots that the last `append` returned (with a window: ≥ size); None = all real."""
+        """Which of the n slots that the last `append` returned are real tokens: bool [B, n]; None = all (n ≥ size)."""
         positions = self._speaker._seen[1]
         return None if positions is None else positions >= 0
 
     def next_positions(self, count: int, real: Tensor | None = None, *, device: torch.device | str) -> Tensor:
-        """Positions of `count` tokens that are to be appended, int64 [count]; [B, count] if any row has padding.
+        """The positions of the `count` tokens to be appended next: int64 [count], or [B, count] if any row has padding.
 
-        `real`: bool or integers [B, count], True or 1 = a real token. Padding gets 0.
+        `real`: bool or integers [B, count], True or 1 = a real token. The position of padding is 0.
         """
         cache = self._speaker
         real = left_padded(real, None if cache._slots is None else cache._slots.batch, count)
@@ -114,9 +114,9 @@ class Cache:
         return cache._positions_of(count, real, device).clamp(min=0)
 
     def key_positions(self, *, device: torch.device | str) -> Tensor:
-        """Positions of the n slots that the last `append` returned, int64 [n]; [B, n] if any row has padding.
+        """The positions of the n slots that the last `append` returned: int64 [n], or [B, n] if any row has padding.
 
-        Padding gets 0. After `reorder` or `crop`: positions of the slots that are held.
+        The position of padding is 0. After `reorder` or `crop` the slots are those that the cache holds.
         """
         cache = self._speaker
         count, positions = cache._seen
@@ -127,13 +127,13 @@ class Cache:
     # Changes
 
     def append(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Append the new tokens; returns everything that they may attend to, in the order of positions.
+        """Append the new tokens. Returns all tokens that the new tokens may attend to, in the order of positions.
 
-        A growing cache returns all that it holds; one with a window the slots that it held and the new ones, and then
-        keeps the last `window`. The result is a view that later calls do not change.
+        A growing cache returns all tokens that it holds. A cache with a window returns the held and the new tokens, and
+        then keeps the last `window` of them. Later calls do not change the returned tensors.
 
         Args:
-            tensors: each [B, ·, S, ·], with the sizes of the earlier ones except for S.
+            tensors: each [B, ·, S, ·], with the sizes of the tensors appended before, except for S.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, which must be on the left of
                 each row. The tokens that the row had before move right, so that no padding comes between tokens:
                 [padding, old tokens, new tokens]. While torch.compile traces, the values are not checked.
@@ -149,7 +149,7 @@ class Cache:
         return tuple(x.dequantized() if isinstance(x, Int8) else x for x in held)
 
     def append_held(self, *tensors: Tensor, real: Tensor | None = None) -> tuple[Tensor | Int8, ...]:
-        """`append`, but the result has the form in which it is held: `Int8` in an int8 cache, as for `attention`."""
+        """Like `append`, but returns the tensors in the form in which they are held: `Int8` in an int8 cache."""
         batch, count = check_tensors(tensors)
         real = left_padded(real, batch, count)
         dtypes = [x.dtype for x in tensors]
@@ -183,9 +183,9 @@ class Cache:
         return tuple(Int8(values, scale[..., 0], dtype) for values, scale, dtype in pairs)
 
     def reorder(self, order: Tensor, *, memories: bool = True) -> None:
-        """Row i becomes the old row order[i]: int64 [B'], for beams; B' may differ from B. A memory is reordered too.
+        """Replace row i by the old row order[i], in memories too. `order`: int64 [B'], for beams; B' may not be B.
 
-        memories=False does not reorder memories: for rows that change places only with rows of the same memory.
+        With memories=False memories stay as they are: for rows that change places only with rows of the same memory.
         """
         if not isinstance(order, Tensor) or order.dtype not in (torch.int64, torch.int32) or order.ndim != 1:
             received = f"{order.dtype} {list(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
@@ -204,7 +204,7 @@ class Cache:
             part._see_held()
 
     def crop(self, length: int) -> None:
-        """Forget everything after the first `length` slots, padding counted. Shorter caches and memories do not change.
+        """Forget all slots after the first `length` slots, padding counted. Shorter caches and memories do not change.
 
         Raises:
             CacheError: the window has dropped tokens that the next token would have to see; the cache is unchanged.
@@ -223,20 +223,20 @@ class Cache:
             part._see_held()
 
     def reset(self) -> None:
-        """Forget everything, including the owner; the children stay and are reset."""
+        """Forget everything, including the owner. The children stay, but are reset too."""
         for part in self._parts():
             part._forget()
 
     # Owner and parts
 
     def child(self, name: str) -> Cache:
-        """The cache of one part of a module, made at first use with the same options."""
+        """The cache of one submodule. It is made in the first call with this name, with the options of this cache."""
         if name not in self._children:
             self._children[name] = Cache(capacity=self.capacity, window=self.window, dtype=self.dtype)
         return self._children[name]
 
     def bind(self, owner: nn.Module) -> None:
-        """Remember the module that owns this cache (weakly). CacheError if another module owns it."""
+        """Remember (by a weak reference) the module that owns this cache. CacheError if another module owns it."""
         known = None if self._owner is None else self._owner()
         if self._owner is None:
             self._owner = weakref.ref(owner)
@@ -249,10 +249,10 @@ class Cache:
             )
 
     def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:
-        """The projections of a memory that is read at every step: the result of `make(key, value)`, called once.
+        """The projections of a memory (a second sequence, read at every step): the tensors of `make(key, value)`.
 
-        Later calls must pass the same key and value: the same objects (free), or equal contents (compared; while
-        torch.compile traces, only their shapes are). Projections and memory are kept as they are, gradients included.
+        `make` is called once. Later calls must pass the same key and value: the same objects (free), or equal contents
+        (compared; while torch.compile traces, only shapes are compared). The projections stay in autograd's graph.
 
         Raises:
             CacheError: another key or value, or a key or value that was changed in place.
@@ -299,7 +299,7 @@ class Cache:
             yield from child._parts()
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        """The held slots of the appended tensors."""
+        """The held slots of the appended tensors, each [B, ·, size, ·], without the buffer of positions."""
         held = () if self._slots is None else self._slots.held()
         return held[:-1] if self._padded else held
 
@@ -333,10 +333,10 @@ class Cache:
 
 
 def bind(cache: Cache | None, owner: nn.Module) -> None:
-    """`cache.bind(owner)`, if there is a cache.
+    """Call `cache.bind(owner)` if `cache` is not None.
 
     Raises:
-        DtypeError: it is not a cache.
+        DtypeError: `cache` is not a Cache.
         ArgumentError: inside `context_parallel`.
     """
     if cache is None:

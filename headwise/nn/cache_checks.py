@@ -12,7 +12,7 @@ AGAIN = "Make a new Cache(), or reset() this one"
 
 
 def check_tensors(tensors: tuple[Tensor, ...]) -> tuple[int, int]:
-    """B and S of tensors [B, ·, S, ·] that belong together."""
+    """Return B and S of the tensors [B, ·, S, ·]. Raise an error unless B and S are the same in all of them."""
     if not tensors:
         raise ArgumentError("append: expected one tensor or more. Received: none")
     for x in tensors:
@@ -30,7 +30,7 @@ def check_tensors(tensors: tuple[Tensor, ...]) -> tuple[int, int]:
 
 
 def check_alike(held: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
-    """Raise CacheError unless the tensors can be appended to those that are held."""
+    """Raise CacheError unless the new tensors can be appended to the tensors that the cache holds."""
     if len(held) != len(tensors):
         raise CacheError(
             f"append: expected {len(held)} tensors, as this cache holds. Received: {len(tensors)}. {AGAIN}"

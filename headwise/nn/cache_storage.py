@@ -1,8 +1,8 @@
-"""Storage of a cache: buffers with room for more tokens, and the projections of a memory.
+"""Storage of a cache: buffers with room for more tokens, and the projections of a memory (a second sequence).
 
 Tensors that were returned are never written over: later tokens go behind them, and any change that would move or
-replace them (a full buffer, another order of beams, a shift, other tokens after a crop) uses new buffers. So a record
-of an earlier step stays right without a copy of the past.
+replace them (a full buffer, another order of beams, a shift, other tokens after a crop) uses new buffers. So the record
+of an earlier step stays right, although the tensors of that step are not copied.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headwise.errors import CacheError
 
 Make = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
-SPARE = 32  # tokens: the least spare room in a new buffer without a capacity
+SPARE = 32  # the minimum of spare slots in a new buffer of a cache without a capacity
 
 
 class Slots:
     """Several tensors [B, ·, n, ·] that grow along n together.
 
-    The buffers are [B, ·, room, ·]; slots start … stop are held. Views are handed out by way of `.data`: they count
-    in-place changes for themselves, not those of later slots, which lie outside of them.
+    The buffers are [B, ·, room, ·]; the slots from `start` to `stop` are held. The returned views are made by `.data`:
+    then torch counts in-place changes of a view alone, and later slots, which lie outside of the view, do not count.
     """
 
     def __init__(self, tensors: Sequence[Tensor], capacity: int | None, window: int | None) -> None:
@@ -35,29 +35,29 @@ class Slots:
 
     @property
     def size(self) -> int:
-        """Slots held."""
+        """The number of slots held."""
         return self.stop - self.start
 
     @property
     def batch(self) -> int:
-        """B"""
+        """The batch size B."""
         return self.buffers[0].shape[0]
 
     @property
     def allocated(self) -> int:
-        """The bytes of the buffers."""
+        """The number of bytes of the buffers."""
         return sum(x.untyped_storage().nbytes() for x in self.buffers)
 
     def held(self) -> tuple[Tensor, ...]:
-        """The held slots, [B, ·, size, ·]."""
+        """The held slots of each tensor, [B, ·, size, ·]."""
         if self._is_tracked(()):
             return tuple(x.narrow(2, self.start, self.size) for x in self.buffers)
         return tuple(x.data.narrow(2, self.start, self.size) for x in self.buffers)
 
     def append(self, new: Sequence[Tensor], pads: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Append `new` [B, ·, N, ·]; returns the old tensors with `new`. A window then drops the first slots.
+        """Append tensors `new` [B, ·, N, ·]. Returns old and new slots joined. A window then drops the first slots.
 
-        pads: [B], the number of padding slots at the left of each new row: these go to the left of the old slots.
+        pads: [B], the number of padding slots at the left of each new row. They are moved to the left of the old slots.
         """
         count = new[0].shape[2]
         total = self.size + count
@@ -85,7 +85,7 @@ class Slots:
         self.buffers = (*self.buffers, buffer)
 
     def reorder(self, order: Tensor) -> None:
-        """Row i becomes the old row order[i]."""
+        """Replace row i by the old row order[i]."""
         held = self.held()
         if self._is_tracked(()) or torch.compiler.is_compiling():  # neither supports out=, which saves a copy
             self._replace([x.index_select(0, order.to(x.device)) for x in held])
@@ -97,7 +97,7 @@ class Slots:
         self._hold(buffers, self.size)
 
     def crop(self, size: int) -> None:
-        """Hold only the first `size` of the held slots. The others were returned, so they are not written again."""
+        """Hold only the first `size` of the held slots. The others were returned, so nothing is written over them."""
         if size < self.size:
             self.stop = self._writable = self.start + size
 
@@ -108,17 +108,17 @@ class Slots:
         return {**self.__dict__, "buffers": buffers, **place}
 
     def _is_tracked(self, new: Sequence[Tensor]) -> bool:
-        """Whether autograd follows these tensors: then they are joined out of place."""
+        """Whether autograd follows these tensors: then appending makes a new tensor, without writing in place."""
         return torch.is_grad_enabled() and any(x.requires_grad for x in (*self.buffers, *new))
 
     def _may_write(self) -> bool:
-        """Whether torch allows writes to the buffers: not outside of inference mode if they were made in it."""
+        """Whether torch allows writes to the buffers: not if they were made in inference mode and it has ended."""
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():  # traced code cannot ask
             return True
         return not any(x.is_inference() for x in self.buffers)
 
     def _room(self, total: int) -> int:
-        """Slots of a new buffer for `total` tokens: with enough spare room that moving costs O(1) copies per token."""
+        """The slots of a new buffer for `total` tokens: enough to spare that moving costs O(1) copies per token."""
         if self.capacity is not None:
             return self.capacity
         if self.window is not None:
@@ -158,7 +158,7 @@ class Slots:
 
 
 class Memory:
-    """The projections of a memory that is read at every step, and the key and value from which they were made."""
+    """The projections of a memory (a second sequence, read at every step), and the key and value they come from."""
 
     def __init__(self, key: Tensor, value: Tensor, make: Make) -> None:
         self.projections = make(key, value)
@@ -166,21 +166,21 @@ class Memory:
 
     @property
     def batch(self) -> int:
-        """B"""
+        """The batch size B."""
         return self.projections[0].shape[0]
 
     @property
     def bytes(self) -> int:
-        """The bytes of the projections."""
+        """The number of bytes of the projections."""
         return sum(x.nbytes for x in self.projections)
 
     def check(self, key: Tensor, value: Tensor) -> None:
-        """Raise CacheError unless the projections were made from these."""
+        """Raise CacheError unless the projections were made from this key and value."""
         for name, source, x in zip(("key", "value"), self._sources, (key, value), strict=True):
             source.check(name, x)
 
     def reorder(self, order: Tensor) -> None:
-        """Row i becomes the old row order[i]."""
+        """Replace row i by the old row order[i]."""
         self.projections = tuple(x.index_select(0, order.to(x.device)) for x in self.projections)
         self._sources = [source.reordered(order) for source in self._sources]
 
@@ -190,7 +190,7 @@ class Memory:
 
 
 class _Source:
-    """A tensor of the caller, kept by reference, with its count of in-place changes at that time."""
+    """A tensor of the caller, kept by reference, and torch's count of its in-place changes when it was kept."""
 
     def __init__(self, x: Tensor) -> None:
         self.tensor, self.version = x, _version(x)
@@ -223,7 +223,7 @@ class _Source:
 
 
 def _shifted(every: Sequence[Tensor], held: int, pads: Tensor) -> list[Tensor]:
-    """The first held + pads[b] slots of each row, rolled right by pads[b]: the padding is then at the left."""
+    """Roll the first held + pads[b] slots of row b right by pads[b], so that the padding comes to the left."""
     total = every[0].shape[2]
     slot = torch.arange(total, device=pads.device)
     moved = held + pads[:, None]
@@ -232,5 +232,5 @@ def _shifted(every: Sequence[Tensor], held: int, pads: Tensor) -> list[Tensor]:
 
 
 def _version(x: Tensor) -> int | None:
-    """torch's count of in-place changes; None if there is no count."""
+    """torch's count of the in-place changes of x; None if it cannot be known (compiling, inference tensors)."""
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version

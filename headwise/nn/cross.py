@@ -35,10 +35,10 @@ class CrossLayer(ResidualLayer):
     Args:
         dim: M.
         num_heads: H.
-        memory_dim: dimensions of the memory; None = M.
-        head_dim, value_head_dim: D and E of the heads; None = M / H, and D.
-        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
-        norm_first: whether norms are before each branch, with one for the memory too, or after each sum.
+        memory_dim: dimensions of the memory (the sequence that is read); None = M.
+        head_dim, value_head_dim: D (of queries and keys) and E (of values) of each head; None = M / H, and D.
+        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, or 8/3 M if gated (see `FeedForward`).
+        norm_first: True = a norm before each branch, and one for the memory; False = a norm after each sum.
         query_residual: whether x is added to the output of attention. False if queries only say what is wanted, such as
             a position (Perceiver IO, section 3.2).
         activation: the activation of the feed-forward network.
@@ -49,7 +49,7 @@ class CrossLayer(ResidualLayer):
         bias: whether attention, feed-forward network and LayerNorm have biases.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
 
-    Its parts are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
+    Its submodules are `attention`, `attention_norm`, `memory_norm` (None unless norm_first), `mlp` and `mlp_norm`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option.
@@ -109,7 +109,7 @@ class CrossLayer(ResidualLayer):
         Args:
             query: [B, Q, M].
             key: [B, K, memory_dim], the memory. It must be given.
-            value: None. It exists so that all modules of this package have the same call.
+            value: must be None. The argument exists so that all modules of this package have the same arguments.
             mask: which query may read which position, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
                 [B, H, Q, K].
             cache: keeps the projections of the memory, for later queries.
@@ -129,7 +129,7 @@ class CrossLayer(ResidualLayer):
     def run(
         self, trace: Trace, query: Tensor, key: Tensor | None, value: Tensor | None, cache: Cache | None, **given: Any
     ) -> Tensor:
-        """`forward`, inside a trace."""
+        """The same as `forward`, but for a caller that has its own trace."""
         if key is None:
             raise ArgumentError("key: expected the memory [B, K, memory_dim]. Received: key=None")
         check_value(key, value)
@@ -142,6 +142,6 @@ class CrossLayer(ResidualLayer):
         return self._add(x, self.mlp_norm, self.mlp)
 
     def extra_repr(self) -> str:
-        """The options that the parts do not show."""
+        """The options that the submodules do not show."""
         residual = "" if self.query_residual else ", query_residual=False"
         return f"{super().extra_repr()}, memory_dim={self.memory_dim}{residual}"

@@ -1,4 +1,4 @@
-"""Stochastic depth: in training, a branch of a residual network is left out for some examples."""
+"""Stochastic depth: in training, some examples skip a branch of a residual network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DropPath(nn.Module):
     eval mode, where nothing is dropped. (The paper scales in eval mode instead, equation 5.)
 
     Args:
-        probability: p, with which an example's branch is dropped.
+        probability: p, the probability that the branch is dropped for an example.
 
     Raises:
         ArgumentError: a probability outside of [0, 1).
@@ -25,7 +25,7 @@ class DropPath(nn.Module):
         self.probability = options.probability("probability", probability)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, ...] with each example either 0 or x / (1 - p); in eval mode x itself."""
+        """x [B, ...] with each example either set to 0 or divided by 1 - p; in eval mode x itself."""
         if not self.training or self.probability == 0.0:
             return x
         kept = 1.0 - self.probability

@@ -9,11 +9,11 @@ from headwise.nn import options
 
 
 class Dropout(nn.Dropout):
-    """In training each number is 0 with probability p, else x / (1 - p). Srivastava et al. 2014, section 4.
+    """In training each number x becomes 0 with probability p, else x / (1 - p). Srivastava et al. 2014, section 4.
 
-    On a CPU torch draws one number after another, which takes 5 to 15 % of the time of a training step. Here a
+    On a CPU torch draws one random number after another, which takes 5 to 15 % of the time of a training step. Here a
     hash of one drawn seed decides, on all threads; `torch.manual_seed` makes it repeatable. Where the native kernels do
-    not run, as on a GPU and in compiled code, this is torch's.
+    not run (on a GPU, in compiled code), torch's own dropout runs.
 
     Args:
         p: the probability with which a number is dropped.
@@ -26,7 +26,7 @@ class Dropout(nn.Dropout):
         super().__init__(options.probability("dropout", p))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape; in eval mode x itself."""
+        """x after dropout, of any shape; in eval mode x itself."""
         if not self.training or self.p == 0.0:
             return x
         return super().forward(x) if native.refuse(x) else native.dropout(x, self.p)

@@ -21,7 +21,7 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(gelu, approximate="tanh"),
     "silu": silu,
 }
-# The activation of each gate.
+# The activation inside each gated activation.
 GATED: dict[Activation, Activation] = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 GATED_MULTIPLE = 64  # a gated network's width is rounded up to a multiple of this, which suits every matrix unit
@@ -35,11 +35,11 @@ class FeedForward(nn.Module):
 
     Args:
         dim: M, of input and output.
-        hidden_dim: the hidden dimension. None = 4 M; if gated 8/3 M, so that three matrices are as large as two of 4 M,
-            rounded up to a multiple of 64.
+        hidden_dim: the hidden dimension. None = 4 M; or if gated 8/3 M, rounded up to a multiple of 64, so that its
+            three matrices have about as many numbers as two matrices of 4 M.
         activation: "relu", "gelu", "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu" (Llama),
             "geglu", "geglu_tanh" (Gemma, T5 1.1).
-        dropout: of the input of W_down, only in training.
+        dropout: the probability of dropout before W_down, only in training.
         bias: whether the linear maps have a bias.
 
     Its parameters are `up`, `down` and, if gated, `gate`.
@@ -79,7 +79,7 @@ class FeedForward(nn.Module):
                     nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., M] to [..., M]."""
+        """The output [..., M] for x [..., M]."""
         hidden = self._act(self.up(x)) if self.gate is None else self._act(self.gate(x)) * self.up(x)
         return self.down(self.dropout(hidden))
 
@@ -89,7 +89,7 @@ class FeedForward(nn.Module):
 
 
 def checked_widths(dim: int, hidden_dim: int | None, activation: Activation) -> tuple[int, int]:
-    """M and the hidden dimension, whose default is 4 M; if gated 8/3 M, rounded up to a multiple of 64."""
+    """M and the hidden dimension, checked. Its default is 4 M, or if gated 8/3 M rounded up to a multiple of 64."""
     options.one_of("activation", activation, [*_PLAIN, *GATED])
     dim = options.whole("dim", dim)
     if hidden_dim is None:

@@ -1,4 +1,4 @@
-"""What a conversion from modules of PyTorch, or to them, takes over: options, weights and parts."""
+"""Conversion of attention and layers from PyTorch's modules and to them: options, weights, norms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.nn.residual import LayerOptions, ResidualLayer
 
 
 def attention_options(module: nn.MultiheadAttention) -> dict[str, Any]:
-    """The options of PyTorch's attention. ArgumentError for those that there is nothing like here."""
+    """The options of an nn.MultiheadAttention, as arguments of ours. ArgumentError for options that ours lacks."""
     for option, used in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
         if used:
             raise ArgumentError(
@@ -36,7 +36,7 @@ def attention_options(module: nn.MultiheadAttention) -> dict[str, Any]:
 
 
 def attention_state(module: nn.MultiheadAttention, is_fused: bool) -> dict[str, Tensor]:
-    """The weights of PyTorch's attention, for a module whose projections of q, k and v are one matrix, or three."""
+    """The weights of an nn.MultiheadAttention. `is_fused`: our q, k and v are one matrix; else three."""
     state = module.state_dict()
     if not is_fused and "in_proj_bias" in state:  # PyTorch fuses the biases even where widths differ
         biases = zip("qkv", state.pop("in_proj_bias").chunk(3), strict=True)
@@ -47,7 +47,7 @@ def attention_state(module: nn.MultiheadAttention, is_fused: bool) -> dict[str, 
 def torch_attention(
     inputs: Sequence[nn.Linear], out: nn.Linear, num_heads: int, *, kdim: int, vdim: int, dropout: float
 ) -> nn.MultiheadAttention:
-    """PyTorch's attention with these weights: `inputs` are one projection, of q, k and v together, or three."""
+    """An nn.MultiheadAttention with these weights. `inputs` is one projection of q, k and v together, or three."""
     has_bias = out.bias is not None
     if (inputs[0].bias is not None) != has_bias:
         raise ArgumentError(
@@ -76,13 +76,13 @@ def torch_attention(
 
 
 def check_class(module: object, wanted: type[nn.Module]) -> None:
-    """Raise DtypeError for an object of another class."""
+    """Raise DtypeError unless `module` is of the class `wanted`."""
     if not isinstance(module, wanted):
         raise DtypeError(f"from_torch: expected an nn.{wanted.__name__}. Received: {type(module).__name__}")
 
 
 def layer_options(module: Any, after_branches: Sequence[nn.Dropout]) -> LayerOptions:
-    """The options of a torch layer; both kinds have the same attributes."""
+    """The options of an nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, as arguments of our layers."""
     rates = [dropout.p for dropout in after_branches]
     if len(set(rates)) > 1:
         raise ArgumentError(f"from_torch: expected one rate of dropout after all branches. Received: {rates}")
@@ -114,7 +114,7 @@ def _activation(act: object) -> Activation:
 
 
 def copy_parts(ours: ResidualLayer, module: Any, norms: Mapping[str, str]) -> None:
-    """Copy the norms and the weights of the feed-forward network."""
+    """Copy from PyTorch's layer the norms (`norms`: our name → PyTorch's) and the feed-forward network's weights."""
     for name, theirs in norms.items():
         setattr(ours, name, copy.deepcopy(getattr(module, theirs)))
     for linear, theirs in ((ours.mlp.up, module.linear1), (ours.mlp.down, module.linear2)):

@@ -1,4 +1,4 @@
-"""The checked options of multi-head attention that the module and its twin in Keras have in common."""
+"""The options of multi-head attention that its PyTorch and its Keras module have in common, and their checks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PROJECTIONS = ("per_head", "shared")
 
 
 class HeadSizes:
-    """The sizes of the heads, and how they attend. A class calls `_take_sizes`, then `_take_scoring`."""
+    """The sizes of the heads and the options of their scores. A class calls `_take_sizes`, then `_take_scoring`."""
 
-    is_unfused = False  # whether `unfuse` has split the projection into three
+    is_unfused = False  # whether `unfuse` has split the projection `qkv` into three
 
     def _take_sizes(
         self,
@@ -46,7 +46,7 @@ class HeadSizes:
     def _take_scoring(
         self, dropout: float, scale: float | None, softcap: float | None, positions: Any, kind: type[Any]
     ) -> None:
-        """Set how heads attend. ArgumentError for an invalid number, or positions that are no `kind` or do not fit."""
+        """Set the options of the scores. ArgumentError for an invalid number, or `positions` not a `kind` or unfit."""
         self.dropout = options.probability("dropout", dropout)
         check_scale(scale)
         check_softcap(softcap)
@@ -71,14 +71,14 @@ class HeadSizes:
 
     @property
     def projection_sizes(self) -> tuple[int, int, int]:
-        """The numbers of outputs of the projections of queries, keys and values."""
+        """The numbers of outputs of the projections of queries, keys and values; if shared, the outputs of one head."""
         if self.projection == "shared":
             return (self.head_dim,) * 3
         heads, kv_heads = self.num_heads, self.num_kv_heads
         return heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_head_dim
 
     def _check_shared(self) -> None:
-        """Check that everything has D columns per head, because a shared projection is D × D."""
+        """Raise ArgumentError unless q, k and v all have D columns per head, because a shared projection is D × D."""
         wanted = {
             "num_kv_heads": (self.num_kv_heads, self.num_heads),
             "head_dim": (self.head_dim * self.num_heads, self.dim),

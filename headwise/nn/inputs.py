@@ -17,9 +17,9 @@ from headwise.tracing import is_traced
 
 
 def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, linear: nn.Module | None = None) -> None:
-    """Raise unless `x` is a tensor [B, S, width], of `batch` examples and in the dtype of `linear` if these are given.
+    """Raise an error unless `x` is [B, S, width], with B = `batch` and the dtype of `linear`, each if it is given.
 
-    Only a plain `nn.Linear` is compared: another class may hold integers, or convert its input.
+    Only the dtype of a plain `nn.Linear` is compared: another class may hold integers, or convert its input.
     """
     if not isinstance(x, Tensor):
         raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {name}={type(x).__name__}")
@@ -36,7 +36,7 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, l
 
 
 def check_alone(key: object, value: object) -> None:
-    """Raise ArgumentError if an encoder was given a second sequence."""
+    """Raise ArgumentError if a key or a value was passed to an encoder, which reads one sequence only."""
     name, given = ("key", key) if key is not None else ("value", value)
     if given is not None:
         raise ArgumentError(
@@ -46,7 +46,7 @@ def check_alone(key: object, value: object) -> None:
 
 
 def check_value(key: Tensor, value: Tensor | None) -> None:
-    """Raise ArgumentError if the values are another sequence than the keys."""
+    """Raise ArgumentError if the values are not the same tensor as the keys."""
     if value is not None and value is not key:
         raise ArgumentError(
             "value: expected None, because the memory is one sequence. Received: another tensor. Pass the memory as key"
@@ -54,7 +54,7 @@ def check_value(key: Tensor, value: Tensor | None) -> None:
 
 
 def check_memory(key: Tensor | None) -> Tensor:
-    """The memory [B, K, ·] of a decoder; an error if it is missing or not a memory."""
+    """Return `key`, the memory [B, K, ·] that a decoder reads. Raise an error if it is missing or of another shape."""
     if key is None:
         raise ArgumentError(
             "key: expected the memory [B, K, memory_dim]. Received: key=None. "
@@ -68,13 +68,16 @@ def check_memory(key: Tensor | None) -> Tensor:
 
 
 def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_len: int, *, name: str = "mask") -> None:
-    """Raise the error of attention for a mask that does not fit, before the query's tokens are appended to a cache."""
+    """Raise the error that attention raises for an unfit mask, but before the query's tokens are added to a cache."""
     if mask is not None and not is_traced():
         fit_mask(mask, query, heads, query.shape[1], k_len, name=name)
 
 
 def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool = False) -> Mask | None:
-    """The pairs that `mask` allows, of those whose key is real: bool [B, K], of the own sequence or of the memory."""
+    """The mask that allows what `mask` allows if also the key is real. `real`: bool [B, K], True = a real key.
+
+    With `memory` the keys are those of the second sequence, otherwise those of the query's own sequence.
+    """
     mask = None if mask is None else as_mask("mask", mask)
     real = None if real is None else parallel.whole(real, memory=memory)
     # On the CPU the check costs nothing, and without padding the kernels need not look for it.
@@ -85,7 +88,7 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool =
 
 
 def follows(real: Tensor | None, *, cached: bool) -> bool:
-    """Whether certainly no padding is between the real tokens of a row, bool [B, K]. A cache guarantees it."""
+    """Whether certainly no row of `real`, bool [B, K], has padding between real tokens. A cache guarantees it."""
     if real is None or cached:
         return True
     real = parallel.whole(real)
@@ -98,9 +101,9 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
 def positions_of(
     x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None, *, memory: bool = False
 ) -> Tensor:
-    """The positions of tokens x [B, S, M], [S] or [B, S]: as given, or counted from the cache's end, without padding.
+    """The positions of the tokens x [B, S, M], [S] or [B, S]: `given`, or counted from the cache's end without padding.
 
-    With `memory` they are the positions of the sequence that is read.
+    With `memory` x is the second sequence, which the queries read.
     """
     if given is not None:
         return given  # the scheme checks their shape: patches have (row, column)

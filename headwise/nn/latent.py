@@ -27,14 +27,14 @@ from headwise.nn.transformer_layer import EncoderLayer
 
 
 class LatentAttention(nn.Module):
-    """N learned latents read the input, in O(N · S) instead of the O(S²) of self-attention.
+    """N learned vectors, the latents, read the input, in O(N · S) instead of the O(S²) of self-attention.
 
         Z = latents;   for each read:  Z = CrossLayer(Z, input),  Z = EncoderLayer(Z), …        Jaegle et al. 2021
         with read_out: CrossLayer(queries, Z)                                       Perceiver IO, Jaegle et al. 2022
 
-    With `norm_first=False` CrossLayer is MAB, and this is the Set Transformer's pooling, MAB(latents, X),
-    or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019, equations 6, 7 and
-    9 to 11). The order of the input has no effect; if it should have one, add positions to the input.
+    With `norm_first=False` a CrossLayer is the paper's MAB, and this module is the Set Transformer's pooling,
+    MAB(latents, X), or with `read_out=True` its inducing points, ISAB(X) = MAB(X, MAB(latents, X)) (Lee et al. 2019,
+    equations 6, 7 and 9 to 11). The order of the input has no effect; if it should have one, add positions to it.
 
     >>> pool = LatentAttention(1, 256)                               # input [B, S, 256] to [B, 1, 256]
     >>> perceiver = LatentAttention(64, 512, 256, num_reads=4, self_layers=6, share_reads=True)
@@ -49,19 +49,19 @@ class LatentAttention(nn.Module):
         num_latents: N.
         latent_dim: M, the dimensions of the latents.
         input_dim: dimensions of the input; None = M.
-        num_heads: H, of the reads and the read-out.
-        num_reads: how often the latents read the input.
-        share_reads: whether the second and all later reads share their weights. The first has its own weights
-            (Jaegle et al. 2021 found training unstable if it is shared too).
+        num_heads: H, the heads of the reads and of the read-out.
+        num_reads: the number of times that the latents read the input.
+        share_reads: whether all reads after the first share their weights. The first read always has its own weights
+            (Jaegle et al. 2021 found training unstable if it shares them too).
         self_layers: the number of layers of self-attention among the latents after each read.
         self_heads: the heads of these layers; None = `num_heads`.
         read_out: whether other queries read the latents at the end.
         output_dim: dimensions of these queries and of the output; None = `input_dim`.
         query_residual: whether the read-out adds the queries to its output.
         latent_names: the names of the latents in records and views; None = "latent 0", "latent 1" …
-        head_dim, value_head_dim: D and E of the heads of the reads and the read-out; None = width / H, and D.
-        ffn_dim: the hidden dimension of the feed-forward networks; None = 4 times the layer's (see `FeedForward`).
-        norm_first: norms before each branch (Perceiver), or after each sum (Set Transformer).
+        head_dim, value_head_dim: D and E of the heads of the reads and the read-out; None = width / H, and E = D.
+        ffn_dim: the hidden dimension of each feed-forward network; None = 4 times its width (see `FeedForward`).
+        norm_first: True = a norm before each branch (Perceiver); False = after each sum (Set Transformer).
         activation: the activation of the feed-forward networks.
         dropout: of attention weights, in feed-forward networks and of the output of each branch; only in training.
         scale: the factor on q kᵀ of the reads and the read-out; None = 1/√D, as in both papers. The Set Transformer's
@@ -70,7 +70,7 @@ class LatentAttention(nn.Module):
         bias: whether attention, feed-forward networks and LayerNorm have biases.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
 
-    Its parts are `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
+    It contains `latents` [N, M], `reads` (each a `CrossLayer` with `layers`), and `read_out`, a `CrossLayer` or None.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option, a number of names other than N.
@@ -146,10 +146,10 @@ class LatentAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise all parts and the latents again.
+        """Initialise the latents and all layers again.
 
-        With `norm_first` the latents are normal with standard deviation 0.02, truncated at ±2 (Perceiver); else
-        Glorot's uniform distribution (Set Transformer).
+        With `norm_first` the latents get a normal distribution with standard deviation 0.02, truncated at ±2
+        (Perceiver); otherwise Glorot's uniform distribution (Set Transformer).
         """
         reset_parts([*self.reads, *([] if self.read_out is None else [self.read_out])])
         with torch.no_grad():
@@ -172,10 +172,10 @@ class LatentAttention(nn.Module):
         """The latents after reading the input; with `read_out`, the output for the queries that read them.
 
         Args:
-            query: without `read_out` the input [B, S, input_dim]. With it the queries that read the latents, [B, Q,
-                output_dim].
-            key: with `read_out` the input [B, S, input_dim]; None = `query`. Without it None.
-            value: None. It exists so that all modules of this package have the same call.
+            query: without `read_out` the input [B, S, input_dim]. With `read_out` the queries that read the latents,
+                [B, Q, output_dim].
+            key: with `read_out` the input [B, S, input_dim]; None = `query`. Without `read_out` None.
+            value: must be None. The argument exists so that all modules of this package have the same arguments.
             mask: which latent may read which position of the input, True = may: of `headwise.masks`, or bool [N, S],
                 [H, N, S] or [B, H, N, S]. With a cache, S is the number of tokens that it holds.
             cache: for an input that grows: keys and values of the earlier input are kept, and the latents, which begin
@@ -207,7 +207,7 @@ class LatentAttention(nn.Module):
         return trace.result(z if self.read_out is None else trace(self.read_out, "read_out", query, z))
 
     def _input(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> Tensor:
-        """The input, checked."""
+        """The input among the arguments of `forward`, checked: `query`, or with `read_out` `key`."""
         if self.read_out is None:
             if key is not None and key is not query:
                 raise ArgumentError(
@@ -229,7 +229,7 @@ class LatentAttention(nn.Module):
         return x
 
     def _grown(self, x: Tensor, cache: Cache, real: Tensor | None) -> list[Cache | None]:
-        """For each read, the keys and values of all input so far."""
+        """Append the input x to the cache. Returns a cache for each read, with keys and values of all input so far."""
         bind(cache, self)
         new: list[Tensor] = []
         for read in self.reads:
@@ -239,13 +239,13 @@ class LatentAttention(nn.Module):
         return [_Held(*pair) for pair in zip(held[::2], held[1::2], strict=True)]
 
     def extra_repr(self) -> str:
-        """The options that the parts do not show."""
+        """The options that the submodules do not show."""
         reads = "" if self.num_reads == len(self.reads) else f", num_reads={self.num_reads}, share_reads=True"
         return f"{self.num_latents}, {self.latent_dim}, input_dim={self.input_dim}{reads}"
 
 
 class _Read(CrossLayer):
-    """One read of the input, and the layers of self-attention among the latents after the read."""
+    """One read of the input by the latents, then the layers of self-attention among the latents."""
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
@@ -267,14 +267,14 @@ class _Read(CrossLayer):
 
 
 class _Held(Cache):
-    """The cache for the attention of one read: it holds given projections."""
+    """The cache for the attention of one read. It returns the projections that it was made with."""
 
     def __init__(self, *projections: Tensor) -> None:
         super().__init__()
         self._projections = projections
 
     def bind(self, owner: nn.Module) -> None:
-        """Accept any module: the cache that holds these projections is bound already."""
+        """Accept any module: the cache from which these projections come is bound already."""
 
     def child(self, name: str) -> Cache:
         return self
@@ -284,13 +284,13 @@ class _Held(Cache):
 
 
 def _called(attention: MultiHeadAttention, **names: tuple[str, ...]) -> MultiHeadAttention:
-    """The module, with names for its rows or columns that records and `headwise.watch` use."""
+    """Return the module, after setting the names of its rows and columns that records and `headwise.watch` show."""
     vars(attention).update({"row_names": names.get("rows"), "col_names": names.get("cols")})
     return attention
 
 
 def names_of(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Names of `count` latents, given or numbered. ArgumentError unless the names are so many strings."""
+    """Names of `count` latents: `names`, or "latent 0" … for None. ArgumentError unless these are `count` strings."""
     if names is None:
         return tuple(f"latent {i}" for i in range(count))
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):

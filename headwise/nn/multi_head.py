@@ -30,7 +30,7 @@ from headwise.records import AttentionRecord
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Places = tuple[Tensor, Tensor] | None  # the positions of queries and keys; None if no scheme needs them
+Places = tuple[Tensor, Tensor] | None  # the positions of queries and keys; None if there is no position scheme
 
 
 class MultiHeadAttention(HeadSizes, nn.Module):
@@ -45,20 +45,20 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
     Args:
         dim: M, the dimensions of the queries and of the output.
-        num_heads: H.
-        num_kv_heads: G, of which H is a multiple; 1 is multi-query (Shazeer 2019), a number between is grouped-query
-            attention (Ainslie et al. 2023). None = H.
-        head_dim: D, of queries and keys; None = M / H. It need not divide M.
-        value_head_dim: E, of values; None = D.
+        num_heads: H, the number of query heads.
+        num_kv_heads: G, the number of key and value heads; G divides H. 1 is multi-query (Shazeer 2019), a number
+            between 1 and H is grouped-query attention (Ainslie et al. 2023). None = H.
+        head_dim: D, the dimensions of a head's queries and keys; None = M / H. H · D need not be M.
+        value_head_dim: E, the dimensions of a head's values; None = D.
         kdim, vdim: dimensions of `key` and `value` if they are not M.
         bias: whether the projections of queries, keys and values have a bias.
-        output_bias: whether the output projection has a bias; None = as `bias`.
+        output_bias: whether the output projection has a bias; None = the value of `bias`.
         qk_norm: "rms" or "layer", a norm over D of queries and keys after their projection (Henry et al. 2020; Qwen 3).
         norm_eps: the epsilon of that norm.
         softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
         sinks: one learned logit per head that takes its share of the softmax and adds nothing to the output (gpt-oss).
         gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
-        dropout: of the weights, only in training.
+        dropout: of the attention weights, only in training.
         scale: factor on q kᵀ; None = 1/√D.
         positions: the position scheme of the heads: one of `headwise.nn.positions`.
         projection: "per_head" as in the paper; "shared": one small D × D matrix each for queries, keys and values,
@@ -154,13 +154,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
         Args:
             query: [B, Q, M].
-            key: [B, K, kdim], the sequence that is attended to; None = the query's own.
+            key: [B, K, kdim], the sequence that is attended to; None = `query` (self-attention).
             value: [B, K, vdim]; None = `key`.
             mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
                 [H, Q, K] or [B, H, Q, K]. With a cache, K includes the keys that it holds; the last query is at the
                 position of the last key.
-            cache: keys and values of the earlier tokens. In self-attention the new ones are added to it. If `key` is
-                another sequence, its projections are made in the first call and kept.
+            cache: keys and values of the earlier tokens. In self-attention those of the new tokens are added to it. If
+                `key` is another sequence, its projections are computed in the first call and kept.
             real: bool or integers [B, K] of the keys given now, True or 1 = a real token, False or 0 = padding. A cache
                 remembers it. From PyTorch: `real=~key_padding_mask`.
             position_ids: [Q] or [B, Q], the positions of the queries, if not 0, 1, 2 … (after the tokens in the cache;
@@ -201,13 +201,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
         mask = with_real(mask, real, memory=not reads_itself)
-        counted = reads_itself and position_ids is None  # not given positions, or positions of two sequences
+        counted = reads_itself and position_ids is None  # the positions are counted, of one sequence
         bias, slopes = None, self.positions.slopes_of_heads() if self.positions is not None and counted else None
         if slopes is not None and not follows(real, cached=cache is not None):
             slopes = None
         if self.positions is not None and places is not None and slopes is None:
-            # A scheme that gets the mask may omit what is common to a row, and assume that positions ascend and end at
-            # the same place. A sink reveals the former; positions that were not counted need not do the latter.
+            # A scheme that gets the mask may omit what is common to a row, and assume that positions ascend and that
+            # queries and keys end at the same position. A sink would reveal the omission; position_ids need not ascend.
             known = mask if self.sinks is None and counted and parallel.current() is None else None
             bias = self.positions.bias(q, *places, mask=known, scale=self.scale)
         given: dict[str, Any] = {"mask": mask, "bias": bias, "slopes": slopes, "scale": self.scale}
@@ -232,10 +232,10 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def unfuse(self) -> Self:
         """Split the projection `qkv` into `q`, `k` and `v`, with its weights: tensor parallelism cuts each by heads.
 
-        State dicts of both forms can be loaded. Call it before an optimizer takes the parameters. Returns the module.
+        State dicts of both forms can be loaded. Call it before an optimizer gets the parameters. Returns the module.
 
         Raises:
-            ArgumentError: projection="shared", which has no rows of its own for each head.
+            ArgumentError: projection="shared", whose matrix has no separate rows for each head.
         """
         if self.projection == "shared":
             raise ArgumentError(
@@ -259,7 +259,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def _read_itself(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor | Int8, Tensor | Int8, Places, Tensor | None]:
-        """q, k and v of a sequence that attends to itself and to the cache; their positions; real keys."""
+        """q, k and v of a sequence that attends to itself and to the cache; their positions; `real` of all keys."""
         if value is key:
             q, k, v = self.project(key, "qkv")
         else:  # DETR adds positions only to queries and keys
@@ -293,7 +293,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def _read_other(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Places]:
-        """q of one sequence, k and v of another, and the positions of both, each counted from 0."""
+        """q of one sequence, k and v of another sequence, and the positions of both sequences, each counted from 0."""
         scheme = self.positions
         key_ids = positions_of(key, None, real if scheme is not None else None, None, memory=True)
 
@@ -314,7 +314,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return q, k, v, (query_ids, parallel.keys_of(key_ids, memory=True))
 
     def project(self, x: Tensor, names: str) -> list[Tensor]:
-        """The projections of x that `names` selects, a part of "qkv": each [B, heads, S, D or E]."""
+        """The projections of x listed in `names` ("q", "kv" …): each [B, heads, S, D], for values [B, heads, S, E]."""
         if self.projection == "shared":
             x = x.unflatten(-1, (self.num_heads, self.head_dim))
         if not self.is_fused:
@@ -354,7 +354,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, *, kernel: str = "auto") -> MultiHeadAttention:
-        """A module equal to an nn.MultiheadAttention, with its weights; inputs are [B, S, M] for any batch_first.
+        """A module equal to an nn.MultiheadAttention, with its weights. Inputs are [B, S, M] whatever its batch_first.
 
         Raises ArgumentError for add_bias_kv and add_zero_attn.
         """
@@ -364,9 +364,9 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return ours.train(module.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """An equal nn.MultiheadAttention (batch_first=True), with these weights.
+        """An nn.MultiheadAttention (batch_first=True) with the options and weights of this module.
 
-        Raises ArgumentError, which names the option, if that module lacks an option.
+        Raises ArgumentError, which names the option, if nn.MultiheadAttention lacks one that this module uses.
         """
         usual = self.dim // self.num_heads
         differs = {

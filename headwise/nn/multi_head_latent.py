@@ -42,7 +42,7 @@ HF_MODELS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 
 
 class LatentSizes:
-    """The checked sizes of latent attention, for the module and for its twin in Keras."""
+    """The checked sizes of multi-head latent attention, for the PyTorch module and the Keras module."""
 
     def _take_sizes(
         self,
@@ -68,26 +68,26 @@ class LatentSizes:
 
     @property
     def head_dim(self) -> int:
-        """D of the queries and keys: nope_dim + rope_dim."""
+        """D, the dimensions of a head's queries and keys: nope_dim + rope_dim."""
         return self.nope_dim + self.rope_dim
 
 
 class MultiHeadLatentAttention(LatentSizes, nn.Module):
-    """Self-attention on latents. DeepSeek-V2 (2024), equations 9-19; DeepSeek-V3 (2024), section 2.1.1.
+    """Self-attention with keys and values made from latents. DeepSeek-V2 (2024), equations 9-19; V3, section 2.1.1.
 
         c = norm(W_DKV x),   k_h = [W_UK_h c; rope(W_KR x)],   v_h = W_UV_h c
         c' = norm(W_DQ x),   q_h = [W_UQ_h c'; rope(W_QR_h c')]
         out = W_O Concat(softmax(scale · q_h k_hᵀ) v_h)
 
-    c has R dimensions, and the rotated key is one for all heads: a cache holds R + rope_dim numbers per token. Two
-    paths give the same output and weights, and both can be trained:
+    c has R dimensions, and the rotated key is common to all heads: a cache holds R + rope_dim numbers per token. There
+    are two ways ("paths") to compute it, with the same output and weights; both can be trained:
 
     - expand: k_h and v_h of all K keys are computed. Multiplications, for each example and head:
       K · R · (nope_dim + E)  +  Q · K · (nope_dim + rope_dim + E).
     - absorb: q_nope · (W_UK c) = (W_UKᵀ q_nope) · c, and Σ a W_UV c = W_UV Σ a c: the heads attend to the latents
       themselves, as one key head: Q · R · (nope_dim + E)  +  Q · K · (2R + rope_dim).
 
-    "auto" takes the path with fewer: absorb to decode; expand to train and to prefill if nope_dim + E < 2R.
+    "auto" takes the path with fewer multiplications: absorb to decode, expand to train or prefill if nope_dim + E < 2R.
 
     >>> layer = MultiHeadLatentAttention(
     ...     2048, 16, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_head_dim=128
@@ -99,18 +99,18 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
     Args:
         dim: M, the dimensions of the input and of the output.
-        num_heads: H.
+        num_heads: H, the number of heads.
         q_rank: dimensions of the queries' latent c'; None = queries are projected from the input directly (V2-Lite).
-        kv_rank: R, dimensions of c.
-        nope_dim: dimensions of queries and keys of a head without positions.
-        rope_dim: dimensions that are rotated, after those; even.
-        value_head_dim: E.
+        kv_rank: R, dimensions of the latent c of keys and values.
+        nope_dim: of each head's query and key, the dimensions that are not rotated (that carry no position).
+        rope_dim: of each head's query and key, the dimensions that are rotated; they come last. An even number.
+        value_head_dim: E, the dimensions of a head's values.
         bias: whether `q_down`, `kv_down` and `out` have a bias (Hugging Face's `attention_bias`).
         norm_eps: the epsilon of the norms of the latents.
-        dropout: of the weights, only in training.
+        dropout: of the attention weights, only in training.
         scale: factor on q kᵀ; None = 1/√(nope_dim + rope_dim), times the `softmax_factor` of a Rope with YaRN.
-        positions: a Rope of rope_dim; None = Rope(rope_dim, interleaved=True), as in DeepSeek.
-        path: "auto", "expand" or "absorb", the default for calls.
+        positions: a `Rope` of rope_dim dimensions; None = Rope(rope_dim, interleaved=True), as in DeepSeek.
+        path: "auto", "expand" or "absorb": the default for all calls.
         kernel: "auto", or the name of a kernel, as for `headwise.attention`.
 
     Its parameters are `q_down`, `q_norm`, `q_up` (or `q`), `kv_down`, `kv_norm`, `kv_up` and `out`. The state dicts of
@@ -175,9 +175,9 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> MultiHeadLatentAttention:
-        """The attention of a DeepSeek-V2 or V3 config, a transformers object or the dict in its config.json.
+        """The attention of a DeepSeek-V2 or V3 config (a transformers config, or the dict in its config.json).
 
-        transformers itself is not needed. Its weights can then be loaded by `load_state_dict`.
+        transformers itself need not be installed. The model's weights can then be loaded by `load_state_dict`.
 
         Raises:
             CheckpointError: the config is of another model, lacks a size, or has a RoPE that is not supported.
@@ -212,7 +212,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """A normal of standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2); 0 for biases, 1 for norms."""
+        """Weights are drawn from N(0, 0.006²) (DeepSeek-V2, section 3.1.2; V3, 4.2); biases become 0, norms 1."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.006)
@@ -242,13 +242,13 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
             mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
                 [H, Q, K] or [B, H, Q, K]. With a cache, K includes the tokens that it holds; the last query is at the
                 position of the last key.
-            cache: latents of the earlier tokens, [B, 1, S, R + rope_dim]; the new ones are added to it.
+            cache: latents of the earlier tokens, [B, 1, S, R + rope_dim]; those of the new tokens are added to it.
             real: bool or integers [B, Q], True or 1 = a real token, False or 0 = padding. A cache remembers it.
             position_ids: [Q] or [B, Q], the positions of the tokens, if not 0, 1, 2 … (after the tokens in the cache;
                 padding does not count).
-            path: "auto", "expand" or "absorb" for this call; None = the module's.
-            record: also return the record. Its weights are the same for both paths. Its keys are the ones that were
-                used: in absorb these are the latents, as one key head.
+            path: "auto", "expand" or "absorb" for this call; None = the `path` of the module.
+            record: also return the record. Its weights are the same for both paths. Its keys are those that the path
+                used: with "absorb" they are the latents, as one key head.
 
         Returns:
             [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
@@ -295,18 +295,18 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         return out if found is None else (out, found)
 
     def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, H, Q, nope_dim] and, rotated, [B, H, Q, rope_dim]. Equations 12-14."""
+        """The two parts of the queries: [B, H, Q, nope_dim] and, rotated, [B, H, Q, rope_dim]. Equations 12-14."""
         q = self.q(x) if self.q_rank is None else self.q_up(self.q_norm(self.q_down(x)))
         q_nope, q_rope = self._heads(q).split((self.nope_dim, self.rope_dim), -1)
         return q_nope, self.positions.rotate(q_rope, ids)
 
     def _latents(self, x: Tensor, ids: Tensor) -> Tensor:
-        """The numbers that are kept of each token, [B, 1, S, R + rope_dim]: c, then the rotated key (eq. 9 and 15)."""
+        """What a cache keeps of each token, [B, 1, S, R + rope_dim]: c, then the rotated key (equations 9 and 15)."""
         c, k_rope = self.kv_down(x)[:, None].split((self.kv_rank, self.rope_dim), -1)
         return torch.cat((self.kv_norm(c), self.positions.rotate(k_rope, ids)), -1)
 
     def _heads(self, y_BSX: Tensor) -> Tensor:
-        """[B, H, S, X / H]"""
+        """y [B, S, X] split into heads: [B, H, S, X / H]."""
         return y_BSX.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def _up_projections(self) -> tuple[Tensor, Tensor]:
@@ -316,7 +316,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         return w_uk, w_uv
 
     def _asked_for(self, path: Path | None) -> Path:
-        """The path of a call, checked before anything is computed."""
+        """The path of this call: `path`, or the module's. ArgumentError if "absorb" cannot be computed."""
         path = self.path if path is None else path
         options.one_of("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
@@ -328,11 +328,11 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
     @property
     def _can_absorb(self) -> bool:
-        """Whether the linear layer is plain: a replacement (LoRA, quantised weights) computes more than its weight."""
+        """Whether `kv_up` is a plain nn.Linear: a replacement (LoRA, quantised weights) is more than its weight."""
         return type(self.kv_up) is nn.Linear
 
     def _absorbs(self, path: Path, q_len: int, k_len: int) -> bool:
-        """Whether a call takes the absorb path."""
+        """Whether a call with `q_len` queries and `k_len` keys takes the absorb path."""
         if path != "auto":
             return path == "absorb"
         up = self.kv_rank * (self.nope_dim + self.value_head_dim)
@@ -357,14 +357,14 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
 
 def _by_head(x_BHQX: Tensor, weight_HXY: Tensor) -> Tensor:
-    """Each head's x times its own weight, [B, H, Q, Y]; the weight is read once for all examples, and not copied."""
+    """Each head's x times the head's weight: [B, H, Q, Y]. A weight is read once for all examples, and not copied."""
     batch, _, q_len, _ = x_BHQX.shape
     products = torch.bmm(x_BHQX.transpose(0, 1).flatten(1, 2), weight_HXY)
     return products.unflatten(1, (batch, q_len)).transpose(0, 1)
 
 
 def rope_of(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **made: Any) -> Any:
-    """The given rope, or DeepSeek's. ArgumentError if it is not a `kind`, or does not fit."""
+    """`positions`, or DeepSeek's RoPE for None. ArgumentError if it is not of class `kind`, or does not fit."""
     if positions is None:
         return kind(rope_dim, interleaved=True, **made)
     if not isinstance(positions, kind):
@@ -380,12 +380,12 @@ def rope_of(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **ma
 
 
 def default_scale(head_dim: int, scaling: RopeScaling | None) -> float:
-    """1/√D, times the factor of YaRN if there is one."""
+    """The scale 1/√D, times YaRN's softmax_factor if `scaling` is Yarn."""
     return head_dim**-0.5 * (scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0)
 
 
 def _rename(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Rename the entries of other state dicts to ours. CheckpointError if a projection occurs twice."""
+    """Rename the entries of Hugging Face's and DeepSeek's state dicts. CheckpointError if a projection occurs twice."""
     for ours, others in OTHER_NAMES.items():
         for kind in ("weight", "bias"):
             found = take(state, prefix, (ours, *others), kind)

@@ -10,16 +10,16 @@ from headwise.tracing import is_traced
 
 
 def as_real(real: Tensor | None, batch: int | None, length: int, *, name: str = "real") -> Tensor | None:
-    """`real` as bool [B, K], True = a real token; None = all tokens are real.
+    """Return `real` as bool [B, K], True = a real token; None = all tokens are real.
 
     PyTorch's key_padding_mask has the opposite polarity: pass `real=~key_padding_mask`. The values of integers are
-    checked, on a GPU at the cost of a synchronisation; traced ones, as by torch.compile, are not.
+    checked, on a GPU at the cost of a synchronisation, but not while torch.compile or torch.export traces.
 
     Args:
         real: bool or integers [B, K], True or 1 = a real token, False or 0 = padding.
-        batch: B; None = any.
+        batch: B; None = any batch size.
         length: K.
-        name: the name of the argument in errors.
+        name: the name of the argument in error messages.
 
     Raises:
         DtypeError: not a tensor of bool or integers.

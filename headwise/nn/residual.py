@@ -1,4 +1,4 @@
-"""What all transformer layers share: branches with a residual sum, the last one a feed-forward network; options."""
+"""What all transformer layers share: branches that are added to their input (the last is a feed-forward network)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.nn.norm import NORMS
 
 
 class LayerOptions(TypedDict, total=False):
-    """The options that every kind of layer has: the type of the options that stacks pass to their layers."""
+    """The options that every kind of layer has. Stacks pass them to their layers."""
 
     ffn_dim: int | None
     norm: Literal["layer", "rms"]
@@ -33,9 +33,9 @@ class LayerOptions(TypedDict, total=False):
 
 
 class ResidualLayer(nn.Module):
-    """A layer of branches, each added to its input. A subclass makes its attention, then calls `_make_mlp`.
+    """A layer made of branches, each added to its input. A subclass makes its attention, then calls `_make_mlp`.
 
-    Its last parts are `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+    `_make_mlp` sets `mlp`, `mlp_norm`, `dropout` and `drop_path`.
     """
 
     mlp: FeedForward
@@ -67,22 +67,22 @@ class ResidualLayer(nn.Module):
         self.drop_path = DropPath(options.probability("drop_path", drop_path))
 
     def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], *, residual: bool = True) -> Tensor:
-        """x plus the output of a branch, with the norm before the branch or after the sum."""
+        """x plus the branch's output; the norm is before the branch or after the sum. residual=False leaves out x."""
         found = self.drop_path(self.dropout(branch(norm(x) if self.norm_first else x)))
         y = x + found if residual else found
         return y if self.norm_first else norm(y)
 
     @property
     def has_positions(self) -> bool:
-        """Whether an attention of this layer has a position scheme."""
+        """Whether any attention of this layer has a position scheme."""
         return any(has_positions(part) for part in self.children())
 
     def reset_parameters(self) -> None:
-        """Initialise all parts again."""
+        """Initialise all submodules again."""
         reset_parts(self.children())
 
     def extra_repr(self) -> str:
-        """The options that the parts do not show."""
+        """The options that the submodules do not show."""
         return f"{self.dim}, norm_first={self.norm_first}"
 
 
@@ -94,14 +94,14 @@ def has_positions(module: object) -> bool:
 def make_norm(
     norm: str, dim: int, eps: float, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> nn.Module:
-    """A norm over M: "layer" or "rms"."""
+    """A norm of width `dim`: `norm` is "layer" or "rms"."""
     options.one_of("norm", norm, NORMS)
     with_bias = {"bias": bias} if norm == "layer" else {}
     return NORMS[norm](dim, eps=eps, device=device, dtype=dtype, **with_bias)
 
 
 def reset_parts(parts: Iterable[nn.Module]) -> None:
-    """Call reset_parameters of the modules that have it."""
+    """Call `reset_parameters` of those modules that have this method."""
     for part in parts:
         reset = getattr(part, "reset_parameters", None)
         if reset is not None:
@@ -109,5 +109,5 @@ def reset_parts(parts: Iterable[nn.Module]) -> None:
 
 
 def part_of(cache: Cache | None, name: str) -> Cache | None:
-    """The cache of a part; None without a cache."""
+    """The cache of a submodule, `cache.child(name)`; None if there is no cache."""
     return None if cache is None else cache.child(name)

@@ -1,4 +1,4 @@
-"""State dicts of other implementations of attention: their names are mapped to ours when a module loads them.
+"""State dicts of other implementations of attention: parameter names are mapped to ours when a module loads them.
 
 Each module calls its projections `qkv` (or `q`, `k`, `v` if the inputs differ in width) and `out`.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.errors import CheckpointError
 
-# By role, in the words of PyTorch, Hugging Face, timm, lucidrains, the papers' code and the tutorials.
+# Names by role, as in PyTorch, Hugging Face, timm, lucidrains, the papers' code and the tutorials.
 QUERY, KEY, VALUE = (
     (
         *(x, f"{x}_proj", f"{x}_linear", f"linear_{x}", f"{x}_lin", f"W{x}", f"W_{x}", f"w{x}", f"w_{x}", f"w_{x}s"),
@@ -23,14 +23,14 @@ QUERY, KEY, VALUE = (
         [("q", "query", "queries"), ("k", "key", "keys"), ("v", "value", "values")]
     )
 )
-# Queries, keys and values stacked, each with its heads stacked.
+# One matrix with all queries, then all keys, then all values; within each, head by head.
 FUSED = ("qkv", "in_proj", "c_attn", "qkv_proj", "Wqkv", "to_qkv")
 OUT = (
     *("out", "out_proj", "o_proj", "c_proj", "proj", "fc_out", "out_linear", "W_o", "Wo", "w_o", "wo", "o"),
     *("to_out", "to_out.0", "out_lin", "linear_out", "dense", "output", "output.dense"),
     *("w_concat", "fc", "linears.3"),
 )
-# Heads outside, with q, k and v inside each head: these rows must not be taken for stacked q, k and v.
+# One matrix with head after head, and q, k and v inside each head: its rows must not be taken for stacked q, k and v.
 HEADS_OUTSIDE = ("query_key_value",)
 # Masks and frequencies that older checkpoints keep beside the weights (GPT-2, minGPT, GPT-NeoX, Llama).
 CONSTANTS = ("bias", "masked_bias", "rotary_emb.inv_freq")
@@ -75,7 +75,7 @@ def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
 
 
 def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] | None:
-    """q, k and v, or None unless all are there. Whisper's keys have no bias, which becomes 0."""
+    """The list [q, k, v]; None unless all are there. If only k has no bias (as in Whisper), k gets a bias of 0."""
     q, k, v = (take(state, prefix, names, kind) for names in (QUERY, KEY, VALUE))
     if k is None and q is not None and v is not None and kind == "bias":
         k = torch.zeros_like(q if q.shape == v.shape else v)
@@ -87,7 +87,7 @@ def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] 
 
 
 def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str) -> Tensor | None:
-    """Pop the entry with one of these names from the state; CheckpointError if there are several."""
+    """Pop the entry with one of these names from the state dict; None if there is none, CheckpointError if several."""
     # nn.MultiheadAttention writes in_proj_weight and q_proj_weight, other code uses a dot.
     keys = [f"{prefix}{name}{joint}{kind}" for name in names for joint in (".", "_")]
     found = [key for key in keys if key in state]
@@ -99,5 +99,5 @@ def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str)
 
 
 def _is_conv1d(weight: Tensor, total: int) -> bool:
-    """Whether a weight is [in, out], as in GPT-2, and not [out, in] as in nn.Linear."""
+    """Whether a weight is [in, out], as in GPT-2, and not [out, in] as in nn.Linear. `total`: the size of out."""
     return bool(weight.shape[0] != total and weight.shape[-1] == total)

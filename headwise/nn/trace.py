@@ -1,4 +1,4 @@
-"""Returns records from modules: a module returns its own, a stack the records of all layers under their paths."""
+"""Returns records from modules: a module returns its own record, a stack the records of all its layers by path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwise.records.site import is_causal
 
 
 class Trace:
-    """Calls the parts of a module; with `record`, collects the records they return.
+    """Calls the submodules of a module; with `record`, collects the records that they return.
 
     trace = Trace(record)
     x = trace(self.attention, "attention", x, mask=mask)
@@ -30,7 +30,7 @@ class Trace:
         self._records: list[AttentionRecord] = []
 
     def __call__(self, part: nn.Module, path: str, *args: Any, **kwargs: Any) -> Tensor:
-        """The output of `part`, which is at `path` in the module that owns this trace."""
+        """The output of the submodule `part`, which is at `path` in the module that owns this trace."""
         if not self._record:
             return part(*args, **kwargs)
         out, found = part(*args, record=True, **kwargs)
@@ -48,14 +48,14 @@ class Trace:
         self._records.append(record)
 
     def result(self, out: Tensor) -> Any:
-        """`out`, or (out, Seen) with the layers numbered in their order."""
+        """`out`; with `record` (out, Seen), where the layers are numbered in the order of their calls."""
         return (out, Seen(_numbered(self._records))) if self._record else out
 
 
 def attend(
     kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
 ) -> tuple[Tensor, AttentionRecord | None]:
-    """`attention`, for a module: the output [B, H, Q, E] and, if requested, the record with its kind."""
+    """Compute `attention` for a module: the output [B, H, Q, E], and the record with its kind, or None."""
     with nullcontext() if parallel.current() is None else parallel.reading_memory(kind == "cross"):
         found: Any = attention(q, k, v, **given, record=record)  # type: ignore[call-overload]
     if not record:
@@ -67,7 +67,7 @@ def attend(
 
 
 def _numbered(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
-    """The records with `layer` set: the place of each among those whose paths differ only in numbers."""
+    """Set `layer` of each record: its number, from 0, among the records whose paths differ only in numbers."""
     stacks: dict[str, int] = {}
     for record in records:
         assert record.site is not None

@@ -1,6 +1,6 @@
 """Stacks of transformer layers, `Encoder` and `Decoder`.
 
-`Encoder` with a causal mask and a cache is a decoder-only model (GPT); `Decoder` also reads a memory."""
+An `Encoder` with a causal mask and a cache is a decoder-only model (GPT). A `Decoder` also reads a memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MakeAttention = Callable[[], nn.Module]
 
 
 class _Stack(nn.Module):
-    """A stack of layers, with a norm after the last."""
+    """A stack of layers, with an optional norm after the last layer."""
 
     _kind: ClassVar[type[EncoderLayer | DecoderLayer]]
     _of_torch: ClassVar[type[nn.Module]]  # PyTorch's stack of these layers
@@ -60,14 +60,14 @@ class _Stack(nn.Module):
         *,
         checkpointing: bool = False,
     ) -> Self:
-        """A stack of given layers, which may differ; `norm` is applied after the last."""
+        """A stack of these layers, which may differ from each other; `norm` is applied after the last layer."""
         stack = cls.__new__(cls)
         _Stack.__init__(stack, layers, norm, checkpointing)
         return stack
 
     @classmethod
     def from_torch(cls, module: nn.Module, *, kernel: str = "auto") -> Self:
-        """A stack equal to PyTorch's stack, with its weights; inputs are [B, S, M] regardless of its batch_first.
+        """A stack with the layers and weights of PyTorch's stack. Inputs are [B, S, M] whatever its batch_first.
 
         PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
@@ -75,7 +75,7 @@ class _Stack(nn.Module):
             module: an nn.TransformerEncoder for `Encoder`, an nn.TransformerDecoder for `Decoder`.
 
         Raises:
-            ArgumentError: another module, or an activation or an option without an equivalent here.
+            ArgumentError: a module of another class, or an activation or an option without an equivalent here.
         """
         check_class(module, cls._of_torch)
         given: Any = module
@@ -87,7 +87,7 @@ class _Stack(nn.Module):
         reset_parts([*self.layers, *([] if self.norm is None else [self.norm])])
 
     def extra_repr(self) -> str:
-        """The options that the parts do not show."""
+        """The options that the submodules do not show."""
         return f"{self.dim}" + (", checkpointing=True" if self.checkpointing else "")
 
     def _run(
@@ -115,8 +115,8 @@ class _Stack(nn.Module):
         trace = Trace(record)
         for i, layer in enumerate(self.layers):
             given: dict[str, Any] = {"mask": mask, "cache": part_of(cache, f"layers.{i}"), "real": real, **memory}
-            # A layer without positions refuses them. If no layer has any, the ids are passed on, so that a layer
-            # refuses them.
+            # A layer without positions refuses position ids, so only layers with positions get them. If no layer has
+            # positions, all get the ids, so that a layer refuses them.
             given["position_ids"] = position_ids if knows[i] or not any(knows) else None
             run = partial(trace, layer, f"layers.{i}")
             x = _checkpointed(run, x, given) if runs_again else run(x, **given)
@@ -124,9 +124,9 @@ class _Stack(nn.Module):
 
 
 def _checkpointed(run: Callable[..., Tensor], x: Tensor, given: dict[str, Any]) -> Tensor:
-    """`run(x, **given)`, computed again in backward, from `given` as it is now: masks, flags and ids are copied.
+    """`run(x, **given)`, which backward computes again. Masks, flags and ids in `given` are copied as they are now.
 
-    Other tensors are passed separately: torch then raises if they were changed in between.
+    The other tensors are passed separately: torch then raises an error if they were changed before backward.
     """
     for name, value in given.items():
         if isinstance(value, Mask):
@@ -154,19 +154,20 @@ class Encoder(_Stack):
     >>> y, seen = encoder(x, record=True)                            # seen["layers.0.attention"].weights()
 
     Args:
-        dim: M.
+        dim: M, the dimensions of the input and of the output.
         num_layers: the number of layers.
         num_heads: H of every layer's `MultiHeadAttention`. Pass this or `attention`.
-        attention: makes an attention module, called once for each layer.
-        drop_path: the probability for the last layer; layer l of L has l / L of it (Huang et al. 2016, equation 4).
-        final_norm: whether there is a norm after the last layer; None = as `norm_first`, which needs one.
+        attention: a function that makes an attention module; it is called once for each layer.
+        drop_path: the probability that an example skips a branch of the last layer; layer l of L has l / L of it (Huang
+            et al. 2016, equation 4).
+        final_norm: whether there is a norm after the last layer; None = as `norm_first`, because with it one is needed.
         checkpointing: in training keep only the input of each layer, and run the layer again for its gradients
             (Chen et al. 2016). Less memory, the same numbers, dropout included. Calls with a cache are not
             checkpointed.
         layer_options: ffn_dim, norm, norm_first, activation, dropout, attention_dropout, ffn_dropout, norm_eps, bias,
             device, dtype: as for `EncoderLayer`.
 
-    `Encoder.from_layers` takes layers that differ. Its parts are `layers` and `norm`.
+    `Encoder.from_layers` takes layers that differ from each other. The submodules are `layers` and `norm`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option.
@@ -205,7 +206,7 @@ class Encoder(_Stack):
     ) -> Tensor | tuple[Tensor, Seen]:
         """The output of the stack for a sequence; arguments as in `EncoderLayer.forward`.
 
-        With a cache each layer has a child of it, so one `Cache` serves the stack.
+        With a cache each layer uses a child of this cache, so one `Cache` serves the whole stack.
         """
         check_alone(key, value)
         check_input("query", query, self.dim)
@@ -274,7 +275,7 @@ class Decoder(_Stack):
     ) -> Tensor | tuple[Tensor, Seen]:
         """The output of the stack for a sequence and a memory; arguments as in `DecoderLayer.forward`.
 
-        With a cache each layer has a child of it, so one `Cache` serves the stack.
+        With a cache each layer uses a child of this cache, so one `Cache` serves the whole stack.
         """
         check_input("query", query, self.dim)
         memory = check_memory(key)
@@ -301,5 +302,5 @@ def _drop_paths(last: float, num_layers: int) -> list[float]:
 
 
 def _final_norm(wanted: bool | None, layer: EncoderLayer | DecoderLayer) -> nn.Module | None:
-    """A norm like those of `layer`."""
+    """A copy of a norm of `layer` if it is wanted (None = wanted if the layer is norm-first), else None."""
     return copy.deepcopy(layer.mlp_norm) if wanted or (wanted is None and layer.norm_first) else None

@@ -1,6 +1,6 @@
 """One layer of a transformer: attention and a feed-forward network, each added to its input.
 
-`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` reads a second one too.
+`EncoderLayer` reads one sequence (with a causal mask it is a layer of GPT); `DecoderLayer` also reads a second.
 Each takes any attention module of this package, or makes a `MultiHeadAttention`.
 """
 
@@ -37,22 +37,22 @@ class EncoderLayer(ResidualLayer):
     >>> y = layer(x, mask=masks.causal())                            # x, y: [B, S, M]
 
     Args:
-        dim: M.
-        num_heads: H of a new `MultiHeadAttention`. Pass this or `attention`.
+        dim: M, the dimensions of the input and of the output.
+        num_heads: H, the heads of a new `MultiHeadAttention`. Pass this or `attention`.
         attention: any module with the call arguments of the attention modules of `headwise.nn`.
-        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, if gated 8/3 M (see `FeedForward`).
+        ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, or 8/3 M if gated (see `FeedForward`).
         norm: "layer", or "rms" (Zhang & Sennrich 2019).
-        norm_first: whether the norm is before each branch, or after each sum.
+        norm_first: True = a norm before each branch; False = a norm after each sum.
         activation: the activation of the feed-forward network: "relu", "gelu", "gelu_tanh", "silu"; gated "swiglu",
             "geglu" (Shazeer 2020), "geglu_tanh".
         dropout: of the output of each branch, only in training.
-        attention_dropout: of the attention weights; None = `dropout`. A ready `attention` has its own.
+        attention_dropout: of the attention weights; None = `dropout`. A module passed as `attention` has its own.
         ffn_dropout: between the feed-forward network's linear maps; None = `dropout`.
-        drop_path: with this probability a branch is left out for an example, only in training (see `DropPath`).
+        drop_path: the probability that an example skips a branch, only in training (see `DropPath`).
         norm_eps: the epsilon of the norms.
         bias: whether attention, feed-forward network and LayerNorm have biases.
 
-    Its parts are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
+    Its submodules are `attention`, `attention_norm`, `mlp`, `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
         ArgumentError: dimensions that are not divisible, an unknown option, or both num_heads and attention.
@@ -103,11 +103,11 @@ class EncoderLayer(ResidualLayer):
 
         Args:
             query: [B, S, M].
-            key, value: None. They exist so that all modules of this package have the same call.
+            key, value: must be None. They exist so that all modules of this package have the same arguments.
             mask: which position may attend to which, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
                 [B, H, Q, K]. With a cache, K includes the tokens that it holds; the last query is at the position of
                 the last key.
-            cache: the earlier tokens, to which these are added.
+            cache: the earlier tokens; the new tokens are added to it.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. A cache remembers it.
             position_ids: [S] or [B, S], the positions of the tokens, if not 0, 1, 2 … after the tokens in the cache.
             record: also return the record of the attention.
@@ -131,7 +131,7 @@ class EncoderLayer(ResidualLayer):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoderLayer, *, kernel: str = "auto") -> EncoderLayer:
-        """A layer equal to PyTorch's layer, with its weights; inputs are [B, S, M] for any batch_first.
+        """A layer with the options and weights of PyTorch's layer. Inputs are [B, S, M] whatever its batch_first.
 
         PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
@@ -159,11 +159,11 @@ class DecoderLayer(ResidualLayer):
 
     Args:
         memory_dim: dimensions of the memory; None = M.
-        self_attention, cross_attention: ready modules, instead of new ones with `num_heads`; either or both.
+        self_attention, cross_attention: attention modules to use instead of new ones with `num_heads`; either or both.
         dim, num_heads, ffn_dim, norm, norm_first, activation: as for `EncoderLayer`.
         dropout, attention_dropout, ffn_dropout, drop_path, norm_eps, bias: as for `EncoderLayer`.
 
-    Its parts are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
+    Its submodules are `self_attention`, `self_attention_norm`, `cross_attention`, `cross_attention_norm`, `mlp`,
     `mlp_norm`, `dropout` and `drop_path`.
 
     Raises:
@@ -224,14 +224,14 @@ class DecoderLayer(ResidualLayer):
         Args:
             query: [B, Q, M].
             key: [B, K, memory_dim], the memory. With a cache it is projected once: pass the same memory at every step.
-            value: the values of the memory, if they differ from it, [B, K, memory_dim]; None = `key`.
-            mask: within the sequence: which position may attend to which, True = may. With a cache, its keys are
-                included.
-            cache: the earlier tokens, to which these are added, and the projections of the memory.
-            memory_mask: which position may attend to which position of the memory.
+            value: the values of the memory, [B, K, memory_dim], if they are another tensor; None = `key`.
+            mask: within the sequence: which position may attend to which, True = may. With a cache, the keys that it
+                holds are included.
+            cache: the earlier tokens, to which the new tokens are added, and the projections of the memory.
+            memory_mask: which position may attend to which position of the memory, True = may.
             real: bool or integers [B, Q], True or 1 = a real token of the sequence, False or 0 = padding. A cache
                 remembers it.
-            memory_real: the same for the memory, [B, K]. A cache does not remember it.
+            memory_real: the same for the tokens of the memory, [B, K]. A cache does not remember it.
             position_ids: [Q] or [B, Q], the positions of the tokens, if not 0, 1, 2 … after the tokens in the cache.
             record: also return the record of the attention.
 
@@ -271,7 +271,7 @@ class DecoderLayer(ResidualLayer):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoderLayer, *, kernel: str = "auto") -> DecoderLayer:
-        """A layer equal to PyTorch's layer, with its weights; inputs are [B, S, M] for any batch_first.
+        """A layer with the options and weights of PyTorch's layer. Inputs are [B, S, M] whatever its batch_first.
 
         PyTorch's masks are True where attention is *not* allowed: pass `mask=~attn_mask`, `real=~key_padding_mask`.
 
@@ -290,7 +290,7 @@ class DecoderLayer(ResidualLayer):
 
 
 def check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object, what: str = "modules") -> None:
-    """Raise ArgumentError for options of attention if there is no attention left to make."""
+    """Raise ArgumentError for options of a new attention module if all attention modules were given."""
     if all(module is not None for module in ready):
         for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
             if option is not None:
@@ -309,7 +309,7 @@ def attention_of(
     kind: type[Any] = nn.Module,
     what: str = "module",
 ) -> Any:
-    """The given attention, or a new one. ArgumentError for one that does not fit, or without a number of heads."""
+    """The given attention, or a new one for None. ArgumentError if it does not fit, or num_heads is missing."""
     if ready is None:
         if num_heads is None:
             raise ArgumentError(
@@ -328,7 +328,7 @@ def attention_of(
 
 
 def check_memory_dim(memory_dim: int | None, cross_attention: object) -> None:
-    """Raise ArgumentError for a size of the memory together with a given attention, which has its own."""
+    """Raise ArgumentError for `memory_dim` together with a given attention module, which has its own memory size."""
     if cross_attention is not None and memory_dim is not None:
         raise ArgumentError(
             f"memory_dim: expected None with cross_attention, which has its own. Received: memory_dim={memory_dim}"

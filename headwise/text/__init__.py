@@ -1,9 +1,9 @@
-"""The input of a model in readable form: tokens with labels, their words and sentences, the patches of an image,
-the frames of a sound.
+"""The tokens that a model reads, in readable form: tokens of a text with labels, words and sentences, patches of an
+image, frames of a sound.
 
 Tokens      one text as a model reads it: ids, labels, offsets
-Tokenizer   a checkpoint's own tokenizer
-as_tokens   Tokens from what Hugging Face tokenizers return, or from a list of names
+Tokenizer   the tokenizer of a checkpoint
+as_tokens   makes Tokens from what Hugging Face tokenizers return, or from a list of names
 Patches     the tokens of an image
 Frames      the tokens of a sound
 Groups      which tokens make up which word, or which sentence

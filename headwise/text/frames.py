@@ -1,4 +1,4 @@
-"""The tokens of a sound: frames of equal length, one after the other."""
+"""Tokens of a sound: frames (time steps) of equal length, one after another."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headwise.text.tokens import Tokens
 
 @dataclass(frozen=True)
 class Frames:
-    """`count` frames of so many `seconds` each, from the beginning of the sound. A frame is named by its beginning.
+    """`count` frames of `seconds` each, from the beginning of the sound. A frame's name is the time when it begins.
 
     >>> Frames(1500, 0.02).tokens().labels[:3]  # the encoder of Whisper: 30 seconds, 20 ms a frame
     ('0.00 s', '0.02 s', '0.04 s')
 
     Raises:
-        ArgumentError: fewer than one frame, or a frame that lasts no time.
+        ArgumentError: fewer than one frame, or a frame of 0 seconds or less.
     """
 
     count: int

@@ -1,7 +1,6 @@
 """Groups of tokens: words and sentences, between which attention is easier to read than between pieces of words.
 
-Every token is in exactly one group: a group knows its tokens, and a token its group. A special token is a separate
-group.
+Every token is in exactly one group. A special token such as [CLS] is a group by itself.
 
 **Words** are separated by white space, and also where the tokenizer splits between letters, digits, punctuation and
 symbols: BERT has don ' t, GPT-2 has don 't, and sentencepiece, which splits only at spaces, has don't; but in each of
@@ -42,8 +41,8 @@ class Groups:
     """
 
     labels: tuple[str, ...]
-    spans: tuple[tuple[int, ...], ...]  # the tokens of each group, ascending; a [MASK] may split a sentence
-    level: str = "groups"  # "words", "sentences"
+    spans: tuple[tuple[int, ...], ...]  # the tokens of each group, as ascending indices; a [MASK] may split a sentence
+    level: str = "groups"  # what the groups are: "words", "sentences"
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.spans):
@@ -63,12 +62,12 @@ class Groups:
 
     @functools.cached_property
     def index(self) -> tuple[int, ...]:
-        """The group of each token."""
+        """For each token, the number of its group."""
         group = {token: i for i, span in enumerate(self.spans) for token in span}
         return tuple(group[token] for token in range(len(group)))
 
     def tokens_of(self, group: int) -> tuple[int, ...]:
-        """The tokens of a group. ArgumentError for a number out of range."""
+        """The indices of the tokens of a group. ArgumentError for a number out of range."""
         if not 0 <= group < len(self.spans):
             raise ArgumentError(
                 f"groups: expected one of the {self.level} 0 … {len(self.spans) - 1}. Received: group={group}"
@@ -76,7 +75,7 @@ class Groups:
         return self.spans[group]
 
     def group_of(self, token: int) -> int:
-        """The group of a token. ArgumentError for a number out of range."""
+        """The number of a token's group. ArgumentError for a token out of range."""
         if not 0 <= token < len(self.index):
             raise ArgumentError(
                 f"groups: expected one of the tokens 0 … {len(self.index) - 1}. Received: token={token}"
@@ -96,7 +95,7 @@ def number_words(
     special: Sequence[bool],
     word_ids: Sequence[int | None] = (),
 ) -> list[int]:
-    """The number of each token's word, from 0. `word_ids`: those of the tokenizer, () if unknown."""
+    """For each token, the number of its word, from 0. `word_ids`: the tokenizer's words, () if unknown."""
     character_at = characters(text)
     numbers: list[int] = []
     for i, here in enumerate(offsets):
@@ -142,7 +141,7 @@ def _begins(
 
 
 def _kind(character: str) -> str:
-    """H: a word by itself, L: letter, N: number, P: punctuation, S: symbol, C: the rest."""
+    """The kind of a character. H: a word by itself, L: letter, N: number, P: punctuation, S: symbol, C: any other."""
     if BY_ITSELF.match(character):
         return "H"
     kind = unicodedata.category(character)[0]
@@ -150,7 +149,7 @@ def _kind(character: str) -> str:
 
 
 def _is_inside(text: str, at: int) -> bool:
-    """Whether this character is part of the word around it: the apostrophe of don't, the point of 3.5."""
+    """Whether the character at `at` is part of the word around it: the apostrophe of don't, the point of 3.5."""
     around = text[at - 1 : at] + text[at + 1 : at + 2]
     kinds = {_kind(character) for character in around}
     return len(around) == 2 and (
@@ -179,7 +178,7 @@ _NEXT = re.compile(r"""["'“‘«(\[]*(\S?)""")
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Where sentences end, ascending."""
+    """The positions in the text where sentences end, ascending: the index after each sentence's last character."""
     cased = not text.islower()  # in uncased text, a lower-case letter says nothing
     ends: list[int] = []
     for found in _END.finditer(text):
@@ -189,7 +188,7 @@ def sentence_ends(text: str) -> list[int]:
 
 
 def _is_end(text: str, start: int, found: re.Match[str], cased: bool) -> bool:
-    """Whether . ! ? ends the sentence that begins at `start`."""
+    """Whether the mark . ! ? that was found ends the sentence that begins at `start`."""
     if "\n" in found[0]:
         return True
     following = _NEXT.match(text, found.end())

@@ -1,4 +1,4 @@
-"""Labels of tokens: the whole characters that a token stands for, and signs for invisible ones."""
+"""Labels of tokens: the whole characters that a token stands for, with visible signs for invisible characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-# Letters that never continue a longer word: a mark of continuation would be meaningless.
+# Characters that are words by themselves, so a mark that they continue a word would be meaningless.
 HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 HIRAGANA = "\u3041-\u309f"
 BY_ITSELF = re.compile(f"[{HAN}{HIRAGANA}]")
@@ -21,14 +21,14 @@ def label(
     word_ids: Sequence[int | None],
     special: Sequence[bool],
 ) -> list[str]:
-    """The label of each token of `text`, as `Tokens` describes them.
+    """The label of each token of `text`, as the docstring of `Tokens` describes labels.
 
     Args:
         text: the text that the offsets point into.
-        names: each token as spelled in the vocabulary; shown for special tokens.
-        offsets: each token covers text[start:end].
-        word_ids: tokens with the same number are pieces of one word; None = of no word.
-        special: which tokens are special tokens, not text.
+        names: for each token its spelling in the vocabulary; it is shown for special tokens.
+        offsets: for each token (start, end): it covers text[start:end].
+        word_ids: for each token the number of its word, which pieces of one word share; None = part of no word.
+        special: for each token whether it is a special token, not text.
     """
     character_at = characters(text)
     # The whole characters of each token, even if it holds only some bytes of one.
@@ -65,19 +65,19 @@ def label(
 
 
 def shown(text: str) -> str:
-    """A piece of text on one line without control characters, as the label of a word or sentence."""
+    """A piece of text on one line without control characters: the label of a word or a sentence."""
     if text.isprintable():  # nothing to replace; a word may be thousands of characters long
         return _trim(text)
     seen = dict.fromkeys(characters(text))
     return _trim("".join(_visible(text[slice(*span)]) for span in seen))
 
 
-_LONGEST = 64  # code points of a token that its label shows; an [UNK] may stand for a word of any length
+_LONGEST = 64  # the number of code points of a token that its label shows; an [UNK] may stand for a word of any length
 _SPACES = str.maketrans("▁Ġ", "  ")  # spaces in the vocabularies of sentencepiece and GPT-2
 
 
 def _added_spaces(names: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[bool]:
-    """Which tokens are a space that the tokenizer added before a word: they have the offset of the next token."""
+    """For each token, whether it is a space that the tokenizer added before a word: it has the next token's offset."""
     return [
         name in ("▁", "Ġ") and start == following
         for name, (start, _), (following, _) in zip(names, offsets, [*offsets[1:], (-1, -1)], strict=False)
@@ -91,7 +91,7 @@ _PICTURES = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def characters(text: str) -> list[tuple[int, int]]:
-    """For every code point, the (start, end) of its character: é may be two code points, 👨‍👩‍👧 is five.
+    """For every code point, the (start, end) of the character that it is part of: 👨‍👩‍👧 is five code points.
 
     These are grapheme clusters (Unicode UAX 29) as far as texts need them; the standard library lacks them.
     """

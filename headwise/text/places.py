@@ -12,20 +12,20 @@ from typing import Any
 from headwise.errors import ArgumentError, shortened
 from headwise.text.tokens import Tokens
 
-Place = int | str  # a position, or the text of a token: "it", "it:2" = the second "it"
+Place = int | str  # the position of a token, or its text: "it"; "it:2" = the second "it"
 
-LISTED = 8  # most positions in a message
+LISTED = 8  # the maximum number of positions in a message
 
 
 def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
-    """The position that a number or a text means. A number is returned unchanged and unchecked.
+    """The position of the token that `place` means. A number is returned unchanged and unchecked.
 
         place_of("animal", tokens, "row")    the token of this text, as `places_of` finds it
-        place_of("it:2", tokens, "row")      the second of several
+        place_of("it:2", tokens, "row")      the second of several tokens "it"
 
     Args:
-        tokens: of one example, or only their labels; None = unknown.
-        name: of the argument, for messages; an option, such as "--row", is written as on the command line.
+        tokens: the tokens of one example, or only their labels; None = unknown.
+        name: the name of the argument, for messages. An option, such as "--row", is shown as on the command line.
 
     Raises:
         ArgumentError: a text that does not occur, occurs several times (the message says where), or is several tokens
@@ -62,17 +62,17 @@ def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> 
 
 
 def places_of(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
-    """The tokens of one example that a text or a predicate (label, position) means."""
+    """The positions of the tokens that `each` means: a text, or a function of (label, position) that returns True."""
     if callable(each):
         return [i for i, label in enumerate(tokens.labels) if each(label, i)]
     return sorted({i for found in occurrences(each, tokens, normal) for i in found})
 
 
 def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -> list[list[int]]:
-    """The tokens of each occurrence of a text, in order.
+    """For each occurrence of a text, in order, the list of the positions of its tokens.
 
-    A text is searched as it is written, as whole words. If it does not occur, then without capitals, accents and
-    spaces, which some tokenizers drop; then as the label of a token. `normal` gives a text as the tokenizer reads it.
+    A text is searched as it is written, as whole words. If it does not occur, it is searched without capitals, accents
+    and spaces, which some tokenizers drop; then as the label of a token. `normal` gives a text as tokens spell it.
     """
     spans = [*_spans(text, tokens.text)] or [*_spans(normal(text), tokens.text, _folded)]
     found = [[i for i, (a, b) in enumerate(tokens.offsets) if b > a and a < end and b > begin] for begin, end in spans]
@@ -81,7 +81,7 @@ def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -
 
 
 def nearest(each: Any, tokens: Sequence[Tokens]) -> str:
-    """The message on a text that does not occur."""
+    """The part of an error message that says what occurs instead of `each`, a text or function that matched nothing."""
     if not isinstance(each, str):
         return "It is true of none of them"
     words = dict.fromkeys(word for one in tokens for word in (*one.text.split(), *one.labels))
@@ -91,7 +91,7 @@ def nearest(each: Any, tokens: Sequence[Tokens]) -> str:
 
 
 def _written(name: str, place: Place) -> str:
-    """An argument as it is written in Python, or on the command line."""
+    """An argument as it is written in Python (name=value), or on the command line."""
     if not name.startswith("-"):
         return f"{name}={place!r}"
     text = str(place)
@@ -106,7 +106,7 @@ def _listed(places: Sequence[int]) -> str:
 
 
 def _spans(each: str, text: str, folded: Callable[[str], str] = str) -> Iterator[tuple[int, int]]:
-    """The places where a text occurs as whole words, if every letter of both is `folded`."""
+    """The (begin, end) of each place in `text` where `each` occurs as whole words, if `folded` is applied to both."""
     letters = [(letter, i) for i, original in enumerate(text) for letter in folded(original)]
     wanted, plain = "".join(map(folded, each)), "".join(letter for letter, _ in letters)
     start = 0

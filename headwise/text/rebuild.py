@@ -1,4 +1,4 @@
-"""Rebuild the text of tokens if the original text is not available.
+"""Rebuilds the text of tokens if the original text is not available.
 
 Each token spells some bytes of UTF-8 (`Spelling`), so a character that is split over several tokens becomes whole
 again, and every token knows its characters.
@@ -20,7 +20,7 @@ Span = tuple[int, int]
 
 
 def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spelling) -> tuple[str, list[Span]]:
-    """The text that the tokens spell, with a space for each gap in the offsets if their names have no spaces."""
+    """The text that the tokens spell, and their offsets. If names have no spaces, a gap in the offsets is a space."""
     names, offsets, sequences = encoding.tokens, encoding.offsets, encoding.sequence_ids
     parts: list[Part | None] = []
     end_before, word_before, sequence_before = 0, None, None
@@ -51,14 +51,14 @@ def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spel
 
 
 def _without_added_space(spelt: bytes, read: Span, followers: list[Span]) -> bytes:
-    """The bytes of the first token, without a space that the tokenizer added, for which its offset has no room."""
+    """The bytes of the first token, without a space that the tokenizer added: its offset has no room for the space."""
     shared = any(start == read[0] for start, _ in followers)
     added = shared or read[1] - read[0] < len(spelt.decode("utf-8", "replace"))
     return spelt.removeprefix(b" ") if added else spelt
 
 
 def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling) -> tuple[str, list[Span], list[bool]]:
-    """The text that the tokens spell, their offsets, and which of them begin a word."""
+    """The text that the tokens spell, the offset of each token, and for each token whether it begins a word."""
     parts: list[Part | None] = []
     begins = []
     words = [name.removesuffix(WORD_END) for name in names]
@@ -101,14 +101,14 @@ _OPENING = frozenset("([{“‘$")
 
 @dataclass(frozen=True)
 class Part:
-    """The UTF-8 bytes of one token, and the gap before it."""
+    """The UTF-8 bytes of one token, and the text between the token before and this token, such as a space."""
 
     spelt: bytes
     between: str = ""
 
 
 def _join(parts: Iterable[Part | None]) -> tuple[str, list[Span]]:
-    """The text and the offsets of the parts. A byte that is part of no character becomes a lone surrogate."""
+    """The text of all parts, and the offset of each. A byte that is part of no character becomes a lone surrogate."""
     data = bytearray()
     ranges = []
     for part in parts:
@@ -128,7 +128,7 @@ def _join(parts: Iterable[Part | None]) -> tuple[str, list[Span]]:
 
 
 def without_loose_bytes(text: str) -> str:
-    """The text with � for bytes that are part of no character, so that it can be written to a file."""
+    """The text with � for each byte that is part of no character, so that the text can be written to a file."""
     return _LOOSE_BYTE.sub("\ufffd", text)
 
 

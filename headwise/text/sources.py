@@ -1,4 +1,4 @@
-"""Make `Tokens` from the output of a Hugging Face tokenizer, a list of names, or an image's patches.
+"""Makes `Tokens` from the output of a Hugging Face tokenizer, a list of names, or the patches of an image.
 
 The output of a tokenizer does not contain its text. `as_tokens` gets the text as an argument, or rebuilds it from the
 names of the tokens, so that labels are whole characters in both cases.
@@ -27,9 +27,9 @@ Span = tuple[int, int]
 
 
 def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tokens]:
-    """One `Tokens` for each example of a batch.
+    """A list with one `Tokens` for each example of a batch.
 
-    `value` is one of these, or a list with one of them for each example:
+    `value` is one of these, or a list with one of these for each example:
 
         tokenizer(texts, return_tensors="pt")       of a fast Hugging Face tokenizer; padding is kept as special tokens
         tokenizer.convert_ids_to_tokens(ids)        of any other tokenizer: a list of strings
@@ -38,12 +38,12 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
         Frames(1500, 0.02)                          the frames of a sound, 20 ms each
         tokenizers.Encoding, Tokens
 
-    With `text`, the encoded text (or texts), labels are cut out of it, as `Tokenizer.encode` does, and show case,
-    accents and unknown characters as written. For a tokenizer called with pairs, `text` is (first, second).
+    `text` is the text that was encoded (or texts). With it, labels are cut out of the text, as `Tokenizer.encode` does,
+    and show case, accents and unknown characters as written. For a tokenizer of pairs, it is (first, second).
 
-    Without `text`, it is rebuilt from the tokens: Ġ, ▁ and ## are interpreted, and bytes become characters. `offsets`
-    then point into the rebuilt text. If a vocabulary has no spaces, each gap in the tokenizer's offsets is a space. A
-    text encoded by GPT-2 or Llama 3 is rebuilt exactly, except perhaps for its first space.
+    Without `text`, the text is rebuilt from the tokens: Ġ, ▁ and ## are interpreted, and bytes become characters.
+    `offsets` then point into the rebuilt text. If a vocabulary has no spaces, each gap in the tokenizer's offsets is a
+    space. A text encoded by GPT-2 or Llama 3 is rebuilt exactly, except perhaps for its first space.
 
     Two things cannot be known from names: the text behind an [UNK], and whether a name with Ā or a similar letter
     means that letter or a control character, if the whole text is ASCII. Pass `text` if that matters. Ids are -1 if
@@ -60,7 +60,7 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
 
 
 def _examples(value: Any) -> tuple[list[Any], list[int]]:
-    """The examples of a batch, and the index of each one's text."""
+    """The examples of a batch, and for each example the index of its text (long texts may be several examples)."""
     if hasattr(value, "input_ids") or (isinstance(value, dict) and "input_ids" in value):
         encodings = getattr(value, "encodings", None)
         if encodings is None:
@@ -101,7 +101,7 @@ def _is_example(value: Any) -> bool:
 
 
 def _texts(text: Text | Sequence[Text] | None, sample_of: list[int]) -> list[Text | None]:
-    """The text of each example."""
+    """The text of each example; None for every example if `text` is None."""
     if text is None:
         return [None] * len(sample_of)
     samples = max(sample_of) + 1
@@ -119,7 +119,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _names(source: Any) -> list[str]:
-    """The names of an example's tokens; [] if they need no interpretation."""
+    """The names of an example's tokens; [] if the example is Tokens, Patches or Frames, whose names are final."""
     if isinstance(source, (Tokens, Patches, Frames)):
         return []
     return list(source if isinstance(source, (list, tuple)) else source.tokens)
@@ -182,7 +182,7 @@ def _build(
 
 
 def _place(text: Text, encoding: Encoding, special: list[bool], spelling: Spelling) -> tuple[str, list[Span]]:
-    """The text (a pair joined by a newline), and the offsets of each token. ArgumentError if it is another text."""
+    """The text (a pair joined by a newline), and the offset of each token. ArgumentError if it is another text."""
     parts = [text] if isinstance(text, str) else list(text)
     sequences = encoding.sequence_ids
     if max((sequence for sequence in sequences if sequence is not None), default=0) >= len(parts):

@@ -1,9 +1,9 @@
-"""How vocabularies spell their tokens: from the names of tokens back to their text.
+"""How vocabularies spell tokens: from the name of a token in the vocabulary back to its text.
 
     Ġthe ĊçĮ«       GPT-2, Llama 3, Qwen: each byte of the UTF-8 text is written as one letter, a space as Ġ
     ▁the ▁ <0xE7>   sentencepiece, T5, Llama 2, Gemma: ▁ is a space; unknown characters are numbered bytes
-    un ##believ     WordPiece, BERT: ## continues the word
-    un believ</w>   GPT, CLIP: </w> ends the word; CLIP writes bytes as GPT-2 does
+    un ##believ     WordPiece, BERT: ## means that the token continues the word
+    un believ</w>   GPT, CLIP: </w> means that the word ends; CLIP writes bytes as GPT-2 does
 
 Only the names show which spelling it is, so all names of a batch are examined. A name in none of these spellings
 stands for itself.
@@ -32,12 +32,12 @@ _SIGN = re.compile(
 
 
 def is_sign(name: str) -> bool:
-    """Whether this is the name of a special token: [CLS], <s>, <|im_start|>. [UNK] is not: it stands for text."""
+    """Whether `name` is the name of a special token: [CLS], <s>, <|im_start|>. [UNK] is not: it stands for text."""
     return _SIGN.fullmatch(name.strip(" ")) is not None  # some include the space before them
 
 
 def is_unknown(name: str) -> bool:
-    """Whether this is the name of the unknown token."""
+    """Whether `name` is the name of the unknown token."""
     return name in ("[UNK]", "<unk>")
 
 
@@ -51,7 +51,7 @@ class Spelling:
 
     @classmethod
     def of(cls, batch: Iterable[Sequence[str]]) -> Spelling:
-        """The spelling of these texts' names, without their special tokens."""
+        """The spelling of the vocabulary, found from the names of the tokens of some texts, without special tokens."""
         batch = [list(names) for names in batch]
         every = {name for names in batch for name in names}
         ended = any(name.endswith(WORD_END) and name != WORD_END for name in every)
@@ -65,11 +65,11 @@ class Spelling:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether the names contain spaces."""
+        """Whether the names of the tokens show where spaces are."""
         return self.spaces_are_marked or (self.letters_are_bytes and not self.word_ends_are_marked)
 
     def bytes_of(self, name: str) -> bytes:
-        """The UTF-8 bytes that an ordinary token stands for, without ## and </w>."""
+        """The UTF-8 bytes that a token stands for (not a special token), without ## and </w>."""
         if self.word_ends_are_marked:
             name = name.removesuffix(WORD_END)
         if self.letters_are_bytes:
@@ -80,7 +80,7 @@ class Spelling:
         return _utf8(name.replace("▁", " ") if self.spaces_are_marked else name)
 
     def continues(self, name: str, before: str) -> bool:
-        """Whether a token continues the previous token's word, for spellings without spaces."""
+        """Whether the token `name` continues the word of the token `before`, in spellings that do not show spaces."""
         if self.word_ends_are_marked:
             return not before.endswith(WORD_END)
         if _BYTE.match(name) and _BYTE.match(before):
@@ -89,7 +89,7 @@ class Spelling:
 
 
 def is_piece(name: str) -> bool:
-    """Whether this is WordPiece's name for the continuation of a word."""
+    """Whether `name` is WordPiece's name of a token that continues a word (##ing)."""
     return _CONTINUES.match(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer, read from its folder: text to ids, offsets and labels."""
+"""The tokenizer of a checkpoint, read from its folder: from text to ids, offsets and labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Encoded(NamedTuple):
-    """A text and all its tokens, without labels, which are costly: `Tokenizer.tokens` gives them."""
+    """A text and all its tokens, without labels, which take time: `Tokenizer.tokens` makes labels."""
 
     text: str
     ids: list[int]
@@ -23,7 +23,7 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer:
-    """Encodes text exactly like the checkpoint's original tokenizer, without padding.
+    """Encodes texts exactly like the checkpoint's original tokenizer, without padding.
 
     >>> Tokenizer.from_pretrained(folder).encode("Unbelievable!").labels
     ('[CLS]', 'Unbelievable', '!', '[SEP]')
@@ -41,7 +41,7 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Tokenizer:
-        """The tokenizer in a checkpoint's local folder: its tokenizer.json, otherwise the WordPiece of its vocab.txt.
+        """The tokenizer in a checkpoint's local folder: its tokenizer.json, otherwise BERT's WordPiece with vocab.txt.
 
         Raises:
             CheckpointError: both files are missing, or the file is invalid.
@@ -55,15 +55,14 @@ class Tokenizer:
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
-        """The underlying tokenizer of the `tokenizers` library, for processing many texts at once."""
+        """The tokenizer of the `tokenizers` library behind this one, for processing many texts at once."""
         return self._backend
 
     def encode(self, text: str, max_length: int | None = None) -> Tokens:
-        """One text with its special tokens.
+        """The `Tokens` of one text, with special tokens.
 
-        If it is longer than `max_length` tokens, its beginning is kept: [CLS], as much text as fits, [SEP]; `cut` is
-            the
-        number of tokens left out.
+        If there are more than `max_length` tokens, the beginning is kept: [CLS], as much text as fits, [SEP]. `cut` is
+        the number of tokens left out.
 
         Raises:
             DtypeError: `text` is not a string.
@@ -72,13 +71,13 @@ class Tokenizer:
         return self.tokens(self.read(text), max_length)
 
     def read(self, text: str) -> Encoded:
-        """One text with its special tokens, all of them. Errors as for `encode`."""
+        """The ids of one text, special tokens included, without cutting. Errors as for `encode`."""
         check_text(text)
         encoding = self._backend.encode(text)
         return Encoded(text, encoding.ids, encoding)
 
     def tokens(self, read: Encoded, max_length: int | None = None) -> Tokens:
-        """The result of `encode` for a text that was read."""
+        """The result of `encode` for a text that `read` has encoded."""
         text, ids, encoding = read
         offsets = encoding.offsets  # every access creates a new list
         special = [id_ in self._special_ids for id_ in ids]
@@ -98,7 +97,7 @@ class Tokenizer:
 
 
 def check_text(text: object, name: str = "text") -> None:
-    """Raise DtypeError if it is not a string, ArgumentError if it is not valid Unicode."""
+    """Raise DtypeError if `text` is not a string, ArgumentError if it is not valid Unicode."""
     if not isinstance(text, str):
         raise DtypeError(f"{name}: expected a string. Received: {type(text).__name__} {brief(text)}")
     try:
@@ -111,7 +110,7 @@ def check_text(text: object, name: str = "text") -> None:
 
 
 def _fit(added: list[int], max_length: int | None) -> list[int]:
-    """The tokens to keep: all, or the special tokens at both ends (`added` is 1) and as much text as fits."""
+    """The indices of the tokens to keep: all, or the special tokens (`added` is 1) and as much text as fits."""
     size = len(added)
     if max_length is None or size <= max_length:
         return list(range(size))

@@ -1,4 +1,4 @@
-"""The tokens of one text, for the model and for people; those of an image, a grid of patches in row-major order."""
+"""The tokens of one text, for the model and for people; the tokens of an image, a grid of patches row by row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.errors import ArgumentError
 from headwise.text.groups import Groups, number_words, sentence_ends
 from headwise.text.labels import shown
 
-LABELS = 16  # of a `repr`
+LABELS = 16  # the number of labels in a `repr`
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,13 +33,13 @@ class Tokens:
     ids: tuple[int, ...]  # -1 if only the name of a token is known
     labels: tuple[str, ...]
     offsets: tuple[tuple[int, int], ...]  # offsets of the tokenizer: text[start:end]; (0, 0) for tokens that it added
-    special: tuple[bool, ...]  # [CLS], [SEP], [MASK]
+    special: tuple[bool, ...]  # whether the token is special: [CLS], [SEP], [MASK]
     text: str
     cut: int = 0  # number of tokens cut from the end of the text
-    unknown: tuple[bool, ...] = ()  # the vocabulary lacks this text: the model reads [UNK]
+    unknown: tuple[bool, ...] = ()  # whether the vocabulary lacks this text, so that the model reads [UNK]
     word_ids: tuple[int | None, ...] = ()  # the tokenizer's word of each token; None = special. () = unknown
     patches: Patches | None = None  # for tokens of an image: their positions
-    seconds: float | None = field(default=None, metadata={"since": 3})  # for tokens of a sound: the length of each
+    seconds: float | None = field(default=None, metadata={"since": 3})  # for a sound: the seconds of each token
 
     def __post_init__(self) -> None:
         counts = {len(self.ids), len(self.labels), len(self.offsets), len(self.special)}
@@ -50,7 +50,7 @@ class Tokens:
 
     @classmethod
     def of_names(cls, labels: Sequence[str], text: str = "") -> Tokens:
-        """Names of positions that are not tokens of a text: numbers, learned latents, time steps. `text`: a title."""
+        """`Tokens` for positions that are not text, by name: numbers, learned latents, time steps. `text`: a title."""
         no = (False,) * len(labels)
         return cls((-1,) * len(labels), tuple(labels), ((0, 0),) * len(labels), no, text, 0, no)
 
@@ -65,7 +65,7 @@ class Tokens:
         return f"Tokens({len(self.labels)}{cut}: {begin})"
 
     def take(self, places: Sequence[int]) -> Tokens:
-        """Some of the tokens; `cut` grows by the number of the others."""
+        """The `Tokens` with only the tokens at these indices; `cut` grows by the number of those left out."""
         fields = ("ids", "labels", "offsets", "special", "unknown", "word_ids")
         kept: dict[str, Any] = {
             name: tuple([values[i] for i in places]) for name in fields if (values := getattr(self, name))
@@ -94,7 +94,7 @@ class Tokens:
         return self._grouped(numbers, "sentences")
 
     def _grouped(self, numbers: Sequence[object], level: str) -> Groups:
-        """The tokens with the same number as groups, in the order of their first tokens."""
+        """`Groups` in which the tokens with the same number are one group, in the order of their first tokens."""
         spans: dict[object, list[int]] = {}
         for token, number in enumerate(numbers):
             spans.setdefault(number, []).append(token)
@@ -111,13 +111,13 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Patches:
-    """`rows` × `cols` patches, from the top left, after the tokens named in `prefix`.
+    """The patches of an image, `rows` × `cols` from the top left, after the tokens named in `prefix`.
 
     >>> vit = Patches.of_image((224, 224), patch=16)  # one [CLS], 14 rows, 14 columns
     >>> len(vit), vit.labels[:3], vit.position(15), vit.index(1, 0)
     (197, ('[CLS]', '(0, 0)', '(0, 1)'), (1, 0), 15)
 
-    A model without [CLS] has `prefix=()`; one with four registers after it ("[CLS]", "[REG1]", …, "[REG4]").
+    A model without [CLS] has `prefix=()`; one with four register tokens has ("[CLS]", "[REG1]", …, "[REG4]").
 
     Raises:
         ArgumentError: fewer than one row or column.
@@ -158,18 +158,18 @@ class Patches:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the prefix, then "(row, column)" of each patch, both from 0."""
+        """The names of the prefix, then "(row, column)" for each patch; rows and columns count from 0."""
         return (*self.prefix, *(f"({row}, {col})" for row in range(self.rows) for col in range(self.cols)))
 
     def position(self, token: int) -> tuple[int, int] | None:
-        """The (row, column) of a token, None for a prefix token. ArgumentError for a number out of range."""
+        """The (row, column) of a token; None for a token of the prefix. ArgumentError for a token out of range."""
         if not 0 <= token < len(self):
             raise ArgumentError(f"patches: expected one of the tokens 0 … {len(self) - 1}. Received: token={token}")
         patch = token - len(self.prefix)
         return None if patch < 0 else divmod(patch, self.cols)
 
     def index(self, row: int, col: int) -> int:
-        """The token of the patch in this row and column. ArgumentError outside the grid."""
+        """The index of the token of the patch in this row and column. ArgumentError outside of the grid."""
         if not (0 <= row < self.rows and 0 <= col < self.cols):
             raise ArgumentError(
                 f"patches: expected rows 0 … {self.rows - 1}, columns 0 … {self.cols - 1}. Received: ({row}, {col})"
@@ -177,6 +177,6 @@ class Patches:
         return len(self.prefix) + row * self.cols + col
 
     def tokens(self) -> Tokens:
-        """The patches as `Tokens` without text; prefix tokens are special."""
+        """The patches as `Tokens` without text; the tokens of the prefix are special."""
         special = tuple(i < len(self.prefix) for i in range(len(self)))
         return replace(Tokens.of_names(self.labels), special=special, word_ids=(None,) * len(self), patches=self)

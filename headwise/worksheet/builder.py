@@ -1,4 +1,4 @@
-"""Builds a worksheet: names each matrix, checks its size and computes its formula."""
+"""Builds a worksheet (the steps of a computation): names each matrix, checks its size and computes its formula."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Ste
 from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.sheet import Worksheet
 
-LONGEST = 16  # rows and columns that a person can follow
-LONGEST_OF = {"F": 64, "W": 33}  # a feed-forward network is 4 M wide; a lookup table need not be read as a whole
+LONGEST = 16  # the maximum number of rows or columns, which a person can still follow
+LONGEST_OF = {"F": 64, "W": 33}  # larger maxima: feed-forward networks are 4 M wide; lookup tables are not read whole
 MOST_HEADS = 8
 MOST_STEPS = 120
-WIDTH = 17  # columns of matrices side by side, before the next matrix goes below
+WIDTH = 17  # the number of columns of matrices side by side, before the next matrix goes below
 
 FITS = (
     f"A worksheet shows up to {LONGEST} tokens, matrices up to {LONGEST} wide (in a feed-forward network "
@@ -29,9 +29,9 @@ FITS = (
 
 
 class Builder:
-    """Collects steps. A matrix is made by `given`, `cells` or `whole`, then shown by its `step`.
+    """Collects the steps. A matrix is made by `given`, `cells` or `whole`; the `step` after it shows it.
 
-    `longest`: by letter, the most rows or columns, if it differs from what a person can follow.
+    `longest`: a dimension letter -> the maximum number of rows or columns, where it is not `LONGEST`.
     """
 
     def __init__(self, longest: Mapping[str, int] = LONGEST_OF) -> None:
@@ -44,7 +44,7 @@ class Builder:
 
     @contextlib.contextmanager
     def part(self, title: str, prefix: str) -> Iterator[None]:
-        """Within the context, steps belong to a part of the module, and names begin with `prefix`."""
+        """A context. Steps in it belong to the part `title` of the module; names of matrices begin with `prefix`."""
         outer = self._part, self._prefix
         self._part = f"{outer[0]}, {said(title)}" if outer[0] else said(title)
         self._prefix = f"{outer[1]}{prefix}_"
@@ -52,7 +52,7 @@ class Builder:
         self._part, self._prefix = outer
 
     def local(self, matrix: Matrix) -> str:
-        """The matrix's name without the prefix of this part, to form another name."""
+        """The name of the matrix without the prefix of this part, from which another name can be formed."""
         return matrix.name.removeprefix(self._prefix)
 
     # --- Matrices ------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Builder:
     def given(
         self, kind: Kind, name: str, values: Tensor | ArrayLike, rows: Axis = ONE, cols: Axis = ONE, *, digits: int = 3
     ) -> Matrix:
-        """A matrix of numbers that the reader may change."""
+        """Make a matrix of numbers that the reader may change."""
         if isinstance(values, Tensor):
             values = values.detach().to("cpu", torch.float64).numpy()
         self._check_size(name, rows, cols)
@@ -72,15 +72,15 @@ class Builder:
         return self._add(Matrix(self._prefix + name, rows, cols, numbers, None, kind, digits))
 
     def cells(self, name: str, rows: Axis, cols: Axis, *texts: str, kind: Kind = "result", digits: int = 3) -> Matrix:
-        """A matrix with one formula per cell: the same for all columns, or one per column."""
+        """Make a matrix with one formula per cell: a text for all columns, or one text per column."""
         return self._computed(name, rows, cols, Formula(texts), kind, digits)
 
     def whole(self, name: str, rows: Axis, cols: Axis, text: str, *, kind: Kind = "result") -> Matrix:
-        """A matrix with one array formula, such as a product of matrices."""
+        """Make a matrix with one array formula for all its cells, such as a product of matrices."""
         return self._computed(name, rows, cols, Formula((text,), whole=True), kind, 3)
 
     def option(self, name: str, value: float | str, *, digits: int = 4) -> Matrix:
-        """One number that the reader may change: a value, or a formula without names such as 1/SQRT(4)."""
+        """Make a single number that the reader may change: a value, or a formula without names, such as 1/SQRT(4)."""
         if isinstance(value, str):
             return self._computed(name, ONE, ONE, Formula((value,)), "option", digits)
         return self.given("option", name, value, digits=digits)
@@ -88,14 +88,14 @@ class Builder:
     # --- Steps ---------------------------------------------------------------------------------------------------
 
     def step(self, title: str, sentence: str, symbols: str, *grid: Sequence[Matrix]) -> None:
-        """Add a step that shows the matrices just made; `grid` is their arrangement on a page, in rows."""
+        """Add a step that shows the matrices just made. `grid` arranges them on a page, in rows."""
         rows = tuple(tuple(row) for row in grid if row)
         self.steps.append(Step(said(title), said(sentence), said(symbols), rows, self._part))
         if len(self.steps) > MOST_STEPS:
             raise WorksheetError(f"the module needs more than {MOST_STEPS} steps. Use one of its layers. {FITS}")
 
     def finish(self, title: str, about: str, output: Matrix) -> Worksheet:
-        """The complete worksheet."""
+        """Return the worksheet of all steps. Its result is the matrix `output`."""
         shown = {matrix.name for step in self.steps for matrix in step.matrices}
         assert shown == set(self.matrices), f"made, but on no page: {set(self.matrices) - shown}"
         sizes: dict[str, list[int]] = {}
@@ -130,7 +130,7 @@ class Builder:
 
 
 def check_heads(count: int) -> None:
-    """Raise WorksheetError for more heads than a worksheet shows."""
+    """Raise WorksheetError if there are more heads than a worksheet shows."""
     if count > MOST_HEADS:
         raise WorksheetError(
             f"too many heads to follow: expected at most {MOST_HEADS} heads. Received: {count} heads. {FITS}"
@@ -138,6 +138,6 @@ def check_heads(count: int) -> None:
 
 
 def side_by_side(groups: Iterable[Sequence[Matrix]]) -> list[list[Matrix]]:
-    """Groups of matrices, such as those of each head, in rows with as many as fit."""
+    """Groups of matrices (such as a group for each head), arranged in rows, with as many side by side as fit."""
     rows = in_lines(groups, lambda group: sum(len(matrix.cols) + 2 for matrix in group), WIDTH)
     return [[matrix for group in row for matrix in group] for row in rows]

@@ -1,10 +1,10 @@
-"""The colours of a worksheet, in a workbook, on a page and in the terminal: for weights, and for inputs."""
+"""The colours of worksheets, the same in workbooks, on pages and in the terminal: of weights, and of inputs."""
 
 from __future__ import annotations
 
-# From white to a strong orange on which black text is still readable: a spreadsheet cannot make the text white.
+# From white to a strong orange, on which black text is still readable: a spreadsheet cannot make the text white.
 STOPS = ((0xFF, 0xFF, 0xFF), (0xFD, 0xD8, 0x9B), (0xF0, 0x7F, 0x3C))
-GIVEN = "1D4ED8"  # the text colour of numbers that may be changed
+GIVEN = "1D4ED8"  # the text colour of numbers that the reader may change
 GIVEN_GROUND = "EEF4FF"
 FAINT = "6B6773"
 HEAD = "F1F0F4"
@@ -12,7 +12,7 @@ FORBIDDEN_GROUND = "E4E3E7"
 
 
 def weight_colour(weight: float) -> str:
-    """`f07f3c` for a weight of 1."""
+    """The colour of a weight from 0 to 1, such as "f07f3c" for a weight of 1."""
     at = min(max(weight, 0.0), 1.0) * (len(STOPS) - 1)
     low = min(int(at), len(STOPS) - 2)
     mixed = (round(a + (b - a) * (at - low)) for a, b in zip(STOPS[low], STOPS[low + 1], strict=True))
@@ -20,5 +20,5 @@ def weight_colour(weight: float) -> str:
 
 
 def stops() -> tuple[str, ...]:
-    """The colours of 0, ½ and 1."""
+    """The colours of the weights 0, ½ and 1, such as "FFFFFF" for 0."""
     return tuple("".join(f"{channel:02X}" for channel in stop) for stop in STOPS)

@@ -1,4 +1,4 @@
-"""Small modules for worksheets: their numbers have two decimals, so that a person can recompute them by hand."""
+"""Makes small modules for worksheets: their numbers have two decimals, so that a person can recompute them by hand."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headwise.worksheet.sheet import Worksheet
 
 KINDS = ("multi-head", "latent", "mla", "bert")
 SCHEMES = ("none", "rope", "alibi", "t5")
-HEAD_DIM = 2  # the width of a head, unless positions need more
+HEAD_DIM = 2  # the width of a head, unless positions need a larger head
 CLS, SEP = "[CLS]", "[SEP]"
 
 
 def split(text: str) -> list[str]:
-    """The words of a text; the characters, for Chinese and Japanese without spaces."""
+    """The words of a text; or its characters, if it is Chinese or Japanese without spaces."""
     words = text.split()
     if len(words) == 1 and any(unicodedata.east_asian_width(letter) == "W" for letter in text):
         return list(words[0])
@@ -44,14 +44,14 @@ def demo(
     seed: int = 0,
     title: str | None = None,
 ) -> Worksheet:
-    """The worksheet of a small module of one kind and number of heads, with random numbers of two decimals.
+    """The worksheet of a small module of this kind, with random numbers of two decimals.
 
-    `memory`, `kv_heads` and `scheme` (the positions) are for "multi-head", `latents` for "latent".
-    A token has the same row of numbers at every position.
+    `memory`, `kv_heads` and `scheme` (the kind of positions) are only for "multi-head", `latents` is only for "latent".
+    Equal tokens have the same row of numbers at every position.
 
     Raises:
         ArgumentError: no tokens, an unknown kind or scheme, or a number of heads that is not divisible.
-        WorksheetError: more tokens or heads than fit.
+        WorksheetError: there are more tokens or heads than fit.
     """
     one_of("kind", kind, KINDS)
     one_of("positions", scheme, SCHEMES)
@@ -98,7 +98,7 @@ def _module(kind: str, heads: int, kv_heads: int | None, scheme: str, latents: i
         return LatentAttention(whole("latents", latents), dim, num_heads=heads, ffn_dim=2 * dim)
     if kv_heads is not None:
         divisible("heads", heads, "kv_heads", whole("kv_heads", kv_heads))
-    # With a head of two dimensions there is only one pair to rotate; with four there are a fast and a slow one.
+    # A head of two dimensions has only one pair to rotate; with four dimensions there are a fast and a slow pair.
     wide = 2 * HEAD_DIM if scheme == "rope" else HEAD_DIM
     schemes = {
         "rope": lambda: positions.Rope(wide),
@@ -112,7 +112,7 @@ def _module(kind: str, heads: int, kv_heads: int | None, scheme: str, latents: i
 
 
 def _embedded(tokens: Sequence[str], width: int, table: dict[str, Tensor], random: torch.Generator) -> Tensor:
-    """A row for each token, [1, S, M]."""
+    """The input: a row of numbers for each token, [1, S, M]; equal tokens get the same row, which `table` keeps."""
     for token in tokens:
         if token not in table:
             numbers = torch.randn(width, generator=random, dtype=torch.float64)
@@ -123,7 +123,7 @@ def _embedded(tokens: Sequence[str], width: int, table: dict[str, Tensor], rando
 def _bert(
     tokens: Sequence[str], mask: Mask | None, heads: int, random: torch.Generator, title: str | None
 ) -> Worksheet:
-    """A small BERT: one layer, with [CLS] and [SEP] around the text."""
+    """The worksheet of a small BERT: one layer, with [CLS] and [SEP] around the text."""
     names = [CLS, *tokens, SEP]
     words = list(dict.fromkeys(names))
     dim = heads * HEAD_DIM

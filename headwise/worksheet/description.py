@@ -1,6 +1,6 @@
-"""The data of a worksheet: one attention computation, step by step, as every writer of this package writes it.
+"""The data of a worksheet, which all writers of this package read: an attention computation, step by step.
 
-A worksheet (`sheet.py`) is a list of `Step`s; a step holds matrices; a matrix holds numbers and their formula.
+A worksheet (`sheet.py`) is a list of `Step`s. A step holds matrices. A matrix holds numbers and their formula.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headwise.worksheet.formulas import Formula
 
 T = TypeVar("T")
 
-# input, parameter, option, positions and mask are numbers that may be changed; formulas compute the others from them.
+# The reader may change numbers of the kinds input to mask (`CONSTANTS`); formulas compute the other kinds from them.
 Kind = Literal["input", "parameter", "option", "positions", "mask", "result", "weights", "output"]
 CONSTANTS: tuple[Kind, ...] = ("input", "parameter", "option", "positions", "mask")
 
 LONGEST_LABEL, LONGEST_TITLE = 24, 100
-SCIENTIFIC = -1  # digits of a number that is shown as 1e-06
+SCIENTIFIC = -1  # as `digits`: the number is shown as 1e-06
 
 LETTERS = {
     "S": "tokens",
@@ -50,7 +50,7 @@ LETTERS = {
 
 @dataclass(frozen=True)
 class Axis:
-    """One side of a matrix: its dimension letter, and the names of its rows or columns.
+    """One side of a matrix: its dimension letter (a key of `LETTERS`), and the names of its rows or columns.
 
     A side of length 1, such as that of row sums, has no letter.
     """
@@ -62,7 +62,7 @@ class Axis:
         return len(self.labels)
 
     def lettered(self, letter: str) -> Axis:
-        """The same rows or columns under another letter: the tokens as queries, or the tokens as keys."""
+        """The same rows or columns under another letter, such as S (tokens) as Q (queries) or as K (keys)."""
         return replace(self, letter=letter)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Axis:
 
 
 def printable(text: str, longest: int = LONGEST_LABEL) -> str:
-    """A text shortened to fit, without characters that cells and terminals do not accept."""
+    """A text shortened to `longest`, without characters that cells and terminals do not accept."""
     text = "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) in ("Cc", "Cs") or each in "\ufffe\uffff" else each
         for each in text
@@ -79,7 +79,7 @@ def printable(text: str, longest: int = LONGEST_LABEL) -> str:
 
 
 def in_lines(things: Iterable[T], width_of: Callable[[T], int], room: int) -> list[list[T]]:
-    """Things in lines, with as many side by side as fit."""
+    """A list of lines, each with as many things side by side as fit into `room`."""
     lines: list[list[T]] = [[]]
     used = 0
     for each in things:
@@ -96,20 +96,20 @@ ONE = Axis("", ("",))
 
 
 def numbered(letter: str, count: int, prefix: str | None = None) -> Axis:
-    """`count` rows or columns with numbered names: d1, d2 …"""
+    """An axis of `count` rows or columns with numbered names: d1, d2 …"""
     prefix = letter[0].lower() if prefix is None else prefix
     return Axis(letter, tuple(f"{prefix}{i}" for i in range(1, count + 1)))
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """Numbers with a name that formulas use. A matrix with one row and one column is a plain number."""
+    """A matrix of numbers, with a name that formulas use. With one row and one column it is a single number."""
 
     name: str
     rows: Axis
     cols: Axis
-    values: NDArray[np.float64]  # -inf where masked
-    formula: Formula | None = None  # None = numbers that may be changed
+    values: NDArray[np.float64]  # -inf where a score is masked
+    formula: Formula | None = None  # None = the numbers may be changed
     kind: Kind = "result"
     digits: int = 3
 
@@ -123,13 +123,13 @@ class Matrix:
 
     @property
     def size(self) -> str:
-        """`[S × M] = [5 × 4]`; a side of length 1 is written as 1."""
+        """The size as text, such as "[S × M] = [5 × 4]"; a side of length 1 is written as 1."""
         rows, cols = self.shape
         return f"[{self.rows.letter or 1} × {self.cols.letter or 1}] = [{rows} × {cols}]"
 
     @property
     def corner(self) -> str:
-        """The letters of both sides: "Q ╲ K"."""
+        """The letters of both sides as text, such as "Q ╲ K"."""
         return f"{self.rows.letter} ╲ {self.cols.letter}".strip(" ╲")
 
     @property
@@ -156,14 +156,14 @@ class Matrix:
 class Step:
     """One step: a sentence, a formula in symbols, and the matrices that it makes or uses for the first time.
 
-    `grid` is the arrangement of the matrices on a page, in rows.
+    `grid` arranges the matrices on a page, in rows.
     """
 
     title: str
     sentence: str
     symbols: str
     grid: tuple[tuple[Matrix, ...], ...]
-    part: str = ""  # of a module of several parts: "Read 1"
+    part: str = ""  # the part of the module, if it has several parts: "Read 1"
 
     @property
     def heading(self) -> str:
@@ -176,14 +176,14 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """A computation from the inputs to the output: what the writers read of a worksheet."""
+    """A computation from the inputs to the output, as a list of steps. The writers read it."""
 
     title: str
     about: str
     steps: tuple[Step, ...]
     output: Matrix
     notes: tuple[str, ...] = ()
-    dimensions: tuple[tuple[str, str], ...] = field(default=())  # letter, its size: "5", or "4, 8"
+    dimensions: tuple[tuple[str, str], ...] = field(default=())  # (letter, its size: "5"; or its sizes: "4, 8")
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
@@ -196,5 +196,5 @@ class Steps:
 
     @property
     def matrices(self) -> dict[str, Matrix]:
-        """All matrices by name."""
+        """All matrices, by name."""
         return {matrix.name: matrix for step in self.steps for matrix in step.matrices}

@@ -1,4 +1,4 @@
-"""Position schemes that add to the scores by the distance of two tokens: ALiBi, T5's buckets, Shaw's vectors."""
+"""The steps of position schemes that add to scores by distance: ALiBi, T5's buckets, Shaw's vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.worksheet.description import ONE, Axis, Matrix, numbered
 
 
 def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: Axis) -> Matrix:
-    """Key minus query, [Q × K]."""
+    """The position of each key minus the position of each query, [Q × K]."""
     queries = b.given("positions", "Position_q", query_ids, rows, digits=0)
     keys = b.given("positions", "Position_k", key_ids, ONE, cols, digits=0)
     made = b.cells("Distance", rows, cols, f"{keys.name}[1,j]-{queries.name}[i,1]", digits=0)
@@ -29,12 +29,12 @@ def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: 
 
 
 def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
-    """−slope · |distance|, [Q × K] for each head."""
+    """The bias of ALiBi for each head, −slope · |distance|, [Q × K]."""
     heads = numbered("H", scheme.num_heads, "head ")
     most = b.option("Alibi_max_bias", scheme.max_bias)
     below = 2 ** math.floor(math.log2(scheme.num_heads))
     powers = [f"{h}/{below}" for h in range(1, below + 1)]
-    powers += [f"{h}/{2 * below}" for h in range(1, 2 * below + 1, 2)]  # every other one of the next power of two
+    powers += [f"{h}/{2 * below}" for h in range(1, 2 * below + 1, 2)]  # every second slope of the next power of two
     texts = [f"2^(-{most.name}*{power})" for power in powers[: scheme.num_heads]]
     slopes = b.cells("Slopes", ONE, heads, *texts, digits=4)
     made = [
@@ -53,7 +53,7 @@ def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
 
 
 def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
-    """A learned number for each bucket of distances, [Q × K] for each head."""
+    """The bias of T5 for each head, a learned number for each bucket of distances, [Q × K]."""
     per_side = scheme.num_buckets // 2 if scheme.bidirectional else scheme.num_buckets
     exact = per_side // 2
     away = "ABS({d})" if scheme.bidirectional else "MAX(0,-({d}))"
@@ -88,7 +88,7 @@ def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
 def shaw(
     b: Builder, scheme: ShawRelative, distance: Matrix, q: Sequence[Matrix], scale: float | str
 ) -> tuple[list[Matrix], Matrix]:
-    """(scale · q · a^K of the distance, [Q × K] for each head; the table row of each pair)."""
+    """(Shaw's bias for each head, scale · q · a^K of the distance, [Q × K]; the table row of each query-key pair)."""
     kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
     clipped = f"MAX({-scheme.left},MIN({scheme.right},{distance.name}[i,j]))+{scheme.left + 1}"
     at = b.cells("Distance_row", distance.rows, distance.cols, clipped, digits=0)
@@ -111,7 +111,7 @@ def shaw(
 
 
 def shaw_values(b: Builder, scheme: ShawRelative, at: Matrix, a: Sequence[Matrix], z: Sequence[Matrix]) -> list[Matrix]:
-    """The heads' outputs, with a learned vector for each distance added to the values."""
+    """The outputs of the heads, to whose values a learned vector for each distance is added."""
     assert scheme.value_embedding is not None
     kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
     table = b.given("parameter", "Distance_values", scheme.value_embedding.weight, kinds, z[0].cols)

@@ -1,11 +1,11 @@
-"""The formula language: spreadsheet formulas, with names of matrices instead of addresses.
+"""The formula language of worksheets: spreadsheet formulas, with names of matrices instead of addresses.
 
     MMULT(X,W_Q_1)+b_Q_1                 a whole matrix at once
     EXP(Masked_1[i,j]-Max_1[i,1])        cell by cell: row i, column j, counted from 1; [i,:] is a row, [:,j] a column
 
-Written to a workbook, `Max_1[2,1]` becomes the address of that cell. Here the same text is computed in float64, so a
-worksheet's numbers and its formulas cannot differ. A masked score is the text "−∞", which MAX and SUM ignore, as
-they do in a spreadsheet.
+In a workbook, `Max_1[2,1]` becomes the address of that cell. Here the same text is computed in float64, so the numbers
+and formulas of a worksheet cannot differ. A masked score is the text "−∞", which MAX and SUM ignore, as they do in a
+spreadsheet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STRING = re.compile(r'("[^"]*")')
 
 @dataclass(frozen=True)
 class Formula:
-    """The formula of a matrix's cells: one text for all of them, or one per column."""
+    """The formula of a matrix: one text for all its cells, or one text per column."""
 
     texts: tuple[str, ...]
     whole: bool = False  # the text computes the whole matrix, not one cell
@@ -45,18 +45,18 @@ class Formula:
 
     @property
     def summary(self) -> str:
-        """A summary for people: the text or, if texts differ by column, the longest one."""
+        """The formula for people: its text, or if texts differ by column, the longest text."""
         return readable(max(self.texts, key=len))
 
     def of_cell(self, row: int, col: int) -> str:
-        """The text of one cell (from 1), with numbers instead of i and j."""
+        """The text for one cell (row and column from 1), with numbers in place of i and j."""
         text = self.texts[0] if len(self.texts) == 1 else self.texts[col - 1]
         if self.whole:
             return text
         return _outside_strings(text, lambda part: _INDEX.sub(lambda found: str({"i": row, "j": col}[found[1]]), part))
 
     def values(self, shape: tuple[int, int], names: Mapping[str, Array]) -> Array:
-        """Compute the values. `names` are the matrices made so far."""
+        """Compute the numbers, an array of this shape. `names`: the arrays of all matrices made before, by name."""
         known = _Names(names)
         with np.errstate(all="ignore"):
             if self.whole:
@@ -71,7 +71,7 @@ class Formula:
         return _checked(out, self.texts[0])
 
     def addressed(self, row: int, col: int, address: Callable[[str, int | None, int | None], str]) -> str:
-        """The text of one cell with `address(name, row, col)` instead of each reference; None = all of them."""
+        """The text for one cell, with `address(name, row, col)` for each reference; None = all rows or columns."""
         text = self.of_cell(row, col)
 
         def place(found: re.Match[str]) -> str:
@@ -82,14 +82,14 @@ class Formula:
 
 
 def readable(text: str) -> str:
-    """The text with spaces where lines can be broken."""
+    """The text of a formula, with spaces where lines may be broken."""
     parts = _BRACKETS.split(text)
     spaced = (part if part.startswith("[") else part.replace(",", ", ") for part in parts)
     return _OPERATOR.sub(r" \1 ", "".join(spaced))
 
 
 def _number(index: str) -> int:
-    """Parse an index: `3` or `3+2`."""
+    """The number that an index stands for: 3 for "3", 5 for "3+2"."""
     return sum(int(part) for part in index.split("+"))
 
 
@@ -98,7 +98,7 @@ def _outside_strings(text: str, change: Callable[[str], str]) -> str:
 
 
 def _compile(text: str) -> CodeType:
-    """The formula as Python code. All formulas come from this package, with its own names."""
+    """Compile a formula as Python code. All formulas come from this package, with names of this package."""
 
     def translate(part: str) -> str:
         part = part.replace("^", "**")
@@ -115,7 +115,7 @@ def _checked(values: Array, text: str) -> Array:
 
 
 class _Names(dict[str, Any]):
-    """The names in a formula: i and j, functions, matrices, and `X_CELLS` for the cells of X."""
+    """What names in a formula mean: i and j, functions, matrices, and `X_CELLS` for the cells of X."""
 
     def __init__(self, matrices: Mapping[str, Array]) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _Names(dict[str, Any]):
 
 
 class _Cells:
-    """The cells of a matrix, counted from 1."""
+    """The cells of a matrix, with indices that count from 1."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -150,7 +150,7 @@ class _Cells:
 
 
 def _of_numbers(fn: Callable[[Array], Any]) -> Callable[..., Any]:
-    """A function of all numbers in some cells; text is ignored."""
+    """A spreadsheet function of all numbers in some cells, which ignores text."""
 
     def call(*parts: Any) -> Any:
         flat = np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
@@ -160,7 +160,7 @@ def _of_numbers(fn: Callable[[Array], Any]) -> Callable[..., Any]:
 
 
 def _row(matrix: Array, row: float, col: int) -> Any:
-    """INDEX: a cell, or with column 0 a row."""
+    """The function INDEX: one cell of a matrix, or with column 0 a whole row."""
     at = int(row) - 1
     if not 0 <= at < matrix.shape[0]:
         raise WorksheetError(f"INDEX: expected a row from 0 to {matrix.shape[0]}. Received: {int(row)}")

@@ -1,4 +1,4 @@
-"""The arguments of the module's call: one example, by name, with names for its tokens."""
+"""The arguments of the module's call, by name, for one example; and the names of its tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEQUENCES = ("query", "key", "value")
 
 
 class Given:
-    """The arguments of the module's call, by name: one example."""
+    """The arguments of the module's call, by name, for one example."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Given:
             if bound.arguments.pop(name, None):
                 raise WorksheetError(f"{name}: a worksheet shows a single call; remove {name}=")
         self.batched = {name: _batched(name, value) for name, value in bound.arguments.items() if value is not None}
-        self.batched.pop("path", None)  # both paths of latent attention give the same numbers
+        self.batched.pop("path", None)  # both paths of multi-head latent attention give the same numbers
         first = self.batched.get("query", self.batched.get("input_ids"))
         second = self.batched.get("key")
         for name, sequence in (("query", first), ("key", second)):
@@ -71,14 +71,14 @@ class Given:
             )
 
     def get(self, name: str) -> Any:
-        """One argument without its batch, or None."""
+        """One argument without its batch axis; None if it was not passed."""
         value = self.batched.get(name)
         if name == "key" and value is self.batched.get("query"):
             return None
         return value[0] if isinstance(value, Tensor) and name not in (*MASKS, "position_ids") else value
 
     def sequence(self, b: Builder, which: str, name: str, letter: str, *, dim: int) -> Matrix:
-        """The matrix of one of the sequences; its letter is M if its width is `dim`, the width of the module."""
+        """The matrix of the sequence `which`. Its columns have the letter M if there are `dim`, the module's width."""
         x = self.get(which)
         tokens = self.tokens if which == "query" else self.memory_tokens
         return b.given(
@@ -94,9 +94,9 @@ class Given:
         memory: Tensor | None = None,
         query_real: Tensor | None = None,
     ) -> Reading:
-        """The mask and the positions of the tokens.
+        """The mask of a call and the positions of its tokens, as a `Reading`.
 
-        `memory` [K, M] is the other sequence, if there is one; `query_real` [Q], True = a real query.
+        `memory` [K, M] is the second sequence, if there is one. `query_real` [Q]: True = a real query.
         """
         query = self.batched["query"]
         keys = query.shape[1] if memory is None else memory.shape[0]
@@ -111,7 +111,7 @@ class Given:
 
 
 def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys: int) -> NDArray[np.bool_]:
-    """The mask as an array [H or 1, Q, K], True = may attend."""
+    """`mask` and `real` together, as an array [H or 1, Q, K], True = may attend."""
     together = with_real(mask, as_real(real, None, keys))
     if together is None:
         return np.ones((1, query.shape[1], keys), dtype=bool)
@@ -120,7 +120,7 @@ def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys
 
 
 def check_width(name: str, width: int) -> None:
-    """Raise WorksheetError for a model that is too wide, before its weights are read."""
+    """Raise WorksheetError for a model that is too wide; this is checked before its weights are read."""
     if width > LONGEST:
         raise WorksheetError(
             f"{name} is too wide to follow: expected a width of at most {LONGEST}. Received: {width}. {FITS}"
@@ -128,7 +128,7 @@ def check_width(name: str, width: int) -> None:
 
 
 def _batched(name: str, value: Any) -> Any:
-    """An argument of `forward` on the CPU, with one example; floating-point numbers in float64."""
+    """An argument of `forward` on the CPU, with a batch of one example; floating-point numbers as float64."""
     if isinstance(value, Mask):
         return value.to("cpu")
     if not isinstance(value, Tensor):
@@ -148,7 +148,7 @@ def _batched(name: str, value: Any) -> Any:
 
 
 def _named(name: str, names: Sequence[str] | None, count: int, default: str) -> tuple[str, ...]:
-    """The name of each token."""
+    """The name of each of `count` tokens: `names`, or for None numbered names such as "token 1"."""
     if count > LONGEST:
         raise WorksheetError(
             f"too many tokens to follow: expected at most {LONGEST} tokens. Received: {count} tokens. {FITS}"

@@ -1,4 +1,4 @@
-"""The modules that have a worksheet, and the first step of each: its inputs."""
+"""The modules that have a worksheet, and the first step of each, which shows its inputs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _show_inputs(b: Builder, shown: list[Matrix]) -> None:
 
 
 class Kind(NamedTuple):
-    """How the worksheet of a module is made, its title and its description."""
+    """For one class of modules: the function that makes its steps, and the title and description of its worksheet."""
 
     build: Callable[[Builder, Any, Given], Matrix]
     title: str

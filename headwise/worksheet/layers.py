@@ -1,4 +1,4 @@
-"""The steps of whole layers: encoder, decoder and cross layers, latent encoders, and BERT."""
+"""The steps of whole layers: encoder, decoder and cross layers, latent attention, and BERT."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _add_attention(
     *,
     add: bool = True,
 ) -> Matrix:
-    """x plus the attention of a layer, of either kind."""
+    """The steps of x plus the attention of a layer, which may be multi-head or multi-head latent attention."""
 
     def attended(y: Matrix) -> Matrix:
         if isinstance(module, MultiHeadLatentAttention) and memory is None:
@@ -50,12 +50,12 @@ def _add_mlp(b: Builder, layer: Any, x: Matrix) -> Matrix:
 
 
 def encoder_layer(b: Builder, layer: EncoderLayer, x: Matrix, reading: Reading) -> Matrix:
-    """Attention, then the feed-forward network, each added to its input."""
+    """The steps of an encoder layer: attention, then the feed-forward network, each added to its input."""
     return _add_mlp(b, layer, _add_attention(b, layer, x, layer.attention_norm, layer.attention, None, reading))
 
 
 def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, own: Reading, other: Reading) -> Matrix:
-    """Self-attention, attention to the memory, then the feed-forward network."""
+    """The steps of a decoder layer: self-attention, attention to the memory, then the feed-forward network."""
     with b.part("Self-attention", "Self"):
         x = _add_attention(b, layer, x, layer.self_attention_norm, layer.self_attention, None, own)
     with b.part("Cross-attention", "Cross"):
@@ -64,7 +64,7 @@ def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, ow
 
 
 def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, reading: Reading) -> Matrix:
-    """Attention to a memory, then the feed-forward network."""
+    """The steps of a cross layer: attention to a memory, then the feed-forward network."""
     if layer.memory_norm is not None:
         (memory,) = normalised(b, layer.memory_norm, [memory], ["Memory_normed"], "memory", "Norm of the memory")
     add = layer.query_residual
@@ -73,7 +73,7 @@ def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, readin
 
 
 def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, reading: Reading) -> Matrix:
-    """Latents attend to the input and to one another, and may be attended to."""
+    """The steps of latent attention: latents attend to the input and to each other; then queries may attend to them."""
     names = Axis("N", module.latent_names)
     z = b.given("parameter", "Latents", module.latents, names, numbered("M", module.latent_dim))
     b.step(
@@ -106,12 +106,12 @@ def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, rea
 
 
 def _of_all(rows: Axis, cols: Axis) -> Reading:
-    """Each row may attend to each column."""
+    """A `Reading` in which each row may attend to each column."""
     return Reading(np.ones((1, len(rows), len(cols)), dtype=bool))
 
 
 def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, reading: Reading) -> Matrix:
-    """The embeddings of BERT, then its layers."""
+    """The steps of BERT: the embeddings, then the layers."""
     total = b.cells(
         "Embedded",
         words.rows,

@@ -1,4 +1,4 @@
-"""The positions of a step's matrices on its sheet, and the addresses of their cells."""
+"""Where the matrices of a step are on its sheet, and the addresses of their cells."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from headwise.worksheet.description import Matrix, Step, Steps
 
-FIRST_ROW = 6  # above it: title, sentence, formula, links
+FIRST_ROW = 6  # above it are title, sentence, formula and links
 LONGEST_NAME = 31
 _NOT_IN_NAMES = re.compile(r"[\[\]:*?/\\]")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A matrix on a sheet: its name is at (row, col), from 1; below it are its formula, column labels and rows."""
+    """Where a matrix is: its name is at (row, col), from 1; below it are its formula, column labels and rows."""
 
     matrix: Matrix
     sheet: str
     row: int
-    col: int  # of the row labels; the numbers begin in the next column
+    col: int  # the column of the row labels; the numbers begin in the next column
 
     @property
     def labels_row(self) -> int:
@@ -27,28 +27,28 @@ class Place:
 
     @property
     def origin(self) -> tuple[int, int]:
-        """The position of its formula."""
+        """(row, column) of its formula."""
         return (self.row, self.col + 2) if self.matrix.is_number else (self.row + 1, self.col)
 
     def at(self, i: int, j: int) -> tuple[int, int]:
-        """(row, column) of a number, counted from 1; a single number is next to its name."""
+        """(row, column) of the number in row i, column j of the matrix, from 1. A single number is next to its name."""
         return (self.row if self.matrix.is_number else self.row + 2 + i), self.col + j
 
     def address(self, i: int | None, j: int | None) -> str:
-        """`C9`, or a range for all rows or columns."""
+        """The address of a cell, such as "C9"; a range of cells if i or j is None, which means all rows or columns."""
         from xlsxwriter.utility import xl_range
 
         return xl_range(*self._corners(i, j))
 
     @property
     def absolute(self) -> str:
-        """`'7 Scores'!$B$9:$F$13`"""
+        """The address of the whole matrix, such as "'7 Scores'!$B$9:$F$13"."""
         from xlsxwriter.utility import xl_range_abs
 
         return f"'{self.sheet}'!{xl_range_abs(*self._corners(None, None))}"
 
     def _corners(self, i: int | None, j: int | None) -> tuple[int, int, int, int]:
-        """The first row and column and the last, counted from 0, as in XlsxWriter."""
+        """First row, first column, last row and last column of a range, counted from 0, as in XlsxWriter."""
         rows, cols = self.matrix.shape
         top, left = self.at(1 if i is None else i, 1 if j is None else j)
         bottom, right = self.at(rows if i is None else i, cols if j is None else j)
@@ -57,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One step on its sheet."""
+    """The sheet of one step: its name, the step, and where its matrices are."""
 
     name: str
     step: Step
@@ -65,24 +65,24 @@ class Sheet:
 
     @property
     def width(self) -> int:
-        """The number of columns used."""
+        """The number of columns that are used."""
         return max(place.at(*place.matrix.shape)[1] for place in self.places)
 
     @property
     def height(self) -> int:
-        """The number of rows used."""
+        """The number of rows that are used."""
         return max(place.at(*place.matrix.shape)[0] for place in self.places)
 
 
 def lay_out(sheet: Steps) -> list[Sheet]:
-    """A sheet for each step. Matrices in one row of the grid are side by side, in columns that all rows share."""
+    """Make a sheet for each step. Matrices in one row of the grid are side by side, in columns that all rows share."""
     found = []
     for number, step in enumerate(sheet.steps, start=1):
         name = _sheet_name(number, step.heading)
         widths = [0] * max(len(row) for row in step.grid)
         for row in step.grid:
             for at, matrix in enumerate(row):
-                # The last matrix of a row may be as wide as it needs.
+                # The last matrix of a row may be as wide as it is.
                 if at < len(row) - 1:
                     widths[at] = max(widths[at], len(matrix.cols))
         places, top = [], FIRST_ROW
@@ -90,15 +90,15 @@ def lay_out(sheet: Steps) -> list[Sheet]:
             left = 1
             for at, matrix in enumerate(row):
                 places.append(Place(matrix, name, top, left))
-                left += max(widths[at], 2 if matrix.is_number else 1) + 2  # a number has its formula after it
+                left += max(widths[at], 2 if matrix.is_number else 1) + 2  # a single number has its formula after it
             top += 2 if all(matrix.is_number for matrix in row) else 4 + max(len(matrix.rows) for matrix in row)
         found.append(Sheet(name, step, tuple(places)))
     return found
 
 
 def _sheet_name(number: int, heading: str) -> str:
-    """`7 Scores`: unique, and quotable in formulas."""
+    """The name of a sheet, such as "7 Scores". It is unique, and formulas can quote it."""
     plain = _NOT_IN_NAMES.sub(
         "", heading.replace(": ", " ").replace("'", "’")
-    )  # an apostrophe that formulas need not escape
+    )  # this apostrophe need not be escaped in formulas
     return f"{number} {plain}"[:LONGEST_NAME].rstrip()

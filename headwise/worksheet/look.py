@@ -1,4 +1,4 @@
-"""The look of a workbook's sheets: fonts, grounds, borders, colours by value, and how they are printed."""
+"""The look of a workbook's sheets: fonts, grounds, borders, colours that depend on values, and how they are printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xlsxwriter.worksheet import Worksheet as Page
 
 ROWS_OF_A_PAGE, COLUMNS_OF_A_PAGE = 48, 40
-FONT = "Calibri"  # if it is missing, programs use a similar one
+FONT = "Calibri"  # if this font is missing, programs use a similar one
 A4 = 9
 
 _FAINT, _GIVEN, _HEAD = (f"#{each}" for each in (colour.FAINT, colour.GIVEN, colour.HEAD))
@@ -43,7 +43,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def follow_numbers(book: Workbook, page: Page, matrix: Matrix, place: Place) -> None:
-    """Colours by value, and the values allowed in a mask's cells."""
+    """Give a matrix colours that depend on its values; and allow only 0 and 1 in the cells of a mask."""
     area, grey = place.address(None, None), f"#{colour.FORBIDDEN_GROUND}"
     if matrix.kind == "weights":
         rule: dict[str, Any] = {"type": "3_color_scale"}
@@ -65,7 +65,7 @@ def follow_numbers(book: Workbook, page: Page, matrix: Matrix, place: Place) -> 
 
 
 def set_up_printing(page: Page, title: str, rows: int | None = None, columns: int = 1) -> None:
-    """A4 landscape; all columns on one page, and all rows if they remain readable. Grid lines are hidden."""
+    """Set up printing: A4 landscape, all columns on one page, and all rows if they stay readable. Hides grid lines."""
     page.hide_gridlines(2)
     page.set_landscape()
     page.set_paper(A4)

@@ -1,4 +1,4 @@
-"""Makes a worksheet from a module and its arguments, compares it with the module's output, and writes it."""
+"""Makes a worksheet from a module and its arguments, compares it with the output of the module, and writes it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headwise.worksheet.given import Given, Inputs
 from headwise.worksheet.kinds import KINDS
 from headwise.worksheet.sheet import Worksheet, writer_of
 
-EXACT = 1e-9  # the largest allowed difference of worksheet and module, relative to the largest number
-MOST_PARAMETERS = 5_000_000  # an embedding table may be large: only the rows for the text are shown
-IN_FLOAT32 = 1e-6  # if the module has angles or slopes in float32: per radian, and for scores of 1
+EXACT = 1e-9  # the largest allowed difference between worksheet and module, relative to the largest number
+MOST_PARAMETERS = 5_000_000  # an embedding table may be large, because only the rows for the text are shown
+IN_FLOAT32 = 1e-6  # instead of EXACT if angles or slopes are float32: per radian, and for scores of 1
 
 
 def make(
@@ -34,24 +34,24 @@ def make(
     title: str | None = None,
     **arguments: Any,
 ) -> Worksheet:
-    """The steps of one forward pass of a small module, in float64.
+    """The worksheet (all steps) of one forward pass of a small module, in float64.
 
     >>> module = headwise.nn.MultiHeadAttention(4, 2)
     >>> sheet = headwise.worksheet.make(module, x, mask=masks.causal(), tokens=["I", "drink", "and"])
 
     Args:
-        module: `MultiHeadAttention`, `MultiHeadLatentAttention`, `LatentAttention`, an `EncoderLayer`, `DecoderLayer`
-            or `CrossLayer` of these, or a `Bert`.
-        inputs: the module's inputs: one tensor, [S, M] or [1, S, M], several in the order of `forward`, or a
-            dict by name.
-        tokens: names of the rows of the first input; default "token 1", "token 2" …
-        memory_tokens: names of the rows of the second input, if there is one.
-        title: title of the worksheet; default: the kind of module.
+        module: a `MultiHeadAttention`, `MultiHeadLatentAttention` or `LatentAttention`; an `EncoderLayer`,
+            `DecoderLayer` or `CrossLayer` with such attention; or a `Bert`.
+        inputs: the inputs of the module: one tensor, [S, M] or [1, S, M]; several tensors in the order of `forward`; or
+            a dict by name.
+        tokens: the names of the rows of the first input; default "token 1", "token 2" …
+        memory_tokens: the names of the rows of the second input, if there is one.
+        title: the title of the worksheet; default: from the class of the module.
         arguments: more arguments of `forward`: `mask=`, `real=`, `position_ids=`, `memory_mask=` …
 
     Raises:
-        WorksheetError: an unsupported module or option, too large a module, numbers that are not finite.
-        ShapeError, DtypeError, MaskError, ArgumentError: as in the module.
+        WorksheetError: an unsupported module or option, a module that is too large, numbers that are not finite.
+        ShapeError, DtypeError, MaskError, ArgumentError: the errors of the module for invalid arguments.
     """
     kind = KINDS[type_of(module)]
     _check_eval(module)
@@ -85,7 +85,7 @@ def write(
     title: str | None = None,
     **arguments: Any,
 ) -> Worksheet:
-    """Write the steps of one forward pass of a small module: `make`, then `Worksheet.write`, with their arguments.
+    """Write the worksheet of one forward pass of a small module to a file: `make`, then `Worksheet.write`.
 
     >>> headwise.worksheet.write(module, x, "attention.xlsx", mask=masks.causal(), tokens=["I", "drink", "and"])
 
@@ -94,7 +94,7 @@ def write(
 
     Raises:
         ArgumentError: the path does not end in .xlsx, .md or .html.
-        WorksheetError: an unsupported module or option, too large a module, or XlsxWriter is missing.
+        WorksheetError: as for `make`, or XlsxWriter is missing.
         FileError: the file cannot be written.
     """
     writer_of(Path(path))  # before any work
@@ -104,7 +104,7 @@ def write(
 
 
 def type_of(module: nn.Module) -> type[nn.Module]:
-    """The supported class of a module; a subclass with a forward of its own is not supported."""
+    """The supported class of a module; WorksheetError for other modules, and for subclasses with their own forward."""
     for kind in KINDS:
         if isinstance(module, kind) and type(module).forward is kind.forward:
             return kind
@@ -114,7 +114,7 @@ def type_of(module: nn.Module) -> type[nn.Module]:
 
 
 def _check_eval(module: nn.Module) -> None:
-    """Raise WorksheetError if the module would apply dropout."""
+    """Raise WorksheetError if the module would apply dropout, because a worksheet must not be random."""
     for part in module.modules() if module.training else ():
         chances = [getattr(part, name, 0.0) for name in ("p", "dropout", "probability")]
         if any(isinstance(chance, float) and chance > 0 for chance in chances):
@@ -124,7 +124,7 @@ def _check_eval(module: nn.Module) -> None:
 
 
 def _compare(module: nn.Module, b: Builder, output: Matrix, expected: Tensor) -> None:
-    """Raise WorksheetError if the worksheet differs from the module's output."""
+    """Raise WorksheetError if the output of the worksheet differs from `expected`, the output of the module."""
     apart = float((torch.from_numpy(output.values) - expected).abs().max())
     limit = EXACT * max(1.0, float(expected.abs().max()))
     if any(isinstance(part, Rope | Rope2D | Alibi) for part in module.modules()):

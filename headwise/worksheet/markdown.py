@@ -1,4 +1,4 @@
-"""The steps as Markdown: a table for each matrix, with the formula that its numbers come from."""
+"""Writes the steps as Markdown: a table for each matrix, with the formula that computes its numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_{}[]<>|#~$!&
 
 
 def write_markdown(sheet: Steps, path: Path) -> None:
-    """Write the steps as UTF-8."""
+    """Write the steps to a file, in UTF-8."""
     path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
 
 
@@ -63,7 +63,7 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Text escaped for Markdown, whatever a token contains."""
+    """The text with all special characters of Markdown escaped, because a token may contain any character."""
     return text.translate(_SPECIAL)
 
 

@@ -26,10 +26,10 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """The mask of a call, and the positions of its tokens."""
+    """Which query may attend to which key in a call, and the positions of its tokens."""
 
-    allowed: NDArray[np.bool_]  # [H or 1, Q, K]
-    query_ids: Tensor | None = None  # [Q] or [Q, 2]
+    allowed: NDArray[np.bool_]  # [H or 1, Q, K], True = may attend
+    query_ids: Tensor | None = None  # [Q], or [Q, 2] (row, column); None = not needed
     key_ids: Tensor | None = None
 
 
@@ -44,7 +44,7 @@ def attention(
     output: str = "Y",
     kind: Kind = "result",
 ) -> Matrix:
-    """All steps, from the inputs for queries, keys and values (None = the same as the previous one) to the output."""
+    """All steps, from the inputs for queries, keys and values (None = the input before it) to the output."""
     check_heads(module.num_heads)
     _check_positions(module)
     keys = x if memory is None else memory
@@ -57,7 +57,7 @@ def attention(
         q = normalised(b, module.q_norm, q, [f"{b.local(each)}_normed" for each in q], "q", "Norm of the queries")
         k = normalised(b, module.k_norm, k, [f"{b.local(each)}_normed" for each in k], "k", "Norm of the keys")
     q, k, bias, at = _positioned(b, module, q, k, reading, memory is None)
-    # In self-attention, the tokens are queries along the rows and keys along the columns.
+    # In self-attention, the tokens are queries along the rows, and keys along the columns.
     rows, cols = x.rows.lettered("Q"), keys.rows.lettered("K")
     q, k, v = read_as(q, rows), read_as(k, cols), read_as(v, cols)
     sinks = None if module.sinks is None else module.sinks.detach().double().numpy()
@@ -73,7 +73,7 @@ def attention(
 
 
 def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) -> list[Matrix]:
-    """Queries, keys or values of each head."""
+    """The queries, keys or values of each head, [S × D] or [S × E]: `which` is "q", "k" or "v"."""
     name, words, what = NAMES[which]
     heads = module.num_heads if which == "q" else module.num_kv_heads
     width = module.value_head_dim if which == "v" else module.head_dim
@@ -96,7 +96,7 @@ def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) ->
 
 
 def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which: str) -> list[Matrix]:
-    """A projection that all heads share: head h projects its own columns of x."""
+    """The steps of a projection that all heads share: head h projects only its own columns of x."""
     name, words, _ = NAMES[which]
     width = len(cols)
     matrix = b.given("parameter", f"W_{name}", weight.mT, numbered("D", width, "in"), cols)
@@ -118,7 +118,7 @@ def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which
 
 
 def _weights(module: MultiHeadAttention, which: str) -> tuple[Tensor, Tensor | None]:
-    """The weight [out, in] and bias of one of the projections."""
+    """The weight [out, in] and the bias of the projection `which`: "q", "k" or "v"."""
     if not module.is_fused:
         own = check_linear(getattr(module, which), which)
         return own.weight, own.bias
@@ -144,7 +144,7 @@ def _check_positions(module: MultiHeadAttention) -> None:
 def _positioned(
     b: Builder, module: MultiHeadAttention, q: list[Matrix], k: list[Matrix], reading: Reading, itself: bool
 ) -> tuple[list[Matrix], list[Matrix], list[Matrix], Matrix | None]:
-    """(queries, keys, bias of each head, rows of Shaw's tables)"""
+    """(queries, keys, bias of each head or [], rows of Shaw's tables or None), after positions were applied."""
     scheme = module.positions
     if scheme is None:
         return q, k, [], None
@@ -223,7 +223,7 @@ def _output(b: Builder, module: MultiHeadAttention, z: Matrix, x: Matrix, name: 
 
 
 def ids_of(scheme: Positions | None, length: int, real: Tensor | None, given: Tensor | None) -> Tensor | None:
-    """The positions of one sequence, if the scheme needs them: as passed, or counted over the `real` tokens [S]."""
+    """The positions of one sequence: `given`, or counted over the `real` tokens [S]; None without a position scheme."""
     if scheme is None:
         return None
     if given is not None:
@@ -234,5 +234,5 @@ def ids_of(scheme: Positions | None, length: int, real: Tensor | None, given: Te
 
 
 def read_as(heads: list[Matrix], rows: Axis) -> list[Matrix]:
-    """The same matrices, used as queries or keys in the next steps."""
+    """The same matrices with other row labels, to be used as queries or keys in the next steps."""
     return [replace(each, rows=rows) for each in heads]

@@ -1,4 +1,4 @@
-"""The steps of `MultiHeadLatentAttention`: down to the latents, their norms, up to the heads, decoupled RoPE."""
+"""The steps of `MultiHeadLatentAttention`: projections to latents, norms, projections to heads, decoupled RoPE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def latent_attention(
     output: str = "Y",
     kind: Kind = "result",
 ) -> Matrix:
-    """All steps, from the tokens to the output. The keys and values of each head are computed (the path "expand")."""
+    """All steps, from the tokens to the output, by the path "expand": the keys and values of each head are computed."""
     check_heads(module.num_heads)
     assert reading.query_ids is not None
     theta, amplitude = rotary.frequencies(b, module.positions, len(x.rows))
@@ -43,7 +43,7 @@ def latent_attention(
 
 
 def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> list[Matrix]:
-    """Queries of each head, [S × D], their last dimensions rotated."""
+    """The queries of each head, [S × D]; their last dimensions are rotated."""
     cols = _head_dims(module)
     if module.q_rank is None:
         source, weight = x, check_linear(module.q, "q").weight
@@ -82,7 +82,7 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
 
 
 def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> tuple[Matrix, Matrix]:
-    """(the normed latent [S × R], the rotated key that all heads share [S × T])"""
+    """(the latent after its norm [S × R], the rotated key that all heads share [S × T])"""
     down = check_linear(module.kv_down, "kv_down")
     rank = numbered("R", module.kv_rank)
     turns = numbered("T", module.rope_dim)
@@ -124,7 +124,7 @@ def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
 def _keys_and_values(
     b: Builder, module: MultiHeadLatentAttention, latent: Matrix, key: Matrix
 ) -> tuple[list[Matrix], list[Matrix]]:
-    """Keys [S × D] and values [S × E] of each head."""
+    """The keys [S × D] and the values [S × E] of each head."""
     weight = check_linear(module.kv_up, "kv_up").weight.unflatten(0, (module.num_heads, -1))
     w_k, w_v = weight.split((module.nope_dim, module.value_head_dim), 1)
     nope = Axis("D", _head_dims(module).labels[: module.nope_dim])
@@ -148,6 +148,6 @@ def _keys_and_values(
 
 
 def _head_dims(module: MultiHeadLatentAttention) -> Axis:
-    """n1, n2 … have no position; t1, t2 … are rotated."""
+    """The dimensions of a head: n1, n2 … carry no position; t1, t2 … are rotated."""
     plain = tuple(f"n{i}" for i in range(1, module.nope_dim + 1))
     return Axis("D", plain + tuple(f"t{i}" for i in range(1, module.rope_dim + 1)))

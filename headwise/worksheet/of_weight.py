@@ -1,6 +1,6 @@
-"""One attention weight of a record, step by step: its query and keys, element by element, up to the softmax of the row.
+"""One attention weight of a record, step by step: its query and keys, element by element, and the softmax of its row.
 
-`viewer/static/views/neuron/worksheet.js` writes the same workbook in the page; a test compares the two.
+`viewer/static/views/neuron/worksheet.js` writes the same workbook in the browser; a test compares both.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headwise.worksheet.description import LONGEST_TITLE, ONE, Axis, Matrix, num
 from headwise.worksheet.formulas import FORBIDDEN
 from headwise.worksheet.sheet import Worksheet
 
-MOST = {"K": 1024, "D": 512}  # keys and dimensions that a workbook opens with in seconds
+MOST = {"K": 1024, "D": 512}  # the maximum numbers of keys and dimensions; such a workbook opens in seconds
 DIGITS = 4
-EXACT = 1e-9  # the largest allowed difference of the worksheet's weights and those of the record's numbers
+EXACT = 1e-9  # the largest allowed difference between the weights of the worksheet and those of the record
 ABOUT = "The numbers of a model: one query, its keys, and every step up to the attention weight."
 
 
@@ -36,26 +36,26 @@ def of_weight(
     example: int = 0,
     title: str | None = None,
 ) -> Worksheet:
-    """The steps of one attention weight, with the record's own numbers, in float64.
+    """The worksheet (all steps) of one attention weight, with the numbers of the record, in float64.
 
     >>> sheet = headwise.worksheet.of_weight(seen, layer=3, head=5, row="it", col="animal")
     >>> sheet.write("weight.xlsx")                    # or .md, .html
 
     Args:
-        what: a record, or a `Seen`; `layer` chooses one of several layers.
-        layer: the layer: its number, its name, or a part of its name.
-        head: the query head.
-        row, col: query and key: a position from 0, or the text of a token; "it:2" is the second "it".
-        example: the example of the batch.
-        title: title of the worksheet; default: the layer, the head and both tokens.
+        what: a record, or a `Seen` with several records; `layer` then chooses one.
+        layer: the number of the layer, its name, or a part of its name.
+        head: the query head, from 0.
+        row, col: the query and the key: a position from 0, or the text of a token; "it:2" is the second "it".
+        example: the index of the example in the batch.
+        title: the title of the worksheet; default: the layer, the head and both tokens.
 
     Returns:
         A worksheet whose matrices are, for K keys of D dimensions: "Query" [1, D], "Keys" and "Products" [K, D];
         "Scores", "Scaled", "Masked", "Exponentials" and "Weights" [K, 1]; and the number "Weight".
 
     Raises:
-        ArgumentError: the layer, head, example or token does not exist, or there are several such tokens.
-        RecordError: no layer was chosen, or its name matches none or several.
+        ArgumentError: the layer, head, example or token does not exist, or several tokens have this text.
+        RecordError: `layer` is missing, or matches no layer or several layers.
         WorksheetError: more than 1,024 keys or 512 dimensions, or numbers that are not finite.
     """
     record, (rows, cols) = _found(what, layer, example)
@@ -125,7 +125,7 @@ def _products(b: Builder, terms: Terms, query: Axis, keys: Axis) -> Matrix:
 
 
 def _changed(b: Builder, terms: Terms, s: Matrix) -> Matrix:
-    """The scores: scaled, bounded by the softcap, with the bias."""
+    """The steps that change the scores: they are scaled, bounded by the softcap, and the bias is added."""
     scale = b.option("Scale", terms.scale, digits=6)
     s = b.cells("Scaled", s.rows, ONE, f"{scale.name}*{s.name}[i,1]", digits=DIGITS)
     b.step(
@@ -189,13 +189,13 @@ def _softmax(b: Builder, terms: Terms, s: Matrix) -> Matrix:
 
 # --- The requested weight ---------------------------------------------------------------------------------------------
 
-Labels = Tokens | tuple[str, ...] | None  # the labels of an axis
+Labels = Tokens | tuple[str, ...] | None  # the labels of rows or columns; None = unknown
 
 
 def _found(
     what: Seen | AttentionRecord, layer: Layer | None, example: int
 ) -> tuple[AttentionRecord, tuple[Labels, Labels]]:
-    """The record, and the tokens of its rows and columns."""
+    """The record, and the labels of its rows and of its columns."""
     if isinstance(what, AttentionRecord):
         if layer is not None:
             raise ArgumentError(f"layer: a record is one layer. Received: layer={layer!r}. Leave it out")
@@ -208,7 +208,7 @@ def _found(
 
 
 def _place(name: str, token: Place, of: Labels, count: int) -> int:
-    """The position that a number or a token means."""
+    """The position that `token`, a number or a text, means. ArgumentError if it is out of range."""
     place = place_of(token, of, name)
     if not 0 <= place < count:
         raise ArgumentError(f"{name} must lie in 0 … {count - 1}. Received: {name}={token}")

@@ -1,4 +1,4 @@
-"""The steps as a page: one HTML file without scripts or external resources, light and dark, for all screen widths."""
+"""Writes the steps as a page: one HTML file without scripts or external resources, light and dark, for all screens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def write_page(sheet: Steps, path: Path) -> None:
-    """Write the page as UTF-8."""
+    """Write the page to a file, in UTF-8."""
     path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
 
 

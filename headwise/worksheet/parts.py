@@ -1,4 +1,4 @@
-"""The other parts of a layer: linear maps, norms, residual connections, feed-forward networks."""
+"""The steps of the other parts of a layer: linear maps, norms, residual connections, feed-forward networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import ONE, SCIENTIFIC, Axis, Kind, Matrix, numbered
 
 GELU_TANH = "0.5*{x}*(1+TANH(SQRT(2/PI())*({x}+0.044715*{x}^3)))"
-# Every version of Excel and LibreOffice has Φ, the normal distribution, under this name. GELU is x · Φ(x).
+# Φ, the normal distribution, has this name in every version of Excel and LibreOffice. GELU is x · Φ(x).
 ACTIVATIONS = {
     "relu": ("MAX(0,{x})", "max(0, x)"),
     "gelu": ("{x}*NORMSDIST({x})", "x · Φ(x)"),
@@ -34,7 +34,7 @@ def projection(
     kind: Kind = "result",
     result: str | None = None,
 ) -> list[Matrix]:
-    """x W + b, for a weight [out, in] as in nn.Linear: [W, b, the result], or without b."""
+    """The matrices of x W + b, for a weight [out, in] as in nn.Linear: [W, b, result], or [W, result] without bias."""
     shown = [b.given("parameter", f"W_{name}{suffix}", weight.mT, x.cols, cols)]
     text = f"MMULT({x.name},{shown[0].name})"
     if bias is not None:
@@ -45,12 +45,12 @@ def projection(
 
 
 def in_rows(*groups: Sequence[Matrix]) -> list[list[Matrix]]:
-    """The arrangement of projections on a page: the weight and the result side by side, the bias below."""
+    """The matrices of projections arranged in rows on a page: weight and result side by side, the bias below."""
     return [list(row) for weight, *bias, made in groups for row in ([weight, made], bias)]
 
 
 def check_linear(module: nn.Module, name: str) -> nn.Linear:
-    """Raise WorksheetError unless this is exactly an nn.Linear, which a matrix product can show."""
+    """Return the module. WorksheetError unless it is exactly an nn.Linear, which a matrix product can show."""
     if type(module) is not nn.Linear:
         raise WorksheetError(
             f"{name} must be an nn.Linear. Received: {type(module).__name__}. Merge adapters and wrappers into the "
@@ -62,7 +62,7 @@ def check_linear(module: nn.Module, name: str) -> nn.Linear:
 def normalised(
     b: Builder, norm: nn.Module, xs: Sequence[Matrix], names: Sequence[str], label: str, title: str
 ) -> list[Matrix]:
-    """Each matrix's rows by LayerNorm or RMSNorm; all share its parameters, whose names contain `label`."""
+    """Each matrix after a LayerNorm or RMSNorm of its rows. All share its parameters, whose names contain `label`."""
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm), type(norm)
     if norm.eps is None:
         raise WorksheetError(f"{title}: eps must be a number. Received: eps=None")
@@ -103,7 +103,7 @@ def normalised(
 
 
 def added(b: Builder, x: Matrix, branch: Matrix, name: str, kind: Kind = "result") -> Matrix:
-    """x plus the output of a branch."""
+    """The step that adds the output of a branch to x."""
     made = b.cells(name, x.rows, x.cols, f"{x.name}[i,j]+{branch.name}[i,j]", kind=kind)
     b.step(
         "Add the input",
@@ -115,7 +115,7 @@ def added(b: Builder, x: Matrix, branch: Matrix, name: str, kind: Kind = "result
 
 
 def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
-    """Two linear maps with an activation between, or three with a gate."""
+    """The steps of a feed-forward network: two linear maps with an activation between, or three with a gate."""
     hidden = numbered("F", module.hidden_dim)
     up = check_linear(module.up, "mlp.up")
     gate = None if module.gate is None else check_linear(module.gate, "mlp.gate")
@@ -153,7 +153,7 @@ def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
 def residual(
     b: Builder, layer: Any, x: Matrix, norm: nn.Module, label: str, branch: Any, *, add: bool = True
 ) -> Matrix:
-    """x plus a branch of it, with the norm before the branch or after the sum, as in `ResidualLayer._add`."""
+    """The steps of x plus a branch of x; the norm is before the branch or after the sum, as in `ResidualLayer._add`."""
     if layer.norm_first:
         (read,) = normalised(b, norm, [x], [f"Norm_{label}"], label, f"Norm before the {label.replace('_', ' ')}")
         found = branch(read)

@@ -17,14 +17,14 @@ SCALINGS = (Linear, DynamicNTK, Yarn, Llama3)
 
 @dataclass(frozen=True)
 class Turn:
-    """The rotation of the tokens of one sequence: cosines and sines [S × P], and which dimensions are pairs."""
+    """The rotation of the tokens of one sequence: cosines and sines [S × P], and which dimensions form a pair."""
 
     cos: Matrix
     sin: Matrix
     interleaved: bool
 
     def pair(self, dim: int) -> tuple[int, int, bool] | None:
-        """(the pair, the other dimension, whether this is the first of the two), from 0; None = it is not rotated."""
+        """(number of the pair, the other dimension, whether `dim` is the first of both), from 0; None = not rotated."""
         pairs = len(self.cos.cols)
         if dim >= 2 * pairs:
             return None
@@ -34,12 +34,12 @@ class Turn:
 
 
 def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix, Matrix | None]:
-    """(θ [1 × P] in radians per position, the amplitude if it is not 1)."""
+    """(the frequencies θ [1 × P] in radians per position, the amplitude or None if it is 1)."""
     base = b.option("Rope_base", scheme.base, digits=0)
     if isinstance(scheme, Rope2D):
         quarter = scheme.head_dim // 4
         half = numbered("P", 2 * quarter)
-        # Rows use the frequencies with even index, columns those with odd index.
+        # Rows use the frequencies with even index, columns the frequencies with odd index.
         texts = [f"{base.name}^(-2*{2 * p}/{scheme.head_dim})" for p in range(quarter)]
         texts += [f"{base.name}^(-2*{2 * p + 1}/{scheme.head_dim})" for p in range(quarter)]
         theta = b.cells("Theta", ONE, half, *texts, digits=6)
@@ -82,7 +82,7 @@ def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix,
 def _scaled(
     b: Builder, scheme: Rope, pairs: Axis, base: Matrix, exponent: str, length: int
 ) -> tuple[Matrix, list[list[Matrix]], str]:
-    """θ of a scaled RoPE: (θ, the matrices to show, the formula in symbols)."""
+    """The frequencies θ of a scaled RoPE: (θ, the matrices to show, the formula in symbols)."""
     scaling, dim = scheme.scaling, scheme.rotary_dim
     plain = f"{base.name}^{exponent}"
     assert scaling is not None
@@ -123,7 +123,7 @@ def _scaled(
             first, last = f"INT({first})", f"-INT(-({last}))"
         begin = b.cells("Rope_begin", ONE, ONE, f"MAX(0,{first})")
         end = b.cells("Rope_end", ONE, ONE, f"MIN({dim - 1},{last})")
-        # If the two are equal, the ramp is a step, without a division by 0.
+        # If low and high are equal, the ramp is a step, without a division by 0.
         wide = f"IF({begin.name}={end.name},0.001,{end.name}-{begin.name})"
         share = f"1-MAX(0,MIN(1,(j-1-{begin.name})/({wide})))"
         bounds, rows = [fast, slow], [[begin, end]]
@@ -143,7 +143,7 @@ def turn_of(
     amplitude: Matrix | None,
     suffix: str = "",
 ) -> Turn:
-    """Angles, cosines and sines of the tokens of one sequence, at positions `ids` [S] or [S, 2]."""
+    """The rotation of the tokens of one sequence, at positions `ids` [S], or [S, 2] (row, column)."""
     coords = Axis("A", ("row", "column")) if ids.ndim == 2 else ONE
     places = b.given("positions", f"Position{suffix}", ids, tokens, coords, digits=0)
     if ids.ndim == 2:
@@ -167,7 +167,7 @@ def turn_of(
 
 
 def turned(b: Builder, heads: Sequence[Matrix], turn: Turn, names: Sequence[str], start: int = 0) -> list[Matrix]:
-    """The heads with their dimensions from `start` on rotated; `names` are those of the results."""
+    """The matrices of the heads with their dimensions from `start` on rotated; `names` are the names of the results."""
     made = []
     for x, name in zip(heads, names, strict=True):
         texts = []
@@ -186,7 +186,7 @@ def turned(b: Builder, heads: Sequence[Matrix], turn: Turn, names: Sequence[str]
 
 
 def pairs_in_words(turn: Turn, dims: int) -> str:
-    """Which dimensions form a pair: "d1 and d3"."""
+    """A sentence that says which dimensions form a pair."""
     first = turn.pair(0)
     assert first is not None
     rest = dims - 2 * len(turn.cos.cols)

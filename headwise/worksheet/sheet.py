@@ -1,4 +1,4 @@
-"""A worksheet: the steps of one attention computation, which can be written to a file or printed."""
+"""`Worksheet`: the steps of one attention computation, which can be written to a file or printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Worksheet(Steps):
-    """A computation that can be followed from the inputs to the output.
+    """An attention computation as a list of steps, which can be followed from the inputs to the output.
 
     >>> sheet = headwise.worksheet.make(module, x, tokens=["I", "drink"])
     >>> for step in sheet: print(step.title)
@@ -30,7 +30,7 @@ class Worksheet(Steps):
         """Write the worksheet to a file: a workbook (.xlsx), Markdown (.md) or a page (.html).
 
         Raises:
-            ArgumentError: the name has another suffix.
+            ArgumentError: the file name has another suffix.
             WorksheetError: XlsxWriter, which a workbook needs, is not installed.
             FileError: the file cannot be written.
         """
@@ -40,14 +40,14 @@ class Worksheet(Steps):
             writer(self, part)
 
     def show(self, console: Console | None = None) -> None:
-        """Print the worksheet, by default to standard output."""
+        """Print the worksheet to `console`, by default to standard output."""
         from headwise.worksheet.terminal import print_worksheet
 
         print_worksheet(self, console)
 
 
 def writer_of(path: Path) -> Callable[[Steps, Path], None]:
-    """The writer for this file name. ArgumentError for another suffix, WorksheetError if XlsxWriter is missing."""
+    """The function that writes this kind of file. ArgumentError for another suffix; WorksheetError: no XlsxWriter."""
     suffix = path.suffix.lower()
     if suffix == ".xlsx":
         from headwise.worksheet.xlsx import load_xlsxwriter, write_workbook

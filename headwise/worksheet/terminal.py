@@ -1,4 +1,4 @@
-"""The steps in the terminal."""
+"""Prints the steps in the terminal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Ste
 
 GIVEN = "blue"
 MARGIN, GAP = 2, 3
-UNBOUNDED = 160  # columns, if there is no terminal
+UNBOUNDED = 160  # the number of columns if the output is no terminal
 
 
 def print_worksheet(sheet: Steps, console: Console | None = None) -> None:
-    """Print the worksheet, by default to standard output."""
+    """Print the worksheet to `console`, by default to standard output."""
     if console is None:
         console = Console(highlight=False)
         if not console.is_terminal:
@@ -60,7 +60,7 @@ def _print_step(console: Console, number: int, step: Step) -> None:
 
 
 def _drawn(matrix: Matrix, room: int) -> RenderableType:
-    """One matrix, with its name, size and formula above it."""
+    """A matrix to print, with its name, size and formula above it."""
     formula = matrix.formula
     if matrix.is_number:
         origin = f"{formula.summary} = " if formula else ""
@@ -73,7 +73,7 @@ def _drawn(matrix: Matrix, room: int) -> RenderableType:
 
 
 def _tables(matrix: Matrix, room: int) -> Iterator[Table]:
-    """The numbers; columns that do not fit beside the others are below them."""
+    """The tables with the numbers of a matrix; columns that do not fit into `room` go into another table below."""
     widest = max(cell_len(text) for text in (matrix.corner, *matrix.rows.labels)) + 2
     cells = [[_cell(matrix, i, j) for j in range(len(matrix.cols))] for i in range(len(matrix.rows))]
     widths = [

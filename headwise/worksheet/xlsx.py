@@ -1,4 +1,4 @@
-"""The workbook: one sheet per step, with live formulas. XlsxWriter is imported only when a workbook is written."""
+"""Writes the workbook: one sheet per step, with live formulas. XlsxWriter is imported only if it is needed."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ HOW = (
     "with names: X[i,j] is the cell of X in the same row and column, X[i,:] the same row, X[:,j] the same column."
 )
 NUMBER_WIDTH, LABEL_WIDTH, LONGEST_LABEL, GAP = 8.5, 9.0, 26.0, 3.0
-DIGIT = 7  # pixels: the width of a digit, the unit of these widths
-LEAST_COLUMNS = 9  # the least columns, so that a sentence fits on the narrowest sheet
+DIGIT = 7  # the width of a digit in pixels, which is the unit of these widths
+LEAST_COLUMNS = 9  # the minimum number of columns, so that a sentence fits on the narrowest sheet
 
 
 def load_xlsxwriter() -> Any:
-    """Import XlsxWriter; WorksheetError if it is missing."""
+    """Import XlsxWriter and return it; WorksheetError if it is missing."""
     try:
         return importlib.import_module("xlsxwriter")
     except ImportError as error:
@@ -43,12 +43,12 @@ def load_xlsxwriter() -> Any:
 
 
 def write_workbook(sheet: Steps, path: Path) -> None:
-    """Write the workbook."""
+    """Write the workbook to a file."""
     path.write_bytes(Writer(sheet).written())
 
 
 class Writer:
-    """A workbook that is being built. Rows and columns are counted from 1, as in `layout.py`."""
+    """A workbook that is being written. Rows and columns are counted from 1, as in `layout.py`."""
 
     def __init__(self, sheet: Steps) -> None:
         self.file = io.BytesIO()
@@ -58,7 +58,7 @@ class Writer:
         self.formats: dict[tuple[Any, ...], Format] = {}
 
     def written(self) -> bytes:
-        """The bytes of the file."""
+        """Write all sheets; returns the bytes of the file."""
         self.book.set_properties({"title": self.sheet.title, "author": "headwise"})
         self._overview()
         for number, layout in enumerate(self.layouts):
@@ -79,7 +79,7 @@ class Writer:
         for row, (style, text) in enumerate(texts.items(), start=1):
             self._text(page, row, 1, text, style, until=len(widths))
         heights = {1: 26.0, 2: 16.0 * _lines(step.sentence, sum(widths.values()) * 1.05) + 2}
-        # Links to the overview, the previous and the next sheet.
+        # Links to the overview, to the previous sheet and to the next sheet.
         targets = {said(OVERVIEW): said(OVERVIEW)}
         if number:
             targets[f"← {self.layouts[number - 1].name}"] = self.layouts[number - 1].name
@@ -121,7 +121,7 @@ class Writer:
         follow_numbers(self.book, page, matrix, place)
 
     def _cell(self, page: Page, place: Place, i: int, j: int, format: Format) -> None:
-        """Write a number, or a formula with its result, for programs that show a file but cannot calculate."""
+        """Write a number; or a formula and its result, for programs that show a file but cannot calculate."""
         matrix, formula, at = place.matrix, place.matrix.formula, place.address(i, j)
         value = float(matrix.values[i - 1, j - 1])
         if formula is not None and not formula.whole:
@@ -133,7 +133,7 @@ class Writer:
             page.write_number(at, value, format)
 
     def _address(self, sheet: str, name: str, row: int | None, col: int | None) -> str:
-        """The address of cells, for a formula on a given sheet."""
+        """The address of cells of the matrix `name`, for a formula on the sheet `sheet`; None = all rows or columns."""
         place = self.places[name]
         address = place.address(row, col)
         return address if place.sheet == sheet else f"'{place.sheet}'!{address}"
@@ -177,7 +177,7 @@ class Writer:
     # --- Cells ---------------------------------------------------------------------------------------------------
 
     def _text(self, page: Page, row: int, col: int, text: str, style: str, *, until: int | None = None) -> None:
-        """Write text as text: a token may look like a formula. `until` is the last of the columns that are merged."""
+        """Write text as text, because a token may look like a formula. With `until`, columns up to it are merged."""
         format = self._format(style, quote_prefix=text[:1] in ("=", "+", "-", "@"))
         if until is not None:
             page.merge_range(row - 1, col - 1, row - 1, until - 1, "", format)
@@ -194,7 +194,7 @@ class Writer:
 
 
 def _widths(layout: Sheet) -> dict[int, float]:
-    """The width of each column: labels and numbers fit, and the name of a matrix ends before the next matrix."""
+    """The width of each column: its labels and numbers fit, and the name of a matrix ends before the next matrix."""
     widths: dict[int, float] = {}
 
     def widen(col: int, wanted: float) -> None:
@@ -216,12 +216,12 @@ def _widths(layout: Sheet) -> dict[int, float]:
 
 
 def _lines(text: str, room: float) -> int:
-    """The number of lines of a text in a room of so many narrow letters."""
+    """The number of lines of a text, if `room` narrow letters fit into a line."""
     return -(-tables.width(text) // max(1, int(room)))
 
 
 def origin(matrix: Matrix) -> str:
-    """The origin of its numbers: "= MMULT(X,W_Q_1)", or a note that they may be changed."""
+    """The formula of a matrix, such as "= MMULT(X,W_Q_1)", or a note that its numbers may be changed."""
     return matrix.origin or said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")
 
 

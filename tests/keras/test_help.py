@@ -23,7 +23,7 @@ def test_every_argument_is_explained(cls: type[Layer]) -> None:
 
 def test_what_differs_is_in_the_place_of_what_the_twin_says() -> None:
     doc = MultiHeadAttention.__doc__ or ""
-    assert "num_heads: H.\n" in doc  # of the twin
+    assert "num_heads: H, the number of query heads.\n" in doc  # of the twin
     assert "one of `headwise.keras.positions`" in doc
     assert "headwise.nn.positions" not in doc
     assert doc.index("positions:") < doc.index("projection:") < doc.index("seed:")

@@ -1,1 +1,1 @@
-"""Graphs as ONNX files: written, compared with PyTorch in ONNX Runtime, and run there."""
+"""The format ONNX: graphs are written as ONNX files, run in ONNX Runtime, and compared with PyTorch."""

@@ -21,10 +21,10 @@ OPSETS: dict[Form, int] = {"op": 23, "plain": 20}
 
 
 def choose(asked: Asked) -> tuple[Form, str]:
-    """The form of attention, and a sentence with the reason.
+    """The form in which attention is written, "op" or "plain", and a sentence with the reason.
 
     Args:
-        asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes the operator correctly.
+        asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes it correctly, else "plain".
     """
     opset = {form: f"(opset {number})" for form, number in OPSETS.items()}
     if asked == "op":
@@ -44,10 +44,10 @@ def choose(asked: Asked) -> tuple[Form, str]:
 
 
 def translations(form: Form) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The translations of PyTorch's attention for `torch.onnx.export`.
+    """How `torch.onnx.export` writes PyTorch's attention: PyTorch's function -> our translation to ONNX.
 
     PyTorch's own translation to plain operators (torch 2.13) masks with the smallest number of the dtype instead of
-    -inf, so an empty row gets the mean of all values instead of 0.
+    -inf, so a query that may attend to no key would get the mean of all values instead of 0.
     """
     return {torch.ops.aten.scaled_dot_product_attention.default: _as_op if form == "op" else _as_plain}
 
@@ -62,9 +62,9 @@ def _as_op(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Like PyTorch's own translation, but a mask with one row is expanded to a row for each query.
+    """Write the operator `Attention`, as PyTorch's own translation does, but with a mask row for each query.
 
-    The standard allows a mask to be broadcast, but ONNX Runtime 1.31 refuses a mask with a single row.
+    The standard allows a mask with a single row to be broadcast, but ONNX Runtime 1.31 refuses such a mask.
     """
     import onnxscript
 
@@ -87,7 +87,7 @@ def _as_plain(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ + mask) v, and 0 for an empty row (a query that may attend to no key)."""
+    """Write softmax(scale · q kᵀ + mask) v by plain operators, with 0 for a query that may attend to no key."""
     import onnxscript
 
     op: Any = onnxscript.opset20
@@ -125,10 +125,10 @@ def _as_plain(
 
 @functools.cache
 def wrong_with_op() -> str | None:
-    """The fault of the installed ONNX Runtime with the operator, as the end of a sentence; None = it has no fault.
+    """What the installed ONNX Runtime does wrong with the operator, as the end of a sentence; None = nothing.
 
-    Runs small calls of each kind that models make, and compares them with PyTorch: grouped heads, values of another
-    dimension, causal and other masks, biases, and an empty row, whose output must be 0.
+    It runs small calls of each kind that models make, and compares them with PyTorch: grouped heads, values of another
+    dimension, causal and other masks, biases, and a query that may attend to no key, whose output must be 0.
     """
     for name, tensors, is_causal in _calls():
         q, k, v, *mask = tensors
@@ -144,7 +144,7 @@ def wrong_with_op() -> str | None:
 
 
 def _calls() -> Iterator[tuple[str, list[torch.Tensor], bool]]:
-    """(name, tensors q, k, v and optionally a mask or bias, whether it is causal)."""
+    """The calls to try: (name, tensors q, k, v and optionally a mask or bias, whether the call is causal)."""
     drawn = torch.Generator().manual_seed(0)
 
     def qkv(rows: int = 5) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Compare an ONNX file with the model: run it in ONNX Runtime on every example."""
+"""Compares an ONNX file with the model: ONNX Runtime runs it on every example."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headwise.export.manifest import GraphFile
 from headwise.export.onnx.session import Runtime, Session
 from headwise.graphs.graph import Graph
 
-# Largest difference in standard deviations of an output; the mean may be an eighth of it. Measured: fp32 1e-6
-# (MiniLM's states 1e-5), fp16 1e-3 to 1e-2, int8 0.05 to 0.3 in small models of each task and in a fine-tuned
+# The largest allowed difference, in standard deviations of an output; the mean may be an eighth of it. Measured: fp32
+# 1e-6 (MiniLM's states 1e-5), fp16 1e-3 to 1e-2, int8 0.05 to 0.3 in small models of each task and in a fine-tuned
 # MiniLM (mean 0.07), 1.1 in MiniLM's states on random ids.
 TOLERANCES = {"fp32": 1e-4, "fp16": 5e-2, "int8": 2.0}
 
 
 def compared(folder: Path, file: GraphFile, graph: Graph, tolerance: float) -> tuple[Difference, ...]:
-    """The differences of a file's outputs from the module's.
+    """Compare an ONNX file with the module: the difference of each output.
 
     Args:
         folder: the folder of the file.
@@ -29,7 +29,7 @@ def compared(folder: Path, file: GraphFile, graph: Graph, tolerance: float) -> t
         tolerance: the largest allowed difference, in standard deviations of an output's values.
 
     Raises:
-        ExportError: the file is not a valid ONNX model, ONNX Runtime cannot load or run it, or an output differs more.
+        ExportError: the file is no valid ONNX model, ONNX Runtime cannot load or run it, or an output differs too much.
     """
     import onnx
 
@@ -44,7 +44,7 @@ def compared(folder: Path, file: GraphFile, graph: Graph, tolerance: float) -> t
 def outputs(
     folder: Path, file: GraphFile, graph: Graph, providers: tuple[str, ...] = ("CPUExecutionProvider",)
 ) -> list[tuple[Tensor, ...]]:
-    """The outputs of ONNX Runtime for each example. Raises ExportError if it cannot load or run the file."""
+    """The outputs of ONNX Runtime for each example. ExportError if it cannot load or run the file."""
     try:
         run = Session(folder, file, Runtime(providers=providers)).giving(*(value.name for value in graph.outputs))
         return [run(*given) for given in graph.examples]

@@ -1,4 +1,4 @@
-"""`write`: graphs as ONNX files, each run and compared with PyTorch."""
+"""`write`: writes graphs as ONNX files, runs each, and compares it with PyTorch."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from headwise.version import __version__
 
 
 def write(order: Order, *, attention: forms.Asked = "auto") -> Written:
-    """Write the graphs as ONNX, load each file in ONNX Runtime, and compare it with PyTorch.
+    """Write the graphs as ONNX files, load each file in ONNX Runtime, and compare it with PyTorch.
 
     Args:
         attention: "op" = the standard operator `Attention`; "plain" = primitive operators, in an older opset; "auto" =
-            "op" if the installed ONNX Runtime computes the operator correctly.
+            "op" if the installed ONNX Runtime computes the operator correctly, else "plain".
 
     Raises:
         ArgumentError: an unknown option, or the extra `export` is not installed.
-        ExportError: a graph cannot be traced or written, or its outputs differ.
+        ExportError: a graph cannot be traced or written, or its outputs differ too much.
     """
     need()
     form, said = forms.choose(attention)
@@ -76,7 +76,7 @@ def _runs(folder: Path, files: Sequence[GraphFile], graph: Graph) -> Runs:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """SHA-256 of the names and values of a module's weights; two exports of one model have the same."""
+    """SHA-256 of the names and values of a module's weights; equal for two exports of one model."""
     found = hashlib.sha256()
     tensors = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
     for name, tensor in sorted(tensors.items()):

@@ -1,30 +1,30 @@
-"""Graphs with lower precision: float16, and int8 weights."""
+"""Lower precision for ONNX graphs: float16, and int8 weights."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
-SAYS = {  # notes for the card, except for fp32
+SAYS = {  # notes for the card; fp32 needs no note
     "fp16": "Weights and computation are float16, inputs and outputs float32; on most processors this is slower.",
     "int8": "Weight matrices and embeddings are int8, with a scale per column; the rest is float32.",
 }
 
 
 def quantize(path: Path, out: Path, *, external: bool) -> None:
-    """Dynamic quantisation by ONNX Runtime: weight matrices in int8 with a scale per column, activations in uint8 with
+    """Quantise an ONNX file dynamically: weight matrices in int8 with a scale per column, activations in uint8 with
     a scale computed at run time. Norms, softmaxes and query-key products stay float32.
 
     Args:
-        path: a model in float32.
+        path: an ONNX file in float32.
         out: the file to write.
-        external: whether the weights are written to a separate file.
+        external: whether the weights go into a separate file.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(path)
-    del model.graph.value_info[:]  # shapes of weights, which quantisation transposes and would then reject
+    del model.graph.value_info[:]  # shapes of weights: quantisation transposes weights, and would then reject them
     logger = logging.getLogger()  # the root logger, where quantisation logs advice that does not apply
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,9 +1,9 @@
-"""Run the graphs of this folder on TensorRT through ONNX Runtime, and compare them with the CPU.
+"""Runs the graphs of this folder on TensorRT through ONNX Runtime, and compares them with the CPU.
 
     python run_tensorrt.py [PROVIDER]
 
-Needs numpy, TensorRT and an ONNX Runtime with TensorRT support (pip install onnxruntime-gpu), but not headwise. Shapes
-are those of tensorrt.json: engines are built for shapes from "min" to "max", and run with "opt".
+It needs numpy, TensorRT and an ONNX Runtime with TensorRT support (pip install onnxruntime-gpu), but not headwise. The
+shapes are in tensorrt.json: engines are built for shapes from "min" to "max", and run with "opt".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(provider: str = PROVIDER) -> int:
 
 
 def _options(graph: dict[str, Any], provider: str) -> dict[str, str]:
-    """The shapes of an engine as options of the provider."""
+    """The shapes of a TensorRT engine, as options of the provider."""
     if provider != PROVIDER:
         return {}
     return {
@@ -50,7 +50,7 @@ def _options(graph: dict[str, Any], provider: str) -> dict[str, str]:
 
 
 def _inputs(graph: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Inputs of the usual shapes: noise, and 0 and 1 for integers, which are valid ids and masks in every model."""
+    """Inputs of the shapes "opt": noise, or ones for integers, which are valid ids and masks in every model."""
     drawn = np.random.default_rng(0)
     found = {}
     for name, shape in graph["opt"].items():

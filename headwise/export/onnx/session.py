@@ -1,4 +1,4 @@
-"""`Session`: a graph in an ONNX file as a function of tensors or of named arrays."""
+"""`Session`: a graph in an ONNX file, as a function of tensors or of named arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 MISSING = 'ONNX Runtime is not installed: pip install "headwise[export]"'
-_DTYPES = {  # by ONNX Runtime's names
+_DTYPES = {  # torch's dtype -> ONNX Runtime's name
     torch.float32: "float",
     torch.float64: "double",
     torch.float16: "float16",
@@ -34,15 +34,15 @@ _DTYPES = {  # by ONNX Runtime's names
 
 @dataclass(frozen=True)
 class Runtime:
-    """How ONNX Runtime runs a graph.
+    """The options with which ONNX Runtime runs a graph.
 
     Args:
-        threads: threads per call; None = `torch.get_num_threads()`.
+        threads: the number of threads per call; None = `torch.get_num_threads()`.
         optimization: the level of graph optimisation at load time.
-        arena: whether to keep memory for the next call: faster, but memory does not shrink after a large call.
-        spin: whether threads spin while they wait for the next call: faster if one model has the machine to
-            itself, slower if several models share it.
-        providers: execution providers of ONNX Runtime, in order of preference.
+        arena: whether to keep memory for the next call: it is faster, but memory does not shrink after a large call.
+        spin: whether threads spin (use the CPU) while they wait for the next call: faster if one model has the machine
+            to itself, slower if several models share it.
+        providers: the execution providers of ONNX Runtime, in order of preference.
 
     Raises:
         ArgumentError: an invalid value.
@@ -64,14 +64,14 @@ class Runtime:
 
 
 class Session:
-    """A graph run by ONNX Runtime. It may be pickled; unpickling opens the file again.
+    """A graph that ONNX Runtime runs. A session can be pickled; unpickling opens the file again.
 
     ONNX Runtime does not survive a fork: start processes with spawn, or load the export in each process.
 
     Args:
         folder: the folder of the export.
-        graph: the entry of the graph in export.json.
-        runtime: options of ONNX Runtime.
+        graph: the entry in export.json that describes the graph.
+        runtime: options of ONNX Runtime; None = the defaults.
 
     Raises:
         ArgumentError: ONNX Runtime is not installed, or lacks a provider.
@@ -86,10 +86,10 @@ class Session:
         self._session: onnxruntime.InferenceSession | None = self._open()
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
-        """The graph as a function of tensors: inputs by position, cast to their dtypes; returns the outputs `names`.
+        """The graph as a function of tensors: it takes inputs by position, casts them, and returns the outputs `names`.
 
         Raises:
-            CheckpointError: the graph lacks an output.
+            CheckpointError: the graph lacks one of these outputs.
         """
         there = [value.name for value in self.outputs]
         if missing := [name for name in names if name not in there]:
@@ -107,7 +107,7 @@ class Session:
         return call
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the graph: inputs by name -> outputs by name.
+        """Run the graph on these inputs (name -> array). Returns the outputs (name -> array).
 
         Raises:
             ArgumentError: an input is missing or unknown, or the graph cannot compute with these values.
@@ -119,7 +119,7 @@ class Session:
         return dict(zip(names, self._run(names, given), strict=True))
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Check the names, dtypes and shapes of inputs. Raises like `run`."""
+        """Check the names, dtypes and shapes of inputs. Raises the errors that `run` lists."""
         names = [value.name for value in self.inputs]
         if list(arrays) != names and set(arrays) != set(names):
             wrong = [f"no {name!r}" for name in names if name not in arrays]
@@ -180,11 +180,11 @@ class Session:
         return {**self.__dict__, "_session": None}
 
 
-_processes: list[int] = []  # the process that opened the first session
+_processes: list[int] = []  # the id of the process that opened the first session
 
 
 def _check_process() -> None:
-    """Raise ArgumentError in a fork of a process that has used ONNX Runtime: its threads do not exist here."""
+    """Raise ArgumentError in a fork of a process that used ONNX Runtime, because a fork does not have its threads."""
     if not _processes:
         _processes.append(os.getpid())
     if _processes[0] != os.getpid():
@@ -214,7 +214,7 @@ def _options(runtime: Runtime) -> onnxruntime.SessionOptions:
 
 
 def _check_value(value: Value, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> None:
-    """Check dtype and shape of an input. `sizes`: the sizes of the dynamic axes seen so far."""
+    """Check the dtype and shape of an input. `sizes`: the sizes of dynamic axes that earlier inputs have."""
     axes = ", ".join(map(str, value.axes))
     dtype = np.dtype(str(value.dtype).removeprefix("torch."))
     if not isinstance(array, np.ndarray) or array.dtype != dtype:

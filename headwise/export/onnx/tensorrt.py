@@ -1,4 +1,4 @@
-"""Scripts for TensorRT beside the model: `tensorrt.sh` builds engines, `run_tensorrt.py` runs it in ONNX Runtime."""
+"""Writes scripts for TensorRT beside the model: `tensorrt.sh` builds engines, `run_tensorrt.py` runs the graphs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headwise.models.bert import Bert
 
 PROVIDER = "TensorrtExecutionProvider"
 SCRIPT, SHAPES, PROGRAM = "tensorrt.sh", "tensorrt.json", "run_tensorrt.py"
-BATCH, LENGTH = (8, 32), (128, 512)  # of a dynamic axis: the size to optimise for, and the largest
+BATCH, LENGTH = (8, 32), (128, 512)  # of a dynamic axis: the size to optimise for, and the largest size
 
-Sizes = dict[str, tuple[int, int, int]]  # by named axis: smallest, usual, largest
+Sizes = dict[str, tuple[int, int, int]]  # name of an axis -> (smallest, usual, largest) size
 
 
 def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tolerance: float) -> list[str]:
@@ -53,7 +53,7 @@ def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tol
 
 
 def _sizes(graph: Graph) -> Sizes:
-    """The sizes of each dynamic axis: at least as in the examples, at most as many positions as a BERT has."""
+    """The sizes of each dynamic axis: at least those of the examples, at most the number of positions of a BERT."""
     longest = min(
         (part.config.max_positions for part in graph.module.modules() if isinstance(part, Bert)), default=LENGTH[1]
     )
@@ -75,7 +75,7 @@ def _shapes(inputs: Iterable[Value], sizes: Sizes, which: int) -> dict[str, list
 
 
 def _told(file: GraphFile, sizes: Sizes) -> dict[str, object]:
-    """The description of a graph for `run_tensorrt.py`."""
+    """The description of a graph that `run_tensorrt.py` reads."""
     return {
         "file": file.file,
         "dtypes": {value.name: str(value.dtype).removeprefix("torch.") for value in file.inputs},

@@ -1,4 +1,4 @@
-"""Tasks without weights: the model of a task without its parameters, which are in a file for another runtime."""
+"""Makes the model of a task without its weights, which are in a file for another runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.models.bert_encoder import NoInitialisation
 
 @contextlib.contextmanager
 def unweighted() -> Iterator[None]:
-    """In this context, new models get parameters without storage, which must not be read."""
+    """A context, in which new models get parameters without storage; such parameters must not be read."""
 
     def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         return None if parameter is None else nn.Parameter(parameter.to("meta"), requires_grad=False)
@@ -28,7 +28,7 @@ def unweighted() -> Iterator[None]:
 def stand_in(model: nn.Module) -> None:
     """Replace parameters by CPU tensors of the same shapes, expanded from a single NaN, so any use gives NaN.
 
-    Unlike on the meta device, tensors created on `parameter.device` are real.
+    Unlike on the meta device, tensors that are created on `parameter.device` have values.
     """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

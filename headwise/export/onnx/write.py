@@ -1,4 +1,4 @@
-"""Write a graph as an ONNX file with metadata, and large weights in a separate file beside it."""
+"""Writes a graph as an ONNX file with metadata; large weights go into a separate file beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headwise.graphs.graph import Graph
 if TYPE_CHECKING:
     import onnx_ir
 
-EXTERNAL = 1 << 30  # weights of at least this many bytes go into a separate file; protobuf's limit is 2 GiB
+EXTERNAL = 1 << 30  # if weights have at least this many bytes, they go into a separate file; protobuf's limit is 2 GiB
 
 
 def need() -> None:
@@ -38,12 +38,12 @@ def need() -> None:
 def to_onnx(
     graph: Graph, form: Form, *, dtype: torch.dtype = torch.float32, metadata: Mapping[str, str] | None = None
 ) -> onnx_ir.Model:
-    """The ONNX model of a graph.
+    """Translate a graph to an ONNX model.
 
     Args:
         form: how attention is written; it also determines the opset.
-        dtype: float16 to compute in float16; inputs and outputs keep the graph's dtypes.
-        metadata: further metadata properties of the model.
+        dtype: the dtype of the computation, such as float16; inputs and outputs keep the graph's dtypes.
+        metadata: further metadata properties of the model, by name.
 
     Raises:
         ExportError: the graph cannot be traced, or ONNX lacks one of its operations.
@@ -81,7 +81,7 @@ def to_onnx(
 
 
 def save(model: onnx_ir.Model, path: Path) -> list[Path]:
-    """Write a model as one file, or, with `EXTERNAL` bytes of weights or more, as two: the weights in NAME.data.
+    """Write a model as one file. If weights have `EXTERNAL` bytes or more, they go into a second file, NAME.data.
 
     Returns the files that were written. May raise OSError.
     """
@@ -97,7 +97,7 @@ def save(model: onnx_ir.Model, path: Path) -> list[Path]:
 
 
 def _name_axes(model: onnx_ir.Model, graph: Graph) -> None:
-    """Rename dynamic axes from the trace's names to the graph's names."""
+    """Rename dynamic axes from the names of the trace to the names of the graph."""
     names: dict[str, str] = {}
     for value, written in zip(graph.inputs, model.graph.inputs, strict=True):
         for axis, size in zip(value.axes, written.shape or (), strict=True):
@@ -116,7 +116,7 @@ def _name_axes(model: onnx_ir.Model, graph: Graph) -> None:
 
 
 def _forget(model: onnx_ir.Model) -> None:
-    """Remove the exporter's metadata of each node: stack traces with paths of this machine."""
+    """Remove the metadata that the exporter adds to each node: stack traces with paths of this machine."""
     model.metadata_props.clear()
     model.graph.metadata_props.clear()
     for node in model.graph:
@@ -129,7 +129,7 @@ def _forget(model: onnx_ir.Model) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress messages of the exporters, such as that torchvision is missing or a constant is duplicated."""
+    """A context that suppresses messages of the exporters, such as that torchvision is missing."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

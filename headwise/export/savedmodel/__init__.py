@@ -1,1 +1,1 @@
-"""Models as TensorFlow SavedModels, converted through their Keras twins (the same model built from Keras layers)."""
+"""The format SavedModel of TensorFlow: a model is converted through its Keras twin (the same model of Keras layers)."""

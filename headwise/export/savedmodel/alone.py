@@ -2,7 +2,7 @@
 
     python alone.py saved_model_folder request.npz answer.npz
 
-The request holds the inputs of each example, the answer their outputs, with names such as "0/logits".
+The request holds the inputs of each example, the answer their outputs, under names such as "0/logits" (example 0).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 
 def main(folder: str, request: str, answer: str) -> None:
-    """Run the default serving signature on each example."""
+    """Run the default serving signature of the SavedModel on each example."""
     served = tf.saved_model.load(folder).signatures["serving_default"]
     examples: dict[str, dict[str, tf.Tensor]] = {}
     with np.load(request) as given:

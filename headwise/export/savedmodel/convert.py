@@ -1,4 +1,4 @@
-"""Write a model's Keras twin as a SavedModel. Runs as a separate process, because Keras has one backend per process:
+"""Writes a model's Keras twin as a SavedModel. Runs as a separate process, because Keras has one backend per process:
 
 KERAS_BACKEND=tensorflow python -m headwise.export.savedmodel.convert request.pt answer.json
 """
@@ -24,7 +24,7 @@ from headwise.export.speed import timings
 
 
 def main(request: str, answer: str) -> None:
-    """Write the answer: the result of `write`, or a sentence with the reason why the model cannot be written."""
+    """Write the answer: the result of `write`, or a sentence that says why the model cannot be written."""
     try:
         found = write(torch.load(request, weights_only=False))
     except HeadwiseError as error:
@@ -33,11 +33,11 @@ def main(request: str, answer: str) -> None:
 
 
 def write(asked: Request) -> dict[str, Any]:
-    """Write the SavedModel. Returns the versions of the packages that wrote it, and its times beside PyTorch's.
+    """Write the SavedModel. Returns the versions of the packages that wrote it, and the times of calls.
 
     Raises:
-        ExportError: the inputs and outputs of the graph and the twin differ.
-        HeadwiseError: a part of the model has no twin.
+        ExportError: the graph and the Keras twin do not have the same inputs.
+        HeadwiseError: a part of the model has no Keras twin.
     """
     twin = twin_of(asked.model, asked.mask)
     graph = asked.graph
@@ -76,7 +76,7 @@ def write(asked: Request) -> dict[str, Any]:
 
 
 def _classified(logits_BC: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """TensorFlow's outputs of a classifier: classes [B, C], and their scores (probabilities) [B, C]."""
+    """Outputs of a classifier in TensorFlow's form: classes [B, C], and their scores (probabilities) [B, C]."""
     scores = tf.nn.softmax(logits_BC)
     return {"classes": tf.broadcast_to(tf.constant(list(labels))[None], tf.shape(scores)), "scores": scores}
 

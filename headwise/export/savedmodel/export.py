@@ -1,4 +1,4 @@
-"""`write`: a model as a TensorFlow SavedModel, run with TensorFlow alone and compared."""
+"""`write`: writes a model as a TensorFlow SavedModel, runs it with TensorFlow alone, and compares it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ TOLERANCE = 1e-4
 
 
 def write(order: Order) -> Written:
-    """Write a model through its Keras twin, in float32, and compare the outputs of TensorFlow in a separate process.
+    """Write a model through its Keras twin, in float32. TensorFlow runs it in a separate process, for the comparison.
 
-    The folder is a base path of TensorFlow Serving: the SavedModel is in its subfolder "1". "serving_default" takes the
-    inputs by name and returns the outputs by name; a classifier also has "classify": classes and scores.
+    The folder is a base path of TensorFlow Serving: the SavedModel is in its subfolder "1". The signature
+    "serving_default" takes the inputs by name and returns the outputs by name; a classifier also has the signature
+    "classify", which returns classes and scores.
 
     Raises:
         ArgumentError: a model without a twin, or Keras or TensorFlow is not installed.
-        ExportError: the model cannot be written or run, or its outputs differ.
+        ExportError: the model cannot be written or run, or its outputs differ too much.
     """
     subject, out = order.subject, order.folder / VERSION
     model: nn.Module = subject.model if isinstance(subject, Task) else subject

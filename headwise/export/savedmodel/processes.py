@@ -1,4 +1,4 @@
-"""TensorFlow in separate processes: one writes a SavedModel, one runs it with TensorFlow alone."""
+"""Runs TensorFlow in separate processes: one writes a SavedModel, one runs it with TensorFlow alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def convert(request: Request) -> dict[str, Any]:
     """Write a SavedModel in a process whose Keras uses the TensorFlow backend.
 
     Returns:
-        "versions" of the packages that wrote it, and "speed": timings as JSON.
+        A dict with "versions" of the packages that wrote it, and "speed", the timings as JSON.
 
     Raises:
         ExportError: the model cannot be written; the message says why.
@@ -60,10 +60,10 @@ def convert(request: Request) -> dict[str, Any]:
 
 
 def run_alone(folder: Path, graph: Graph) -> list[tuple[Tensor, ...]]:
-    """The outputs of a SavedModel on the examples of its graph, computed by TensorFlow alone.
+    """The outputs of a SavedModel for each example of its graph, computed by TensorFlow alone.
 
     Raises:
-        ExportError: TensorFlow cannot load or run it.
+        ExportError: TensorFlow cannot load or run the SavedModel.
     """
     given = {
         f"{number}/{value.name}": x.numpy()

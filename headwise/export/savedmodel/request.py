@@ -1,4 +1,4 @@
-"""The request to the process that writes a SavedModel."""
+"""The request that is sent to the process that writes a SavedModel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise import nn as modules
 from headwise.graphs.graph import Graph
 from headwise.masks import Mask
 
-# A model -> the name of its twin in `twins.py`, which imports Keras.
+# The class of a model -> the name of its Keras twin in `twins.py`, which imports Keras.
 TWINS: dict[type[nn.Module], str] = {
     models.Bert: "BertTwin",
     models.SmallEncoder: "SmallTwin",
@@ -31,11 +31,11 @@ TWINS: dict[type[nn.Module], str] = {
 
 @dataclass(frozen=True)
 class Request:
-    """The SavedModel to write.
+    """What to write as a SavedModel.
 
     Args:
-        model: a model with a twin.
-        mask: the mask of a module of `headwise.nn`.
+        model: a model that has a Keras twin.
+        mask: the mask of a module of `headwise.nn`; None = all pairs are allowed.
         graph: the graph of the model.
         labels: the labels of a classifier, in the order of its logits, for its second signature "classify".
         folder: the folder to write, whose name is the version number for TensorFlow Serving.

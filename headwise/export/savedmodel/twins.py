@@ -1,7 +1,7 @@
-"""Keras twins of whole models: layers of `headwise.keras`, combined in the same way as in `headwise.models`.
+"""Keras twins of whole models: Keras layers, combined in the same way as the modules in `headwise.models`.
 
-Imports Keras, with any backend. Dimension letters: B batch, S sequence, M model, C classes, V vocabulary; for a
-forecaster N series, K patches, P patch length, F future, O outputs per step.
+It imports Keras, with any backend. Dimension letters: B batch, S sequence, M model, C classes, V vocabulary, N latents;
+for a forecaster N series, K patches, P patch length, F future, O outputs per step.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Tensor = Any  # a tensor of Keras's backend
 
 
 class Twin(keras.layers.Layer):
-    """A model made of Keras layers. Takes the model's inputs by position and returns a tuple of outputs."""
+    """A model made of Keras layers. It takes the model's inputs by position, and returns a tuple of outputs."""
 
     def __init__(self) -> None:
         super().__init__(dtype="float32", autocast=False)
 
 
 class BertTwin(Twin):
-    """Twin of `Bert`: the last hidden state [B, S, M], and the pooled state [B, M] if it has a pooler."""
+    """The twin of `Bert`: last hidden states [B, S, M], and the output of the pooler [B, M] if it has a pooler."""
 
     def __init__(self, model: models.Bert) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class BertTwin(Twin):
 
 
 class SmallTwin(Twin):
-    """Twin of `SmallEncoder`: the states of the tokens [B, S, M]."""
+    """The twin of `SmallEncoder`: the hidden states of the tokens [B, S, M]."""
 
     def __init__(self, model: models.SmallEncoder) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class SmallTwin(Twin):
 
 
 class LatentTwin(Twin):
-    """Twin of `LatentEncoder`: the states of the latents [B, N, M]."""
+    """The twin of `LatentEncoder`: the hidden states of the latents [B, N, M]."""
 
     def __init__(self, model: models.LatentEncoder) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class LatentTwin(Twin):
 
 
 class ClassifierTwin(Twin):
-    """Twin of `TextClassifier`: logits [B, C]."""
+    """The twin of `TextClassifier`: logits [B, C]."""
 
     def __init__(self, model: models.TextClassifier) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class ClassifierTwin(Twin):
 
 
 class SpanTwin(Twin):
-    """Twin of `SpanReader`: logits of the first and the last token of the answer, [B, S] twice."""
+    """The twin of `SpanReader`: two tensors of logits [B, S], for the first and the last token of the answer."""
 
     def __init__(self, model: models.SpanReader) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class SpanTwin(Twin):
 
 
 class MaskedTwin(Twin):
-    """Twin of `MaskedLanguageModel`: logits of every token [B, S, V]."""
+    """The twin of `MaskedLanguageModel`: logits of every token [B, S, V]."""
 
     def __init__(self, model: models.MaskedLanguageModel) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class MaskedTwin(Twin):
 
 
 class ForecasterTwin(Twin):
-    """Twin of `PatchForecaster`: the forecast [N, F, O]."""
+    """The twin of `PatchForecaster`: the forecast [N, F, O]."""
 
     def __init__(self, model: models.PatchForecaster) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class ForecasterTwin(Twin):
 
 
 class CausalForecasterTwin(Twin):
-    """Twin of `CausalPatchForecaster`: the forecast [N, F, O], each patch from the point forecasts of earlier ones."""
+    """The twin of `CausalPatchForecaster`: the forecast [N, F, O]; each patch reads the point forecasts before it."""
 
     def __init__(self, model: models.CausalPatchForecaster) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class CausalForecasterTwin(Twin):
 
 
 class AttentionTwin(Twin):
-    """Twin of a self-attention module of `headwise.nn`: [B, S, M], or the latents [B, N, M]."""
+    """The twin of a self-attention module of `headwise.nn`: output [B, S, M], or latents [B, N, M]."""
 
     def __init__(self, module: nn.Module, mask: Mask | None) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class AttentionTwin(Twin):
 
 
 class Stack(keras.layers.Layer):
-    """The layers of an `Encoder` and its final norm."""
+    """The layers of an `Encoder` and its final norm, as a Keras layer."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(dtype="float32", autocast=False)
@@ -200,11 +200,11 @@ class Stack(keras.layers.Layer):
 
 
 def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
-    """The Keras twin of a model, with its weights, in float32; for a module of `headwise.nn` with its mask, if any.
+    """The Keras twin of a model, with its weights, in float32. `mask`: for a module of `headwise.nn`, its mask.
 
     Raises:
         ArgumentError: the model has no twin.
-        HeadwiseError: a part was replaced, or has an option that its Keras layer lacks.
+        HeadwiseError: a part of the model was replaced, or has an option that its Keras layer lacks.
     """
     if type(model) not in TWINS:
         raise ArgumentError(f"{type(model).__name__} has no Keras twin")
@@ -216,7 +216,7 @@ def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
 def _part(module: Any) -> Any:
     """The Keras layer of a linear map, an embedding or a norm, with its weights.
 
-    ArgumentError for a replaced part, which may compute something else.
+    ArgumentError for a part of another class, which may compute something else.
     """
     kind, _ = PARTS.get(type(module), (None, {}))
     if kind is keras.layers.Dense:
@@ -240,14 +240,14 @@ def _part(module: Any) -> Any:
 
 
 def _scale(context_NS: Tensor, centre: str) -> tuple[Tensor, Tensor]:
-    """The centre that is subtracted from each context and the scale that divides it, [N, 1] each."""
+    """The centre that is subtracted from each context, and the scale that divides it, each [N, 1]."""
     mean_N1 = ops.mean(context_NS, axis=1, keepdims=True)
     variance_N1 = ops.mean(ops.square(context_NS - mean_N1), axis=1, keepdims=True)
     return mean_N1 if centre == "mean" else context_NS[:, -1:], ops.sqrt(variance_N1 + MIN_VARIANCE)
 
 
 def _patches(x_NS: Tensor, config: models.PatchForecasterConfig) -> Tensor:
-    """[N, K, P], the patches of a context, aligned to its end."""
+    """The patches [N, K, P] of a context; the last patch ends at its end."""
     return ops.take(x_NS, np.array([range(*span) for span in config.spans], np.int32), axis=1)
 
 

@@ -1,1 +1,1 @@
-"""Graphs as `torch.export` programs and AOTInductor packages, which PyTorch runs without headwise."""
+"""The format "torch": graphs as `torch.export` programs and AOTInductor packages, which PyTorch runs alone."""

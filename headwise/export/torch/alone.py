@@ -1,8 +1,8 @@
-"""A script that runs exported programs and packages in a process with PyTorch and without headwise.
+"""A script that runs exported programs and packages in a process with PyTorch, but without headwise.
 
     python alone.py request.pt answer.pt
 
-The request is a list of {"file", "package", "examples"}; the answer has, for each, a list of tuples of outputs.
+The request is a list of dicts with "file", "package" and "examples"; the answer has for each a list of output tuples.
 """
 
 from __future__ import annotations

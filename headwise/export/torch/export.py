@@ -1,4 +1,4 @@
-"""`write`: graphs as PyTorch programs, each run without headwise and compared with the model."""
+"""`write`: writes graphs as PyTorch programs, runs each without headwise, and compares it with the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOLERANCES = {
     "fp32": 1e-4,
     "bf16": 0.5,
     "fp16": 5e-2,
-}  # in standard deviations; significands have 8 bits (bf16) and 11 bits (fp16)
+}  # in standard deviations of an output; significands have 8 bits (bf16) and 11 bits (fp16)
 
 
 def write(order: Order, *, aoti: bool | None = None) -> Written:
@@ -33,11 +33,11 @@ def write(order: Order, *, aoti: bool | None = None) -> Written:
     `torch.export.load` reads NAME.pt2; `torch._inductor.aoti_load_package` reads NAME.aoti.pt2.
 
     Args:
-        aoti: whether to compile AOTInductor packages too; None = if a C++ compiler is found.
+        aoti: whether to compile AOTInductor packages too; None = only if a C++ compiler is found.
 
     Raises:
-        ArgumentError: there is no compiler for `aoti`.
-        ExportError: a graph cannot be traced, compiled or run, or its outputs differ.
+        ArgumentError: `aoti` is True, but there is no compiler.
+        ExportError: a graph cannot be traced, compiled or run, or its outputs differ too much.
     """
     compiles, note = _whether(aoti)
     limit = TOLERANCES[order.precision] if order.tolerance is None else order.tolerance
@@ -56,7 +56,7 @@ def write(order: Order, *, aoti: bool | None = None) -> Written:
 
 
 def _whether(aoti: bool | None) -> tuple[bool, str]:
-    """Whether packages are compiled, and a note if they are not."""
+    """Whether to compile packages, and a note that says why not."""
     compiler = programs.compiler()
     if aoti is True and compiler is None:
         raise ArgumentError("aoti: AOTInductor needs a C++ compiler, but none was found. Install g++ or set CXX")
@@ -76,7 +76,7 @@ def _save(folder: Path, graph: Graph, program: ExportedProgram, limit: float) ->
 def _compile(
     folder: Path, files: Sequence[GraphFile], traced: Sequence[ExportedProgram], *, must: bool
 ) -> tuple[list[GraphFile], str]:
-    """The packages; or none and a note, if the compiler fails and packages were not requested (`must`)."""
+    """The compiled packages, and a note. If the compiler fails, no packages, or with `must` an ExportError."""
     found = []
     try:
         for file, program in zip(files, traced, strict=True):
@@ -96,7 +96,7 @@ def _compile(
 
 
 def _checked(folder: Path, asked: Sequence[tuple[GraphFile, Graph]]) -> tuple[GraphFile, ...]:
-    """The files with their differences. Raises ExportError if one is too large."""
+    """The files with their differences from the model. ExportError if a difference is too large."""
     answers = programs.run_alone([(folder / file.file, graph.examples) for file, graph in asked])
     return tuple(
         replace(file, differences=compared(graph, given, file.tolerance, file.file))

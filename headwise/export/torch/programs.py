@@ -1,4 +1,4 @@
-"""`torch.export` programs as files, and compiled ahead of time by AOTInductor; and both, run without headwise."""
+"""Saves `torch.export` programs, compiles them ahead of time by AOTInductor, and runs both without headwise."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from headwise.errors import ExportError
 from headwise.export.tracing import first_line
 from headwise.files import replacing
 
-PACKAGE = ".aoti.pt2"  # suffix of a package
+PACKAGE = ".aoti.pt2"  # the end of the file name of an AOTInductor package
 ALONE = Path(__file__).with_name("alone.py")
 
 Examples = Sequence[tuple[Tensor, ...]]
 
 
 def save(program: ExportedProgram, path: Path) -> None:
-    """Write a program, which `torch.export.load(path).module()` reads. May raise OSError."""
+    """Write a program to a file that `torch.export.load(path).module()` reads. May raise OSError."""
     with replacing(path) as part, part.open("wb") as file:
         torch.export.save(program, file)
 
 
 def compile_package(program: ExportedProgram, path: Path) -> None:
-    """Write an AOTInductor package, which `torch._inductor.aoti_load_package(path)` reads: code for this processor.
+    """Compile a program to a package that `torch._inductor.aoti_load_package(path)` reads: code for this processor.
 
     Raises:
         ExportError: the compiler failed.
@@ -62,7 +62,7 @@ def run_alone(files: Sequence[tuple[Path, Examples]]) -> list[list[tuple[Tensor,
     """The outputs of each file on its examples, computed by PyTorch alone, in a new process.
 
     Args:
-        files: programs and packages (recognised by their suffix), each with its examples.
+        files: programs and packages (recognised by the end of the name), each with its examples.
 
     Raises:
         ExportError: a file cannot be loaded or run; the message has the last line of the process's output.

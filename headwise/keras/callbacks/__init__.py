@@ -1,4 +1,4 @@
-"""Callbacks of `fit` that write a Keras model's attention to TensorBoard during training, on each backend.
+"""Callbacks for `fit` that write the attention of a Keras model to TensorBoard during training, on each backend.
 
     from headwise.keras import callbacks
 

@@ -20,11 +20,11 @@ class AttentionEntropy(Watching):
     count too. The model runs in inference mode: the weights are those without dropout.
 
     Args:
-        x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
+        x: examples, as the model takes them: an array, or a list or dict of arrays. They are one batch.
         log_dir: the folder of the event file.
         every: write after every n-th epoch.
-        only: which layers, as for `headwise.watch`. None = all.
-        prefix: the beginning of the names.
+        only: the layers to record: numbers, paths or patterns, as for `headwise.watch`. None = all layers.
+        prefix: the first part of the names in TensorBoard.
 
     Raises:
         ArgumentError, DtypeError: an invalid option; the message names it.

@@ -17,7 +17,7 @@ from headwise.keras.callbacks.logging import Logging, Tensor, tensors
 from headwise.keras.watching.paths import paths
 from headwise.nn import options
 
-Values = dict[str, list[Tensor]]  # of the model's variables
+Values = dict[str, list[Tensor]]  # kind of variables -> the values of the model's variables of this kind
 
 
 class GradientNorms(Logging):
@@ -25,27 +25,27 @@ class GradientNorms(Logging):
 
         callbacks.GradientNorms("logs", x[:32], y[:32])
 
-        attention/gradient_norm                         all gradients as one vector
-        attention/encoder/gradient_norm                 one layer, with its inner layers, by its path
+        attention/gradient_norm                         of all gradients as one vector
+        attention/encoder/gradient_norm                 of one layer, with its inner layers, by its path
         attention/encoder.attention.qkv/gradient_norm
 
-    Keras callbacks cannot read the gradients of a training step, so this one computes its own: the gradient of the
-    model's loss, with regularisation, on these examples, in training mode, with the current weights and the next
-    dropout. The examples are always the same, so the numbers are comparable. Each time costs one forward and backward
-    pass. Weights, optimiser, metrics, seeds and running means do not change. The loss is that of `compute_loss`; a
-    custom `train_step` is not used.
+    Keras callbacks cannot read the gradients of a training step, so this callback computes gradients itself: of the
+    model's loss, with regularisation, on these examples, in training mode, with the current weights and the dropout
+    that comes next. The examples are always the same, so the numbers are comparable. Each write costs one forward and
+    backward pass. Weights, optimiser, metrics, seeds and running means do not change. The loss is that of
+    `compute_loss`; a custom `train_step` is not used.
 
     Under mixed precision the loss is scaled as the optimiser scales it, and the gradients are scaled back. Gradients
     are not clipped.
 
     Args:
         log_dir: the folder of the event file.
-        x, y: examples, as `fit` takes them: arrays, or lists or dicts of them. They are one batch. y may be None if
-            the loss needs none.
-        sample_weight: as `fit` takes it.
+        x, y: examples, as `fit` takes them: arrays, or lists or dicts of arrays. They are one batch. y may be None if
+            the loss needs no y.
+        sample_weight: a weight for each example, as `fit` takes it.
         every: write after every n-th epoch or batch.
         per: "epoch", with the epoch's number from 0 as the step; or "batch", with the optimiser's step.
-        prefix: the beginning of the names.
+        prefix: the first part of the names in TensorBoard.
 
     Raises:
         ArgumentError, DtypeError: an invalid option; the message names it; or, at the start of fit, a model without a
@@ -89,7 +89,7 @@ class GradientNorms(Logging):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self.per != "batch":
             return
-        before, done = self._batches, batch + 1 - self._of_epoch  # several, where one execution runs several steps
+        before, done = self._batches, batch + 1 - self._of_epoch  # more than 1 if one execution runs several steps
         self._batches, self._of_epoch = before + done, batch + 1
         if self._batches // self.every > before // self.every:
             self.log(int(ops.convert_to_numpy(self.model.optimizer.iterations.value)))
@@ -102,7 +102,7 @@ class GradientNorms(Logging):
         self.write(step, scalars=self.norms())
 
     def norms(self) -> dict[str, float]:
-        """The current norms, by their names without the prefix."""
+        """The current norms, by their names in TensorBoard without the prefix."""
         model = self.model
         scale = float(ops.convert_to_numpy(model.optimizer.scale_loss(ops.ones(()))))
         if self._squares is None:
@@ -127,7 +127,7 @@ def _number(x: Tensor) -> np.ndarray:
 
 
 def _loss(model: Any, values: Values, batch: dict[str, Any], scale: Tensor) -> Tensor:
-    """The scaled loss of the model with these values of its variables; the variables do not change."""
+    """The scaled loss of the model, computed with these values of its variables; the variables do not change."""
     pairs = [pair for name, given in values.items() for pair in zip(getattr(model, name), given, strict=True)]
     x, y, sample_weight = (batch[name] for name in ("x", "y", "sample_weight"))
     with keras.StatelessScope(state_mapping=pairs, collect_losses=True):

@@ -1,4 +1,4 @@
-"""The base of the callbacks: when they write, and the event file."""
+"""The base class of the callbacks: when they write, and the event file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Tensor = Any  # a tensor of the backend
 
 
 class Logging(keras.callbacks.Callback):
-    """A callback that computes something after some epochs and then writes it; a failing fit leaves no partial data.
+    """A callback that computes something after some epochs, then writes it. If fit fails, no partial data remain.
 
     Args:
         log_dir: the folder of the event file, created at the first write.
         every: write after each n-th epoch. Its number, from 0, is the step, as in keras.callbacks.TensorBoard.
-        prefix: the beginning of the names.
+        prefix: the first part of the names in TensorBoard.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], *, every: int, prefix: str) -> None:
@@ -42,7 +42,7 @@ class Logging(keras.callbacks.Callback):
         self._writer: Any = None
 
     def write(self, step: int, scalars: dict[str, float] | None = None, images: dict[str, Any] | None = None) -> None:
-        """Write the data of one step; images are uint8 [h, w]. They are in the file when this returns."""
+        """Write the data of one step; images are uint8 [h, w]. The data are in the file when this returns."""
         if not scalars and not images:
             return
         if self._writer is None:
@@ -60,7 +60,7 @@ class Logging(keras.callbacks.Callback):
             self.log(epoch)
 
     def log(self, step: int) -> None:
-        """Compute, and write."""
+        """Compute the data of this step, and write them."""
         raise NotImplementedError
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -76,7 +76,7 @@ class Logging(keras.callbacks.Callback):
 
 
 def tensors(name: str, given: Any) -> Any:
-    """Examples as tensors of the backend, in the same structure; floats in Keras's float type."""
+    """Convert examples to tensors of the backend, in the same structure; floats get Keras's float type."""
 
     def convert(x: Any) -> Tensor:
         x = keras.ops.convert_to_tensor(x)

@@ -11,8 +11,8 @@ from headwise.keras.callbacks.watching import Watching
 from headwise.nn import options
 from headwise.records import AttentionRecord
 
-GAP = 2  # pixels between heads
-ACROSS = 8  # heads in a row
+GAP = 2  # the number of pixels between heads
+ACROSS = 8  # the number of heads in a row
 
 
 class AttentionPictures(Watching):
@@ -26,13 +26,13 @@ class AttentionPictures(Watching):
     small weights are visible. If a matrix is larger than the picture, each pixel is the largest weight of a block.
 
     Args:
-        x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
+        x: examples, as the model takes them: an array, or a list or dict of arrays. They are one batch.
         log_dir: the folder of the event file.
-        examples: the number of examples to draw, from the first one.
-        size: the approximate side of one head, in pixels.
+        examples: the number of examples to draw; the first ones are drawn.
+        size: the approximate side of the picture of one head, in pixels.
         every: write after every n-th epoch.
-        only: which layers, as for `headwise.watch`. None = all.
-        prefix: the beginning of the names.
+        only: the layers to draw: numbers, paths or patterns, as for `headwise.watch`. None = all layers.
+        prefix: the first part of the names in TensorBoard.
 
     Raises:
         ArgumentError, DtypeError: an invalid option; the message names it.
@@ -62,7 +62,7 @@ class AttentionPictures(Watching):
 
 
 def _pictures(record: AttentionRecord, examples: int, size: int) -> list[np.ndarray]:
-    """One picture [h, w] for each of the first examples, with its heads side by side."""
+    """A picture [h, w] for each of the first `examples` examples, with its heads side by side."""
     weights = record.pooled(size, how="max")[:examples].cpu().double().numpy()  # [B, H, h, w]
     top = weights.max(axis=(2, 3), keepdims=True, initial=0.0)
     shades = np.rint(255 * (1 - np.sqrt(weights / np.where(top > 0, top, 1.0)))).astype(np.uint8)
@@ -71,7 +71,7 @@ def _pictures(record: AttentionRecord, examples: int, size: int) -> list[np.ndar
 
 
 def _beside(heads: np.ndarray) -> np.ndarray:
-    """Heads [H, h, w] in rows of eight, on white."""
+    """The pictures of heads [H, h, w] as one picture: rows of eight heads, on white."""
     count, height, width = heads.shape
     columns = min(count, ACROSS)
     lines = -(-count // columns)

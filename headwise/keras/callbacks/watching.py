@@ -1,4 +1,4 @@
-"""Records of the model's attention on a batch of examples, with the current weights."""
+"""The base class of callbacks that record the model's attention to a batch of examples, with the current weights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headwise.records.site import Site
 
 
 class Watching(Logging):
-    """A callback that records the attention of a few examples.
+    """A callback that records the attention of a model to a few examples.
 
     Args:
-        x: examples, as the model takes them: an array, or a list or dict of them. They are one batch.
+        x: examples, as the model takes them: an array, or a list or dict of arrays. They are one batch.
         log_dir, every, prefix: as for `Logging`.
-        only: which layers, as for `headwise.watch`. None = all.
+        only: the layers to record: numbers, paths or patterns, as for `headwise.watch`. None = all layers.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Watching(Logging):
         self._warned = set[str]()
 
     def records(self) -> list[tuple[Site, AttentionRecord]]:
-        """The records of the examples in inference mode. No variable of the model changes."""
+        """The place and the record of each attention, for the examples in inference mode. The model does not change."""
         model = self.model
         gradients: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if keras.backend.backend() == "torch":
@@ -58,7 +58,7 @@ class Watching(Logging):
         return [(record.site, record) for record in seen if record.site is not None]
 
     def _warn(self, message: str) -> None:
-        """Warn once: a long training should neither fail because of its monitor nor fill its log."""
+        """Give each warning only once: a long training should neither fail because of its monitor nor fill its log."""
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(f"{type(self).__name__}: {message}", stacklevel=2)

@@ -1,6 +1,6 @@
-"""Conversion of layers of `headwise.keras` from and to PyTorch modules and layers of Keras.
+"""Converts PyTorch modules, and attention layers of Keras, to layers of `headwise.keras`, and back.
 
-The methods of the layers call it: `from_torch`, `to_torch`, `from_keras`, `to_keras`.
+The methods `from_torch`, `to_torch`, `from_keras` and `to_keras` of the layers call this package.
 """
 
 from headwise.keras.convert.peers import from_keras, to_keras

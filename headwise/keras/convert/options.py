@@ -1,7 +1,7 @@
-"""The constructor arguments of a PyTorch module's Keras twin, read from the module.
+"""Reads the constructor arguments of a PyTorch module, for its Keras twin (the Keras layer with the same options).
 
-Modules do not keep their arguments, so each kind has a reader here. An argument that is a module itself (positions,
-attention) is passed to `convert`.
+Modules do not keep their arguments, so each class has a reader here. An argument that is itself a module (positions,
+attention) is passed to `convert`, which makes its Keras twin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Convert = Callable[[nn.Module], Any]
 
 
 def multi_head(module: torch_nn.MultiHeadAttention, convert: Convert) -> Options:
-    """The arguments of a MultiHeadAttention."""
+    """The constructor arguments of a MultiHeadAttention."""
     first: Any = module.qkv if module.is_fused else module.q
     norm = module.q_norm
     return {
@@ -41,7 +41,7 @@ def multi_head(module: torch_nn.MultiHeadAttention, convert: Convert) -> Options
 
 
 def multi_head_latent(module: torch_nn.MultiHeadLatentAttention, convert: Convert) -> Options:
-    """The arguments of a MultiHeadLatentAttention."""
+    """The constructor arguments of a MultiHeadLatentAttention."""
     return {
         **_same(module, "dim", "num_heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_head_dim"),
         **_same(module, "dropout", "scale", "path", "kernel"),
@@ -52,7 +52,7 @@ def multi_head_latent(module: torch_nn.MultiHeadLatentAttention, convert: Conver
 
 
 def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
-    """The arguments of a LatentAttention."""
+    """The constructor arguments of a LatentAttention."""
     reader, out = module.reads[0], module.read_out
     first: Options = cross(reader, convert)  # type: ignore[arg-type]
     among: Any = reader.layers
@@ -66,7 +66,7 @@ def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
         "read_out": out is not None,
     }
     parts = [first] if out is None else [first, cross(out, convert)]
-    for name, default in _OF_WIDTH.items():  # None means another number in layers of another width
+    for name, default in _OF_WIDTH.items():  # None stands for other numbers in layers of another width
         found[name] = None if all(part[name] == default(part) for part in parts) else first[name]
     if out is not None:
         found |= {"output_dim": module.output_dim, "query_residual": out.query_residual}
@@ -74,7 +74,7 @@ def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
 
 
 def cross(module: CrossLayer, convert: Convert) -> Options:
-    """The arguments of a CrossLayer."""
+    """The constructor arguments of a CrossLayer."""
     attention = module.attention
     return {
         **_same(module, "dim", "memory_dim", "norm_first", "query_residual"),
@@ -85,18 +85,18 @@ def cross(module: CrossLayer, convert: Convert) -> Options:
 
 
 def feed_forward(module: FeedForward, convert: Convert) -> Options:
-    """The arguments of a FeedForward."""
+    """The constructor arguments of a FeedForward."""
     bias = module.up.bias is not None
     return {**_same(module, "dim", "hidden_dim", "activation"), "dropout": _rate(module.dropout), "bias": bias}
 
 
 def encoder_layer(module: torch_nn.EncoderLayer, convert: Convert) -> Options:
-    """The arguments of an EncoderLayer, with its attention."""
+    """The constructor arguments of an EncoderLayer, with its attention."""
     return {**_transformer_layer(module, module.attention_norm), "attention": convert(module.attention)}
 
 
 def decoder_layer(module: torch_nn.DecoderLayer, convert: Convert) -> Options:
-    """The arguments of a DecoderLayer, with its two attentions."""
+    """The constructor arguments of a DecoderLayer, with its two attentions."""
     return {
         **_transformer_layer(module, module.self_attention_norm),
         "self_attention": convert(module.self_attention),
@@ -105,7 +105,7 @@ def decoder_layer(module: torch_nn.DecoderLayer, convert: Convert) -> Options:
 
 
 def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
-    """The arguments of a ShawRelative."""
+    """The constructor arguments of a ShawRelative."""
     with_values = {"value_dim": module.value_dim} if module.uses_values else {}
     return {
         "head_dim": module.head_dim,
@@ -116,7 +116,7 @@ def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
 
 
 def alike(module: nn.Module, convert: Convert) -> Options:
-    """The arguments of a module that keeps each under its own name."""
+    """The constructor arguments of a module that keeps each as an attribute with the argument's name."""
     return _same(module, *inspect.signature(type(module)).parameters)
 
 
@@ -140,7 +140,7 @@ READERS: dict[type[nn.Module], Callable[[Any, Convert], Options]] = {
 
 
 def _same(module: Any, *names: str) -> Options:
-    """The arguments that are attributes of the module with the same names."""
+    """The arguments with these names, which are attributes of the module."""
     return {name: getattr(module, name) for name in names}
 
 
@@ -185,7 +185,7 @@ def _eps(norm: Any) -> float:
     return float(norm.eps)
 
 
-# The meaning of None for a CrossLayer.
+# The number that None stands for in the options of a CrossLayer.
 _OF_WIDTH: dict[str, Callable[[Options], int | None]] = {
     "head_dim": lambda part: None if part["dim"] % part["num_heads"] else part["dim"] // part["num_heads"],
     "value_head_dim": lambda part: part["head_dim"],

@@ -1,6 +1,6 @@
-"""`keras.layers.MultiHeadAttention` and `keras.layers.GroupQueryAttention` as ours, and back.
+"""Converts `keras.layers.MultiHeadAttention` and `keras.layers.GroupQueryAttention` to ours, and back.
 
-Their projections are [M, H, D], one each for queries, keys, values and the gate; the output projection is [H, D, M].
+Keras has a separate projection [M, H, D] for queries, keys, values and the gate; its output projection is [H, D, M].
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headwise.keras.convert.weights import check_plain_keras
 from headwise.keras.layer import Layer
 from headwise.keras.multi_head import MultiHeadAttention
 
-Parts = dict[str, Any]  # the layers "query", "key", "value", "output" and "gate", if there is one
+Parts = dict[str, Any]  # the sublayers "query", "key", "value", "output" and, if there is a gate, "gate"
 
 
 def from_keras(layer: keras.layers.Layer, cls: type[Layer] = MultiHeadAttention) -> MultiHeadAttention:
-    """See `Layer.from_keras`."""
+    """Does what `Layer.from_keras` describes."""
     if not issubclass(cls, MultiHeadAttention):
         raise ArgumentError(
             f"from_keras: keras.layers has no equivalent of {cls.__name__}. Expected headwise.keras.MultiHeadAttention"
@@ -64,7 +64,7 @@ def from_keras(layer: keras.layers.Layer, cls: type[Layer] = MultiHeadAttention)
 
 
 def to_keras(ours: Layer) -> keras.layers.Layer:
-    """See `Layer.to_keras`."""
+    """Does what `Layer.to_keras` describes."""
     if type(ours) is not MultiHeadAttention:
         raise ArgumentError(f"to_keras: expected a MultiHeadAttention of this package. Received: {type(ours).__name__}")
     _check_weights("to_keras", ours)
@@ -116,7 +116,7 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
 
 
 def _check_weights(what: str, layer: Any) -> None:
-    """Raise unless the weights are plain, and all trainable or all frozen: one part here is several parts in Keras."""
+    """Raise ArgumentError unless weights are plain, and all trainable or all frozen: Keras splits some of them."""
     if not layer.built:
         raise ArgumentError(f"{what}: {layer.name!r} is not built: call the layer once")
     parts = _parts(layer) if what == "from_keras" else {part.name: part for part, _ in _layout(layer)}
@@ -131,14 +131,14 @@ def _check_weights(what: str, layer: Any) -> None:
 
 
 def _parts(layer: Any) -> Parts:
-    """The parts; only one of the two Keras layers has public names for them."""
+    """The sublayers of the Keras layer; only one of the two Keras classes has public names for them."""
     found = {name: getattr(layer, f"_{name}_dense") for name in ("query", "key", "value", "output")}
     gate = getattr(layer, "_gate_dense", None)
     return found if gate is None else found | {"gate": gate}
 
 
 def _layout(ours: MultiHeadAttention) -> list[tuple[Any, tuple[str, ...]]]:
-    """For each of our parts, the parts of the Keras layer that it joins."""
+    """A list with (sublayer of ours, names of the Keras sublayers that it joins)."""
     separate = [(getattr(ours, name[0]), (name,)) for name in ("query", "key", "value")] if not ours.is_fused else []
     found: list[tuple[Any, tuple[str, ...]]] = [*separate, (ours.out, ("output",))]
     if ours.is_fused:
@@ -149,7 +149,7 @@ def _layout(ours: MultiHeadAttention) -> list[tuple[Any, tuple[str, ...]]]:
 
 
 def _check_options(config: dict[str, Any], parts: Parts) -> None:
-    """Raise if the Keras layer has an option that ours does not have."""
+    """Raise ArgumentError if the Keras layer has an option that our layer does not have."""
     for name in ("kernel", "bias", "activity"):
         for kind in ("regularizer", "constraint"):
             if config.get(f"{name}_{kind}") is not None:
@@ -181,7 +181,7 @@ def _check_options(config: dict[str, Any], parts: Parts) -> None:
 
 
 def _matrix(kernel: Any, *, into_heads: bool) -> np.ndarray:
-    """A kernel [M, H, D] as [M, H · D]; or of the output projection, [H, D, M] as [H · D, M]."""
+    """A kernel [M, H, D] as a matrix [M, H · D]; or that of the output projection, [H, D, M], as [H · D, M]."""
     values = _array(kernel)
     return values.reshape(values.shape[0], -1) if into_heads else values.reshape(-1, values.shape[-1])
 

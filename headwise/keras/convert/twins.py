@@ -1,4 +1,4 @@
-"""Conversion between twins: a PyTorch module to a Keras layer, and back."""
+"""Converts a PyTorch module to its twin (the Keras layer with the same options and weights), and back."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PYTORCH: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.TransformerEncoderLayer: torch_nn.EncoderLayer.from_torch,
     nn.TransformerDecoderLayer: torch_nn.DecoderLayer.from_torch,
 }
-KERAS_ALONE = ("seed",)  # PyTorch has one generator for all
+KERAS_ALONE = ("seed",)  # options of Keras layers alone: PyTorch has one generator for all modules
 
 
 def from_torch(
     cls: type[Layer], module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any
 ) -> Any:
-    """See `Layer.from_torch`."""
+    """Does what `Layer.from_torch` describes."""
     if type(module) in PYTORCH:
         module = PYTORCH[type(module)](module)
     twin = next((twin for ours, twin in TWINS.items() if issubclass(cls, ours)), None)
@@ -61,7 +61,7 @@ def from_torch(
 
 
 def to_torch(layer: Layer, *, kernel: str | None = None) -> nn.Module:
-    """See `Layer.to_torch`."""
+    """Does what `Layer.to_torch` describes."""
     if not layer.built:
         raise ArgumentError(
             f"to_torch: {type(layer).__name__} {layer.name!r} is not built: call layer.build(), or the layer once"
@@ -78,14 +78,14 @@ def to_torch(layer: Layer, *, kernel: str | None = None) -> nn.Module:
 
 
 class _Maker:
-    """Keras layers for PyTorch modules, without weights. A part that is used twice stays one part."""
+    """Makes Keras layers for PyTorch modules, without weights. A submodule that is used twice becomes one layer."""
 
     def __init__(self, kernel: str | None, dtype: Any) -> None:
         self.kernel, self.dtype = kernel, dtype
         self._made: dict[int, Any] = {}
 
     def layer(self, module: nn.Module, cls: type[Layer] | None = None, **kwargs: Any) -> Any:
-        """The Keras layer of a module: `cls`, or the twin of the module's class."""
+        """The Keras layer of a module: of class `cls`, or of the class that is the twin of the module's class."""
         if id(module) in self._made:
             return self._made[id(module)]
         if cls is None:
@@ -100,14 +100,14 @@ class _Maker:
 
 
 class _Twin:
-    """PyTorch modules for Keras layers, with new weights. A part that is used twice stays one part."""
+    """Makes PyTorch modules for Keras layers, with new weights. A sublayer that is used twice becomes one module."""
 
     def __init__(self, kernel: str | None) -> None:
         self.kernel = kernel
         self._made: dict[int, nn.Module] = {}
 
     def module(self, layer: Layer, cls: type[nn.Module] | None = None) -> nn.Module:
-        """The PyTorch module with a layer's options: `cls`, or the twin of the layer's class."""
+        """The PyTorch module with a layer's options: of class `cls`, or of the twin of the layer's class."""
         if id(layer) in self._made:
             return self._made[id(layer)]
         cls = TWINS.get(type(layer)) if cls is None else cls
@@ -142,7 +142,7 @@ def _kernel(what: str, own: str, asked: str | None, known: tuple[str, ...]) -> s
 
 
 def _check_unchanged(module: nn.Module, layer: Layer) -> None:
-    """Raise if a part of the module was replaced: it must equal the module that its options make."""
+    """Raise CheckpointError if a part of the module was replaced: it must equal a module made from its options."""
     with torch.device("meta"):
         made = _Twin("auto").module(layer, type(module))
     received, expected = (re.sub(r",? *kernel='\w+'", "", repr(x)).splitlines() for x in (module, made))

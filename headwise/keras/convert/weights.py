@@ -1,4 +1,4 @@
-"""Pairs of the weights of a PyTorch module and of its Keras twin: the parts have the same names in both.
+"""Pairs each weight of a PyTorch module with the weight of its Keras twin: submodules have the same names in both.
 
 A linear map is [out, in] in PyTorch and [in, out] in Keras; the weights of norms and embeddings have other names.
 """
@@ -19,7 +19,7 @@ from headwise.errors import ArgumentError, CheckpointError
 from headwise.keras.call import precision
 from headwise.nn.norm import LayerNorm, RMSNorm
 
-# The Keras class of a part, and the names of its weights there.
+# The PyTorch class of a submodule -> its Keras class, and the PyTorch name of each weight -> its Keras name.
 PARTS: dict[type[nn.Module], tuple[type[keras.layers.Layer], dict[str, str]]] = {
     nn.Linear: (keras.layers.Dense, {"weight": "kernel", "bias": "bias"}),
     nn.Embedding: (keras.layers.Embedding, {"weight": "embeddings"}),
@@ -31,7 +31,7 @@ TORCH_DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "f
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A pair: the path in PyTorch, the parameter, and the Keras variable, transposed or not."""
+    """A weight in both: its path in PyTorch, the parameter, the Keras variable, and whether one is transposed."""
 
     path: str
     parameter: nn.Parameter
@@ -39,7 +39,7 @@ class Place:
     transposed: bool
 
     def to_keras(self) -> None:
-        """Copy the parameter to the variable."""
+        """Copy the value of the parameter to the variable."""
         x = self.parameter.detach().cpu()
         values = (x if x.dtype == torch.float64 else x.float()).numpy()
         self.variable.assign(values.T if self.transposed else values)
@@ -47,7 +47,7 @@ class Place:
             self.variable.trainable = False
 
     def to_torch(self, *, trained: bool) -> None:
-        """Copy the variable to the parameter."""
+        """Copy the value of the variable to the parameter."""
         values = np.array(ops.convert_to_numpy(ops.cast(self.variable, precision(self.variable))))
         with torch.no_grad():
             self.parameter.copy_(torch.from_numpy(values.T if self.transposed else values))
@@ -55,11 +55,11 @@ class Place:
 
 
 def match(module: nn.Module, layer: keras.layers.Layer) -> list[Place]:
-    """All weights of both in pairs, one to one.
+    """The weights of a module and its Keras twin, as a list of pairs, one to one.
 
     Raises:
-        CheckpointError: a weight that has no place in the other, two places, or a place of another shape.
-        ArgumentError: a part that is quantised, or that has LoRA.
+        CheckpointError: a weight that has no partner, two partners, or a partner of another shape.
+        ArgumentError: a submodule that is quantised, or that has LoRA.
     """
     found = list(_places(module, layer, ""))
     of_parameter: dict[int, Place] = {}
@@ -81,7 +81,7 @@ def match(module: nn.Module, layer: keras.layers.Layer) -> list[Place]:
 
 
 def dtype_of(module: nn.Module) -> str | None:
-    """The one dtype of a module's parameters, by Keras's name; None without parameters."""
+    """The name in Keras of the one dtype of a module's parameters; None if it has no parameters."""
     dtypes = {parameter.dtype for parameter in module.parameters()}
     if not dtypes:
         return None
@@ -109,7 +109,7 @@ def _places(module: nn.Module, layer: Any, path: str) -> Iterator[Place]:
                 f"{list(variable.shape)} in Keras"
             )
         yield Place(path + name, parameter, variable, transposed)
-    for name, child in module._modules.items():  # named_children leaves out a part that is there twice
+    for name, child in module._modules.items():  # named_children leaves out the second occurrence of a submodule
         if child is None or not child.state_dict():
             continue
         if isinstance(module, nn.ModuleList):
@@ -122,7 +122,7 @@ def _places(module: nn.Module, layer: Any, path: str) -> Iterator[Place]:
 
 
 def _check_plain(module: nn.Module, layer: Any, path: str) -> None:
-    """Raise if a part computes with more than its weights."""
+    """Raise ArgumentError if a submodule computes with more than its plain weights."""
     where = path.rstrip(".") or type(module).__name__
     for parameter in module.parameters(recurse=False):
         if type(parameter) is not nn.Parameter or parameter.is_meta or parameter.dtype not in TORCH_DTYPES.values():
@@ -145,7 +145,7 @@ def _check_plain(module: nn.Module, layer: Any, path: str) -> None:
 
 
 def check_plain_keras(layer: Any, where: str) -> None:
-    """Raise if a Keras layer is quantised or has LoRA."""
+    """Raise ArgumentError if a Keras layer is quantised or has LoRA."""
     if getattr(layer, "quantization_mode", None):
         raise ArgumentError(
             f"{where}: expected weights of floats. Received: a layer quantised to {layer.quantization_mode}. Convert "

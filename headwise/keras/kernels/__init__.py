@@ -1,4 +1,4 @@
-"""Ways to compute attention with `keras.ops`, one file each, and the choice among them."""
+"""Ways to compute attention with `keras.ops` ("kernels"), one file each, and the choice of a kernel."""
 
 from headwise.keras.kernels.choice import KERNELS, choose
 

@@ -1,4 +1,7 @@
-"""Sliding windows: blocks of queries attend to the few neighbouring blocks of keys. Time and memory ∝ Q · window."""
+"""A kernel for sliding windows: blocks of queries attend to the few blocks of keys near them.
+
+Time and memory grow with Q · window.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from keras import ops
 
 from headwise.keras.call import Call, Tensor, attend
 
-BLOCK = 64  # the least number of queries at a time
-CELLS = 2**22  # scores at a time, of all examples and heads: 16 MiB, which partly fit into a cache
-PARTS = 32  # the most parts, or a compiled program becomes long
+BLOCK = 64  # the minimum number of queries in a block
+CELLS = 2**22  # the number of scores computed at a time, of all examples and heads: 16 MiB, partly in a cache
+PARTS = 32  # the maximum number of parts that are computed one by one, or a compiled program becomes long
 
 
 def block_size(low: int, high: int) -> int:
@@ -17,12 +20,12 @@ def block_size(low: int, high: int) -> int:
 
 
 def run(call: Call, low: int, high: int) -> Tensor:
-    """The output [B, H, Q, E], if only pairs with low <= k - q <= high may be allowed."""
+    """The output [B, H, Q, E], for a mask that allows only low <= k - q <= high (positions of key and query)."""
     call = call.usable()
     size = block_size(low, high)
     q_len, k_len = ops.shape(call.q)[2], ops.shape(call.k)[2]
     count = (q_len + size - 1) // size
-    # Block i of queries begins at i · size; the blocks of keys that it may attend to, relative to its own:
+    # Block i of queries begins at i · size. These are the blocks of keys that it may attend to, relative to block i:
     first, last = low // size, (size - 1 + high) // size
     before, after = max(0, -first), max(0, last)
     q = in_blocks(call.q, q_len, 0, count, size)
@@ -39,7 +42,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
         at = ops.minimum(rows, q_len - 1), ops.clip(cols, 0, k_len - 1)
         return attend(call, q[:, :, begin:end], keys, values, *at, valid=valid)[0]
 
-    if isinstance(count, int) and not call.dropout:  # the seed of dropout is for all blocks at once
+    if isinstance(count, int) and not call.dropout:  # one seed of dropout is for all blocks together
         cells = (call.q.shape[0] or 1) * call.q.shape[1] * size * size * (last - first + 1)
         step = max(1, CELLS // cells, -(-count // PARTS))
         parts = [rows_of(i, min(i + step, count)) for i in range(0, count, step)]
@@ -50,7 +53,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
 
 
 def in_blocks(x: Tensor, length: Tensor, before: int, count: Tensor, size: int) -> Tensor:
-    """x [B, H, S, D] as [B, H, count, size, D]: `before` blocks of 0, then x, padded with 0 or cut at the end."""
+    """x [B, H, S, D] as blocks [B, H, count, size, D]: `before` blocks of 0, then x, with 0 added or cut at the end."""
     missing = count * size - before * size - length
     end = max(missing, 0) if isinstance(missing, int) else ops.maximum(missing, 0)
     x = ops.pad(x, [(0, 0), (0, 0), (before * size, end), (0, 0)])[:, :, : count * size]

@@ -1,6 +1,6 @@
-"""Only the blocks of a mask with an allowed pair. Time and memory grow with their number.
+"""A kernel that computes only blocks of the mask with an allowed pair of query and key; its cost grows with them.
 
-For masks of `headwise.masks` and lengths known before the call, because the blocks are found then.
+It needs a mask of `headwise.masks` and lengths known before the call, because the blocks are found before the call.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headwise.masks import Mask
 
 
 def layout_of(mask: Mask, q_len: int, k_len: int, size: int) -> np.ndarray:
-    """Which blocks have an allowed pair in some example and head: bool [⌈Q/size⌉, ⌈K/size⌉]."""
+    """bool [⌈Q/size⌉, ⌈K/size⌉], True = the block has an allowed pair of a query and a key in some example and head."""
     return np.asarray(mask.blocks(q_len, k_len, size).amax(dim=(0, 1)).cpu().numpy() > 0)
 
 
 def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
-    """The output [B, H, Q, E]: rows of blocks with similar numbers of blocks of keys are computed together."""
+    """The output [B, H, Q, E]. Rows of blocks with similar numbers of blocks of keys are computed together."""
     call = call.usable()
     q_len, k_len = call.lengths
     if q_len is None or k_len is None:
@@ -33,7 +33,7 @@ def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
     q, k, v = (in_blocks(x, length, 0, -(-length // size), size) for x, length in pairs)
     alike: dict[int, list[int]] = defaultdict(list)
     for i, needed in enumerate(layout.sum(1)):
-        # For few groups, a row may have up to a quarter more blocks than it needs.
+        # To have few groups, a row may compute up to a quarter more blocks than it needs.
         step = max(1, 1 << max(0, int(needed).bit_length() - 3))
         alike[min(-(-int(needed) // step) * step, layout.shape[1])].append(i)
     steps = np.arange(size, dtype=np.int32)

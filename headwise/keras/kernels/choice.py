@@ -1,4 +1,4 @@
-"""The choice of the kernel for a call: the requested one, or the cheapest."""
+"""The choice of the kernel for a call: the kernel that was asked for, or the cheapest one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headwise.masks.mask import And
 
 KERNELS = ("plain", "chunked", "banded", "block_sparse")
 BLOCK = 64
-LONG = 2**28  # scores of an example above which rows are computed some at a time: 1 GiB
+LONG = 2**28  # with more scores per example than this (1 GiB), rows are computed some at a time
 
 
 def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
-    """The function that computes a call. Raises KernelRefused if the requested kernel cannot."""
+    """The function that computes the call. KernelRefused if the kernel that was asked for cannot compute it."""
     band, layout = _band(call), None
     if kernel == "block_sparse" or (kernel == "auto" and band is None):
         layout = _layout(call, only_blocks=kernel == "auto")
@@ -43,19 +43,19 @@ def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
 
 
 def _band(call: Call) -> tuple[int, int] | None:
-    """(lowest, highest) allowed k - q if both are known: for a window, or a window and other conditions."""
+    """(lowest, highest) k - q that may be allowed, if both are known: for a window, or a window & other conditions."""
     low, high = masking.reach(call.mask)
     return None if low == -math.inf or high == math.inf or low > high else (int(low), int(high))
 
 
 def _pays(call: Call, band: tuple[int, int]) -> bool:
-    """Whether the blocks around a window are much fewer than all keys."""
+    """Whether the blocks around a window are far fewer than all blocks of keys."""
     k_len = call.lengths[1]
     return k_len is None or (band[1] - band[0] + 1 + 2 * banded.block_size(*band)) * 2 <= k_len
 
 
 def _layout(call: Call, *, only_blocks: bool) -> np.ndarray | None:
-    """The blocks of a block mask; on request of any mask of `headwise.masks`."""
+    """The result of `block_sparse.layout_of` for a block mask (or any mask of `headwise.masks`); None if unknown."""
     q_len, k_len = call.lengths
     if call.mask is None or q_len is None or k_len is None:
         return None
@@ -67,7 +67,7 @@ def _layout(call: Call, *, only_blocks: bool) -> np.ndarray | None:
 
 
 def _size(mask: Mask | None) -> int:
-    """The mask's own size of blocks, if it has one."""
+    """The size of the blocks of the mask if it is a block mask, else 64."""
     sizes = [part.block_size for part in _parts(mask) if isinstance(part, BlockSparse)]
     return min(sizes) if sizes else BLOCK
 

@@ -1,6 +1,6 @@
-"""A few rows of queries at a time, recomputed in the backward pass: memory is linear in Q and in K.
+"""A kernel that computes a few rows of queries at a time, and again in backward: memory is linear in Q and in K.
 
-Rabe & Staats 2021, "Self-attention Does Not Need O(n²) Memory", with whole rows of keys.
+Rabe & Staats 2021, "Self-attention Does Not Need O(n²) Memory", but with whole rows of keys.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import dataclasses
 
 import keras
 from keras import ops
-from keras.src.backend import AutocastScope  # which has no public name
+from keras.src.backend import AutocastScope  # it has no public name
 
 from headwise.keras import masking
 from headwise.keras.call import Call, Tensor, attend, runs_now
 
-ROWS = 256  # rows at a time: 256 rows of scores of 16k keys and 8 heads are 128 MiB
+ROWS = 256  # the number of rows at a time: scores of 256 rows, 16k keys and 8 heads are 128 MiB
 
 
 def run(call: Call) -> Tensor:
-    """The output [B, H, Q, E]."""
+    """The output [B, H, Q, E] of the call."""
     call = call.usable()
     q_len, k_len = ops.shape(call.q)[2], ops.shape(call.k)[2]
     size = ROWS if call.q.shape[2] is None else min(ROWS, max(1, call.q.shape[2]))
@@ -34,7 +34,7 @@ def run(call: Call) -> Tensor:
         handed = [ops.copy(x) for x in (*given.values(), *(variable.value for variable in learned))]
 
     def rows_of(q: Tensor, index: Tensor, first: int = 0, end: Tensor = k_len) -> Tensor:
-        """The output of the rows of block `index`, which may attend to the keys from `first` to before `end`."""
+        """The output for the rows of block `index`, which may attend to the keys from `first` to before `end`."""
         seed = None if call.seed is None else call.seed + ops.cast(ops.stack([0, index + 1]), call.seed.dtype)
         cols = ops.arange(first, end, dtype="int32")
 

@@ -1,4 +1,4 @@
-"""Position schemes, which tell attention the positions of tokens. Twins of `headwise.nn.positions`.
+"""Position schemes, which tell attention the positions of tokens. Keras twins of `headwise.nn.positions`.
 
 Inside an attention layer (`MultiHeadAttention(..., positions=)`): `Rope`, `Alibi`, `T5Buckets`, `ShawRelative`. Added
 to the input, before the first layer: `Sinusoidal`, `Learned`.

@@ -16,17 +16,17 @@ from headwise.keras.saving import PACKAGE
 from headwise.nn import positions as torch_positions
 from headwise.nn.options import positive, whole
 
-DIGIT = 10  # bits of a position that are processed at a time
+DIGIT = 10  # the number of bits of a position that are processed at a time
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
-    """Sine and cosine waves of M/2 frequencies. Vaswani et al. 2017, §3.5.
+    """Sine and cosine waves of M/2 frequencies, one vector for each position. Vaswani et al. 2017, §3.5.
 
         PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
 
-    It has no weights and no maximum position. Float32 products p / base^(2i/M) would lose digits at large positions,
-    and not every backend has float64. So turns are multiplied, in parts whose products are exact.
+    It has no weights and no maximum position. In float32, p / base^(2i/M) would lose digits at large positions, and not
+    every backend has float64. So turns (angles / 2π) are multiplied, in parts whose products are exact.
 
     Args: as of `headwise.nn.positions.Sinusoidal`.
 
@@ -44,7 +44,7 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
         self._coarse, self._fine = coarse.astype(np.float32), (per_digit - coarse).astype(np.float32)
 
     def call(self, position_ids: Tensor) -> Tensor:
-        """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M]."""
+        """The vectors [S, M] or [B, S, M] of positions [S] or [B, S]."""
         check_integers("position_ids", position_ids)
         ids = ops.expand_dims(ops.cast(position_ids, "int32"), -1)
         low, middle = (ops.bitwise_and(ops.right_shift(ids, DIGIT * j), 2**DIGIT - 1) for j in (0, 1))
@@ -60,7 +60,7 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
         return ops.cast(ops.reshape(ops.stack(waves, axis=-1), shape), self.compute_dtype)
 
     def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
-        """The shape of what `call` returns, without calling it."""
+        """The shape of the output of `call`, without computing it."""
         check_integers("position_ids", position_ids)
         return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
 
@@ -92,7 +92,7 @@ class Learned(Layer, twin=torch_positions.Learned):
         self.built = True
 
     def call(self, position_ids: Tensor) -> Tensor:
-        """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M]."""
+        """The vectors [S, M] or [B, S, M] of positions [S] or [B, S]."""
         check_integers("position_ids", position_ids)
         known = values_of(position_ids)
         if known is not None and known.size and not 0 <= known.min() <= known.max() < self.max_positions:
@@ -103,11 +103,11 @@ class Learned(Layer, twin=torch_positions.Learned):
         return ops.take(ops.convert_to_tensor(self.weight), position_ids, axis=0)
 
     def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
-        """The shape of what `call` returns, without calling it."""
+        """The shape of the output of `call`, without computing it."""
         check_integers("position_ids", position_ids)
         return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
 
 
 def _fraction(turns: Tensor) -> Tensor:
-    """The fractions of turns, -1/2 to 1/2."""
+    """The turns minus the nearest whole number of turns: -1/2 to 1/2."""
     return turns - ops.round(turns)

@@ -22,13 +22,13 @@ class Alibi(Positions, twin=torch_positions.Alibi):
 
         bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
 
-    If the mask is causal and the lengths are known before the call, the bias of all rows is [1|B, H, 1, K],
-    m_h · (j - last): each row differs from the above by a constant, which does not change the softmax.
+    If the mask is causal and the lengths are known before the call, the bias of all rows is [1|B, H, 1, K] (1 or B
+    rows), m_h · (j - last): each row differs from the formula by a constant, which does not change the softmax.
 
     Args: as of `headwise.nn.positions.Alibi`.
 
     Raises:
-        ArgumentError: heads or max_bias not positive.
+        ArgumentError: num_heads or max_bias is not positive.
     """
 
     has_bias = True
@@ -48,7 +48,7 @@ class Alibi(Positions, twin=torch_positions.Alibi):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """See `Positions.bias`; [1|B, H, 1, K] if the mask is causal. Float32, float64 for float64 q."""
+        """The bias (see `Positions.bias`); [1|B, H, 1, K] if the mask is causal. float32, or float64 for float64 q."""
         apart = distances(q, query_ids, key_ids)
         q_len, k_len = q.shape[-2], key_ids.shape[-1]
         if None not in (q_len, k_len) and looks_backwards(mask, q_len, k_len):

@@ -38,13 +38,13 @@ class Rope(Positions, twin=torch_positions.Rope):
         self._frequencies = twin.inverse_frequencies.cpu().numpy()
 
     def rotate(self, x: Tensor, position_ids: Tensor, length: Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] at positions [S] or [B, S], rotated, in the same dtype."""
+        """Queries or keys x [B, H, S, D] at positions [S] or [B, S], rotated, in the dtype of x."""
         check_ids("position_ids", position_ids, x.shape[0], x.shape[2])
         phases = ops.expand_dims(ops.cast(position_ids, "float32"), -1) * self._at(length)
         return turn(x, phases, amplitude=self.amplitude, interleaved=self.interleaved)
 
     def _at(self, length: Tensor | None) -> Tensor:
-        """θ, [rotary_dim / 2]; with `DynamicNTK` for `length` tokens."""
+        """The frequencies θ, [rotary_dim / 2]; with `DynamicNTK` those for `length` tokens."""
         if not isinstance(self.scaling, DynamicNTK):
             return ops.convert_to_tensor(self._frequencies)
         if length is None:
@@ -52,7 +52,7 @@ class Rope(Positions, twin=torch_positions.Rope):
                 f"length: expected the number of tokens, {self.scaling} depends on it. Received: length=None"
             )
         scaling, dim = self.scaling, self.rotary_dim
-        if isinstance(length, int):  # then use the twin's own numbers
+        if isinstance(length, int):  # then the numbers of the twin can be used
             return ops.convert_to_tensor(scaling.frequencies(dim, self.base, length, "cpu").numpy())
         beyond = ops.maximum(ops.cast(length, "float32") - scaling.original_length, 0.0)
         stretched = self.base * (1.0 + scaling.factor * beyond / scaling.original_length) ** (dim / (dim - 2))
@@ -60,10 +60,10 @@ class Rope(Positions, twin=torch_positions.Rope):
 
 
 def turn(x: Tensor, phases: Tensor, *, amplitude: float, interleaved: bool) -> Tensor:
-    """x [B, H, S, D] with its first 2n dimensions rotated by `phases`, [S, n] or [B, S, n], in float32 or better.
+    """x [B, H, S, D] with its first 2n dimensions rotated by the angles `phases`, [S, n] or [B, S, n].
 
-    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; the other dimensions and the dtype do
-    not change.
+    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not change. It is
+    computed in float32 or better, and returned in the dtype of x. `amplitude` is a factor on cos and sin.
 
         (a, b) → (a cos φ - b sin φ,  b cos φ + a sin φ)
     """

@@ -1,6 +1,6 @@
-"""The interface of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
+"""The base class of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
 
-It is `headwise.nn.positions.scheme` for Keras tensors.
+It is the twin of `headwise.nn.positions.scheme`, for Keras tensors.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from headwise.nn.positions.scheme import check_fits
 
 
 class Positions(Layer):
-    """A position scheme that does nothing. A subclass overrides the methods that it needs.
+    """A position scheme without effect. A subclass overrides the methods that it needs.
 
     Position ids are integer tensors [S], one for all rows, or [B, S].
 
     Attributes:
-        has_bias: whether `bias` is overridden.
-        uses_values: whether `values` is overridden; it needs the weights.
+        has_bias: whether a subclass overrides `bias`.
+        uses_values: whether a subclass overrides `values`, which needs the weights.
     """
 
     has_bias: bool = False
     uses_values: bool = False
 
     def rotate(self, x: Tensor, position_ids: Tensor, length: Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] for the scores: rotated to their positions. `length`: number of tokens."""
+        """Queries or keys x [B, H, S, D], rotated to their positions. `length`: the number of tokens."""
         return x
 
     def bias(
@@ -39,23 +39,23 @@ class Positions(Layer):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias of the scaled scores of q [B, H, …, r, D] at query_ids and key_ids, […, r] and […, c].
+        """The bias to add to the scaled scores of q [B, H, …, r, D]; `query_ids` are […, r], `key_ids` […, c].
 
-        It is float [1|B, H, …, r, c], where … is nothing or n blocks. Ids may have a leading B, [B, …, r].
+        It is float [1|B, H, …, r, c], where … is nothing or n blocks. Ids may begin with B: [B, …, r].
 
-        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is only used to save memory: rows may then
-        differ by a constant, which does not change the softmax. It is None if the ids are only a part.
+        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is used only to save memory: with it, rows of the
+        bias may differ by a constant, which does not change the softmax. It is None if the ids are only a part.
         """
         raise NotImplementedError
 
     def values(self, weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """The tensor that is added to the output, [B, H, Q, E]; weights [B, H, Q, K], ids [S] or [B, S]."""
+        """A term to add to the output, [B, H, Q, E], from the weights [B, H, Q, K]; ids are [S] or [B, S]."""
         raise NotImplementedError
 
     def check(self, num_heads: int, head_dim: int) -> None:
-        """Raise ArgumentError unless this scheme fits a layer with these query heads and head dimensions.
+        """Raise ArgumentError unless this scheme fits a layer with these numbers of query heads and head dimensions.
 
-        A scheme with an attribute `num_heads` or `head_dim` is made for that number.
+        A scheme that has an attribute `num_heads` or `head_dim` fits only that number.
         """
         check_fits(self, num_heads, head_dim)
 
@@ -68,7 +68,7 @@ def check_integers(name: str, ids: Tensor) -> None:
 
 
 def check_ids(name: str, ids: Tensor, batch: int | None, length: int | None) -> None:
-    """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
+    """Raise an error unless `ids` is an integer tensor [length] or [batch, length] (or [1, length])."""
     check_integers(name, ids)
     shape = tuple(ids.shape)
     fits = len(shape) in (1, 2) and (length is None or shape[-1] in (None, length))
@@ -77,14 +77,14 @@ def check_ids(name: str, ids: Tensor, batch: int | None, length: int | None) -> 
 
 
 def placed(x: Tensor, ids: Tensor) -> Tensor:
-    """Ids […, r] or [B, …, r] as int32 [1|B, 1, …, r], for x [B, H, …, r, D]: with the same … as x."""
-    alike = len(ids.shape) == len(x.shape) - 3  # one for all examples
+    """Ids […, r] or [B, …, r] as int32 [1|B, 1, …, r], for x [B, H, …, r, D] with the same blocks …."""
+    alike = len(ids.shape) == len(x.shape) - 3  # the same ids for all examples
     return ops.cast(ids[None, None] if alike else ops.expand_dims(ids, 1), "int32")
 
 
 def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-    """Key minus query, int32 [1|B, 1, …, r, c], of ids […, r] and […, c] (or B before them), for x [B, H, …, r, D]."""
-    if len(x.shape) == 4:  # no blocks: the ids of the caller
+    """Key position minus query position, int32 [1|B, 1, …, r, c]. Ids: […, r], […, c] or with B; x: [B, H, …, r, D]."""
+    if len(x.shape) == 4:  # there are no blocks: the ids come from the caller, so they are checked
         check_ids("query_ids", query_ids, x.shape[0], x.shape[2])
         check_ids("key_ids", key_ids, x.shape[0], key_ids.shape[-1])
     return ops.expand_dims(placed(x, key_ids), -2) - ops.expand_dims(placed(x, query_ids), -1)

@@ -23,7 +23,7 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
         e_ij = scale · q_i · (k_j + a^K_(clip(j - i))),     z_i = Σ_j α_ij (v_j + a^V_(clip(j - i)))
 
     `bias` returns scale · q_i · a^K, `values` returns Σ_j α_ij a^V. No tensor [Q, K, D] is needed: queries are
-    multiplied with the table, and weights are summed by distance.
+    multiplied with the table, and weights are summed for each distance.
 
     Args: as of `headwise.nn.positions.ShawRelative`.
 
@@ -40,7 +40,7 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
         o = self._begin(*args, **kwargs)
         if isinstance(o.max_distance, list):  # of a config
             o.max_distance = tuple(o.max_distance)
-        with torch.device("meta"):  # without weights: it checks the options
+        with torch.device("meta"):  # the twin has no weights; it only checks the options
             twin = torch_positions.ShawRelative(**vars(o))
         self.head_dim, self.value_dim = twin.head_dim, twin.value_dim
         self.left, self.right = twin.left, twin.right
@@ -60,7 +60,7 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """scale · q_i · a^K_(clip(j - i)): see `Positions.bias`; float32 (float64 for float64 q)."""
+        """The bias scale · q_i · a^K_(clip(j - i)) (see `Positions.bias`); float32, or float64 for float64 q."""
         rows = self._rows(q, query_ids, key_ids)
         table = ops.cast(self.distance_embedding(self._all), precision(q))
         by_distance = ops.matmul(ops.cast(q, precision(q)), ops.transpose(table))
@@ -84,11 +84,11 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
         return ops.arange(self.left + self.right + 1, dtype="int32")
 
     def _rows(self, x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """The row of the tables for each pair, [1|B, 1, …, r, c]."""
+        """The row of the tables for each pair of a query and a key, [1|B, 1, …, r, c]."""
         return ops.clip(distances(x, query_ids, key_ids), -self.left, self.right) + self.left
 
     def _table(self, name: str, width: int) -> keras.layers.Embedding:
-        """A vector for each distance, with Glorot's initialisation, as in the authors' code (tensor2tensor)."""
+        """A table with a vector for each distance; Glorot's initialisation, as in the authors' code (tensor2tensor)."""
         drawn = keras.initializers.GlorotUniform()
         count = self.left + self.right + 1
         # Not in the compute dtype: the result is added to scores, which are float32 also under mixed precision.

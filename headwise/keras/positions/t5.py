@@ -18,27 +18,29 @@ from headwise.nn import positions as torch_positions
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class T5Buckets(Positions, twin=torch_positions.T5Buckets):
-    """Relative positions in buckets. Raffel et al. 2020 (T5), §2.1. See `headwise.nn.positions.T5Buckets`.
+    """Relative positions: distances are sorted into buckets, each with its learned bias. Raffel et al. 2020 (T5), §2.1.
+
+    See `headwise.nn.positions.T5Buckets`.
 
         bias[h, i, j] = table[bucket(j - i), h]
 
-    T5 uses no scale: use `scale=1.0` in the attention layer. The layers of a T5 stack share one table: pass the same
-    object to all of them.
+    T5 uses no scale: give the attention layer `scale=1.0`. The layers of a T5 stack share one table: give all of them
+    the same object.
 
     Args: as of `headwise.nn.positions.T5Buckets`.
 
     The table is `relative_attention_bias.embeddings`, [num_buckets, H].
 
     Raises:
-        ArgumentError: a size that is not positive, buckets that cannot be halved, max_distance within the buckets of
-            one distance.
+        ArgumentError: a size that is not positive, an odd number of buckets if bidirectional, a max_distance within the
+            buckets of one distance.
     """
 
     has_bias = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         o = self._begin(*args, **kwargs)
-        with torch.device("meta"):  # without weights: it checks the options, and computes the buckets
+        with torch.device("meta"):  # the twin has no weights; it checks the options and computes the buckets
             twin = torch_positions.T5Buckets(**vars(o))
         self.num_heads, self.num_buckets = twin.num_heads, twin.num_buckets
         self.max_distance, self.bidirectional, self.std = twin.max_distance, twin.bidirectional, twin.std
@@ -64,7 +66,7 @@ class T5Buckets(Positions, twin=torch_positions.T5Buckets):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """See `Positions.bias`; in the table's dtype, with B = 1 if all rows have the same positions."""
+        """The bias (see `Positions.bias`), in the table's dtype; 1 instead of B if all rows have the same positions."""
         found = self.relative_attention_bias(self.buckets(distances(q, query_ids, key_ids)[:, 0]))
         return ops.moveaxis(found, -1, 1)
 

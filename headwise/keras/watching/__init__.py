@@ -1,4 +1,4 @@
-"""`headwise.watch` for Keras models, like `headwise.capture` for torch modules."""
+"""`headwise.watch` for Keras models: records their attention while they run. (`headwise.capture`: for torch.)"""
 
 from headwise.keras.watching.context import watch
 

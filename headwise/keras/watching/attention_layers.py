@@ -1,6 +1,6 @@
-"""The layers of a Keras model that compute attention, and how the model calls each of them: for the doctor.
+"""Finds the layers of a Keras model that compute attention, and how the model calls each of them, for the doctor.
 
-The arguments of a call are kept as `call` gets them: with the masks that Keras itself passes.
+The arguments of a call are kept as the layer's `call` gets them, with the masks that Keras passes itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _OWN = ("keras.", "headwise.keras.")
 
 
 def attention_layers(model: keras.layers.Layer, run: Callable[[], object]) -> list[tuple[str, Any, Example]]:
-    """(path, layer, arguments) of each layer that may compute attention, in the order in which they ran.
+    """(path, layer, arguments) of each layer that may compute attention, in the order in which the layers ran.
 
-    These are layers that `headwise.watch` records or lists as attention, and layers with a softmax and a product in
-    the code of their class; of layers in each other the innermost one that has weights. `run` calls the model once,
-    eagerly. The arguments are those of the first call, as torch tensors.
+    These are the layers that `headwise.watch` records or lists as attention, and layers whose class has a softmax and a
+    product in its code. Of layers within each other, it is the innermost layer that has weights. `run` calls the model
+    once, eagerly. The arguments are those of a layer's first call, as torch tensors.
     """
     calls: dict[int, Example] = {}
 
@@ -70,7 +70,7 @@ def _as_torch(x: Any) -> Any:
 
 
 def _by_its_code(layer: keras.layers.Layer) -> bool:
-    """Whether the class of a layer, if neither Keras's nor ours, has a softmax and a product in its code."""
+    """Whether a layer has a softmax and a product in the code of its class, unless the class is Keras's or ours."""
     if type(layer).__module__.startswith(_OWN):
         return False
     try:
@@ -85,7 +85,7 @@ def _is_in(path: str, other: str) -> bool:
 
 
 def _with_weights(path: str, layers: dict[str, keras.layers.Layer]) -> str:
-    """The path of the layer, or of the next layer around it that has weights and ran."""
+    """`path` if the layer there has weights, else the path of the nearest layer around it that has weights and ran."""
     around = path
     while around and not (around in layers and layers[around].weights):
         around = around.rpartition(".")[0]

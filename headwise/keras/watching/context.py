@@ -1,4 +1,4 @@
-"""`watch` of a Keras model."""
+"""`watch` for Keras models."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def watch(model: keras.layers.Layer, *, tokens: Any = None, **options: Any) -> W
             model.predict(x)
         seen["encoder.0.attention"].weights(rows=5)
 
-    It records the layers of headwise.keras, keras.layers.MultiHeadAttention, GroupQueryAttention and Attention with
-    their subclasses, and keras.ops.dot_product_attention in any layer; on PyTorch also matmul, softmax, matmul. Other
-    layers whose class name says attention are listed by `seen.coverage()` as missed. Inside the context predict,
-    evaluate and fit run eagerly; nothing is recorded in functions that other code compiled. Layers are named by their
-    names in functional and sequential models, otherwise by their attributes.
+    It records the layers of headwise.keras; keras.layers.MultiHeadAttention, GroupQueryAttention and Attention with
+    their subclasses; and keras.ops.dot_product_attention in any layer. On PyTorch it also records the sequence matmul,
+    softmax, matmul. `seen.coverage()` lists other layers whose class name says attention as missed. Inside the context
+    predict, evaluate and fit run eagerly; nothing is recorded in functions that other code compiled. In functional and
+    sequential models a layer is named by its name, otherwise by its attribute.
 
-    On TensorFlow and JAX, tensors are copied. The options are those of `headwise.watch`; gradients needs PyTorch.
+    On TensorFlow and JAX, tensors are copied. The options are those of `headwise.watch`; `gradients` needs PyTorch.
 
     Raises:
         DtypeError, ArgumentError: an invalid argument; the message names it.
@@ -53,7 +53,7 @@ def watch(model: keras.layers.Layer, *, tokens: Any = None, **options: Any) -> W
 
 @contextlib.contextmanager
 def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
-    """Inside, a watcher follows a Keras model."""
+    """A context, inside which the attention of a Keras model is recorded. Gives the `Watcher`."""
     with contextlib.ExitStack() as stack:
         layers = Layers(model, stack.enter_context(eagerly(model)))
         watcher = Watcher(type(model).__name__, layers, keeping)
@@ -72,7 +72,7 @@ def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
             with read_layers(reader, call):
                 yield
 
-        # On torch also layers that are written with torch, or with keras.ops.
+        # On torch, layers that are written with torch or with keras.ops are recorded too.
         stack.enter_context(following(watcher, functions=keras.backend.backend() == "torch"))
         stack.enter_context(read_operations(reader))
         stack.enter_context(listening(told))
@@ -81,7 +81,7 @@ def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
 
 
 def _output_kernel(layer: Any, call: Call) -> Any:
-    """W_O [H, E, M] of a layer of this package, if the heads' outputs are its direct input."""
+    """The output projection W_O [H, E, M] of a layer of this package; None unless its input is the heads' outputs."""
     kernel = getattr(getattr(layer, "out", None), "kernel", None)
     heads, width = call.q.shape[1], call.v.shape[3]
     if kernel is None or getattr(layer, "gate", None) is not None or kernel.shape[0] != heads * width:

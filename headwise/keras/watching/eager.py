@@ -1,4 +1,4 @@
-"""Runs `predict`, `evaluate` and `fit` eagerly, layer by layer, while a model is watched."""
+"""Makes `predict`, `evaluate` and `fit` run eagerly, layer by layer, while a model is watched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outpu
 
 @contextlib.contextmanager
 def eagerly(model: keras.layers.Layer) -> Iterator[Callable[[], Iterable[str]]]:
-    """Within the context, the model and every model in it run layer by layer. Yields a function that gives notes."""
+    """A context, inside which the model and every model in it run eagerly. Gives a function that returns notes."""
     models = [layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)]
     models = [each for each in models if not each.run_eagerly or is_changed(("run_eagerly", id(each)))]
     with contextlib.ExitStack() as stack:
@@ -42,19 +42,19 @@ def _change(model: keras.Model) -> Undo:
 
 
 def _sameness(model: keras.Model) -> Callable[[], bool]:
-    """A function that tells whether `compile` has not been called since."""
+    """A function that returns whether the model still runs eagerly, and `compile` was not called since now."""
     loss = getattr(model, "_compile_loss", None)
     return lambda: bool(model.run_eagerly) and getattr(model, "_compile_loss", None) is loss
 
 
 def _ran(model: keras.Model) -> Callable[[], bool]:
-    """A function that tells whether predict, evaluate or fit has run eagerly since."""
+    """A function that returns whether predict, evaluate or fit has run eagerly since now."""
     is_same = _sameness(model)
     return lambda: _compiles(model) and is_same() and any(getattr(model, name, None) is not None for name in _COMPILED)
 
 
 def _compiles(model: keras.Model) -> bool:
-    """Whether the model would compile: on torch only on request."""
+    """Whether the model would compile its functions: on torch only if jit_compile is set."""
     return keras.backend.backend() != "torch" or bool(model.jit_compile)
 
 

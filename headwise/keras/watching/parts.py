@@ -1,4 +1,4 @@
-"""The layers of a watched Keras model: their paths, which layer runs, how often, and what it computes in a run."""
+"""The layers of a watched Keras model: their paths, which layer runs, how often, and what it computes in a call."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from headwise.keras.watching.paths import paths
 from headwise.keras.watching.running import only_shapes, running
 from headwise.records import CallSite
 
-# Raised by the backends and headwise for tensors of an unexpected kind or shape.
+# The errors that backends and headwise raise for tensors of an unexpected kind or shape.
 _UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
 _OTHER_SEQUENCE = ("value", "key", "encoder_sequence", "encoder_outputs", "memory", "context")
 
 
 class LayerPlace(Place):
-    """A place in a model: its innermost running layer."""
+    """Where in a model a computation happens: in the innermost layer that is running."""
 
     @property
     def reads_another_sequence(self) -> bool | None:
@@ -47,7 +47,7 @@ class LayerPlace(Place):
         return around.reads_another_sequence if around is not None and looks_like_attention(around.module) else None
 
     def _given(self) -> dict[str, Any]:
-        """The arguments of the call, by name."""
+        """The arguments of the layer's call, by name."""
         layer: Any = self.module
         try:
             bound = inspect.signature(layer.call).bind_partial(*self.arguments, **self.keywords)
@@ -57,11 +57,11 @@ class LayerPlace(Place):
 
 
 class Layers(Parts):
-    """The layers of a Keras model.
+    """The layers of a Keras model that is watched.
 
     Args:
-        model: some of its layers may be made in its first call.
-        changed: gives notes about how the watch changed the model.
+        model: the model; some of its layers may be made in its first call.
+        changed: a function that returns notes about what watching changed in the model.
     """
 
     def __init__(self, model: keras.layers.Layer, changed: Callable[[], Iterable[str]]) -> None:
@@ -88,7 +88,7 @@ class Layers(Parts):
         return None if self.is_reading or ours else self.here()
 
     def here(self) -> LayerPlace | None:
-        """The innermost running layer of the model."""
+        """The innermost layer of the model that is running; None if none is."""
         place: LayerPlace | None = None
         for call in () if only_shapes() else running():
             name = self._name_of(call.layer)
@@ -100,7 +100,7 @@ class Layers(Parts):
         return self.here() is None
 
     def closed(self, known: Set[str]) -> Iterator[CallSite]:
-        """The layers whose class name says attention, that ran, and of which nothing was seen, on any backend."""
+        """The layers that ran, whose class name says attention, and in which nothing was recorded, on any backend."""
         self._find()
         alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
         for path, layer in alike.items():
@@ -125,14 +125,14 @@ class Layers(Parts):
 
 
 class Reader:
-    """Tells a watcher of the layers that are read as a whole."""
+    """Reports attention to a `Watcher`, for layers that are read as a whole instead of operation by operation."""
 
     def __init__(self, layers: Layers, watcher: Watcher) -> None:
         self.layers, self._watcher = layers, watcher
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Within the context, the layer is read as a whole, so its parts need not be recognised."""
+        """A context, inside which a layer is read as a whole, so its operations need not be recognised."""
         before, self.layers.is_reading = self.layers.is_reading, True
         try:
             yield
@@ -141,7 +141,7 @@ class Reader:
 
     @contextlib.contextmanager
     def trying(self, how: str) -> Iterator[None]:
-        """Errors while reading must never break the model: a computation that cannot be read is refused."""
+        """A context, inside which an error does not break the model: the computation is listed as refused instead."""
         with self.reading():
             try:
                 with torch.no_grad():
@@ -155,7 +155,7 @@ class Reader:
                     self._watcher.refuse(place, Refusal(reason))
 
     def seen(self, call: AttentionCall, out: torch.Tensor, arrange: Arrange, how: str, weight: Any = None) -> None:
-        """Report a computation that was read; `weight` is W_O [H, E, M] if it is known."""
+        """Report a computation that was read. `weight` is the output projection W_O [H, E, M] if it is known."""
         place = self.layers.here()
         if place is not None:
             event = Event(call, out, arrange, how)

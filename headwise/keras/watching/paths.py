@@ -1,4 +1,4 @@
-"""The paths of the layers of a model, the same on every backend."""
+"""The paths of the layers of a model, which are the same on every backend."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import keras
 
 
 def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Every layer by its path; the path of the model is "". A layer in several places has its first path.
+    """Every layer by its path; the path of the model is "". A layer in several places gets its first path.
 
-    A layer of a functional or sequential model is called by its name, any other by its attribute, "encoder.0.mlp", or
-    by its name if the attribute is private.
+    A path names a layer of a functional or sequential model by its name, any other layer by its attribute, such as
+    "encoder.0.mlp", or by its name if the attribute is private.
     """
     found: dict[int, str] = {}
     layers: dict[str, keras.layers.Layer] = {}
@@ -31,12 +31,12 @@ def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 
 def _parts(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Layer]]:
-    """The sublayers of a layer, with their names."""
+    """The direct sublayers of a layer, as (name, layer)."""
     # In a sequential or functional model, layers have names and are not attributes.
     if isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Model) and hasattr(layer, "_operations")):
         for part in layer.layers:
             yield _dotless(part.name), part
-    attributes = {**vars(layer), **vars(layer).get("_modules", {})}  # torch keeps layers apart
+    attributes = {**vars(layer), **vars(layer).get("_modules", {})}  # torch keeps layers in _modules
     for name, value in attributes.items():
         if not name.startswith("_"):
             yield from _named(name, value)

@@ -1,6 +1,6 @@
-"""Which layers are running: during a watch, `keras.layers.Layer` reports calls of layers.
+"""Knows which layers are running: while a model is watched, `keras.layers.Layer` reports calls of layers.
 
-The class is changed, not the layers, so that layers created in the first call are included.
+The class is changed, not each layer, so that layers created in the first call report too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Before = Callable[["Running"], contextlib.AbstractContextManager[None]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Running:
-    """One call of a layer."""
+    """One call of a layer that is running."""
 
     layer: keras.layers.Layer
     arguments: tuple[Any, ...]
@@ -68,14 +68,14 @@ _TOLD: Scope[Before] = Scope()
 
 @contextlib.contextmanager
 def told_of_calls(before: Before) -> Iterator[None]:
-    """Within the context, each call of a layer runs inside `before(call)`."""
+    """A context, inside which each call of a layer runs inside the context `before(call)`."""
     change = functools.partial(replaced, keras.layers.Layer, "__call__", _telling)
     with changed("calls of Keras layers", change), _TOLD.open(before):
         yield
 
 
 def only_shapes() -> bool:
-    """Whether Keras only infers shapes while building, without computing."""
+    """Whether Keras is only finding out shapes while it builds, without computing."""
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     return bool(in_symbolic_scope())

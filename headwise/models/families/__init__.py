@@ -1,6 +1,6 @@
-"""The families of encoders that `headwise.Bert` reads: one file each, with the names of parts in its checkpoints.
+"""The families of encoders that `headwise.Bert` reads: one file each, with the parameter names in its checkpoints.
 
-To add a family, add its file and its entry in `FAMILIES`.
+To add a family, add its file, and its entry in `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
-    """The family of a checkpoint, by its config.json; None = its family is not known here."""
+    """The family of a checkpoint, found by the entry model_type of its config.json; None = an unknown family."""
     model_type = config.get("model_type", "bert")  # configs of 2018 lack it
     return next((each for each in FAMILIES.values() if model_type in each.model_types), None)
 
 
 def read_config(config: Mapping[str, Any]) -> BertConfig:
-    """The shape that a Hugging Face config.json describes; missing entries are as in BERT-base.
+    """The `BertConfig` that a Hugging Face config.json describes. Missing entries get the values of BERT-base.
 
     Raises:
-        CheckpointError: its architecture is of no known family, or cannot be computed here.
+        CheckpointError: the family is unknown, or the architecture cannot be computed here.
     """
     family = family_of(config)
     if family is None:

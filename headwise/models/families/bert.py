@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805). E5 and GTE of 2023, BGE and MiniLM are BERTs too."""
+"""BERT (Devlin et al. 2018, arXiv:1810.04805). The E5 and GTE models of 2023, BGE and MiniLM are BERTs too."""
 
 from headwise.models.families.family import Family
 

@@ -1,4 +1,4 @@
-"""The shape of an encoder: that of BERT, and the differences of later families."""
+"""The config of an encoder: the options of BERT, and the differences of later families."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ GATED: dict[str, Activation] = {plain: gated for gated, plain in feed_forward.GA
 class ModernLayers:
     """Layers like those of ModernBERT (Warner et al. 2024, arXiv:2412.13663, section 2.1).
 
-    A norm is before each branch, except the first attention, and one at the end. Feed-forward networks
-    have a gate. Positions are rotary. Local layers see `window` neighbours on each side.
+    There is a norm before each branch (except the first attention) and one after the last layer. Feed-forward networks
+    have a gate. Positions are rotary. The layers numbered in `local_layers` see only `window` neighbours on each side.
 
     Raises:
         ArgumentError: a value that is impossible for such layers.
@@ -42,20 +42,20 @@ class ModernLayers:
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT, or of a similar encoder; the defaults are BERT-base.
+    """The sizes and options of a BERT, or of a similar encoder; the defaults are BERT-base.
 
     `initializer_range` is the standard deviation of the initial weights. 0.02 suits widths near 768; a narrow
     model, whose scores would all begin near 0, learns faster with `dim ** -0.5`.
 
     Args:
-        max_positions: the most tokens of a text.
+        max_positions: the maximum number of tokens of a text.
         num_token_types: 0 = no token types (DistilBERT, MPNet, ModernBERT).
-        family: one of `headwise.models.families`: it has the names of parts in a checkpoint.
-        embedding_dim: width of the embeddings, if a linear map turns it into `dim` (ELECTRA); None = `dim`.
-        first_position: row of the first token in the table of positions (RoBERTa, MPNet: 2). If it is not 0,
-            padding does not count.
-        relative_buckets: number of buckets of relative positions, a bias that all layers share (MPNet); 0 = none.
-        modern: layers like ModernBERT's, and no table of positions; None = layers like BERT's.
+        family: a name in `headwise.models.families`, which has the parameter names in checkpoints.
+        embedding_dim: the width of the embeddings, if a linear map brings them to `dim` (ELECTRA); None = `dim`.
+        first_position: the row of the first token in the table of positions (RoBERTa, MPNet: 2). If it is not 0,
+            padding does not count as a position.
+        relative_buckets: the number of buckets of relative positions, a bias that all layers share (MPNet); 0 = none.
+        modern: options of layers like ModernBERT's, without a table of positions; None = layers like BERT's.
 
     Raises:
         ArgumentError: a value that is impossible for such an encoder.
@@ -108,12 +108,12 @@ class BertConfig:
 
     @property
     def has_bert_layers(self) -> bool:
-        """Whether the layers are BERT's own: norms after the sums, and no positions in the attention."""
+        """Whether the layers are like BERT's: norms after the sums, and no positions in the attention."""
         return self.modern is None and not self.relative_buckets
 
     @property
     def is_bert(self) -> bool:
-        """Whether everything is as in BERT, also the embeddings; the names in a checkpoint do not matter."""
+        """Whether everything is computed as in BERT, the embeddings too; names in checkpoints do not matter."""
         return (
             self.has_bert_layers
             and self.embedding_dim is None

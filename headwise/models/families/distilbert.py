@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al. 2019, arXiv:1910.01108): a BERT without token types and pooler.
 
-In training, transformers has no dropout after its attention's output; here `dropout` is applied there, as in BERT.
+In training, transformers has no dropout after the attention's output. Here `dropout` is applied there, as in BERT.
 """
 
 from collections.abc import Mapping

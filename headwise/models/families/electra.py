@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): a BERT whose embeddings may be narrower, and without pooler."""
+"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): a BERT whose embeddings may be narrower, and that has no pooler."""
 
 from collections.abc import Mapping
 from typing import Any

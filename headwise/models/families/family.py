@@ -1,4 +1,4 @@
-"""`Family`: how checkpoints of one kind of encoder describe a `headwise.Bert` and name its tensors."""
+"""`Family`: how checkpoints of one family of encoders describe a `headwise.Bert` and name its tensors."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of checkpoint.
+    """One family of encoders, and how its checkpoints differ.
 
     Args:
-        name: `BertConfig.family`.
-        model_types: its names in config.json.
-        prefix: the prefix of the encoder's tensors in a model with a head.
-        settings: our option: the entry of config.json.
-        tensors: our modules: their modules, by names without the layer; several are separated by spaces. Ours
-            concatenated along their rows are theirs concatenated.
-        own: further options, derived from config.json. It raises CheckpointError for options that are not supported
-            here.
-        layer: the prefix of the number of a layer.
+        name: the value of `BertConfig.family`.
+        model_types: the values of model_type in config.json that mean this family.
+        prefix: the prefix of the encoder's tensors in a checkpoint of a model with a head.
+        settings: the name of an option of `BertConfig` -> the name of the entry in config.json.
+        tensors: the name of our module -> the name in checkpoints, both without the layer's prefix. Either may be
+            several names, separated by spaces: the concatenated rows of ours are then the concatenated rows of theirs.
+        own: a function that returns further options, from config.json. It raises CheckpointError for options that are
+            not supported here.
+        layer: the prefix of a layer's tensors in checkpoints, before its number.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Family:
     layer: str = "encoder.layer."
 
     def config(self, config: Mapping[str, Any]) -> BertConfig:
-        """The config that a config.json describes."""
+        """The `BertConfig` that a checkpoint's config.json describes."""
         for flag in ("is_decoder", "add_cross_attention"):
             if config.get(flag):
                 raise CheckpointError(f"{flag}: expected an encoder, not a decoder. Received: {flag}=true")
@@ -55,7 +55,7 @@ class Family:
             raise CheckpointError(f"config.json: {cause}") from cause
 
     def encoder_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of the encoder and pooler, under the names of a bare encoder in current files."""
+        """The tensors of the encoder and pooler, without the prefix, under the names in current checkpoints."""
         prefix = self.prefix if any(name.startswith(self.prefix) for name in tensors) else ""
         named = {
             # Checkpoints converted from TensorFlow call the scale and shift of a LayerNorm gamma and beta.
@@ -75,9 +75,9 @@ class Family:
         }
 
     def places(self, parameters: Iterable[str]) -> list[tuple[list[str], list[str]]]:
-        """(our names, their names) of parameters that are equal when concatenated along their rows.
+        """For each group of parameters: (our names, their names), equal when concatenated along their rows.
 
-        `layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in BERT's checkpoints.
+        Example: `layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in BERT's checkpoints.
         """
         found: dict[str, tuple[list[str], list[str]]] = {}
         for ours in parameters:

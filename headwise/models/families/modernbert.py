@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024, arXiv:2412.13663).
 
-In training `dropout` applies to the embeddings and to the output of each branch. Checkpoints were trained without it.
+In training `dropout` is applied to the embeddings and to the output of each branch. The checkpoints had no dropout.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def _own(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The numbers of the layers that see only neighbours: listed, or all except each third layer (in older configs)."""
+    """The numbers of the local layers: those that the config lists, or in older configs all but every third layer."""
     types = config.get("layer_types")
     if types is None:
         every, count = config.get("global_attn_every_n_layers", 3), config.get("num_hidden_layers", 22)
@@ -40,7 +40,7 @@ def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _base(config: Mapping[str, Any], kind: str, older: float) -> float:
-    """The base of RoPE's frequencies in one type of layers."""
+    """The base of RoPE's frequencies in layers of the type `kind`. `older`: the base in configs of transformers 4."""
     given = (config.get("rope_parameters") or {}).get(kind) or {}
     scaling = given.get("rope_type") or (config.get("rope_scaling") or {}).get("rope_type") or "default"
     if scaling != "default":

@@ -1,4 +1,4 @@
-"""MPNet (Song et al. 2020, arXiv:2004.09297): a BERT without token types, with T5's relative positions in addition."""
+"""MPNet (Song et al. 2020, arXiv:2004.09297): a BERT without token types, and with T5's relative positions added."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from headwise.models.families.bert import SETTINGS, TENSORS
 from headwise.models.families.family import Family
 from headwise.models.families.roberta import counted
 
-PADDING = 1  # transformers always uses this id
+PADDING = 1  # the id of the padding token; transformers always uses this id
 
 
 def _own(config: Mapping[str, Any]) -> dict[str, Any]:

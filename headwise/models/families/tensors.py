@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint as the parameters of a model: each tensor has one place, and each place one tensor."""
+"""Maps the tensors of a checkpoint to the parameters of a model, one to one, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.models.families.family import Family
 
 
 def check_sizes(family: Family, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError if the config describes a model of another size, before such a model is built."""
+    """Raise CheckpointError if the tensors have other sizes than the config says, before a model is built."""
     layers = {name[len(family.layer) :].split(".")[0] for name in tensors if name.startswith(family.layer)}
     sizes = {"num_layers": (config.num_layers, len(layers))}
     width = "dim" if config.embedding_dim is None else "embedding_dim"
@@ -39,10 +39,10 @@ def check_sizes(family: Family, config: BertConfig, tensors: Mapping[str, Tensor
 
 
 def match(family: Family, model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each of the model's parameters by our name.
+    """The model's parameters, by our names, taken from the tensors of a checkpoint.
 
     Raises:
-        CheckpointError: a tensor that the model or the checkpoint lacks, or one of another shape or kind.
+        CheckpointError: a tensor that the model or the checkpoint lacks, or a tensor of another shape or kind.
     """
     own = dict(model.named_parameters())
     places = family.places(own)
@@ -68,7 +68,7 @@ def match(family: Family, model: nn.Module, tensors: Mapping[str, Tensor]) -> di
 
 
 def named(family: Family, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """The reverse: our parameters by their names in a checkpoint, on the CPU."""
+    """The reverse of `match`: our parameters by their names in a checkpoint, on the CPU."""
     own = {name: parameter.detach().cpu() for name, parameter in parameters}
     found: dict[str, Tensor] = {}
     for ours, theirs in family.places(own):

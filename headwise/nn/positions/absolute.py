@@ -12,15 +12,15 @@ from headwise.tracing import is_traced
 
 
 class Sinusoidal(nn.Module):
-    """Sine and cosine waves of M/2 frequencies. Vaswani et al. 2017, §3.5.
+    """Sine and cosine waves of M/2 frequencies, one vector for each position. Vaswani et al. 2017, §3.5.
 
         PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
 
     It has no parameters and no maximum position.
 
     Args:
-        dim: M, even.
-        base: the base of the wavelengths.
+        dim: M, the dimensions of a vector; even.
+        base: the base of the power in the formula; larger = longer waves.
         interleaved: sine and cosine take turns, as in the paper and in DistilBERT; if False, the sines come first and
             then the cosines, as in Marian.
 
@@ -58,8 +58,8 @@ class Learned(nn.Module):
     """A learned vector for each position. Gehring et al. 2017; Devlin et al. 2019 (BERT), §3; GPT-2.
 
     Args:
-        max_positions: rows of the table, the limit of positions.
-        dim: M.
+        max_positions: the number of rows of the table: positions are 0 … max_positions - 1.
+        dim: M, the dimensions of a vector.
         std: the standard deviation of the normal distribution for the table; 0.02 in BERT and GPT-2.
 
     The table is `weight`, [max_positions, M], like Hugging Face's `position_embeddings` and `wpe`.
@@ -78,7 +78,7 @@ class Learned(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table anew, from N(0, std²)."""
+        """Draw the table again, from N(0, std²)."""
         nn.init.normal_(self.weight, std=self.std)
 
     def forward(self, position_ids: Tensor) -> Tensor:

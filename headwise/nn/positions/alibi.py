@@ -17,23 +17,23 @@ class Alibi(Positions):
 
         bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
 
-    if H is a power of two. Otherwise the slopes of the next lower power of two come first, and then every other one of
-    the next higher (the authors' code, BLOOM and MPT).
+    if H is a power of two. Otherwise the slopes of the next lower power of two come first, and then every second slope
+    of the next higher power of two (as in the authors' code, BLOOM and MPT).
 
     An attention module passes `slopes` to `headwise.attention` if the tokens of each row are consecutive, with padding
     before or after them. Otherwise (`position_ids`, a second sequence, padding between tokens, or padding that cannot
-    be checked, on a GPU or in torch.compile) it calls `bias`:
+    be checked, on a GPU or in torch.compile) the module calls `bias`:
 
-    If the mask looks only backwards, the bias is [1|B, H, 1, K], m_h · (j - last): each row differs from the above by a
-    constant, which does not change the softmax, and memory stays linear. Positions must then not decrease from one key
-    that a query sees to a later one. With any other mask, or without one, it is [1|B, H, Q, K].
+    If the mask looks only backwards, the bias is [1|B, H, 1, K] (1 or B rows), m_h · (j - last): each row differs from
+    the formula by a constant, which does not change the softmax, and memory stays linear. Positions must then not
+    decrease from one key that a query sees to a later key. With any other mask, or None, the bias is [1|B, H, Q, K].
 
     Args:
-        num_heads: H, any number.
-        max_bias: 8 in the paper; MPT calls it alibi_bias_max.
+        num_heads: H, the number of query heads; any number.
+        max_bias: see the formula; 8 in the paper. MPT calls it alibi_bias_max.
 
     Raises:
-        ArgumentError: heads or max_bias not positive.
+        ArgumentError: num_heads or max_bias is not positive.
     """
 
     slopes: Tensor  # [H] float32
@@ -53,7 +53,7 @@ class Alibi(Positions):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """[1|B, H, Q, K], or [1|B, H, 1, K] if the mask looks only backwards; float32 (float64 for float64 q)."""
+        """[1|B, H, Q, K], or [1|B, H, 1, K] if the mask looks only backwards; float32, or float64 for float64 q."""
         check_ids("query_ids", query_ids, q_BHQD.shape[0], q_BHQD.shape[2])
         check_ids("key_ids", key_ids, q_BHQD.shape[0], key_ids.shape[-1])
         dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
@@ -66,7 +66,7 @@ class Alibi(Positions):
         return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
 
     def slopes_of_heads(self) -> Tensor | None:
-        """`slopes`, None if a subclass has another bias."""
+        """`slopes` [H]; None if a subclass overrides `bias`."""
         return self.slopes if type(self).bias is Alibi.bias else None
 
     def extra_repr(self) -> str:
@@ -77,7 +77,7 @@ class Alibi(Positions):
 
 
 def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
-    """Whether the mask certainly lets no query see a later key, if the last query is at the last key."""
+    """Whether the mask certainly hides from every query all later keys, if the last query is at the last key."""
     if not isinstance(mask, Mask):
         return False
     for part in mask.conjuncts:
@@ -89,7 +89,7 @@ def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
 
 
 def slopes(num_heads: int, max_bias: float = 8.0) -> list[float]:
-    """The slopes m_h of `Alibi`."""
+    """The slopes m_h of `Alibi`, a list of `num_heads` numbers."""
     below = 2 ** math.floor(math.log2(num_heads))
     first = [2.0 ** (-max_bias * h / below) for h in range(1, below + 1)]
     between = [2.0 ** (-max_bias * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]

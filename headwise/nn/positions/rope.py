@@ -19,7 +19,7 @@ from headwise.nn.positions.scheme import Positions, check_ids
 class Rope(Positions):
     """Rotary positions. Su et al. 2021 (RoFormer), equations 14-16 and 34.
 
-    Each pair of dimensions i of a query or key at position m is turned by m · θ_i, θ_i = base^(-2i/D):
+    For a query or key at position m, each pair i of dimensions is turned by the angle m · θ_i, θ_i = base^(-2i/D):
 
         (a, b) → (a cos mθ - b sin mθ,  b cos mθ + a sin mθ)
 
@@ -29,10 +29,10 @@ class Rope(Positions):
         head_dim: D, the dimensions of queries and keys.
         base: the base of the frequencies θ_i.
         interleaved: which dimensions are a pair: (0, 1), (2, 3) … as in the paper, in GPT-J and DeepSeek; or, if
-            False, (0, D/2), (1, D/2 + 1) … as in GPT-NeoX, Llama and most later models. A checkpoint needs one of the
-            two.
-        rotary_dim: the number of first dimensions that are turned (GPT-J, GPT-NeoX); None = D.
-        scaling: `Linear`, `DynamicNTK`, `Yarn` or `Llama3`.
+            False, (0, D/2), (1, D/2 + 1) … as in GPT-NeoX, Llama and most later models. A checkpoint needs the pairs
+            that it was trained with.
+        rotary_dim: only the first `rotary_dim` dimensions are turned (GPT-J, GPT-NeoX); None = D.
+        scaling: for long texts, `Linear`, `DynamicNTK`, `Yarn` or `Llama3`; None = none.
 
     Raises:
         ArgumentError: dimensions that are odd or not positive, rotary_dim > head_dim, an unknown scaling.
@@ -91,9 +91,9 @@ class Rope(Positions):
         """The RoPE of a Hugging Face config, from its rope_parameters (or the older rope_scaling, rope_theta …).
 
         Args:
-            config: a transformers config, or the dict in its config.json; transformers itself is not needed.
-            head_dim: needed if the config does not have it (head_dim, qk_rope_head_dim, or hidden size over heads).
-            interleaved: None = as in the config (`rope_interleave`), else as in the model of that name.
+            config: a transformers config, or the dict in its config.json; transformers itself need not be installed.
+            head_dim: needed if the config does not tell it (by head_dim, qk_rope_head_dim, or hidden size over heads).
+            interleaved: None = as the config says (`rope_interleave`), or else as in models of the config's model_type.
             layer_type: the type of layer, for a config with one RoPE per type (Gemma 3).
 
         Raises:
@@ -102,9 +102,9 @@ class Rope(Positions):
         return cls(**rope_config.read(config, head_dim=head_dim, interleaved=interleaved, layer_type=layer_type))
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] at positions [S] or [B, S], turned, in the same dtype.
+        """Queries or keys x [B, H, S, D] at positions [S] or [B, S], turned by their angles, in the dtype of x.
 
-        `length`, the number of tokens seen so far, is needed by `DynamicNTK`.
+        Only `DynamicNTK` needs `length`, the number of tokens seen so far.
         """
         check_ids("position_ids", position_ids, x_BHSD.shape[0], x_BHSD.shape[2])
         phases = position_ids[..., None].float() * self._frequencies(length)
@@ -112,7 +112,7 @@ class Rope(Positions):
 
     @property
     def amplitude(self) -> float:
-        """The factor of cos and sin: 1 except for YaRN (attention_scaling in Hugging Face)."""
+        """The factor on cos and sin: 1 except for YaRN (attention_scaling in Hugging Face)."""
         return 1.0 if self.scaling is None else self.scaling.amplitude
 
     def extra_repr(self) -> str:

@@ -14,7 +14,7 @@ _SCALINGS: dict[str, type[Any]] = {"linear": Linear, "dynamic": DynamicNTK, "yar
 _ORIGINAL = "original_max_position_embeddings"  # the only option with another name here: original_length
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
-# Models whose pairs are (0, 1), (2, 3) …, by model_type: their configs do not have this option.
+# Models whose pairs are (0, 1), (2, 3) …, by model_type: their configs have no entry for it.
 _INTERLEAVED = {
     *("codegen", "cohere", "cohere2", "deepseek_v2", "ernie4_5", "glm", "glm4", "gptj", "helium"),
     *("llama4_text", "roformer"),
@@ -22,7 +22,7 @@ _INTERLEAVED = {
 
 
 def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_type: str | None) -> dict[str, Any]:
-    """The arguments of `Rope`. Raises CheckpointError."""
+    """The arguments of `Rope`, by name. Raises CheckpointError for a RoPE that is not supported."""
     parameters = _parameters(config, layer_type)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     scaling = _SCALINGS.get(kind)
@@ -61,7 +61,7 @@ def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
 
 
 def _older_parameters(config: Any) -> dict[str, Any]:
-    """The parameters in a config of transformers 4, where layers with a window have their own base (Gemma 3)."""
+    """The RoPE parameters in a config of transformers 4, where layers with a window have another base (Gemma 3)."""
     scaling = entry(config, "rope_scaling") or {}
     local = entry(config, "rope_local_base_freq", "local_rope_theta")
     if local is None:
@@ -88,7 +88,7 @@ def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling:
 
 
 def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
-    """As in Hugging Face: dynamic NTK uses the length of the model, other types use the original length."""
+    """original_length as in Hugging Face: for dynamic NTK the model's maximum length, else the original length."""
     longest = entry(config, "max_position_embeddings", "n_positions")
     length = (
         longest
@@ -131,7 +131,7 @@ def _interleaved(config: Any) -> bool:
 
 
 def entry(config: Any, *names: str) -> Any:
-    """The first of these entries that the config has and that is not None."""
+    """The first of the config's entries with these names that is not None; None if there is no such entry."""
     for name in names:
         value = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
         if value is not None:

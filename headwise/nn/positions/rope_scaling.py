@@ -33,16 +33,16 @@ class RopeScaling:
         return 1.0
 
     def check(self, dim: int) -> None:
-        """Raise ArgumentError unless `dim` dimensions can be turned in this way."""
+        """Raise ArgumentError unless RoPE with this scaling can turn `dim` dimensions."""
 
     def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
-        """Float32 [dim / 2], radians per position. `length`: the number of tokens, if it matters."""
+        """θ_i in radians per position, float32 [dim / 2]. `length`: the number of tokens, if θ depends on it."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear(RopeScaling):
-    """θ_i / factor: positions are compressed into the range that was trained (Chen et al. 2023, equation 4)."""
+    """θ_i / factor: positions are compressed into the range of the training (Chen et al. 2023, equation 4)."""
 
     factor: float
 
@@ -59,7 +59,7 @@ class DynamicNTK(RopeScaling):
 
         base' = base · (1 + factor · (L - original) / original)^(D / (D - 2)),   L > original
 
-    Since it changes with every token, a cache must keep keys unrotated.
+    Since the base changes with every token, a cache must keep the keys before rotation.
     """
 
     factor: float
@@ -90,12 +90,12 @@ class DynamicNTK(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class Yarn(RopeScaling):
-    """High frequencies stay, low ones are divided by `factor`, others are mixed (Peng et al. 2023, §3.2-3.4).
+    """High frequencies stay, low ones are divided by `factor`, those between are mixed (Peng et al. 2023, §3.2-3.4).
 
         θ'_i = (1 - γ_i) · θ_i / factor + γ_i · θ_i
 
     γ_i falls from 1 to 0 between the dimensions that turn `beta_fast` and `beta_slow` times in `original_length` tokens
-    (§3.2, over dimensions instead of turns as in the authors' code; `truncate` rounds the two outwards).
+    (§3.2, but linear in the dimension, not in the turns, as in the authors' code; `truncate` rounds outwards).
     cos and sin are multiplied by `attention_factor`, which is 0.1 ln(factor) + 1 (§3.4), or DeepSeek's
     m(mscale) / m(mscale_all_dim) with m(x) = 0.1 x ln(factor) + 1 if both are given.
     """
@@ -131,7 +131,7 @@ class Yarn(RopeScaling):
 
     @property
     def softmax_factor(self) -> float:
-        """The factor of the softmax scale in DeepSeek, beside `amplitude`: m(mscale_all_dim)², or 1."""
+        """DeepSeek's factor on the softmax scale, which it applies beside `amplitude`: m(mscale_all_dim)², or 1."""
         return self._mscale(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
@@ -147,7 +147,7 @@ class Yarn(RopeScaling):
         return 1.0 / (self.factor * turns) * (1.0 - fast) + 1.0 / turns * fast
 
     def _dimension(self, turns: float, dim: int, base: float) -> float:
-        """The (fractional) i whose frequency makes `turns` turns in `original_length` tokens."""
+        """The dimension i (a fraction) whose frequency makes `turns` turns in `original_length` tokens."""
         return dim * math.log(self.original_length / (turns * 2.0 * math.pi)) / (2.0 * math.log(base))
 
     def _mscale(self, weight: float) -> float:
@@ -156,7 +156,7 @@ class Yarn(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class Llama3(RopeScaling):
-    """The scaling of Llama 3.1, by the wavelength λ = 2π / θ: short ones stay, long ones are divided by `factor`.
+    """The scaling of Llama 3.1: short wavelengths λ = 2π / θ stay, long wavelengths get θ divided by `factor`.
 
         θ' = θ                                          λ < original / high_freq_factor
         θ' = θ / factor                                 λ > original / low_freq_factor
@@ -192,7 +192,7 @@ class Llama3(RopeScaling):
 
 
 def unscaled(dim: int, base: float, device: Device = None) -> Tensor:
-    """base^(-2i/dim), i = 0 … dim/2 - 1: float32 [dim / 2] (Su et al. 2021, equation 15)."""
+    """RoPE's frequencies base^(-2i/dim), i = 0 … dim/2 - 1: float32 [dim / 2] (Su et al. 2021, equation 15)."""
     return 1.0 / base ** _exponents(dim, device)
 
 

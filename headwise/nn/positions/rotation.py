@@ -1,4 +1,4 @@
-"""Rotation of pairs of dimensions by angles, which all rotary schemes use."""
+"""Rotation of pairs of dimensions by angles. All rotary position schemes use it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from torch import Tensor
 
 
 def turn(x_BHSD: Tensor, phases: Tensor, *, amplitude: float = 1.0, interleaved: bool = False) -> Tensor:
-    """x with its first 2n dimensions turned by `phases`, [S, n] or [B, S, n], in float32 or better, in the dtype of x.
+    """x with its first 2n dimensions turned by the angles `phases`, [S, n] or [B, S, n]; in the dtype of x.
 
-    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not change.
+    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not change. It is
+    computed in float32 or better. `amplitude` is a factor on cos and sin.
 
         (a, b) → (a cos φ - b sin φ,  b cos φ + a sin φ)
     """

@@ -1,4 +1,4 @@
-"""The interface of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
+"""The base class of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
 
 Positions are those of tokens, 0, 1, 2 …: with a cache, the positions of queries continue after those in the cache; with
 left padding, each row counts its own tokens.
@@ -14,20 +14,20 @@ from headwise.masks import Mask
 
 
 class Positions(nn.Module):
-    """A position scheme that does nothing. A subclass overrides the methods that it needs.
+    """A position scheme without effect. A subclass overrides the methods that it needs.
 
     Position ids are integer tensors [S], one for all rows, or [B, S].
 
     Attributes:
         depends_on_length: whether `rotate` needs `length`; then a cache keeps keys before rotation.
-        uses_values: whether `values` is overridden; it needs the weights.
+        uses_values: whether a subclass overrides `values`, which needs the weights.
     """
 
     depends_on_length: bool = False
     uses_values: bool = False
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
-        """Queries or keys [B, H, S, D] for the scores: rotated to their positions. `length`: tokens seen so far."""
+        """Queries or keys x [B, H, S, D], rotated to their positions. `length`: the number of tokens seen so far."""
         return x_BHSD
 
     def bias(
@@ -39,34 +39,33 @@ class Positions(nn.Module):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor | None:
-        """The bias added to the scaled scores: float, broadcasts to [B, H, Q, K]; None = nothing.
+        """The bias that is added to the scaled scores: float, broadcasts to [B, H, Q, K]; None = no bias.
 
-        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is only used to save
-        memory: rows may then differ by a constant, which does not change the softmax. The caller must apply the same
-            mask.
+        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is used only to save memory:
+        with it, rows of the bias may differ by a constant, which does not change the softmax. The caller must apply it.
         """
         return None
 
     def slopes_of_heads(self) -> Tensor | None:
-        """[H], if the bias is the option `slopes` of `attention` for consecutive tokens; else None."""
+        """[H] if the bias equals the option `slopes` of `attention` whenever tokens are consecutive; else None."""
         return None
 
     def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
-        """The term added to the output, [B, H, Q, E]; None = nothing."""
+        """A term to add to the output, [B, H, Q, E], made from the attention weights; None = no term."""
         return None
 
     def reset_parameters(self) -> None:
-        """Initialise the parameters again, for schemes that learn."""
+        """Initialise the parameters again, in schemes that have parameters."""
 
     def check(self, num_heads: int, head_dim: int) -> None:
-        """Raise ArgumentError unless this scheme fits a module with these query heads and head dimensions.
+        """Raise ArgumentError unless this scheme fits a module with these numbers of query heads and head dimensions.
 
-        A scheme with an attribute `num_heads` or `head_dim` is made for that number.
+        A scheme that has an attribute `num_heads` or `head_dim` fits only that number.
         """
         check_fits(self, num_heads, head_dim)
 
     def _constants(self) -> dict[str, Tensor]:
-        """Float32 tensors on the CPU that depend only on the options, by the name of their attribute."""
+        """The tensors that depend only on the options, float32 on the CPU, by the name of their attribute."""
         return {}
 
     def _register_constants(self) -> None:
@@ -91,14 +90,14 @@ def check_integers(name: str, ids: Tensor, shape: str = "[S] or [B, S]") -> None
 
 
 def check_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
-    """Raise unless `ids` is an integer tensor [S] or [B, S] (B may be 1)."""
+    """Raise an error unless `ids` is an integer tensor [length] or [batch, length] (or [1, length])."""
     check_integers(name, ids)
     if ids.ndim not in (1, 2) or ids.shape[-1] != length or (ids.ndim == 2 and ids.shape[0] not in (1, batch)):
         raise ShapeError(f"{name}: expected [{length}] or [{batch}, {length}]. Received: {name}={list(ids.shape)}")
 
 
 def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-    """Key minus query, [1|B, 1, Q, K], of ids [S] or [B, S], which are checked; x [B, H, Q, ·] has the queries."""
+    """Position of the key minus position of the query, [1|B, 1, Q, K]. Ids are [S] or [B, S], x is [B, H, Q, ·]."""
     check_ids("query_ids", query_ids, x.shape[0], x.shape[2])
     check_ids("key_ids", key_ids, x.shape[0], key_ids.shape[-1])
     keys = key_ids[..., None, :] - query_ids[..., :, None]
@@ -106,7 +105,7 @@ def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
 
 
 def check_fits(scheme: object, num_heads: int, head_dim: int) -> None:
-    """`Positions.check`, for a scheme in Keras too."""
+    """What `Positions.check` does, for schemes of PyTorch and of Keras."""
     for name, received in (("num_heads", num_heads), ("head_dim", head_dim)):
         made_for = getattr(scheme, name, received)
         if made_for != received:

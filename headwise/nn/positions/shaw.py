@@ -17,15 +17,14 @@ class ShawRelative(Positions):
 
         e_ij = scale · q_i · (k_j + a^K_(clip(j - i))),     z_i = Σ_j α_ij (v_j + a^V_(clip(j - i)))
 
-    The attention module computes the products with the keys and values; `bias` gives scale · q_i · a^K, `values` gives
-    Σ_j α_ij a^V. Neither makes a tensor [Q, K, D]: queries are multiplied with the table, weights are summed by
-    distance.
+    The attention module computes the terms of k_j and v_j. `bias` returns scale · q_i · a^K, `values` returns Σ_j α_ij
+    a^V. Neither makes a tensor [Q, K, D]: queries are multiplied with the table, weights are summed for each distance.
 
     Args:
-        head_dim: D. All heads share the tables (§3.3).
-        max_distance: k, at which distances are clipped on both sides; or (left, right), as in Wav2Vec2-BERT.
+        head_dim: D, the dimensions of a head's keys. All heads share the tables (§3.3).
+        max_distance: k: distances are clipped to -k … k; or (left, right): to -left … right, as in Wav2Vec2-BERT.
         values: whether there is a^V. It needs the weights, so no fused kernel computes it.
-        value_dim: E, if not D.
+        value_dim: E, the dimensions of a head's values; None = D.
 
     The tables are `distance_embedding.weight` [left + right + 1, D], as in Hugging Face, and `value_embedding.weight`
     [.., E], in the order of distances -left … right.
@@ -58,7 +57,7 @@ class ShawRelative(Positions):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the tables anew, uniformly by Glorot's rule, as in the authors' code (tensor2tensor)."""
+        """Draw the tables again, by Glorot's uniform distribution, as in the authors' code (tensor2tensor)."""
         nn.init.xavier_uniform_(self.distance_embedding.weight)
         if self.value_embedding is not None:
             nn.init.xavier_uniform_(self.value_embedding.weight)
@@ -81,7 +80,7 @@ class ShawRelative(Positions):
         return per_distance.gather(-1, rows.expand(*q_BHQD.shape[:3], -1))
 
     def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
-        """Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype; None without a^V."""
+        """Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype; None if the scheme has no a^V."""
         if self.value_embedding is None:
             return None
         rows = self._rows(weights_BHQK, query_ids, key_ids)
@@ -98,7 +97,7 @@ class ShawRelative(Positions):
         return f"{self.head_dim}, max_distance={distance}, values={self.uses_values}"
 
     def _rows(self, x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """The row of the tables for each pair, [1|B, 1, Q, K]."""
+        """The row of the tables for each pair of a query and a key, int64 [1|B, 1, Q, K]."""
         return distances(x, query_ids, key_ids).clamp(-self.left, self.right).long() + self.left
 
 

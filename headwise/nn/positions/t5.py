@@ -14,27 +14,27 @@ from headwise.nn.positions.scheme import Positions, distances
 
 
 class T5Buckets(Positions):
-    """Relative positions in buckets. Raffel et al. 2020 (T5), §2.1.
+    """Relative positions: distances are sorted into buckets, each with its learned bias. Raffel et al. 2020 (T5), §2.1.
 
         bias[h, i, j] = table[bucket(j - i), h]
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`; larger distances
-    share the last one. T5 uses no scale: give the attention module `scale=1.0`. The layers of a T5 stack share one
-    table: give them the same object.
+    Half of the buckets hold one distance each, the other buckets logarithmically more, up to `max_distance`; all larger
+    distances share the last bucket. T5 uses no scale: give the attention module `scale=1.0`. The layers of a T5 stack
+    share one table: give all of them the same object.
 
     Args:
-        num_heads: H.
-        num_buckets: rows of the table.
-        max_distance: where the last bucket begins.
-        bidirectional: half of the buckets for keys before the query, half for keys after it (as in the encoder). If
-            False, all keys after it are in bucket 0 (as in the decoder, whose mask hides them).
+        num_heads: H, the number of query heads.
+        num_buckets: the number of buckets, which are the rows of the table.
+        max_distance: the distance where the last bucket begins.
+        bidirectional: True = half of the buckets for keys before the query, half for keys after the query (as in the
+            encoder). False = all keys after the query are in bucket 0 (as in the decoder, whose mask hides them).
         std: the standard deviation of the normal distribution for the table. T5 uses 1/√M.
 
     The table is `relative_attention_bias.weight`, [num_buckets, H], as in Hugging Face.
 
     Raises:
-        ArgumentError: a size that is not positive, buckets that cannot be halved, max_distance within the buckets of
-            one distance.
+        ArgumentError: a size that is not positive, an odd number of buckets if bidirectional, a max_distance within the
+            buckets of one distance.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class T5Buckets(Positions):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table anew, from N(0, std²)."""
+        """Draw the table again, from N(0, std²)."""
         nn.init.normal_(self.relative_attention_bias.weight, std=self.std)
 
     def bias(
@@ -78,7 +78,7 @@ class T5Buckets(Positions):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """[1|B, H, Q, K] in the table's dtype; B is 1 if all rows have the same positions."""
+        """The bias, [1|B, H, Q, K] in the table's dtype; 1 instead of B if all rows have the same positions."""
         apart = distances(q_BHQD, query_ids, key_ids)[:, 0]
         return self.relative_attention_bias(self.buckets(apart)).permute(0, 3, 1, 2)
 
