@@ -38,8 +38,8 @@ def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
 def rounding_bound(call: Scores, rows: Index, heads: Index) -> Tensor:
     """Bound the difference between weights computed in the dtype of q and the record's weights: [B, heads, rows, K].
 
-    The bound is A · (exp(2δ + ε) - 1) + the smallest normal number, at most 1, with ε = `torch.finfo(dtype).eps` and δ
-    = 4 ε · (the row's largest |score|) + 2⁻²³ D · scale · |q| · (the largest |k|).
+    The bound is A · (exp(2δ + ε) - 1) + the smallest normal number, at most 1, with ε = `torch.finfo(dtype).eps` and
+    δ = 4 ε · (the row's largest |score|) + 2⁻²³ D · scale · |q| · (the largest |k|).
 
     A score takes at most eight roundings of ε / 2 (the product, the scale, three of a softcap, the bias, a maximum that
     is subtracted, the exponential); the products are summed in float32. The row's sum has the same error again. Scores
