@@ -46,8 +46,7 @@ class Growing:
         self.length -= count
 
     def of_beams(self, origin: Tensor | None) -> Tensor:
-        """Return the positions of N beams, [N, ·, length, ·]; `origin` [N, length]: their examples; None = as they are.
-        """
+        """Return the positions of N beams, [N, ·, length, ·]; `origin` [N, length]: their examples; None = unchanged."""
         if origin is None:
             return self.tensor
         at = torch.arange(origin.shape[1], device=origin.device)

@@ -1,5 +1,4 @@
-"""After an edit has changed the output of some weights, edits these weights too, where the model uses or returns them.
-"""
+"""After an edit has changed the output of weights, edits these weights too, where the model uses or returns them."""
 
 from __future__ import annotations
 
