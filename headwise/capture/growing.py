@@ -46,7 +46,7 @@ class Growing:
         self.length -= count
 
     def of_beams(self, origin: Tensor | None) -> Tensor:
-        """Return the positions of N beams, [N, ·, length, ·]; `origin` [N, length]: their examples; None = unchanged."""
+        """Return the positions of N beams, [N, ·, length, ·]; `origin` [N, length]: their examples; None = the same."""
         if origin is None:
             return self.tensor
         at = torch.arange(origin.shape[1], device=origin.device)
