@@ -37,10 +37,9 @@ def same_but_ones(x: Tensor, y: Tensor) -> bool:
 
 
 def reshaped(trail: Trail, step: Step) -> Trail:
-    """~ The trail after a reshape of batch and heads that keeps the last two dimensions; or a view to be undone later.
-    => Return the trail after a reshape.
+    """Return the trail after a reshape.
 
-    A reshape of only batch and heads is described exactly; after another one the trail has a `view`, which a later
+    A reshape of only batch and heads is described exactly. After another reshape the trail has a `view`, which a later
     reshape may undo.
     """
     home, out = trail.but(view=None).shape, tuple(step.out.shape)

@@ -24,10 +24,9 @@ from headwise.scope import alone
 
 @contextlib.contextmanager
 def seen_through(model: nn.Module) -> Iterator[None]:
-    """~ Inside, the registry's functions and `model.generate` report to the followers. No effect on other models. =>
-    Return a context in which the registry's functions and `model.generate` report to the followers.
+    """Return a context in which the registry's functions and `model.generate` report to the followers.
 
-    A follower is an object that watches or edits a model. The context has no effect on models that are not of
+    A follower is an object that watches or edits a model. The context has no effect on other models than those of
     transformers.
     """
     transformers = sys.modules.get("transformers")

@@ -27,8 +27,7 @@ from headwise.capture.ledger import Softmax
 
 @dataclasses.dataclass(frozen=True)
 class Trail:
-    """~ s = Σ terms + factor · [tanh](inner · q kᵀ), -inf where one of `fills` is True; later perhaps its softmax. =>
-    How a tensor was computed: s = Σ terms + factor · [tanh](inner · q kᵀ), -inf where one of `fills` is True.
+    """How a tensor was computed: s = Σ terms + factor · [tanh](inner · q kᵀ), -inf where one of `fills` is True.
 
     The tensor is s, or after the softmax the weights softmax(s), perhaps changed since.
     """

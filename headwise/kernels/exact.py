@@ -1,11 +1,11 @@
-"""~ Computes rows again by the definition where a fused kernel was wrong.
+"""Computes rows of the output again, by the definition, where a fused kernel was wrong.
 
-Other calls only pay for a check of the output. => Computes rows of the output again, by the definition, where a fused
-kernel was wrong. ~ A fused kernel multiplies them by a weight of 0, which is NaN. `contained` finds that in the output.
-=> A fused kernel multiplies them by a weight of 0, which gives NaN. `contained` finds such rows in the output. ~ as
-beside a bias of finfo.min, exp(s - lse) is wrong. Backward and merging need it. `rounded_rows` finds that in the
-log-sum-exp. => as it does with a bias of finfo.min, exp(s - lse) is wrong, which backward and merging need.
-`rounded_rows` finds such rows by their log-sum-exp. Calls without such rows only pay for a check of their output.
+- NaN and infinity in a key or value must not reach queries that may not see it. A fused kernel multiplies them by a
+  weight of 0, which gives NaN. `contained` finds such rows in the output.
+- Where scores or a bias are so large that the log-sum-exp rounds, as with a bias of finfo.min, exp(s - lse) is wrong,
+  which backward and merging need. `rounded_rows` finds such rows by their log-sum-exp.
+
+Calls without such rows only pay for a check of their output.
 """
 
 from __future__ import annotations
