@@ -26,9 +26,9 @@ class Comparison:
     """The distance between two records, on the tokens that both have. B is 1 if one example was chosen."""
 
     rows: Tensor  # [r, 2], the queries that were compared: (position in a, position in b)
-    keys: Tensor  # [c, 2], the keys that were compared, likewise
+    keys: Tensor  # [c, 2], the keys that were compared: (position in a, position in b)
     divergence: Tensor  # [B, H], the Jensen-Shannon divergence in nats, 0 … ln 2, mean over the rows
-    row_divergence: Tensor  # [B, H, r], the same of each row
+    row_divergence: Tensor  # [B, H, r], the divergence of each row
     total_variation: Tensor  # [B, H], ½ Σ |p - q|, mean over the rows: the share of attention that moved, 0 … 1
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ class Layout:
     lead: tuple[int, ...]
     batch: int
     heads: int
-    at: int | None = None  # which of them are the heads; None: all but the first
+    at: int | None = None  # the index in `lead` of the heads; None = all dimensions but the first
 
     def fold(self, x: Tensor) -> Tensor:
         """Bring a tensor [*lead, r, c], or one that broadcasts to this shape, to [B, H, r, c]."""

@@ -1,7 +1,7 @@
 """How each torch operation changes scores before the softmax, and weights between the softmax and the values.
 
-A trail (trail.py) describes how a tensor of scores or weights was computed. Each function here is a rule: it returns
-the trail after an operation. An operation with a rule is described exactly. An operation without a rule that keeps
+A trail (trail.py) describes how a tensor of scores or weights was computed. A rule is a function that returns the
+trail after an operation. An operation with a rule is described exactly. An operation without a rule that keeps
 every number in its place makes the trail `loose` (scores) or `used` (weights): the numbers themselves are kept. Any
 other operation is named as the trail's `problem`.
 """

@@ -53,7 +53,7 @@ class Pretrained:
     def read_on(self, tokens: Tokens, size: int, progress: Callable[[], object]) -> None:
         """Run the model on one text; a decoder reads `size` tokens at a time, with a cache.
 
-        `progress` is called after each. Then memory grows only with the cache. Models that are not decoders read the
+        `progress` is called after each part. Memory grows only with the cache. Models that are not decoders read the
         whole text at once.
         """
         if not self.continues:

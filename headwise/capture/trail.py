@@ -39,7 +39,7 @@ class Trail:
     rows: int  # Q
     keys: int  # K
     order: tuple[int, ...] | None = None  # the tensor is the scores permuted by this; None = it is [*lead, Q, K]
-    view: tuple[int, ...] | None = None  # the tensor is a view of these sizes; None = it has a dimension for each
+    view: tuple[int, ...] | None = None  # the tensor is a view of these sizes; None = it has all dimensions
     factor: float = 1.0
     inner: float | None = None  # the factor inside tanh; None = no tanh
     terms: tuple[tuple[Tensor, float], ...] = ()  # (tensor that was added, its factor)

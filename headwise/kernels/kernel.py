@@ -38,7 +38,7 @@ class Blocks:
 class Kernel(Protocol):
     """A way to run an attention call."""
 
-    OPTIONS: frozenset[str]  # the options, beside `scale`, that it supports; it gets no others
+    OPTIONS: frozenset[str]  # the options besides `scale` that it supports; it gets no calls with others
 
     def refuse(self, call: AttentionCall) -> str | None:
         """Return why this kernel cannot run this call, whose options it supports; None if it can."""

@@ -35,7 +35,7 @@ MASKS: tuple[Callable[[int], masks.Mask | None], ...] = (
     lambda length: None,
     lambda length: masks.documents(torch.arange(length, device="cpu") // 256),
 )
-SECONDS = 35.0  # the time limit for all of them
+SECONDS = 35.0  # the time limit for all calls
 
 
 def take_turns(

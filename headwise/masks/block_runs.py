@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 Runs = tuple[Ints, Ints, Ints, Ints]  # row, lo, hi, code
 
 FINER = 4  # number of rows and columns into which a partly allowed block is cut
-COARSE = 2**16  # the most blocks that are asked first
+COARSE = 2**16  # the largest number of blocks about which the mask is asked first
 TOGETHER = 2**20  # about the number of blocks in one question: each takes some tens of bytes
 
 
@@ -79,7 +79,7 @@ class _Finder:
         self.rows, self.cols = -(-q_len // block_q), -(-k_len // block_k)
         self.matrices = mask.batch or 1, mask.heads or 1
         self.count = self.matrices[0] * self.matrices[1]
-        self.size = 1  # the size of the blocks that are asked first
+        self.size = 1  # the size of the blocks about which the mask is asked first
         while -(-self.rows // self.size) * -(-self.cols // self.size) > max(1, COARSE // min(self.count, 16)):
             self.size *= FINER
 

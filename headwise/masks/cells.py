@@ -13,7 +13,7 @@ from headwise.tracing import is_traced
 
 
 def axis(size: int | None, only: int | None, device: torch.device) -> Tensor:
-    """Return the indices of examples or heads to ask a mask about: 1 if all are equal or if `only` is given."""
+    """Return the indices of examples or heads to ask a mask about: one if all are equal or `only` is given."""
     if size is None:
         return torch.zeros(1, dtype=torch.long, device=device)
     return torch.arange(size, device=device) if only is None else torch.tensor([only], device=device)

@@ -57,7 +57,7 @@ def from_tensor(allowed: Tensor) -> Mask:
 
 
 def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """Return the mask as it is now: later changes of its tensors, or of those that its function reads, do nothing."""
+    """Return the mask as it is now: later changes of its tensors, or of those its function reads, have no effect."""
     if not _has_function(mask):
         return mask.owned()
     return answers(mask, q_len, k_len)

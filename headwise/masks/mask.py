@@ -50,7 +50,8 @@ class Mask(Relation):
     they have when it is asked. A call and its record work with `owned()`, a copy whose tables nobody else can change.
 
     A subclass is a frozen dataclass that defines `allows` and, where it can do better than evaluating every cell,
-    `extents`. Nothing else is needed: kernels, records and files accept such a mask (files store its answers). The
+    `extents`, the answer for rectangles. It is called exact if it says SOME only where some pairs are allowed and some
+    are not. Nothing else is needed: kernels, records and files accept such a mask (files store its answers). The
     subclass may also declare:
 
     - A `kind=` in the class statement, and fields by `fields.number` and `fields.table`: then files store its fields,
@@ -143,7 +144,7 @@ class Mask(Relation):
         return False
 
     def band(self) -> tuple[float, float] | None:
-        """Return the (lowest, highest) allowed k - q, if all pairs between these limits are allowed; else None."""
+        """Return the (lowest, highest) allowed k - q, if exactly the pairs between are allowed; else None."""
         return None
 
     # Everything below follows from the above.
@@ -468,7 +469,7 @@ class Combined(Mask):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _Joined(Combined):
-    """Several masks, the parts, joined by one operator. A part joined by the same operator is dissolved."""
+    """Several masks, the parts, joined by one operator. A part with the same operator becomes its parts."""
 
     parts: tuple[Mask, ...] = fields.parts(several=True)
 

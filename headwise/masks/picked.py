@@ -36,7 +36,10 @@ def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Picked(Combined, kind="picked"):
-    """A pair is allowed if `part` allows (rows[q], cols[k]). SOME if it says SOME for all from first to last."""
+    """A pair is allowed if `part` allows (rows[q], cols[k]).
+
+    `extents` says SOME for a rectangle if `part` does for all positions from its first to its last row and column.
+    """
 
     part: Mask = parts(several=False)
     rows: Tensor = table("q", *INTEGERS)

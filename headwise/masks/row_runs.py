@@ -33,8 +33,7 @@ class RowRuns:
     """The rows of a mask. Methods such as `band` return masks whose product (`&`) has these rows, or None."""
 
     def __init__(self, count: Ints, first: Ints, last: Ints, seen: Bools, care: Bools | None = None):
-        """`count`, `first`, `last` are [B, H, Q] (0, 0, -1 for an empty row); `seen` [B|1, K] is True for keys that
-        count.
+        """`count`, `first`, `last` [B, H, Q] (0, 0, -1 for an empty row); `seen` [B|1, K]: True for keys that count.
 
         Rows where `care` [B, H, Q] is False may have any cells; their count must be 0.
         """

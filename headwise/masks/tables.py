@@ -22,7 +22,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def look_up(table: Tensor, *index: Any) -> Any:
-    """Return `table[index]`; a dimension of size 1 in the table serves every index. The index decides what it is:
+    """Return `table[index]`; a dimension of size 1 serves every index. The kind of index decides the kind of result:
 
     a Python scalar for ints, an array for NumPy arrays, a tensor for tensors, on their device.
     """

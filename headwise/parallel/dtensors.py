@@ -111,7 +111,7 @@ def _check_around(mesh: DeviceMesh) -> None:
 
 
 def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
-    """Return the dimension of q, k and v that is split along dimension i of the mesh; None = none."""
+    """Return the dimension of q, k and v that is split along dimension i of the mesh; None = it is not split."""
     from torch.distributed.tensor import Replicate, Shard
 
     places = {name: x.placements[i] for name, x in (("q", q), ("k", k), ("v", v))}

@@ -1,4 +1,4 @@
-"""Which rows of a sequence each process holds. They are dealt such that all processes have about equally many pairs."""
+"""Which rows of a sequence each process holds: dealt such that all have about equally many allowed pairs."""
 
 from __future__ import annotations
 

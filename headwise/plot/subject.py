@@ -25,7 +25,7 @@ class Axis:
     word: str  # "query" or "key"
     size: int
     places: Sequence[int]
-    labels: Sequence[str] | None = None  # of all rows or columns; None = numbers
+    labels: Sequence[str] | None = None  # the names of all rows or columns; None = numbers
     tokens: Tokens | None = None  # if the labels belong to a text
 
     def __len__(self) -> int:

@@ -137,7 +137,7 @@ class RunningSummary:
 
     @staticmethod
     def statistics() -> dict[str, dict[str, Any]]:
-        """Return what to watch for it: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
+        """Return the statistics for `watch`: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
         return {each.name: dict(column.options) for each, column in columns().items()}
 
     def add(self, seen: Collection) -> None:

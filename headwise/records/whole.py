@@ -49,7 +49,7 @@ Plan = Callable[[], tuple[Sequence[int], Work]]  # (requested rows of each part,
 class Parts(Protocol):
     """The parts: the records that have the rows of one sequence, in one or several processes."""
 
-    own: AttentionRecord  # one of them, from which their common properties are read
+    own: AttentionRecord  # one of the records, from which their common properties are read
     owner: Tensor  # int64 [N]: the number of the part of each row
     count: int
 

@@ -36,7 +36,7 @@ class Cutter(Protocol):
         """Whether the cutter can cut this aligned mask."""
 
     def cut(self, mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
-        """Cut the mask into tiles of at most `height` queries each; None = the default height."""
+        """Cut the mask into tiles of at most `height` queries each; None = as the cutter chooses."""
 
 
 # The first cutter that takes a mask cuts it; the last one takes all masks.

@@ -150,7 +150,7 @@ def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, 
     """Yield (a process, its keys' positions, the keys, the values), this process first; more arrive meanwhile."""
     rows, routes = rows_of(k, v), trip.routes
     count = len(routes.sends)
-    # In step s each process sends to the process s places ahead, and receives from the one s places behind.
+    # In step s each process sends to the process s places ahead, and receives from the process s behind.
     coming = _exchanged(trip, rows, trip.rank, trip.rank)
     for step in range(1, count + 1):
         process, received, works = coming
