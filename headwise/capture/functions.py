@@ -203,7 +203,7 @@ class Functions(TorchFunctionMode):
         return out
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
-        """Give the result of an operation that could not be read the trail of its operand, with a problem."""
+        """Set the trail of a result whose operation could not be read: its operand's trail, with a problem."""
         followed = [trail for trail in map(self._trails.get, args) if trail]
         if followed and isinstance(out, Tensor) and out.is_floating_point():
             self._trails.put(out, followed[0].with_problem(f"`{name}` could not be followed: {error}"))

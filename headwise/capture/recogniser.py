@@ -120,7 +120,7 @@ class Recogniser:
             follower.note(note)
 
     def refuse(self, reason: str, status: Status = "refused", softmax: Softmax | None = None) -> None:
-        """Report a computation that may be attention as refused."""
+        """Report a computation that may be attention, and the reason why it is not reported as attention."""
         for follower in FOLLOWERS.here():
             place = follower.parts.place()
             if place is None:

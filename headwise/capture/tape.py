@@ -73,7 +73,7 @@ class Product(Node):
 
 
 class Tape:
-    """The nodes of the tensors that are alive."""
+    """The nodes (how each tensor was made) of all tensors that are alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Tensor], Node | None, int | None]] = {}

@@ -136,7 +136,7 @@ def copied(name: str, args: Sequence[Any], out: Any) -> None:
 
 
 class Trails:
-    """The trails of the tensors that are alive."""
+    """The trails (how each tensor was computed) of all tensors of scores and weights that are alive."""
 
     def __init__(self) -> None:
         # id -> tensor, its trail, the versions it was written with. (Every torch call asks for its arguments here: a

@@ -299,7 +299,7 @@ class Watcher(Recorder):
         event.out.register_hook(keep)
 
     def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
-        """Handle the second run of gradient checkpointing: the first had no graph, so the gradient comes here."""
+        """Handle the second run of gradient checkpointing: the first run had no graph, so the gradient comes here."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):

@@ -199,7 +199,7 @@ class Plan(Printed):
 
     @property
     def dense_flops(self) -> int:
-        """FLOPs of the two matrix products over the whole matrix: 2 · B · H · Q · K · (D + E)."""
+        """The FLOPs of the two matrix products over the whole matrix: 2 · B · H · Q · K · (D + E)."""
         batch, heads, q_len, k_len = self.call.shape
         return matrix_flops(self.call, batch * heads * q_len * k_len)
 

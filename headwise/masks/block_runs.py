@@ -72,7 +72,7 @@ def block_runs(mask: Relation, q_len: int, k_len: int, block_q: int, block_k: in
 
 
 class _Finder:
-    """Asks a mask about blocks of several sizes. Rows and columns count the smallest blocks."""
+    """Asks a mask about blocks of several sizes. Rows and columns are counted in the smallest blocks."""
 
     def __init__(self, mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
         self.mask, self.lengths, self.block = mask, (q_len, k_len), (block_q, block_k)

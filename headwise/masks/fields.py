@@ -39,7 +39,7 @@ class Number:
     optional: bool = False
 
     def read(self, value: object, what: str, source: Source) -> int | None:
-        """Return the value if it is such a number; raise MaskError otherwise."""
+        """Return `value` if it fits this declaration; raise MaskError otherwise."""
         if value is None and self.optional:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:

@@ -1,4 +1,4 @@
-"""Records of a sequence that processes share: queried in all processes at once, saved in one file or one for each."""
+"""Records of a sequence that processes share: queried in all processes at once, saved in one file or several."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SharedSeen(Seen):
 
     @property
     def whole_records(self) -> list[WholeRecord]:
-        """All records."""
+        """All records, each of a whole sequence."""
         return [record for record in self.records if isinstance(record, WholeRecord)]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:

@@ -1,4 +1,4 @@
-"""Which keys each process sends to which other: only keys that some row of the receiver may see."""
+"""Which keys each process sends to which other process: only keys that some row of the receiver may see."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def check_out(out: str | Path | None) -> Path | None:
 def write(figure: Figure, path: Path | None, letters: Letters, title: str) -> Figure:
     """Write the figure if `path` is given, and return it. In SVG and PDF, text stays text.
 
-    The same figure gives the same bytes. Raises FileError; `path` is always either the old file or the whole new one.
+    The same figure gives the same bytes. Raises FileError; `path` is always either the old file or the whole new file.
     """
     if path is None:
         return figure

@@ -1,4 +1,4 @@
-"""`Collection`: the members of a `Seen` that summaries and files read."""
+"""`Collection`: those members of `Seen` that the code for summaries and files uses."""
 
 from __future__ import annotations
 

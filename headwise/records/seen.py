@@ -331,10 +331,10 @@ class Seen:
         return self.summary().to_pandas()
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one file, for `headwise.load`; every program that reads safetensors can read it.
+        """Write all records to one file, for `headwise.load`; every program that reads safetensors can read it.
 
         The file is written beside `path` and then replaces it. Raises FileError if it cannot be written, and
-        RecordError if a record cannot be represented.
+        RecordError if a file cannot hold a record.
         """
         from headwise.records.saving import save
 

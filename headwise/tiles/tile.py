@@ -109,7 +109,7 @@ class TileList:
         return self._sums((self.hi - self.lo) * self.masked)
 
     def covers(self, q_len: int) -> bool:
-        """Whether every query is in a tile that is not shared."""
+        """Whether every query is in a tile that has all of its keys (that is not `shared`)."""
         return int(self.rows[~self.shared].sum()) == self.matrices * q_len
 
     def _sums(self, of_runs: Ints) -> Ints:

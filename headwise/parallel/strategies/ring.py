@@ -201,7 +201,7 @@ class _Back:
             self.works.append([rows, dist.isend(rows.view(torch.uint8), group=trip.group, group_dst=process, tag=1)])
 
     def finish(self) -> None:
-        """Add the gradients from the others, in the order of processes, so that sums are reproducible."""
+        """Add the gradients from the other processes, in their order, so that sums are reproducible."""
         trip = self.trip
         for source, sends in enumerate(trip.routes.sends):
             if source == trip.rank or not len(sends):

@@ -1,4 +1,4 @@
-"""How widely each row spreads its attention."""
+"""The entropy of each row: how widely a query spreads its attention."""
 
 from __future__ import annotations
 
