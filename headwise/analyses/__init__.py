@@ -1,6 +1,6 @@
 """Analyses of records: attention through several layers, weighted by values or gradients, or compared between runs.
 
-They read records alone, a block of rows at a time: no matrix [N, N] is made except as a result.
+They need only records, and read a block of rows at a time: no matrix [N, N] is made except as a result.
 """
 
 from headwise.analyses.attention_flow import flow

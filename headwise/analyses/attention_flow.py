@@ -26,7 +26,9 @@ def flow(
     heads: Fusion = "mean",
     normalise: bool = False,
 ) -> Tensor:
-    """Attention flow over consecutive layers. Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers".
+    """Compute attention flow over consecutive layers.
+
+    Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers".
 
         flow[i, j] = the maximum flow from position i of the top layer to input token j, through a network whose edge
                      from position a of layer l to position b of layer l - 1 has the capacity Â_l[a, b]
@@ -36,9 +38,9 @@ def flow(
 
     Args:
         records: a `Seen` or a sequence of self-attention records of one forward pass, lowest layer first.
-        rows: which positions of the top layer, as for `record.weights`.
-        residual: the share of the residual connection in Â, 0 … 1.
-        heads: how the heads of a layer become one: "mean", "max" or "min".
+        rows: which positions of the top layer (r of them), chosen as in `record.weights`.
+        residual: the share of the residual connection in Â, from 0 to 1.
+        heads: how the heads of a layer are combined: "mean", "max" or "min".
         normalise: divide each row by its sum, as `compute_flows` of samiraabnar/attention_flow does.
 
     Returns:
@@ -67,7 +69,7 @@ def flow(
 
 
 def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
-    """The flows of one example, [r, N], from its Â, lowest layer first, each [N, N]."""
+    """Compute the flows of one example, [r, N], from its matrices Â, each [N, N], lowest layer first."""
     # Slow to import; torch depends on it.
     import networkx
     from networkx.algorithms.flow import build_residual_network, shortest_augmenting_path

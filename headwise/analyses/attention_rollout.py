@@ -22,7 +22,9 @@ _FUSE: dict[str, Callable[..., Tensor]] = {"mean": torch.mean, "max": torch.amax
 def rollout(
     records: Iterable[AttentionRecord], *, rows: Choice = None, residual: float = 0.5, heads: Fusion = "mean"
 ) -> Tensor:
-    """Attention rollout over consecutive layers. Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers".
+    """Compute attention rollout over consecutive layers.
+
+    Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers".
 
         Â_l = rownorm((1 - residual) · fuse_h A_l + residual · I)        R_l = Â_l R_(l-1),   R_0 = I
 
@@ -32,9 +34,9 @@ def rollout(
 
     Args:
         records: a `Seen` or a sequence of self-attention records of one forward pass, lowest layer first.
-        rows: which positions of the top layer, as for `record.weights`. Each takes O(N) memory.
-        residual: the share of the residual connection, 0 … 1.
-        heads: how the heads of a layer become one: "mean" as in the paper, or "max" or "min".
+        rows: which positions of the top layer (r of them), chosen as in `record.weights`. Each takes O(N) memory.
+        residual: the share of the residual connection, from 0 to 1.
+        heads: how the heads of a layer are combined: "mean" as in the paper, or "max" or "min".
 
     Returns:
         [B, r, N]: row i is the share of each of the N input tokens in position i of the top layer; it sums to 1.
@@ -49,7 +51,7 @@ def rollout(
 
 
 def mixing(residual: float, heads: Fusion) -> Matrix:
-    """The function from a record to some rows of its Â."""
+    """Return the function that computes some rows of Â from a record."""
     if not 0.0 <= residual <= 1.0:
         raise ArgumentError(f"residual must lie in 0 … 1. Received: residual={residual}")
     if heads not in _FUSE:

@@ -23,12 +23,12 @@ Labels = tuple[LabelsOf | None, LabelsOf | None]  # of the rows and columns of e
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The distance between two records, on the tokens they share. B is 1 if one example was chosen."""
+    """The distance between two records, on the tokens that both have. B is 1 if one example was chosen."""
 
     rows: Tensor  # [r, 2], the queries that were compared: (position in a, position in b)
-    keys: Tensor  # [c, 2], the keys that were compared, likewise
+    keys: Tensor  # [c, 2], the keys that were compared: (position in a, position in b)
     divergence: Tensor  # [B, H], the Jensen-Shannon divergence in nats, 0 … ln 2, mean over the rows
-    row_divergence: Tensor  # [B, H, r], the same of each row
+    row_divergence: Tensor  # [B, H, r], the divergence of each row
     total_variation: Tensor  # [B, H], ½ Σ |p - q|, mean over the rows: the share of attention that moved, 0 … 1
 
     def __repr__(self) -> str:
@@ -68,11 +68,12 @@ def compare(
     *,
     example: int | None = None,
 ) -> Comparison | list[Comparison]:
-    """How differently two runs attend, head by head: two inputs of one model, or one input of two models.
+    """Measure how differently two runs attend, head by head: two inputs of one model, or one input of two models.
 
-    Tokens that both have are matched in order (the longest common blocks, `difflib.SequenceMatcher`). Each row that
-    both have becomes one distribution p over the keys that both have and one more cell, the rest: keys of this run
-    alone and the learned sink; an empty row has 1 there. The distance is the Jensen-Shannon divergence (Lin 1991)
+    Tokens that both runs have are matched in order (the longest common blocks, `difflib.SequenceMatcher`). In each run,
+    each shared row becomes a distribution (p, q) over the shared keys and one more cell, the rest: the keys that only
+    this run has, and the learned sink. An empty row has 1 in the rest. The distance is the Jensen-Shannon divergence
+    (Lin 1991)
 
         JSD = ½ Σ_j p_j log(p_j / m_j) + ½ Σ_j q_j log(q_j / m_j),    m = (p + q) / 2
 
@@ -81,9 +82,9 @@ def compare(
     Args:
         a, b: two records, or two `Seen`s (or sequences of records), compared layer by layer.
         tokens_a, tokens_b: the tokens of each run's self-attention, to align by: a value for `headwise.text.as_tokens`,
-            such as a list of strings, `Tokens`, or the output of a tokenizer; of one example, or of each. None = the
-            tokens of the two `Seen`s, if they have any; otherwise the rows are aligned by position.
-        example: compare only this example of the batch; None = all, which must have the same alignment.
+            such as a list of strings, `Tokens`, or the output of a tokenizer; for one example, or for each example.
+            None = the tokens of the two `Seen`s, if they have any; otherwise the rows are aligned by position.
+        example: compare only this example of the batch; None = all examples, which must have the same alignment.
 
     Returns:
         A Comparison; for two sequences a list, one for each pair of layers.
@@ -92,7 +93,7 @@ def compare(
         RecordError: two records that differ in B or H, or in length where there are no tokens; tokens that do not fit.
         ArgumentError: tokens for only one of them, or no token in common; examples with different alignments;
             sequences of different lengths; example out of range.
-        DtypeError: an argument that is neither records nor tokens.
+        DtypeError: an argument of another type than described here.
     """
     labels = _labels_by(a, tokens_a), _labels_by(b, tokens_b)
     if (labels[0] is None) != (labels[1] is None):
@@ -139,7 +140,7 @@ def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: in
 
 
 def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int, which: str) -> tuple[Pairs, Pairs]:
-    """The queries and the keys that both records have."""
+    """Return the queries and the keys that both records have, as pairs of positions."""
     of_a, of_b = labels
     if of_a is None or of_b is None:
         if a.shape[2:] != b.shape[2:]:
@@ -156,7 +157,7 @@ def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int,
 
 
 def _labels_by(run: object, tokens: Any) -> LabelsOf | None:
-    """The function from a record and an example to the labels of its rows and columns; None if there are no tokens."""
+    """Return the function from a record and an example to the labels of its rows and columns; None without tokens."""
     if tokens is None:
         if not isinstance(run, Seen) or (run.tokens is None and run.source_tokens is None):
             return None
@@ -186,7 +187,7 @@ def _matched(a: Sequence[str], b: Sequence[str]) -> Pairs:
 
 
 def _with_rest(record: AttentionRecord, examples: list[int], rows: list[int], keys: list[int]) -> Tensor:
-    """The weights of some rows on some keys and, last, on everything else: [B, H, r, c + 1]."""
+    """Compute the weights of some rows on some keys and, last, on everything else: [B, H, r, c + 1]."""
     weights = record.weights(rows=rows)[examples]
     is_shared = torch.zeros(weights.shape[3], dtype=torch.bool, device=weights.device)
     is_shared[keys] = True
@@ -197,7 +198,7 @@ def _with_rest(record: AttentionRecord, examples: list[int], rows: list[int], ke
 
 
 def _jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """JSD over the last dimension, from t = (p - q) / (p + q) = p / m - 1: equal cells give exactly 0."""
+    """Compute the JSD over the last dimension, from t = (p - q) / (p + q) = p / m - 1: equal cells give exactly 0."""
     both = p + q
     t = ((p - q) / both.masked_fill(both == 0, 1.0)).clamp(-1.0, 1.0)
     cell = torch.special.xlog1py(1.0 + t, t) + torch.special.xlog1py(1.0 - t, -t)

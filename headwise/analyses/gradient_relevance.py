@@ -27,21 +27,21 @@ from headwise.records.record import Choice, positions
 
 @in_full_precision
 def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Tensor:
-    """Relevance of each input token by attention and its gradient. Chefer, Gur & Wolf, ICCV 2021, equations 5 and 6.
+    """Compute the relevance of input tokens by attention and its gradient. Chefer, Gur & Wolf, ICCV 2021, eq. 5 and 6.
 
         Ā = mean_h (∇A ⊙ A)⁺        R ← R + Ā R,   from R = I, layer by layer:   R = (I + Ā_L) … (I + Ā_1)
 
     The gradient of the attention weights follows from what the record keeps: O = A V, so ∇A = ∇O Vᵀ. The loss is the
-    one that backward() was called on, in the paper the score of the class to be explained; to explain the [CLS] token
-    of an encoder read row 0. This is the variant without LRP (A itself, not its relevance, is multiplied).
+    number on which backward() was called, in the paper the score of the class to be explained; to explain the [CLS]
+    token of an encoder, read row 0. This is the variant without LRP: A itself is multiplied, not its relevance.
 
     Args:
         records: a `Seen` or a sequence of self-attention records of one forward pass, lowest layer first, watched with
             `values=True, gradients=True`.
-        rows: which positions of the top layer, as for `record.weights`. Each takes O(N) memory.
+        rows: which positions of the top layer (r of them), chosen as in `record.weights`. Each takes O(N) memory.
 
     Returns:
-        [B, r, N]. It includes the identity that R starts from: row i is at least 1 at token i.
+        [B, r, N]. It includes the identity, with which R begins: row i is at least 1 at token i.
 
     Raises:
         RecordError: a record (the message names it) without values or gradients, with dropout, or that is not
@@ -56,10 +56,10 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
 
 @in_full_precision
 def relevance_by_layer(records: Iterable[AttentionRecord], rows: Sequence[int]) -> Tensor:
-    """`relevance` layer by layer, for one position of the top layer in each example: [B, L + 1, N].
+    """Compute `relevance` layer by layer, for one position of the top layer in each example: [B, L + 1, N].
 
-    For each example: its row of I, then of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last row is that of `relevance`.
-    Raises as `relevance`, and ArgumentError for rows that are not one for each example.
+    For each example these are its row of I, of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last one is the row of
+    `relevance`. Raises the errors of `relevance`, and ArgumentError if there is not one row for each example.
     """
     layers = consecutive(records, "relevance_by_layer")
     with_gradients(layers, "relevance_by_layer")
@@ -81,9 +81,10 @@ def cross_relevance(
     *,
     rows: Choice = None,
 ) -> Tensor:
-    """Relevance of the encoder's tokens for the decoder's. Chefer, Gur & Wolf, ICCV 2021, equations 5 to 10.
+    """Compute the relevance of the encoder's tokens for the decoder's.
 
-    With d for the decoder's tokens, e for the encoder's, and Ā of `relevance`, every decoder layer does
+    Chefer, Gur & Wolf, ICCV 2021, equations 5 to 10. With d for the decoder's tokens, e for the encoder's, and Ā of
+    `relevance`, every decoder layer does
 
         R_dd ← R_dd + Ā R_dd,   R_de ← R_de + Ā R_de            for its self-attention (equations 6 and 7)
         R_de ← R_de + R̄_ddᵀ Ā R̄_ee                              for its cross-attention (equation 10)
@@ -95,12 +96,12 @@ def cross_relevance(
 
     Args:
         encoder: the encoder's self-attention, lowest layer first, watched with `values=True, gradients=True`.
-        decoder: the decoder's self-attention, likewise.
-        cross: the decoder's cross-attention, one record for each of `decoder`, whose self-attention it follows.
-        rows: which of the decoder's positions, as for `record.weights`.
+        decoder: the decoder's self-attention, in the same order and watched in the same way.
+        cross: the decoder's cross-attention, one record for each record of `decoder`, whose self-attention it follows.
+        rows: which of the decoder's positions (r of them), chosen as in `record.weights`.
 
     Returns:
-        R_de, [B, r, K]: K tokens of the encoder.
+        R_de, [B, r, K], for the K tokens of the encoder.
 
     Raises:
         RecordError: a record (the message names it) that does not fit, without values or gradients, or with dropout.
@@ -130,20 +131,20 @@ def cross_relevance(
 
 
 def _bar(record: AttentionRecord, rows: list[int]) -> Tensor:
-    """Some rows of Ā = mean_h (∇A ⊙ A)⁺, equation 5."""
+    """Compute some rows of Ā = mean_h (∇A ⊙ A)⁺, equation 5."""
     grad = by_key_head(record.grad[:, :, rows].to(record.call.dtype), attended_values(record).mT)
     return (grad * record.weights(rows=rows)).clamp(min=0.0).mean(1)
 
 
 def _one_plus(record: AttentionRecord, rows: list[int]) -> Tensor:
-    """Some rows of I + Ā."""
+    """Compute some rows of I + Ā."""
     found = _bar(record, rows)
     found[:, range(len(rows)), rows] += 1.0
     return found
 
 
 def _times_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
-    """(I + Ā_L) … (I + Ā_1) y for column vectors, kept as rows: y [B, r, N], from the lowest layer up."""
+    """Compute (I + Ā_L) … (I + Ā_1) y for column vectors, kept as rows: y [B, r, N], from the lowest layer up."""
     for record in layers:
         y = y.to(record.q.device)
         y = torch.cat([y @ _one_plus(record, rows).to(y.dtype).mT for rows in row_blocks(record)], dim=2)
@@ -151,7 +152,7 @@ def _times_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
 
 
 def _normalised_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
-    """R̄ y for column vectors, kept as rows: y [B, r, N], with R̄ = rownorm(R - I) + I."""
+    """Compute R̄ y for column vectors, kept as rows: y [B, r, N], with R̄ = rownorm(R - I) + I."""
     sums, products = _times_columns(torch.cat([y.new_ones(len(y), 1, y.shape[2]), y], dim=1), layers).split(
         [1, y.shape[1]], 1
     )

@@ -25,7 +25,9 @@ from headwise.records import AttentionRecord
 def head_importance(
     records: Iterable[AttentionRecord], *, absolute: Literal["example", "token"] = "example", normalise: bool = False
 ) -> Tensor:
-    """How much the loss depends on each head. Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?".
+    """Estimate how much the loss depends on each head.
+
+    Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?".
 
         I_h = E_x |O_h(x)ᵀ ∂L/∂O_h(x)| = mean over B of |Σ_i Σ_e O_h[i, e] · ∇O_h[i, e]|        (absolute="example")
 
@@ -35,7 +37,7 @@ def head_importance(
         I_h = mean over B of Σ_i |Σ_e O_h[i, e] · ∇O_h[i, e]|                                   (absolute="token")
 
     and divides by the number of tokens, not of examples: one factor for all heads. O = A V is computed again, a block
-    of rows at a time; V and ∇O are the record's. The loss should be a sum over the examples: with a mean, all
+    of rows at a time; V and ∇O come from the record. The loss should be a sum over the examples: with a mean, all
     importances are smaller by a factor of B.
 
     Args:

@@ -13,17 +13,18 @@ from headwise.records.record import Choice, check_one, positions
 
 @in_full_precision
 def value_norms(record: AttentionRecord, *, output_weight: Tensor | None = None) -> Tensor:
-    """The norm of the vector that each key can add to the output, ||f_h(x_j)||. Kobayashi et al. 2020.
+    """Compute the norm of the vector that each key can add to the output, ||f_h(x_j)||. Kobayashi et al. 2020.
 
         f_h(x_j) = v_j^h W_O^h
 
     Args:
-        record: watched with `values=True`. The values include the bias of their projection, as in the paper.
-        output_weight: W_O [H, E, M]; None = the record's. The W_O of a `torch.nn.Linear` is
+        record: a record that was watched with `values=True`. The values include the bias of their projection, as in the
+            paper.
+        output_weight: W_O [H, E, M]; None = the W_O of the record. The W_O of a `torch.nn.Linear` is
             `linear.weight.T.unflatten(0, (H, E))`.
 
     Returns:
-        [B, H, K]; 0 for a key that no query may attend to.
+        [B, H, K]; 0 for a key to which no query may attend.
 
     Raises:
         RecordError: the record has no values, or no output weight and none was given.
@@ -42,15 +43,15 @@ def norm_based(
     *,
     output_weight: Tensor | None = None,
 ) -> Tensor:
-    """Norm-based weights of each head, for any tile. Kobayashi et al. 2020, "Attention is Not Only a Weight".
+    """Compute the norm-based weights of each head. Kobayashi et al. 2020, "Attention is Not Only a Weight".
 
         ||α_ij^h f_h(x_j)|| = α_ij^h ||f_h(x_j)||,   f_h(x_j) = v_j^h W_O^h
 
     the `weighted_norm` of gorokoba560/norm-analysis-of-transformer. Rows do not sum to 1.
 
     Args:
-        record, output_weight: as for `value_norms`.
-        rows, cols, heads: as for `record.weights`.
+        record, output_weight: as in `value_norms`.
+        rows, cols, heads: chosen as in `record.weights`.
 
     Returns:
         [B, heads, rows, cols].
@@ -73,16 +74,17 @@ def summed_norm_based(
     *,
     output_weight: Tensor | None = None,
 ) -> Tensor:
-    """Norm-based weights of all heads together, for any tile. Kobayashi et al. 2020, "Attention is Not Only a Weight".
+    """Compute the norm-based weights of all heads together. Kobayashi et al. 2020, "Attention is Not Only a Weight".
 
         ||Σ_h α_ij^h f_h(x_j)||,   f_h(x_j) = v_j^h W_O^h
 
     the `summed_weighted_norm` of gorokoba560/norm-analysis-of-transformer: what key j adds to the output at query i,
-    where heads may cancel. For every cell it computes a vector of M numbers for each head, a block of cells at a time.
+    where the heads may cancel each other. For every cell it computes a vector of M numbers for each head, a block of
+    cells at a time.
 
     Args:
-        record, output_weight: as for `value_norms`.
-        rows, cols: as for `record.weights`.
+        record, output_weight: as in `value_norms`.
+        rows, cols: chosen as in `record.weights`.
         heads: the heads of the sum; None = all.
 
     Returns:
@@ -108,7 +110,7 @@ def summed_norm_based(
 
 
 class _Transformed:
-    """The vectors f_h(x_j) of some heads."""
+    """The vectors f_h(x_j) = v_j^h W_O^h of some heads."""
 
     def __init__(self, record: AttentionRecord, output_weight: Tensor | None, heads: Choice) -> None:
         chosen = positions(heads, record.shape[1], "heads")
@@ -119,12 +121,12 @@ class _Transformed:
         self.heads, _, self.width = self.projection.shape
 
     def vectors(self, keys: list[int]) -> Tensor:
-        """[B, heads, keys, M]"""
+        """Compute the vectors of some keys, [B, heads, keys, M]."""
         return self.values[:, :, keys] @ self.projection
 
 
 def _norms(transformed: _Transformed, keys: list[int]) -> Tensor:
-    """||f_h(x_j)||, [B, heads, keys]."""
+    """Compute ||f_h(x_j)||, [B, heads, keys]."""
     size = len(transformed.values) * transformed.heads * transformed.width * transformed.values.itemsize
     return torch.cat([transformed.vectors(part).norm(dim=-1) for part in blocks(keys, size)], dim=2)
 

@@ -15,7 +15,7 @@ from headwise.records import AttentionRecord
 
 @dataclass(frozen=True, eq=False)
 class PatternScores:
-    """Mean weights on three diagonals, each [L, H] and in 0 … 1. See `pattern_scores`."""
+    """Mean weights on three diagonals, each [L, H] with values from 0 to 1. See `pattern_scores`."""
 
     previous_token: Tensor
     duplicate_token: Tensor
@@ -31,7 +31,7 @@ def repeated_block(
     bos: int | None = None,
     exclude: Sequence[int] = (),
 ) -> Tensor:
-    """Token ids of a random block and its repetition, for `pattern_scores`: [B, 2 · length], one more with `bos`.
+    """Make token ids of a random block and its repetition, for `pattern_scores`: [B, 2 · length], one more with `bos`.
 
     The tokens of a block are drawn without replacement, so that every token of the second half occurs exactly once
     before. Olsson et al. 2022 repeat 25 random tokens four times, after a token that starts the sequence.
@@ -41,7 +41,8 @@ def repeated_block(
         length: T, the number of tokens of a block.
         batch: B; each example has its own block.
         seed: the same seed gives the same ids, on every device. They are on torch's default device.
-        bos: an id that is put first. Models trained with one attend to it when no other token matters.
+        bos: an id that is put first. Models that were trained with such a token attend to it when no other token
+            matters.
         exclude: ids that are not drawn (special tokens); `bos` is never drawn.
 
     Raises:
@@ -66,15 +67,15 @@ def repeated_block(
 
 
 def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternScores:
-    """Previous-token, duplicate-token and induction scores of every head, over a block of T tokens and its repetition.
+    """Compute previous-token, duplicate-token and induction scores of heads, on a block of T tokens and its repetition.
 
         previous_token   mean of A[i, i - 1]          over every row but the first
         duplicate_token  mean of A[i, i - T]          over the T rows of the second block
         induction        mean of A[i, i - (T - 1)]    over the T rows of the second block
 
     and over the examples. The induction score is the "prefix matching" of Olsson et al. 2022, "In-context Learning and
-    Induction Heads": the weight on the token that followed the same token before. It is the score of TransformerLens's
-    demos (the mean of a diagonal) without the one cell that lies in the first block. `detect_head` of TransformerLens
+    Induction Heads": the weight on the token that followed the same token before. TransformerLens's demos have the same
+    score (the mean of a diagonal), with one more cell, which lies in the first block. `detect_head` of TransformerLens
     is another score: the share of *all* of a head's attention, that of the first block included, on such cells; with
     one repetition it is about half as large.
 
@@ -84,7 +85,7 @@ def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternSc
         length: T, the length of the block.
 
     Returns:
-        PatternScores, each [L, H], one row per record.
+        A `PatternScores`, whose tensors are [L, H], with one row per record.
 
     Raises:
         RecordError: a record (the message names it) that is not self-attention or has fewer than 2 T tokens; or layers

@@ -1,7 +1,7 @@
 """Checks that the analyses share, and products over the records of several layers, a block of rows at a time.
 
-Several layers together compute a product of one matrix [N, N] per layer. Some rows of such a product are a
-chain of vector-matrix products from the top layer down, which needs neither the product nor a whole factor.
+Several layers together compute a product of one matrix [N, N] per layer. Some rows of such a product are a chain of
+vector-matrix products from the top layer down. This needs neither the whole product nor a whole matrix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 
 def listed(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecord]:
-    """The records as a list. ArgumentError if there are none, DtypeError if there is anything else."""
+    """Return the records as a list. ArgumentError if there are none, DtypeError if there is anything else."""
     if isinstance(records, AttentionRecord):
         return [records]
     found = list(records) if isinstance(records, Iterable) else [records]
@@ -40,7 +40,7 @@ def listed(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecor
 
 
 def self_attention(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecord]:
-    """The records as a list; RecordError, naming it, for one whose queries and keys are not the same tokens."""
+    """Return the records as a list; RecordError, with its name, for a record that is not of self-attention."""
     found = listed(records, what)
     for i, record in enumerate(found):
         _, _, q_len, k_len = record.shape
@@ -56,10 +56,10 @@ def self_attention(records: Iterable[AttentionRecord], what: str) -> list[Attent
 
 
 def consecutive(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecord]:
-    """The layers of one forward pass, lowest first; RecordError, naming it, for a record that does not fit the others.
+    """Return the layers of one forward pass, lowest first; RecordError for a record that does not fit the others.
 
-    Besides the checks of `self_attention`: all records have the B and N of the first one, and no module comes again
-    after another one: that would be two forward passes, and a product over both has no meaning.
+    Besides the checks of `self_attention`: all records must have the B and N of the first record, and no module may
+    come again after another module: that would be two forward passes, and a product over both has no meaning.
     """
     found = self_attention(records, what)
     first, length = found[0].shape[0], found[0].shape[3]
@@ -82,9 +82,9 @@ def consecutive(records: Iterable[AttentionRecord], what: str) -> list[Attention
 
 
 def with_gradients(records: Sequence[AttentionRecord], what: str) -> None:
-    """RecordError, naming it, for a record without values or output gradients, or with dropout.
+    """Raise RecordError, with its name, for a record without values or output gradients, or with dropout.
 
-    Dropout: it is not known any more which weights were dropped.
+    With dropout, it is not known any more which weights were dropped.
     """
     for i, record in enumerate(records):
         if record.dropout > 0.0:
@@ -97,7 +97,7 @@ def with_gradients(records: Sequence[AttentionRecord], what: str) -> None:
 
 
 def in_full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The function with autocast off, which would compute its products in half precision."""
+    """Return the function with autocast off: autocast would compute its products in half precision."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
@@ -108,25 +108,25 @@ def in_full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
 
 def named(record: AttentionRecord, i: int) -> str:
-    """How an error message refers to a record."""
+    """Return how an error message calls a record: "record 3 (encoder.layer.3)"."""
     return f"record {i}" + (f" ({record.site.name})" if record.site else "")
 
 
 def blocks(chosen: Sequence[int], cell_bytes: int) -> Iterator[list[int]]:
-    """`chosen` in blocks of at most `BLOCK_BYTES`, at `cell_bytes` each; one empty block if `chosen` is empty."""
+    """Yield `chosen` in blocks of at most `BLOCK_BYTES`, at `cell_bytes` each; one empty block if it is empty."""
     step = max(1, BLOCK_BYTES // max(1, cell_bytes))
     for lo in range(0, max(1, len(chosen)), step):
         yield list(chosen[lo : lo + step])
 
 
 def row_blocks(record: AttentionRecord, rows: Sequence[int] | None = None) -> Iterator[list[int]]:
-    """The rows (None = all) in blocks whose weights take at most `BLOCK_BYTES`."""
+    """Yield the rows (None = all) in blocks whose weights take at most `BLOCK_BYTES`."""
     batch, heads, q_len, k_len = record.shape
     yield from blocks(range(q_len) if rows is None else rows, batch * heads * k_len * record.call.dtype.itemsize)
 
 
 def unit_rows(rows: Sequence[int], record: AttentionRecord) -> Tensor:
-    """The rows of the identity [Q, Q], for each example: [B, r, Q]."""
+    """Return these rows of the identity [Q, Q], for each example: [B, r, Q]."""
     batch, _, q_len, _ = record.shape
     x = torch.zeros(batch, len(rows), q_len, dtype=record.call.dtype, device=record.q.device)
     x[:, range(len(rows)), rows] = 1.0
@@ -134,7 +134,7 @@ def unit_rows(rows: Sequence[int], record: AttentionRecord) -> Tensor:
 
 
 def times_rows(x: Tensor, layers: Sequence[AttentionRecord], matrix: Matrix) -> Tensor:
-    """x M_L … M_1 for row vectors x [B, r, N] and one matrix M per layer, from the top layer down. O(r N) memory."""
+    """Compute x M_L … M_1 for row vectors x [B, r, N] and a matrix M per layer, from the top down. O(r N) memory."""
     for record in reversed(layers):
         x = x.to(record.q.device)
         total = torch.zeros_like(x)
@@ -146,26 +146,26 @@ def times_rows(x: Tensor, layers: Sequence[AttentionRecord], matrix: Matrix) -> 
 
 
 def product_rows(rows: Sequence[int], layers: Sequence[AttentionRecord], matrix: Matrix) -> Tensor:
-    """The `rows` of M_L … M_1, [B, r, N]: the rows of M_L, multiplied through the layers below."""
+    """Compute the `rows` of M_L … M_1, [B, r, N]: the rows of M_L, multiplied through the layers below."""
     top = torch.cat([matrix(layers[-1], part) for part in row_blocks(layers[-1], rows)], 1)
     return times_rows(top, layers[:-1], matrix)
 
 
 def attended_values(record: AttentionRecord) -> Tensor:
-    """The values [B, G, K, E] in the dtype of the weights; 0 for keys that no query may attend to (NaN, perhaps)."""
+    """Return the values [B, G, K, E] in the dtype of the weights; 0 for keys that no query may see (maybe NaN)."""
     v, used = record.v.to(record.call.dtype), record.call.used_keys
     return v if used is None else v.masked_fill(~used[..., None], 0.0)
 
 
 def by_key_head(x: Tensor, y: Tensor) -> Tensor:
-    """x [B, H, r, ·] times y [B, G, ·, ·], where head h meets key head h // (H / G): [B, H, r, ·]."""
+    """Multiply x [B, H, r, ·] by y [B, G, ·, ·], where head h uses key head h // (H / G): [B, H, r, ·]."""
     # The heads of one key head become rows of one matrix, so that y is not repeated.
     stacked = x.unflatten(1, (y.shape[1], -1)).flatten(2, 3)
     return (stacked @ y).view(*x.shape[:3], y.shape[3])
 
 
 def by_layer_and_head(found: Sequence[Tensor], what: str) -> Tensor:
-    """One row [H] per layer as [L, H]; RecordError where the layers differ in H."""
+    """Stack one row [H] per layer to [L, H]; RecordError if the layers differ in H."""
     counts = [len(row) for row in found]
     if len(set(counts)) > 1:
         raise RecordError(f"{what} needs layers of one number of heads. Received: H={counts}. Pass them one by one")

@@ -1,8 +1,8 @@
-"""Remember which keys are those of an earlier step with new keys appended, so that they need not be compared.
+"""Remembers which keys are those of an earlier decoding step with new keys appended: they need not be compared.
 
 A cache that grows is a `torch.cat` of its older keys and the keys of a step. If the first argument was the tensor that
-the last step read (or the end of it, in a window that moves), the older keys of this step are the last step's. Here too
-torch's version counters tell whether a tensor was changed in place since it was read.
+the last step read (or the end of it, in a window that moves), the older keys of this step are the last step's. torch's
+version counters tell whether a tensor was changed in place since it was read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Keys:
-    """The keys of one step, as they were when it was read."""
+    """The keys of one decoding step, as they were when the step was read."""
 
     alive: weakref.ref[Tensor]
     version: int
@@ -24,25 +24,25 @@ class Keys:
     begin: int = 0  # the number of these keys that are the last keys of `older`
 
     def are(self, x: Tensor) -> bool:
-        """Whether this tensor still holds the keys."""
+        """Whether this tensor still holds these keys, unchanged."""
         return self.alive() is x and x._version == self.version
 
 
 class Appended:
-    """The keys that steps have read, and what was appended to them."""
+    """The keys that decoding steps have read, and the tensors in which new keys were appended to them."""
 
     def __init__(self) -> None:
         self._known: dict[int, Keys] = {}  # by the id of a tensor that is alive
 
     def read(self, k: Tensor) -> Keys | None:
-        """The keys [B, G, K, D] of a step; None if a change of them could not be noticed."""
+        """Return the keys [B, G, K, D] of a step as `Keys`; None if a change of them could not be noticed."""
         whole = _whole(k)
         if whole is None or _left_out(k, whole) != 0:
             return None
         return self._find(whole) or self._put(whole)
 
     def join(self, out: Any, /, tensors: Any = (), dim: Any = 0, *_: Any, **__: Any) -> None:
-        """Called after `torch.cat`, or another operation of that name."""
+        """Note that `out` is the result of `torch.cat` (or an operation like it): called after the operation."""
         if not self._known or dim not in (-2, 2) or not isinstance(tensors, (tuple, list)) or len(tensors) < 2:
             return
         first, made = tensors[0], _whole(out)
@@ -64,14 +64,14 @@ class Appended:
 
 
 def _whole(x: Any) -> Tensor | None:
-    """The tensor that a tensor is a view of, or itself; None for one that counts no changes, or of another class."""
+    """Return the tensor of which `x` is a view, or `x` itself; None if torch counts no changes of it."""
     if type(x) is not Tensor or x.ndim != 4 or x.is_inference():
         return None
     return x if x._base is None else x._base
 
 
 def _left_out(x: Tensor, whole: Tensor) -> int | None:
-    """How many keys of `whole` come before `x`, if `x` has all keys that follow; None if `x` is another part."""
+    """Return how many keys of `whole` come before `x`, if `x` has all keys after them; None if `x` is another part."""
     if x is whole:
         return 0
     (*lead, keys, width), strides = x.shape, x.stride()

@@ -1,4 +1,4 @@
-"""How views, reshapes and permutations arrange scores and weights."""
+"""How views, reshapes and permutations rearrange the dimensions of scores and weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headwise.capture.trail import Trail
 
 
 def axes(trail: Trail, shape: Sequence[int]) -> list[int | None] | None:
-    """For each dimension of a view: which of [*lead, Q, K] it is; None for one of size 1 that is none of them.
+    """Return, for each dimension of a view, which of [*lead, Q, K] it is; None for an additional dimension of size 1.
 
-    The result is None if the view splits or joins dimensions.
+    The whole result is None if the view splits or joins dimensions. (`lead` are the dimensions before Q and K.)
     """
     sizes = trail.sizes
     home = trail.order or tuple(range(len(sizes)))
@@ -37,7 +37,11 @@ def same_but_ones(x: Tensor, y: Tensor) -> bool:
 
 
 def reshaped(trail: Trail, step: Step) -> Trail:
-    """The trail after a reshape of batch and heads that keeps the last two dimensions; or a view to be undone later."""
+    """Return the trail after a reshape.
+
+    A reshape of only batch and heads is described exactly. After another reshape the trail has a `view`, which a later
+    reshape may undo.
+    """
     home, out = trail.but(view=None).shape, tuple(step.out.shape)
     if out == home:
         return trail if trail.view is None else trail.but(view=None)
@@ -64,7 +68,7 @@ def reshaped(trail: Trail, step: Step) -> Trail:
 
 
 def permuted(trail: Trail, step: Step) -> Trail:
-    """The trail of the same numbers with their dimensions in another order."""
+    """Return the trail of the same numbers with their dimensions in another order."""
     n = len(trail.shape)
     order = _order(step, n)
     if order is None or trail.view is not None or trail.values is not None:
@@ -75,7 +79,7 @@ def permuted(trail: Trail, step: Step) -> Trail:
 
 
 def _order(step: Step, n: int) -> tuple[int, ...] | None:
-    """For each dimension of the result: which dimension of the operand it is."""
+    """Return, for each dimension of the result of a permutation, which dimension of its operand it is."""
     order = list(range(n))
     given = [x for x in (*step.args, *step.kwargs.values()) if not isinstance(x, Tensor)]
     if step.name in ("mT", "adjoint", "mH"):

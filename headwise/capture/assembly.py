@@ -1,4 +1,4 @@
-"""Waits for the pieces of an attention (pieces.py) until its module has computed all of them."""
+"""Collects the pieces of an attention (pieces.py) until its module has computed all of them, and then merges them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGED = "it is computed in pieces, and the weights of some were changed after 
 
 @dataclasses.dataclass
 class _Waiting:
-    """One softmax: a piece of an attention, or an attention that has a record already and may be a piece."""
+    """One softmax: a piece of an attention, or a whole attention that already has a record and may be a piece."""
 
     of: Softmax
     where: str
@@ -39,7 +39,7 @@ class _Waiting:
 
 @dataclasses.dataclass
 class _Group:
-    """The softmaxes that one run of a module computed from the same queries."""
+    """The softmaxes that one run of a module computed from the same queries: they may be one attention."""
 
     place: Place
     queries: Node  # the node that the queries come from
@@ -51,29 +51,29 @@ class _Group:
 
 
 class Recorder(Follower):
-    """A follower that keeps records: the methods of a watch that an assembly calls."""
+    """A follower (it receives what is recognised in a model) that keeps records: what an `Assembly` calls of it."""
 
     ledger: Ledger
 
     def reserve(self, place: Place) -> Reserved:
-        """Reserve the name of the next record of a place; the next computation there gets another name."""
+        """Reserve the name of the next record of a place (a module): the next computation there gets another name."""
         raise NotImplementedError
 
     def reserved(self, entry: Entry) -> Reserved:
-        """The reserved name of a record that another record replaces."""
+        """Return the reserved name of a record that another record replaces."""
         raise NotImplementedError
 
     def withdraw(self, entry: Entry) -> None:
-        """Take back a record: it showed a part of something that is no attention."""
+        """Remove a record again: it showed a part of something that is no attention."""
         raise NotImplementedError
 
     def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
-        """Keep a computation that was recognised. `reserved`: the name that the computation was given before."""
+        """Keep a computation that was recognised. `reserved`: the name that was reserved for it before."""
         raise NotImplementedError
 
 
 class Assembly:
-    """Puts the pieces of attentions together, for one watch."""
+    """Puts pieces of attentions together, for one `watch`."""
 
     def __init__(self, watcher: Recorder) -> None:
         self._watcher: Recorder = weakref.proxy(watcher)  # a weak reference: the watcher holds this object
@@ -82,9 +82,10 @@ class Assembly:
         self._groups: dict[int, _Group] = {}
 
     def recorded(self, place: Place, of: Softmax, part: Part, entry: Entry) -> None:
-        """Note that an attention was recorded. If more attentions of the same queries follow, all are pieces of one.
+        """Note that an attention was recorded.
 
-        An attention whose weights the model changed as a whole is a record of its own; its pieces are refused.
+        If more softmaxes of the same queries follow, all are pieces of one attention. An attention whose weights the
+        model changed as a whole stays a separate record; pieces of it are refused.
         """
         if in_backward():
             return
@@ -92,7 +93,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), None, part.read, entry, part.met))
 
     def add(self, place: Place, of: Softmax, part: Part) -> None:
-        """Add a piece."""
+        """Add a piece of an attention."""
         if in_backward():  # gradient checkpointing runs it again
             return
         group = self._group(place, part.queries, part.heads)
@@ -106,7 +107,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), piece))
 
     def refuse(self, place: Place, queries: Node) -> None:
-        """Note that a piece was refused: a record of the other pieces would show only a part."""
+        """Note that a piece was refused: a record of the other pieces would show only a part of the attention."""
         self._group(place, queries, None).refused = True
 
     def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
@@ -117,7 +118,7 @@ class Assembly:
         return self._groups.setdefault(id(queries), _Group(place, queries, heads))
 
     def close(self) -> None:
-        """Finish: no more pieces come."""
+        """Merge the pieces into records: no more pieces come."""
         groups, self._groups, self._run = self._groups, {}, None
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for group in groups.values():

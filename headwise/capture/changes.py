@@ -1,7 +1,8 @@
-"""Changes outside of headwise that last while a model is followed.
+"""Changes to code outside of headwise that last while a model is watched or edited.
 
-A follower needs changes in the process (torch.compile's stance, jobs of threads that take it along, the registry of
-transformers) or in the model (`generate`). The first follower that needs a change makes it; the last one undoes it.
+A follower (an object that watches or edits a model) needs changes in the process (torch.compile's stance, thread pools
+whose jobs it must follow, the registry of transformers) or in the model (`generate`). The first follower that needs a
+change makes it; the last one undoes it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MISSING = object()
 
 @contextlib.contextmanager
 def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
-    """Inside, `change` is in effect; the function that it returned undoes it after the last context that needs it."""
+    """Inside this context `change` is in effect; the last context that needs it calls the function that undoes it."""
     me = object()
     with _lock:
         if what not in _changes:
@@ -38,14 +39,14 @@ def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
 
 
 def is_changed(what: Hashable) -> bool:
-    """Whether a context that needs the change is open."""
+    """Whether a context that needs this change is open."""
     return what in _changes
 
 
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
-    """Replace a function of a class, module or object by what `make` returns for it. Returns the function to undo this.
+    """Replace a function of a class, module or object by what `make` returns for it.
 
-    A function that somebody else has replaced since is not put back.
+    Returns a function that undoes this. Undoing does nothing if somebody else has replaced the function since.
     """
     before, new = vars(owner).get(name, _MISSING), make(getattr(owner, name))
     setattr(owner, name, new)

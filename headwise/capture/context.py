@@ -1,4 +1,4 @@
-"""`watch`: see the attention of any PyTorch model."""
+"""`watch`: records the attention of any PyTorch model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def watch(
     statistics: Names = (),
     keep: bool = True,
 ) -> Watch:
-    """See the attention that a model computes inside this context, at the speed of the model's own kernels.
+    """Record the attention that a model computes inside this context, at the speed of the model's own kernels.
 
         with headwise.watch(model) as seen:
             model(**inputs)
@@ -47,32 +47,33 @@ def watch(
 
     Every computation of softmax(q kᵀ) v becomes an `AttentionRecord`, which keeps q and k, not the weights: memory is
     linear in the length. A generation becomes one record per layer, whose rows are all positions. The model computes
-    what it would compute without the watch, except that nn.MultiheadAttention and nn.TransformerEncoder leave their
-    fused fast path, and that functions compiled by torch.compile run eagerly; `seen.coverage()` says so. Leaving the
-    context takes everything out of the model again, also after an exception. The watch sees the computations of this
-    thread, task or generator, and those of the threads and jobs that it starts.
+    the same as without `watch`, except that nn.MultiheadAttention and nn.TransformerEncoder leave their fused fast
+    path, and that functions compiled by torch.compile run eagerly; `seen.coverage()` says so. Leaving the context takes
+    everything out of the model again, also after an exception. `watch` sees the computations of this thread, asyncio
+    task or generator, and those of the threads and jobs that it starts.
 
     Args:
-        model: any module, or a Keras model or layer, on any backend (`headwise.keras.watching` says what is seen
-            of it). Its modules' paths are the names of the records.
+        model: any module, or a Keras model or layer, on any backend (`headwise.keras.watching` says what is seen of
+            it). The paths of its modules are the names of the records.
         only: which layers to keep, as in `Seen.only`: numbers in the order in which layers are first seen (-1 = the
             last), paths or parts of them ("layer.3", "encoder"), patterns (`*.self_attn`, `*.layer.[0-3]`), or several
-            of these. None = all. For -2 the last two layers so far are kept: the number of layers is not known
-            before the model has run. `seen.coverage()` notes what matches no layer.
-        values: keep the values and find the output projections: norm-based weights need them.
+            of these. None = all. With -2 the last two layers seen so far are kept, because the number of layers is not
+            known before the model has run. `seen.coverage()` notes choices that match no layer.
+        values: keep the values and find the output projections, which norm-based weights need.
         gradients: keep the gradient of each computation's output through a backward pass, and the values.
-        offload: "cpu" moves what is kept there; "disk" maps it from files without names in the folder for temporary
-            files, the Path of a folder from files there. They disappear with the records.
-        dtype: keep queries and keys in this dtype. The weights are then computed from the rounded ones.
+        offload: "cpu" moves what is kept to the CPU. "disk" keeps it in memory-mapped files without names, in the
+            folder for temporary files; a Path does so in that folder. These files disappear with the records.
+        dtype: keep queries and keys in this dtype. The weights are then computed from the rounded queries and keys.
         every: keep each n-th forward pass, for training loops.
         max_bytes: how much may be kept; "half" = half of this machine's memory, None = no bound.
         tokens: the names of the positions, as for `Seen.tokens`. None = the patches of the images or the frames of the
-            sound that the model read, where its modules tell what these are; else no names.
+            sound that the model read, where its modules tell what these are; otherwise there are no names.
         statistics: statistics that are computed at once for each attention computation, from its own queries and keys:
             names, as for `record.statistics`; with options {"top": {"top": 3}, "entropy": {}}; or "all".
         keep: False = keep only these statistics of a computation, no tensor of size Q × D. `record.statistics()` and
-            `record.entropy()` answer; what needs the weights raises RecordError. A generation is one record per layer,
-            without the pictures ("pooled_mean", "pooled_max"), and after a beam search without "received".
+            `record.entropy()` return them; anything that needs the weights raises RecordError. A generation is one
+            record per layer, without the pictures ("pooled_mean", "pooled_max"), and after a beam search without
+            "received".
 
     Raises:
         DtypeError, ArgumentError: an argument that makes no sense; the message names it.
@@ -93,11 +94,11 @@ Watching = Callable[[Any, Keeping], contextlib.AbstractContextManager[Watcher]]
 
 
 class Watch:
-    """The context of `watch`. After it was left it may be entered again, and then begins with no records.
+    """The context of `watch`. It may be entered again after it was left, and then begins without records.
 
     Args:
-        model, keeping, tokens: those of `watch`.
-        watching: makes a context that gives a watcher, which follows the model inside.
+        model, keeping, tokens: the arguments of `watch`.
+        watching: makes a context in which a `Watcher` follows the model and keeps records.
     """
 
     def __init__(self, model: Any, keeping: Keeping, tokens: Any, watching: Watching) -> None:
@@ -132,7 +133,7 @@ class Watch:
 
 @contextlib.contextmanager
 def _watching(model: nn.Module, keeping: Keeping) -> Iterator[Watcher]:
-    """Inside, a watcher follows a torch model."""
+    """Return a context in which a `Watcher` follows a torch model and keeps records."""
     watcher = Watcher(type(model).__name__, Modules(model), keeping)
 
     def told(call: AttentionCall, out: Tensor, used: Any = None) -> None:
@@ -145,7 +146,7 @@ def _watching(model: nn.Module, keeping: Keeping) -> Iterator[Watcher]:
 
 
 class LiveSeen(Seen):
-    """The records so far, while the context is open."""
+    """The records of a watched model so far, while the context of `watch` is open."""
 
     def __init__(self, watcher: Watcher) -> None:
         super().__init__()
@@ -159,5 +160,5 @@ class LiveSeen(Seen):
         return self._coverage if self._watcher is None else self._watcher.coverage()
 
     def close(self) -> None:
-        """Release the model when the context ends."""
+        """Release the model when the context ends; keep the records."""
         self._records, self._coverage, self._watcher = self.records, self.coverage(), None

@@ -1,4 +1,4 @@
-"""`Entry`: a record that a watch keeps, while it may still grow."""
+"""`Entry`: a record that `watch` keeps, while rows may still be added to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwise.records.computed import ComputedRecord
 
 @dataclasses.dataclass(eq=False)
 class Entry:
-    """A record of a call, or of the steps of a generation, that may still grow."""
+    """A record of an attention call, or of the steps of a generation, to which rows may still be added."""
 
     site: Site
     kept: Generation
@@ -27,7 +27,7 @@ class Entry:
     built: AttentionRecord | None = None
 
     def record(self) -> AttentionRecord:
-        """The record so far."""
+        """Return the record so far."""
         if self.built is None:
             call, computed = self.kept.call(), self.kept.computed()
             if self.whole:
@@ -42,14 +42,14 @@ class Entry:
         return self.built
 
     def keep(self, name: str, x: Tensor) -> None:
-        """Add an extra that is known later: the gradient, the output projection."""
+        """Add a tensor that becomes known after the call: the gradient, or the output projection."""
         self.extras[name] = x
         setattr(self.record().extras, name, x)
 
 
 @dataclasses.dataclass(eq=False)
 class State:
-    """The state of one call site."""
+    """What is known of one call site (a place in a model that computes attention)."""
 
     name: str
     layer: int

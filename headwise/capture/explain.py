@@ -1,4 +1,4 @@
-"""Turns a trail, which says how scores were computed, into a call that gives the same weights."""
+"""Turns a trail (trail.py: how scores were computed from q kᵀ) into an attention call that gives the same weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwise.masks.additive import FORBIDS
 
 
 def call_of(found: Trail, values: Tensor | None, layout: Layout, recognised: Recognised) -> AttentionCall:
-    """The call whose scores are the terms of a trail."""
+    """Make the call whose scores are the terms of a trail."""
     assert found.q is not None
     assert found.k is not None
     check_values(found.q)
@@ -52,9 +52,9 @@ def call_of(found: Trail, values: Tensor | None, layout: Layout, recognised: Rec
 def kept_call(
     found: Trail, values: Tensor | None, layout: Layout, weights: Tensor, recognised: Recognised
 ) -> AttentionCall:
-    """A call that keeps, as a bias, the difference between the scores and those of its queries and keys.
+    """Make a call that keeps, as a bias, the difference between the model's scores and scale · q kᵀ.
 
-    If weights were changed after the softmax, its scores are the logarithms of the weights that were used.
+    If the weights were changed after the softmax, the call's scores are the logarithms of the weights that were used.
     """
     scores = None if found.scores is None or found.used else layout.fold(found.scores).float()
     if scores is None:
@@ -94,7 +94,7 @@ def kept_call(
 
 
 def _filled(found: Trail, layout: Layout, shape: tuple[int, ...], recognised: Recognised) -> Found:
-    """The mask and the bias that all fills together make."""
+    """Return the mask and the bias that all fills (`masked_fill` and the like) make together."""
     forbidden = functools.reduce(operator.or_, (layout.fold_mask(x) for x, _ in found.fills))
     value, *others = {value for _, value in found.fills}
     if others and bool(forbidden.all(-1).any()):
@@ -103,6 +103,6 @@ def _filled(found: Trail, layout: Layout, shape: tuple[int, ...], recognised: Re
 
 
 def check_values(q: Tensor) -> None:
-    """Raise RecordError for tensors that hold no numbers: on "meta", or fake."""
+    """Raise RecordError for tensors that hold no numbers: tensors on the device "meta", or fake tensors."""
     if q.is_meta or type(q).__name__ == "FakeTensor":
         raise RecordError(f"its tensors hold no numbers: they are {'on meta' if q.is_meta else 'FakeTensors'}")

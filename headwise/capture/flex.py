@@ -1,8 +1,8 @@
-"""Reads FlexAttention's two functions as a mask, a bias and a softcap.
+"""Reads the two functions that FlexAttention gets as a mask, a bias and a softcap.
 
-A `mask_mod` is evaluated at every cell. A `score_mod` is a program; it is evaluated at some positions with several
-scores. A bias (f(s) = s + b), a softcap (c · tanh(s / c)) or both are kept as such; anything else is refused. The
-caller compares the result with the output of FlexAttention.
+A `mask_mod` is evaluated at every cell. A `score_mod` may compute anything; it is evaluated at some positions with
+several scores. A bias (f(s) = s + b), a softcap (c · tanh(s / c)) or both together are recognised; anything else is
+refused. The caller compares the result with the output of FlexAttention.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read(
     *_: Any,
     **__: Any,
 ) -> AttentionCall:
-    """The call of FlexAttention's operator. RecordError for a score_mod that is neither a bias nor a softcap."""
+    """Make the call of FlexAttention's operator. RecordError for a score_mod that is neither a bias nor a softcap."""
     shape = (*query.shape[:3], key.shape[2])
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
     with torch._C._EnableTorchFunction(), _ByIndex():
@@ -47,7 +47,7 @@ def read(
 
 
 class _ByIndex(TorchFunctionMode):
-    """Reads slopes[h] as an operation on h. torch 2.8 would request h as a number, which vmap does not have."""
+    """Computes slopes[h] as an operation on h. torch 2.8 would ask for h as a number, which vmap does not have."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__getitem__:
@@ -66,7 +66,7 @@ def _read_mask_mod(mask_mod: Function, shape: tuple[int, ...], device: torch.dev
 
 
 def _read_score_mod(score_mod: Function, shape: tuple[int, ...], query: Tensor) -> tuple[float | None, Tensor | None]:
-    """(softcap, bias)"""
+    """Return (softcap, bias) of a score_mod; None for what it does not have."""
     at, device = _positions(shape, query.device), query.device
 
     def tried(s: float) -> Tensor:
@@ -96,13 +96,13 @@ def _softcap(scores: Tensor, moved: Tensor, limit: float) -> float | None:
 
 
 def _positions(shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
-    """Some positions (b, h, q, k), the same ones every time."""
+    """Return some positions (b, h, q, k), the same every time."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(size, (_TRIED,), generator=generator, device="cpu").to(device) for size in shape]
 
 
 def _lead(function: Function, shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:
-    """(B or 1, H or 1): 1 where the function does not depend on that index at the positions that are tried."""
+    """Return (B or 1, H or 1): 1 if the function gives the same for all b or all h, at the positions that are tried."""
     at, several = _positions(shape, device), torch.vmap(function)
     here = several(*at)
     sizes = []

@@ -1,4 +1,4 @@
-"""The reports of a recogniser (`Event`, `Refusal`) and their receiver (`Follower`), which watches or edits a model."""
+"""What a recogniser reports (`Event`, `Refusal`), and who receives it: a `Follower`, which watches or edits a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Part:
 
 @dataclasses.dataclass(eq=False)
 class Event:
-    """An attention that was recognised, and how an edit changes it."""
+    """An attention that was recognised in a model, and how an edit changes it."""
 
     call: AttentionCall | None  # None = the event is one piece of a call
     out: Any  # what the model computed: a tensor, on the device "meta" if it has not run; or a tuple with it
@@ -66,7 +66,7 @@ class Refusal(NamedTuple):
 
 
 class Follower:
-    """The interface of an object that follows a model. A subclass overrides the methods that matter to it."""
+    """The interface of an object that watches or edits a model. A subclass overrides the methods that it needs."""
 
     parts: Parts  # the parts of its model
     generating: Generating
@@ -74,15 +74,15 @@ class Follower:
     changes = False  # whether the follower may change outputs
 
     def means(self, place: Place) -> bool:
-        """Whether the follower may change the computation at a place."""
+        """Whether the follower may change the computation at a place (a running module)."""
         return False
 
     def attention(self, place: Place, event: Event) -> None:
-        """Receive an attention that the model computed; a follower that may change it may receive it before it runs."""
+        """Receive an attention that the model computed; or will compute, if the follower may change it."""
         raise NotImplementedError
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
-        """Receive the refusal of a computation that may be attention."""
+        """Receive the reason why a computation that may be attention is not reported as attention."""
         raise NotImplementedError
 
     def missed(self, name: str) -> None:
@@ -92,10 +92,10 @@ class Follower:
         """Note that the model runs in a changed way, or that some of it cannot be seen."""
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Called after `torch.cat`."""
+        """Receive the result and the arguments of a `torch.cat`, after it."""
 
     def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
-        """Called when `generate` ends, with its beams [N, steps] of `batch` that ran, or the length of its cache."""
+        """Receive the end of `generate`: its beams [N, steps] of `batch` that ran, or the length of its cache."""
 
 
 FOLLOWERS: Scope[Follower] = Scope()

@@ -1,8 +1,8 @@
-"""Listens to every torch function that a followed model calls, and recognises attention among them.
+"""Listens to every torch function that a watched or edited model calls, and recognises attention among them.
 
-While the mode is active, nn.MultiheadAttention and nn.TransformerEncoder do not use their fused fast path, so that
-their scaled_dot_product_attention can be seen. The outputs are the model's own: the mode calls the same function with
-the same arguments.
+While this function mode of torch is active, nn.MultiheadAttention and nn.TransformerEncoder do not use their fused fast
+path, so that their scaled_dot_product_attention can be seen. The outputs are the model's own: the mode calls the same
+function with the same arguments.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 
 
 def _seen_inside(function: Any) -> Callable[..., Any]:
-    """The same code, without the first step of passing itself to the active mode."""
+    """Return a copy of a torch function that does not pass itself to the active mode first."""
     code, given = function.__code__, {**function.__globals__, "has_torch_function": lambda _: False}
     return types.FunctionType(code, given, argdefs=function.__defaults__)
 
@@ -62,7 +62,7 @@ _backward = _seen_inside(torch.autograd.backward)
 
 
 class Functions(TorchFunctionMode):
-    """Reports every attention computation among the torch functions that are called in a thread."""
+    """A mode of torch that reports every attention computation among the torch functions called in a thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Functions(TorchFunctionMode):
         }
 
     def close(self) -> None:
-        """Release everything that was followed, when nobody listens any more."""
+        """Release everything that was followed, when no follower listens any more."""
         _take_out(self)
         self._handlers.clear()  # the handlers hold this object
 
@@ -118,7 +118,7 @@ class Functions(TorchFunctionMode):
         return out
 
     def _of_edited(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
-        """Call a function of weights whose output was edited: they may meet other values, else they are edited."""
+        """Call a function of weights whose output was edited: it may meet other values, or else gets edited weights."""
         if getattr(func, "__name__", "") in _MEETS:
             self.recogniser.has_changed = False
             out = self._handle(func, args, kwargs)
@@ -147,9 +147,9 @@ class Functions(TorchFunctionMode):
     def _remember(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """Put an operation on the tape, except in the steps of a generation, whose queries come one at a time.
+        """Put an operation on the tape (tape.py), except in decoding steps, whose queries come one at a time.
 
-        The result of an operation that the tape cannot keep begins anew, as a tensor of unknown origin.
+        If the tape cannot keep an operation, its result counts as a tensor of unknown origin.
         """
         if not self.recogniser.in_steps:
             with contextlib.suppress(*UNREADABLE):
@@ -177,7 +177,7 @@ class Functions(TorchFunctionMode):
                 self._outputs.step(name, args, out)
 
     def _keep_cells(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        """Keep the scores of a softmax over blocks, or over scores that were arranged in another way."""
+        """Keep the scores of a softmax over blocks, or over scores that were rearranged."""
         found = self._known.get(id(out))
         trail = None if found is None else found[1]
         if trail is None or trail.of is None or trail.of.cells is not None or trail.q is None:
@@ -203,13 +203,13 @@ class Functions(TorchFunctionMode):
         return out
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
-        """Give the result of an operation that could not be read the trail of its operand, with a problem."""
+        """Set the trail of a result whose operation could not be read: its operand's trail, with a problem."""
         followed = [trail for trail in map(self._trails.get, args) if trail]
         if followed and isinstance(out, Tensor) and out.is_floating_point():
             self._trails.put(out, followed[0].with_problem(f"`{name}` could not be followed: {error}"))
 
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Handle a softmax; or an exp, which becomes a softmax if it is divided by its sum later."""
+        """Handle a softmax, or an exp, which becomes a softmax if it is divided by its sum later."""
         out = self._plain(func, name, args, kwargs)
         if isinstance(out, Tensor) and not running() and id(out) not in self._known:
             with self.recogniser.reading(name):
@@ -297,7 +297,7 @@ class Functions(TorchFunctionMode):
             self.recogniser.heads = before
 
     def _backward(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Gradient checkpointing runs parts of the model again during backward; these parts must be seen too."""
+        """Run a backward pass with this mode active: gradient checkpointing runs parts of the model again in it."""
         if func is Tensor.backward:  # its (x, gradient, ...) are the (tensors, grad_tensors, ...) of autograd.backward
             kwargs = {"grad_tensors" if key == "gradient" else key: value for key, value in kwargs.items()}
         elif func is not torch.autograd.backward:
@@ -313,7 +313,7 @@ class Functions(TorchFunctionMode):
     def _opaque_operation(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Handle an operation that is not torch's and may be attention: it gets three or more tensors of vectors."""
+        """Handle an operation of another library that may be attention: it gets three or more tensors of vectors."""
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
         if sum(x.ndim > 2 and not is_parameter(x) for x in given) >= 3 and not running():
             reason = f"`{name}` is an operation of another library: nothing can be seen inside"
@@ -322,7 +322,7 @@ class Functions(TorchFunctionMode):
 
 
 def _any_known(known: Container[int], given: Iterable[Any]) -> bool:
-    """Whether a followed tensor is among arguments, or in a list among them."""
+    """Whether a followed tensor is among the arguments, or in a list among them."""
     for x in given:  # noqa: SIM110 - any() takes twice as long, and every call asks
         if id(x) in known or (isinstance(x, (list, tuple)) and any(id(part) in known for part in x)):
             return True
@@ -342,7 +342,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def functions_here() -> Iterator[None]:
-    """Inside, the torch functions of this thread are listened to. Contexts of one thread may end in any order."""
+    """Inside this context the torch functions of this thread are listened to. Such contexts may end in any order."""
     mode = _thread.mode
     if mode is None:
         mode = _thread.mode = Functions()
@@ -358,14 +358,15 @@ def functions_here() -> Iterator[None]:
 
 
 def recogniser_here() -> Recogniser | None:
-    """The recogniser of this thread, if its functions are listened to."""
+    """Return the recogniser of this thread; None if its functions are not listened to."""
     return None if _thread.mode is None else _thread.mode.recogniser
 
 
 def listened_to() -> contextlib.AbstractContextManager[object] | None:
-    """A context in which the torch functions of this thread are listened to again; None if they are already.
+    """Return a context in which the torch functions of this thread are listened to again; None if they already are.
 
-    A framework may have taken a follower along to a thread of its own; and torch removes modes inside of an operator.
+    This is needed if another framework runs the followed code in one of its threads, and because torch removes modes
+    inside of an operator.
     """
     if _thread.mode is None:
         return functions_here()
@@ -373,7 +374,7 @@ def listened_to() -> contextlib.AbstractContextManager[object] | None:
 
 
 def _take_out(mode: Functions) -> None:
-    """Take a mode from its place among the modes of this thread."""
+    """Remove a mode from its place among the modes of this thread."""
     above = []
     while _len_torch_function_stack() and (top := _pop_mode()) is not mode:
         above.append(top)

@@ -1,8 +1,8 @@
-"""What records have to know about `generate` of transformers between its steps.
+"""What `watch` has to know about `generate` of transformers between its steps.
 
-A step normally continues a sequence (sequence.py). Inside `generate` it is also known that a pass over one token more
-computes the same rows again (no cache), and that a step with different older keys belongs to no record (a quantised
-cache).
+A step normally continues the record of a sequence (sequence.py). Inside `generate` two more cases are known: a pass
+over one more token computes the same rows again (there is no cache), and a step with different older keys belongs to no
+record (the cache is quantised).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Fate = Literal["begins", "replaces", "refused"]
 
 
 class Generating(threading.local):
-    """The call of `generate` that is running in this thread."""
+    """What is known about the call of `generate` that runs in this thread."""
 
     def __init__(self) -> None:
         self.run: int | None = None
@@ -51,12 +51,12 @@ class Generating(threading.local):
 
     @property
     def drafts(self) -> bool:
-        """Whether an assistant is running, which may be the model itself."""
+        """Whether an assistant model is running, which may be the model itself."""
         return self.depth > 1
 
     @contextlib.contextmanager
     def running(self, inputs: Mapping[str, Any]) -> Iterator[bool]:
-        """Inside this context `generate` runs with these arguments; gives whether it was not running before."""
+        """Return a context inside which `generate` runs with these arguments; it gives True for the outermost one."""
         outermost = self.run is None
         if outermost:
             self.run, self._runs, self.in_steps, self.inputs = self._runs, self._runs + 1, False, inputs
@@ -69,7 +69,7 @@ class Generating(threading.local):
                 self.run, self.in_steps, self.inputs = None, False, {}
 
     def fate(self, before: Entry | None, call: AttentionCall, keeper: Keeper, *, cross: bool) -> Fate:
-        """What happens to a call after the entry `before`, which it does not continue."""
+        """Decide what happens to a call after the record `before`, which it does not continue."""
         if before is None or self.run is None or before.run != self.run:
             return "begins"
         batch, heads, rows, keys = before.kept.shape
@@ -84,7 +84,7 @@ class Generating(threading.local):
 
 
 def rows_of_padding(call: Scores) -> Tensor | None:
-    """The queries that attend to all their keys alike, as eager models write padding: bool [B|1, H|1, Q], if any."""
+    """Find the queries that attend to all keys alike, as padding does in eager models: bool [B|1, H|1, Q], or None."""
     bias = call.bias
     if bias is None or bias.ndim != 4 or bias.shape[2:] != (call.shape[2], 1):
         return None
@@ -93,10 +93,10 @@ def rows_of_padding(call: Scores) -> Tensor | None:
 
 
 def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[AttentionCall, str]:
-    """(the call without the unfilled end of a static cache, keys of 0 that no query may attend to; what to note).
+    """Return (the call without the unfilled end of a static cache, a note or ""). These keys are 0 and forbidden.
 
-    Rows of padding may attend to these keys. With `copy` the keys of a first step may be a buffer that is filled
-    completely.
+    Rows of padding may attend to them nevertheless. With `copy`, the keys and values of a first step are copied even if
+    the buffer is full, because it may be written to.
     """
     padding = rows_of_padding(call)
     if call.slopes is not None:  # distances are counted from the last key
@@ -121,7 +121,7 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
 
 
 def used_keys(call: Scores) -> Tensor | None:
-    """The keys that queries other than padding may attend to, bool [B|1, H|1, K]; None = all."""
+    """Find the keys to which queries other than padding may attend: bool [B|1, H|1, K]; None = all keys."""
     padding = rows_of_padding(call)
     if padding is None:
         return call.used_keys

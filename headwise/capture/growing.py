@@ -1,4 +1,4 @@
-"""Tensors that get more rows with each step of a generation."""
+"""Tensors that get more positions with each step of a generation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Empty = Callable[[torch.Size, torch.dtype], Tensor]
 
 
 class Growing:
-    """A tensor [B, ·, length, ·] that grows in length; its buffer is at most twice as long.
+    """A tensor [B, ·, length, ·] that grows in length; its buffer in memory is at most twice as long.
 
-    `empty`: makes room for a buffer of a shape and dtype on the disk; None = the buffer is in memory, and counts in
-    `nbytes`.
+    `empty` is a function that makes room on the disk for a buffer of a shape and dtype; None = the buffer is in memory,
+    and counts in `nbytes`.
     """
 
     def __init__(self, first: Tensor, empty: Empty | None = None) -> None:
@@ -46,7 +46,7 @@ class Growing:
         self.length -= count
 
     def of_beams(self, origin: Tensor | None) -> Tensor:
-        """The positions of each beam, each from its origin [N, length]: [N, ·, length, ·]; None = as they are."""
+        """Return the positions of N beams, [N, ·, length, ·]; `origin` [N, length]: their examples; None = the same."""
         if origin is None:
             return self.tensor
         at = torch.arange(origin.shape[1], device=origin.device)

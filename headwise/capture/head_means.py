@@ -1,4 +1,4 @@
-"""The numbers that a monitor logs for a layer: one per head, means over the rows of all records of a step."""
+"""The numbers that `monitor` logs for a layer: one per head, means over the rows of all records of a training step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Means = dict[str, Tensor]  # name -> one mean per head, [H]
 
 @dataclass
 class Sums:
-    """Sums over the rows of one layer, by name: (the sum, over how many rows), float64 [2, H]."""
+    """Sums over the rows of one layer, by name: (the sum, the number of rows), float64 [2, H]."""
 
     by_name: dict[str, Tensor]
 
     @classmethod
     def of(cls, record: AttentionRecord) -> Sums:
-        """The sums of one record, in one pass over its weights."""
+        """Compute the sums of one record, in one pass over its weights."""
         names = ["entropy", "first_visible", *(["learned_sink"] if record.sinks is not None else [])]
         found = record.statistics("lse", *names)
         attends = ~torch.isneginf(found.lse).cpu()
@@ -35,25 +35,25 @@ class Sums:
         return Sums({name: x + other.by_name[name] for name, x in self.by_name.items()})
 
     def means(self) -> Means:
-        """The means over the rows; 0 where there are no rows, as in an empty batch."""
+        """Return the means over the rows; 0 if there are no rows, as in an empty batch."""
         return {name: total / count.clamp(min=1) for name, (total, count) in self.by_name.items()}
 
 
 def _sum(x: Tensor, where: Tensor) -> Tensor:
-    """(the sum of x [B, H, Q] over the rows that are True in `where`, how many rows these are), [2, H]."""
+    """Return (the sum of x [B, H, Q] over rows where `where` is True, the number of these rows), [2, H]."""
     return torch.stack([x.double().masked_fill(~where, 0.0), where.double()]).sum((1, 3))
 
 
 def _choices(call: Scores) -> Tensor:
-    """How many keys each query may attend to, a learned sink included: broadcasts to [B, H, Q]."""
+    """Count the keys to which each query may attend, including a learned sink: broadcasts to [B, H, Q]."""
     counts = [call.allowed(rows).sum(-1) for rows in row_blocks(call.shape)]
     return torch.cat(counts, dim=2) + (call.sinks is not None)
 
 
 def gradient_norm(model: nn.Module) -> float | None:
-    """The L2 norm of all gradients of a model as one vector, in float32 or better; None if there are none.
+    """Compute the L2 norm of all gradients of a model as one vector, in float32 or better; None if there are none.
 
-    As torch.nn.utils.get_total_norm; but that one sums half-precision gradients in half precision.
+    torch.nn.utils.get_total_norm does the same, but sums half-precision gradients in half precision.
     """
     norms = []
     for parameter in model.parameters():

@@ -1,8 +1,8 @@
-"""Hugging Face models: attention functions that are chosen by name from a registry, and `generate`.
+"""Reports the attention of Hugging Face models, whose attention functions come from a registry, and their `generate`.
 
-Most functions of the registry call torch functions, which are seen anyway. One that does not (flash attention, a kernel
-from the hub) is read from its arguments (registered.py), and kept if these explain its output. transformers is never
-imported here: a Hugging Face model has imported it.
+Most functions of the registry call torch functions, which are seen anyway. For a function that does not (flash
+attention, a kernel from the hub), a call is made from its arguments (registered.py), and kept if it explains the
+output. transformers is never imported here: a Hugging Face model has imported it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from headwise.scope import alone
 
 @contextlib.contextmanager
 def seen_through(model: nn.Module) -> Iterator[None]:
-    """Inside, the registry's functions and `model.generate` report to the followers. No effect on other models."""
+    """Return a context in which the registry's functions and `model.generate` report to the followers.
+
+    A follower is an object that watches or edits a model. The context has no effect on other models than those of
+    transformers.
+    """
     transformers = sys.modules.get("transformers")
     base = getattr(transformers, "PreTrainedModel", None)
     theirs = [] if base is None else [module for module in model.modules() if isinstance(module, base)]
@@ -80,7 +84,7 @@ _DRAFTS = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit"
 
 
 def _generating(model: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `model.generate` so that it reports when it runs, which beams it returned and what it rejected."""
+    """Wrap `model.generate` so that it reports when it runs, which beams it returned and which tokens it rejected."""
 
     @functools.wraps(original)
     def generate(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +117,7 @@ def _generating(model: nn.Module, original: Callable[..., Any]) -> Callable[...,
 
 @contextlib.contextmanager
 def _drafting(assistant: nn.Module, model: nn.Module, followers: list[Follower]) -> Iterator[None]:
-    """Inside this context the computations of an assistant are not reported as attention of the model."""
+    """Return a context in which computations of an assistant are not reported as attention of the model."""
     own = set(map(id, model.modules()))
 
     def deeper(by: int) -> None:
@@ -129,7 +133,7 @@ def _drafting(assistant: nn.Module, model: nn.Module, followers: list[Follower])
 
 
 def _batching(model: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `model.generate_batch` so that it says that continuous batching cannot be followed."""
+    """Wrap `model.generate_batch` so that it reports that continuous batching cannot be followed."""
 
     @functools.wraps(original)
     def generate_batch(*args: Any, **kwargs: Any) -> Any:

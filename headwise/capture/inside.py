@@ -1,7 +1,7 @@
-"""Inside `watch`, `edit` and `monitor`: who follows the code that runs here, and the jobs that it starts in threads.
+"""Inside `watch`, `edit` and `monitor`: which followers listen to the running code, and to the thread jobs it starts.
 
-A follower (follower.py) is told of the attention of its model where it is open; `headwise.scope` says where
-that is.
+A follower (follower.py) is an object that watches or edits a model. It is told of the attention of its model in the
+code for which its context is open; `headwise.scope` says which code that is.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from headwise.scope import alone, carried
 
 @contextlib.contextmanager
 def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
-    """Inside, the follower is among `FOLLOWERS`, and hears of the attention that torch functions compute in its model.
+    """Return a context in which the follower is told of the attention that torch functions compute in its model.
 
-    Without `functions` torch functions are not listened to, as for a model of another framework.
+    `functions` False: torch functions are not listened to, as for a model of another framework.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(follower.parts.listening(follower.missed))
@@ -40,7 +40,7 @@ def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
 
 
 def running_eagerly() -> contextlib.AbstractContextManager[None]:
-    """Inside, compiled functions run eagerly, in the whole process; no effect if nothing was compiled yet."""
+    """Return a context in which compiled functions run eagerly, in the whole process; no effect if there are none."""
     return changed("stance", _set_stance) if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
@@ -92,7 +92,7 @@ def _submitting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _taken(job: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a job so that it is followed as the code here is; the job itself if nothing is followed here."""
+    """Wrap a job so that the followers of the code here hear of it too; the job itself if there are none."""
     taken = carried(job)
     if taken is job:
         return job

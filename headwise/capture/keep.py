@@ -1,4 +1,4 @@
-"""How a watch keeps calls: in which dtype, on which device, and how many bytes at most."""
+"""How `watch` keeps attention calls: in which dtype, on which device, and how many bytes at most."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Offload = Literal["cpu", "disk"] | Path | None
 
 @dataclasses.dataclass(frozen=True)
 class Keeping:
-    """What a watch keeps, and in which form: the arguments of `watch`."""
+    """What `watch` keeps, and in which form: the arguments of `watch`."""
 
     only: Choice | None = None
     values: bool = False
@@ -90,7 +90,7 @@ class Keeper:
         self._nbytes = 0  # of these storages, and of the buffers of generations
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
-        """The call in the form in which it is kept."""
+        """Return the call in the form in which it is kept."""
         if not self._keep:
             outline = self.step(call)
             return dataclasses.replace(outline, k=self.tensor(outline.k, keep_dtype=True))
@@ -104,9 +104,10 @@ class Keeper:
         return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, slopes=slopes, sinks=sinks, mask=mask)
 
     def step(self, call: AttentionCall) -> AttentionCall:
-        """A step of a generation in the form in which it is kept; its rows are put with those of the other steps.
+        """Return a step of a generation in the form in which it is kept; its rows are joined to those of other steps.
 
-        If queries and keys are not kept, it has their shapes, and a number for each key to recognise the next step.
+        If queries and keys are not kept, the result has only their shapes, and a number for each key, by which the next
+        step is recognised.
         """
         if self._keep:
             q, k, v = (self.convert(x) for x in (call.q, call.k, call.v))
@@ -120,7 +121,7 @@ class Keeper:
         return dataclasses.replace(call, q=q, k=k, v=k[..., :0], mask=None, bias=None, sinks=None)
 
     def tensor(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
-        """A tensor in the form in which it is kept: the model's own, or a copy where a change would not be noticed."""
+        """Return a tensor as it is kept: the model's tensor, or a copy if a change of it would not be noticed."""
         kept = self.convert(x, keep_dtype=keep_dtype)
         if self.empty is not None:
             with torch.inference_mode(False):
@@ -138,12 +139,12 @@ class Keeper:
         return kept
 
     def convert(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
-        """The tensor in the dtype and on the device in which tensors are kept."""
+        """Return the tensor in the dtype and on the device in which tensors are kept."""
         dtype = x.dtype if keep_dtype or self._dtype is None else self._dtype
         return x.detach().to(device="cpu" if self._offload else x.device, dtype=dtype)
 
     def forget(self, *tensors: Tensor | None) -> None:
-        """Stop counting the bytes of tensors that are dropped."""
+        """Stop counting the bytes of tensors that are no longer kept."""
         for x in tensors:
             if x is None:
                 continue
@@ -155,7 +156,7 @@ class Keeper:
                 self._nbytes -= nbytes
 
     def count(self, nbytes: int) -> None:
-        """Add to the number of kept bytes. RecordError above the limit."""
+        """Add to the number of kept bytes. RecordError if it is above the limit."""
         self._nbytes += nbytes
         if self._max_bytes is not None and self._nbytes > self._max_bytes:
             raise TooMuch(
@@ -166,7 +167,7 @@ class Keeper:
 
 
 def digests(k: Tensor) -> Tensor:
-    """A number for each key [B, G, K, D] of all heads, int64 [B, 1, K, 1]: keys with the same bits have the same.
+    """Compute a number for each key [B, G, K, D], over all heads: int64 [B, 1, K, 1]. Equal keys have equal numbers.
 
     Two keys that differ have the same number with a probability of about 2⁻³².
     """
@@ -181,7 +182,7 @@ def digests(k: Tensor) -> Tensor:
 
 
 def _half_of_memory() -> int | None:
-    """Half of the machine's memory in bytes; None where the system does not report it."""
+    """Return half of the machine's memory in bytes; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
@@ -189,7 +190,7 @@ def _half_of_memory() -> int | None:
 
 
 def _mapped(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
-    """A tensor in a memory-mapped file without a name; the file disappears with the tensor or the process."""
+    """Make a tensor in a memory-mapped file without a name, which disappears with the tensor or the process."""
     count = shape.numel()
     if not count:
         return torch.empty(shape, dtype=dtype, device="cpu")

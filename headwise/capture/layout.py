@@ -12,15 +12,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """How the leading dimensions of a model's tensors are read: `lead` becomes (B, H)."""
+    """Which of the leading dimensions `lead` of a model's tensors are examples and which are heads: (B, H)."""
 
     lead: tuple[int, ...]
     batch: int
     heads: int
-    at: int | None = None  # which of them are the heads; None: all but the first
+    at: int | None = None  # the index in `lead` of the heads; None = all dimensions but the first
 
     def fold(self, x: Tensor) -> Tensor:
-        """A tensor [*lead, r, c], or one that broadcasts to this shape, as [B, H, r, c]."""
+        """Bring a tensor [*lead, r, c], or one that broadcasts to this shape, to [B, H, r, c]."""
         shape = (self.batch, self.heads, *x.shape[-2:])
         if self.at is None and tuple(x.shape) == shape:
             return x
@@ -28,7 +28,7 @@ class Layout:
         return (x if self.at is None else x.movedim(self.at, len(self.lead) - 1)).reshape(shape)
 
     def fold_mask(self, x: Tensor) -> Tensor:
-        """A mask or bias that broadcasts to [*lead, Q, K] as [B|1, H|1, r, c], expanded only where it has to be."""
+        """Bring a mask or bias that broadcasts to [*lead, Q, K] to [B|1, H|1, r, c], expanded only where necessary."""
         x = x[(None,) * (len(self.lead) + 2 - x.ndim)]
         lead, rows = x.shape[:-2], x.shape[-2:]
         if self.at is not None:
@@ -43,7 +43,7 @@ class Layout:
 
 
 def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
-    """The layout of scores [*lead, Q, K]. `heads`: how many the module says it has; None if it does not say."""
+    """Find the layout of scores [*lead, Q, K]. `heads`: the number of heads that the module states; None = unknown."""
     if len(lead) < 2:
         # Batch and heads in one dimension, as torch.bmm needs them; or a batch of a single head.
         n = math.prod(lead)
@@ -57,7 +57,7 @@ def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
 
 
 def smallest(x: Tensor, dims: Iterable[int]) -> Tensor:
-    """`x` with size 1 in each of the dimensions `dims` along which its numbers do not change."""
+    """Reduce `x` to size 1 in each of the dimensions `dims` along which its numbers do not change."""
     for dim in dims:
         first = x[(slice(None),) * dim + (slice(0, 1),)]
         x = first if torch.equal(x, first.expand_as(x)) else x
@@ -65,7 +65,7 @@ def smallest(x: Tensor, dims: Iterable[int]) -> Tensor:
 
 
 def out_of_buffer(x: Tensor) -> Tensor:
-    """Keys or values [B, G, K, ·]; a copy where they are the filled part of a buffer that will be written to again."""
+    """Return keys or values [B, G, K, ·]; a copy if they are the filled part of a buffer that grows."""
     length = x.shape[2] * x.stride(2)
     outer = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride > x.stride(2)]
     end = min(outer, default=x.untyped_storage().nbytes() // x.element_size() - x.storage_offset())
@@ -73,9 +73,10 @@ def out_of_buffer(x: Tensor) -> Tensor:
 
 
 def share_heads(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values [B, H, K, ·] without the repetition of heads for grouped queries: [B, G, K, ·].
+    """Return keys and values [B, H, K, ·] without the repetition of heads for grouped queries: [B, G, K, ·].
 
-    The numbers are compared, because there are many ways to repeat. If nothing is repeated, a few keys show it.
+    The numbers are compared, because there are many ways to repeat heads. If nothing is repeated, comparing a few keys
+    shows it.
     """
     heads = k.shape[1]
     if heads == 1 or not k.shape[2] or not k.numel():

@@ -1,8 +1,8 @@
-"""The list of every softmax that meets a product, with its outcome: nothing that may be attention is left unreported.
+"""The list of every softmax that is multiplied with something, and its outcome: whatever may be attention is reported.
 
-A softmax is listed once its result meets a product with activations. It is then explained by a record, refused with
-the reason, not understood (`missed`), or known to be something else (`not attention`). A softmax that meets no product,
-such as a classifier's, is not listed.
+A softmax is listed when its result is multiplied with activations. It then either has a record (`seen`), or is refused
+with a reason (`refused`), not understood (`missed`), or known to be something else (`not attention`). A softmax that is
+not multiplied, such as a classifier's, is not listed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SOFTMAX = re.compile(r"softmax|attention")
 
 
 class Softmax:
-    """One softmax that was called. All tensors that come from its weights share it."""
+    """One softmax that was called. All tensors that come from its weights share this object."""
 
     def __init__(self) -> None:
         self.seen = ""  # the path of the module whose attention it is, if it is any; "edited" if an edit replaced it
@@ -42,7 +42,7 @@ class Softmax:
 
 
 class Ledger:
-    """The lines of one watch, each with how many computations it stands for."""
+    """The lines of the coverage of one `watch`, and for how many computations each line stands."""
 
     def __init__(self) -> None:
         self._lines: Counter[CallSite] = Counter()  # each with 0 calls
@@ -50,7 +50,7 @@ class Ledger:
         self._said: weakref.WeakKeyDictionary[Softmax, CallSite] = weakref.WeakKeyDictionary()
 
     def enter(self, line: CallSite, softmax: Softmax | None = None) -> None:
-        """Count the outcome of a computation; a later outcome of the same softmax replaces the earlier one."""
+        """Count the outcome of a computation; a later outcome of the same softmax replaces an earlier one."""
         if softmax is not None:
             self.strike(softmax)
             self._said[softmax] = line
@@ -58,7 +58,7 @@ class Ledger:
         self._lines[line] += 1
 
     def strike(self, softmax: Softmax, name: str = "") -> None:
-        """Take back the outcome of a softmax. `name`: the name of the record that there is instead."""
+        """Take back the outcome of a softmax. `name`: the name of the record that stands in its place."""
         line = self._said.pop(softmax, None)
         if line is not None:
             self._lines[line] -= 1
@@ -67,16 +67,16 @@ class Ledger:
             self._names[softmax] = name
 
     def name_of(self, softmax: Softmax | None) -> str | None:
-        """The name that a softmax was given, if it has an outcome."""
+        """Return the name that a softmax has in the coverage, if it has an outcome."""
         return None if softmax is None else self._names.get(softmax)
 
     def sites(self) -> list[CallSite]:
-        """The lines."""
+        """Return the lines as call sites, with their numbers of computations."""
         return [dataclasses.replace(line, calls=n) for line, n in self._lines.items()]
 
 
 def where() -> str:
-    """The file and the line that called the torch function which is being handled: "x/modeling_x.py:120"."""
+    """Return the file and line that called the torch function being handled: "x/modeling_x.py:120"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_MODEL):
         frame = frame.f_back
@@ -85,13 +85,13 @@ def where() -> str:
 
 @functools.lru_cache(maxsize=256)
 def _short(path: str) -> str:
-    """A file's path from the folder that it is imported from."""
+    """Return a file's path relative to the folder from which it is imported."""
     roots = [root.rstrip("/") + "/" for root in sys.path if root]
     return path[max((len(root) for root in roots if path.startswith(root)), default=0) :]
 
 
 def closed(names: dict[str, nn.Module]) -> Iterator[CallSite]:
-    """The parts of a model that compute attention, or may, and inside which no Python function can be seen."""
+    """Yield the parts of a model that compute attention, or may, and inside which nothing can be seen."""
     inside: list[str] = []
     of_class: dict[type, list[tuple[str, Any]]] = {}  # many modules are of few classes
     for name, module in names.items():
@@ -119,7 +119,7 @@ def _graph(scripted: Any) -> str:
 
 
 def _scripted(functions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The scripted functions among some functions and in what these name: the methods and attributes of a module."""
+    """Yield the scripted functions among `functions` (a module's methods and attributes), and those that these call."""
     for function in functions:
         if isinstance(function, torch.jit.ScriptFunction):
             yield str(function.name), function

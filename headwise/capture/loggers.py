@@ -1,4 +1,4 @@
-"""The destinations of a monitor's numbers: TensorBoard, a Lightning logger, a function."""
+"""The destinations of the numbers that `monitor` computes: TensorBoard, a Lightning logger, or a function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Logger = Callable[[Metrics, dict[str, Means], int], object]  # the numbers, the 
 
 
 def make_logger(log: Any) -> Logger:
-    """The function that writes to `log` (see `monitor`). DtypeError for an object of another kind."""
+    """Return the function that writes to `log` (see `monitor`). DtypeError for an object of another kind."""
     if log is None:
         return lambda metrics, layers, step: None
     if callable(getattr(log, "add_scalar", None)):

@@ -1,4 +1,4 @@
-"""Puts pieces (pieces.py) of one attention into one call: each query and key at its own position."""
+"""Merges pieces (each the rows of one softmax, pieces.py) of one attention into one call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORMS = "its queries and keys come from tensors of different forms"
 
 
 def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognised: Recognised) -> AttentionCall:
-    """The pieces of one attention as one call; queries that are in no piece attend to nothing.
+    """Merge the pieces of one attention into one call; queries that are in no piece attend to nothing.
 
     RecordError if no call can express what the pieces computed.
     """
@@ -47,7 +47,7 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
 
 
 def _sinks(pieces: Sequence[Piece]) -> Tensor | None:
-    """The learned sinks of all pieces; a sink counts relative to the scores, so these must be the model's own."""
+    """Return the learned sinks of all pieces. They are relative to the scores, so the scores must be the model's."""
     found = [piece.sinks for piece in pieces if piece.sinks is not None]
     if found and (len(found) < len(pieces) or not all(torch.equal(x, found[0]) for x in found)):
         raise RecordError("its pieces have different sinks")
@@ -55,7 +55,7 @@ def _sinks(pieces: Sequence[Piece]) -> Tensor | None:
 
 
 def _once(tile: _Tile, keys: int) -> _Tile:
-    """The rows with each key once. If a softmax has it m times it counts m times: its score grows by log m."""
+    """Return the rows with each key once. A key that is m times in a softmax counts m times: log m is added."""
     there = tile.cols < keys
     seen = there.new_zeros(len(tile.rows), keys + 1).scatter_(1, tile.cols, value=True)[:, :keys]
     if int(seen.sum()) == int(there.sum()):
@@ -68,7 +68,7 @@ def _once(tile: _Tile, keys: int) -> _Tile:
 
 
 def _of_all(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
-    """[B|1, H|1, Q, K] of the tiles [Q, K] with these numbers [B, H]; size 1 where all along a dimension are equal."""
+    """Arrange tiles [Q, K] by their numbers [B, H] as [B|1, H|1, Q, K]: size 1 if all examples or heads are equal."""
     first: list[int] = []  # for each tile, the first equal tile
     for i, tile in enumerate(tiles):
         first.append(next((j for j in dict.fromkeys(first) if tile is tiles[j] or torch.equal(tile, tiles[j])), i))
@@ -88,11 +88,11 @@ class _Tile(NamedTuple):
 
 
 class _Grid:
-    """The example, the head and the position of the queries and keys of all pieces.
+    """All queries and keys of all pieces, each at its example, its head and its position.
 
     Attributes:
-        lead: the sizes of the dimensions that queries and keys share: examples, heads.
-        q, k: all of them, [*lead, Q, D] and [*lead, K, D].
+        lead: the sizes of the dimensions that queries and keys share: examples and heads.
+        q, k: all queries and keys, [*lead, Q, D] and [*lead, K, D].
     """
 
     def __init__(self, pieces: Sequence[Piece], origins: Sequence[Origin]) -> None:
@@ -134,7 +134,7 @@ class _Grid:
 
     @staticmethod
     def _check_heads(pairs: Sequence[tuple[Side, Side]], q_at: _Places, k_at: _Places) -> None:
-        """RecordError unless the queries of a head meet the keys of the head that it shares."""
+        """Raise RecordError unless the queries of a head meet the keys of the head with which it shares keys."""
         row = key = 0
         for queries, keys in pairs:
             one = (q_at.head[row : row + queries.count] * k_at.heads // q_at.heads).view(queries.numbers.shape)
@@ -149,7 +149,7 @@ class _Grid:
     def _sorted(
         self, pieces: Sequence[Piece], which: Tensor, q_at: _Places, k_at: _Places
     ) -> list[list[tuple[Piece, Tensor, Tensor, Tensor]]]:
-        """For each example and head: its pieces, with their rows, the positions of the rows, and of the keys."""
+        """Return, for each example and head, its pieces, with their rows, the rows' positions, the keys' positions."""
         found: list[list[tuple[Piece, Tensor, Tensor, Tensor]]] = [[] for _ in range(math.prod(self.lead))]
         row = key = 0
         for piece in pieces:
@@ -168,7 +168,7 @@ class _Grid:
         return found
 
     def tiles(self, i: int, rows: Tensor | None = None) -> Iterator[_Tile]:
-        """The rows of one example and head: of all queries, or of the queries where `rows` [Q] is True."""
+        """Yield the rows of one example and head: of all queries, or of the queries where `rows` [Q] is True."""
         for piece, here, place, keys in self._pieces[i]:
             some = slice(None) if rows is None else rows[place]
             if len(place[some]):
@@ -178,7 +178,7 @@ class _Grid:
                 yield _once(tile, self.k.shape[-2])
 
     def weights(self, rows: Tensor | slice) -> Tensor:
-        """The weights that the model used for some rows, [*lead, rows, K]."""
+        """Return the weights that the model used for some rows, [*lead, rows, K]."""
         q_len, k_len = self.q.shape[-2], self.k.shape[-2]
         wanted = torch.zeros(q_len, dtype=torch.bool, device=self.q.device)
         wanted[rows] = True
@@ -192,7 +192,7 @@ class _Grid:
 
 
 def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
-    """Whether all queries met the same keys, or the first part of these: as chunks of queries with a cache do."""
+    """Whether all queries met the same keys, or the first part of them, as chunks of queries with a cache do."""
     longest = max((keys.numbers for _, keys in pairs), key=lambda x: x.shape[1])
     if len(longest.unique()) < longest.numel():  # blocks, which share keys
         return False
@@ -203,7 +203,7 @@ def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
 
 
 def _groups(of_rows: Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[int], list[int]]:
-    """`_shared` for queries that all met the same keys: the dimensions in which the queries of a group are equal."""
+    """Do the work of `_shared` if all queries met the same keys: dimensions in which a group's queries are equal."""
     numbers = torch.cat([queries.numbers for queries, _ in pairs], 1)
     real = of_rows.holds(numbers)
     shared = []
@@ -215,7 +215,7 @@ def _groups(of_rows: Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[i
 
 
 def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
-    """The places of keys that all queries of their group met: beside the queries, in the order of the keys."""
+    """Return the places of keys that all queries of their group met: those of the queries, in the order of the keys."""
     row, lead, head, position = 0, [list[Tensor]() for _ in q_at.lead], list[Tensor](), list[Tensor]()
     for queries, keys in pairs:
         size = keys.numbers.shape
@@ -233,7 +233,7 @@ def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
 
 
 def _masks(grid: _Grid) -> list[Tensor]:
-    """Which keys the queries of each example and head saw, bool [Q, K]; equal masks are one tensor."""
+    """Return which keys the queries of each example and head saw, bool [Q, K]; equal masks are one tensor."""
     found: list[Tensor] = []
     for i in range(math.prod(grid.lead)):
         mask = grid.q.new_zeros(grid.q.shape[-2], grid.k.shape[-2] + 1, dtype=torch.bool)
@@ -245,17 +245,17 @@ def _masks(grid: _Grid) -> list[Tensor]:
 
 
 def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] | None, float]:
-    """(the scores minus scale · q kᵀ, [Q, K] for each example and head, None if they are 0; the scale).
+    """Return (the scores minus scale · q kᵀ, [Q, K] for each example and head, or None if they are 0; the scale).
 
-    A number that is added to a whole row makes no difference. The scale is that of the pieces, or else the one that
-    fits.
+    A number that is added to a whole row makes no difference. The scale is that of the pieces, or another scale that
+    fits the scores better.
     """
     shape = (grid.q.shape[-2], grid.k.shape[-2])
     work = torch.promote_types(dtype, torch.float32)
     q, k = (x.flatten(0, -3).to(work) for x in (grid.q, grid.k))
 
     def parts() -> Iterator[tuple[int, _Tile, Tensor, Tensor]]:
-        """(the index of the example and head, a tile, its scores and q kᵀ, minus their row mean; 0 where masked)"""
+        """Yield (the index of example and head, a tile, its scores and its q kᵀ, minus row means; 0 where masked)."""
         for i in range(len(q)):
             product = torch.nn.functional.pad(q[i] @ k[i].mT, (0, 1))
             for tile in grid.tiles(i):
@@ -288,7 +288,7 @@ def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] |
 
 @dataclasses.dataclass
 class _Places:
-    """The places of queries or keys: the coordinates of each in the shared dimensions, its head and its position."""
+    """Where queries or keys belong: for each its coordinates in the shared dimensions, its head and its position."""
 
     lead: list[Tensor]
     head: Tensor
@@ -300,9 +300,9 @@ class _Places:
 def _shared(
     of_rows: Origin, of_keys: Sequence[Origin], pairs: Sequence[tuple[Side, Side]]
 ) -> tuple[list[int], list[int]]:
-    """The dimensions in which each query has the place of its keys: examples, heads, not positions.
+    """Return the dimensions in which a query and its keys have the same index: examples and heads, not positions.
 
-    And, of these, the dimensions in which the keys have one place for all queries, such as one head of keys.
+    The second list has those of them in which the keys have one index for all queries, such as a single head of keys.
     """
     dims = range(len(of_rows.shape) - 1)
     shared = {d for d in dims if all(each.shape[d] == of_rows.shape[d] for each in of_keys)}
@@ -326,13 +326,13 @@ def _shared(
 
 
 def _range(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest of the real numbers of each row."""
+    """Return the smallest and the largest of those numbers in each row where `real` is True."""
     big = 2**40
     return x.long().masked_fill(~real, big).amin(1), x.long().masked_fill(~real, -big).amax(1)
 
 
 def _in_order_of_keys(of_keys: Sequence[Origin], pairs: Sequence[tuple[Side, Side]]) -> list[Origin]:
-    """The origins of keys in the order of the first key of each: the keys of a cache come before the new ones."""
+    """Sort the origins of keys by the first key of each: the keys of a cache come before the new keys."""
     longest = max((keys.numbers for _, keys in pairs), key=lambda numbers: numbers.shape[1])
     first = {each: each.holds(longest).any(0).nonzero().flatten().tolist()[:1] for each in of_keys}
     return sorted(of_keys, key=lambda each: first[each] or [longest.shape[1]])
@@ -366,7 +366,7 @@ def _ravel(coordinates: Sequence[Tensor], sizes: Sequence[int]) -> Any:
 
 
 def _filled(vectors: Tensor, at: _Places, size: Sequence[int], real: Tensor) -> Tensor:
-    """[*size, heads, length, D] with the vectors where they belong."""
+    """Return [*size, heads, length, D] with the vectors at the places where they belong."""
     where = _ravel([*at.lead, at.head, at.position], [*size, at.heads, at.length])
     found = vectors.new_zeros(math.prod(size) * at.heads * at.length, vectors.shape[-1])
     found[where[real]] = vectors[real]

@@ -1,4 +1,4 @@
-"""The modules of a followed model: their paths, which module runs, how often, and what it computes in a run."""
+"""The modules of a watched or edited model: their paths, which of them runs, how often, and how it was called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELSEWHERE = "it ran in another thread, in a job that could not be followed to wh
 
 
 class Modules(Parts):
-    """The modules of a torch model, which has hooks inside of `listening`."""
+    """The modules of a torch model. Inside `listening` they have hooks that count their runs."""
 
     looked_for = (
         "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
@@ -61,7 +61,7 @@ class Modules(Parts):
         return place
 
     def nth(self, place: Place) -> int | None:
-        """How often the module of a place ran before in this pass of the model; None if that is not known."""
+        """Return how often the module of a place ran before in this pass of the model; None if that is not known."""
         key = id(place.module)
         run = self._here.run.get(key, 0) - self._here.before.get(key, 0)
         if in_backward():  # gradient checkpointing runs the last module first
@@ -111,7 +111,7 @@ class Modules(Parts):
             self._here.brought.pop()[1].close()
 
     def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
-        """Report a module that runs for the model in an unfollowed thread, or instead of one of its modules."""
+        """Report a module that runs for the model in a thread that is not followed, or in place of one of its own."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
         if calls_of(self._model):  # this thread runs the model for itself

@@ -1,4 +1,4 @@
-"""One operation on scores or weights, and which operations do what."""
+"""One torch operation on scores or weights (`Step`), and which operations do what."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STATISTICS = REDUCE | frozenset((
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A call of an operation on a tensor that has a trail."""
+    """A call of an operation on a tensor that has a trail (trail.py: how it was computed from q kᵀ)."""
 
     name: str
     args: Sequence[Any]
@@ -72,11 +72,11 @@ class Step:
         return found
 
     def other(self) -> Any:
-        """The other of two operands."""
+        """Return the second of two operands, the one without the trail."""
         return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument, by its position or its name."""
+        """Return an argument, given by its position or its name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
 
@@ -84,17 +84,17 @@ Rule = Callable[[Trail, Step], "Trail | None"]
 
 
 def what(trail: Trail) -> str:
-    """The name of the tensor of a trail in messages."""
+    """Return what the tensor of a trail is called in messages: "scores" or "weights"."""
     return "scores" if trail.of is None else "weights"
 
 
 def unknown(trail: Trail, step: Step) -> Trail:
-    """The trail after an operation that it cannot describe."""
+    """Return the trail after an operation that a trail cannot describe."""
     return trail.with_problem(f"the {what(trail)} went through `{step.name}`, which a record cannot represent")
 
 
 def in_place(trail: Trail, step: Step) -> Trail:
-    """The trail after every number changed in its place: the numbers themselves have to be kept."""
+    """Return the trail after an operation that changed each number separately: the numbers themselves must be kept."""
     if step.name not in ELEMENTWISE or tuple(step.out.shape) != trail.shape:
         return unknown(trail, step)
     if trail.of is not None:

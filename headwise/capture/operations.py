@@ -1,8 +1,9 @@
-"""How each operation changes scores before the softmax, and weights between the softmax and the values.
+"""How each torch operation changes scores before the softmax, and weights between the softmax and the values.
 
-An operation with a rule is described exactly. One without a rule that keeps every number in its place makes the trail
-loose (scores) or `used` (weights): the numbers themselves are kept. After any other operation the trail names that
-operation.
+A trail (trail.py) describes how a tensor of scores or weights was computed. A rule is a function that returns the
+trail after an operation. An operation with a rule is described exactly. An operation without a rule that keeps
+every number in its place makes the trail `loose` (scores) or `used` (weights): the numbers themselves are kept. Any
+other operation is named as the trail's `problem`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from headwise.masks.additive import FORBIDS, UNIFORM
 
 
 def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-    """Set the trails of what operation `name` made of the tracked tensors among its arguments."""
+    """Set the trail of the result `out` of operation `name`, if any of its arguments has a trail."""
     name = name.strip("_")
     if name == "setitem":
         return _written(trails, *args)
@@ -108,9 +109,9 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
-    """The trail after an operation; from the first operation that changes the weights on, with the trail before it.
+    """Return the trail after an operation. Once weights are changed, it also has the trail from before the change.
 
-    An operation that wrote into the weights themselves leaves no trail before it: these are lost.
+    If an operation wrote into the weights themselves, the unchanged weights are lost, and so is their trail.
     """
     if after is None or before.of is None or before.q is None or before.intact is not None or before.softmax is out:
         return after
@@ -120,7 +121,7 @@ def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
 
 
 def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
-    """The trail of a softmax or exp whose input comes from no product of queries and keys."""
+    """Return the trail of a softmax or exp whose input does not come from a product of queries and keys."""
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     if out.ndim < 1 or not out.is_floating_point() or not out.shape[-1]:
         return None
@@ -136,7 +137,7 @@ def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor)
 
 
 def _keeps_keys(trail: Trail, before: Tensor, out: Any) -> bool:
-    """Whether a statistic of weights has a number for each query and key."""
+    """Whether a reduction of weights (a sum, a maximum) still has a number for each query and key."""
     if trail.of is None or trail.q is None or not isinstance(out, Tensor) or not out.is_floating_point():
         return False
     if out.ndim < 2 or out.numel() >= before.numel() or _is_row_statistic(trail, before, out):
@@ -151,7 +152,7 @@ def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
 
 
 def _unchanged(trail: Trail, step: Step) -> Trail:
-    """The trail after an operation that may change numbers but usually does not (a limit, nan_to_num): compare them."""
+    """Return the trail after an operation that usually changes nothing (a limit, nan_to_num): numbers are compared."""
     before, out = step.tracked, step.out
     if tuple(out.shape) != trail.shape or out is before:
         return in_place(trail, step)
@@ -191,7 +192,7 @@ def _scaled(trail: Trail, step: Step) -> Trail:
 
 
 def _scaled_by_rows(trail: Trail, step: Step, by: Tensor) -> Trail:
-    """Scores times one number per row or head (a learned temperature): the same as queries times that number."""
+    """Handle scores times one number per row or head (a learned temperature): queries times that number."""
     if trail.view is not None or by.ndim > len(trail.shape):
         return in_place(trail, step)
     by = trail.canonical(by)
@@ -238,7 +239,7 @@ def _are_small(x: Tensor) -> bool:
 
 
 def _overflows(trail: Trail, other: Tensor) -> bool:
-    """Whether a mask is added to another one, so that finfo.min + finfo.min may be -inf, and -inf + inf is NaN."""
+    """Whether a second mask is added, so that finfo.min + finfo.min may be -inf, and -inf + inf is NaN."""
     low = max(UNIFORM, torch.finfo(trail.dtype).min / 2)
     before = [value <= low for _, value in trail.fills]
     before += [bool((term * factor <= low).any()) for term, factor in trail.terms]
@@ -259,7 +260,7 @@ def _filled(trail: Trail, step: Step) -> Trail:
 
 
 def _chosen(trail: Trail, step: Step) -> Trail:
-    """torch.where(condition, scores, value), or the other way round; scores.where(condition, value)."""
+    """Handle torch.where(condition, scores, value), or (condition, value, scores); scores.where(condition, value)."""
     condition, other = step.argument(0, "condition"), step.argument(2, "other")
     if step.at == 0:
         return _fill(trail, step, ~step.argument(1, "condition"), other)
@@ -269,7 +270,7 @@ def _chosen(trail: Trail, step: Step) -> Trail:
 
 
 def _written(trails: Trails, into: Any, where: Any, value: Any) -> None:
-    """scores[mask] = -inf, in place; or a buffer that scores are written into."""
+    """Handle scores[mask] = -inf, in place, or a buffer into which scores are written."""
     trail, part = trails.get(into, changed=True), trails.get(value)
     if trail is not None:
         if trail.of is None and isinstance(where, Tensor) and where.dtype == torch.bool:
@@ -300,7 +301,7 @@ def _fill(trail: Trail, step: Step | None, forbidden: Any, value: Any) -> Trail:
 
 
 def _joined(trails: Trails, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
-    """Scores with a column of sinks beside them, or with the scores of other keys."""
+    """Handle scores that are joined with a column of sinks, or with the scores of other keys."""
     parts: Any = args[0] if args else next(iter(kwargs.values()))
     dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
     known = [trails.get(x) for x in parts]
@@ -321,7 +322,7 @@ def _joined(trails: Trails, name: str, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _beside(parts: list[Trail]) -> Trail | None:
-    """The scores of the same queries with several sets of keys, beside each other."""
+    """Return the trail of the scores of the same queries with several sets of keys, joined; None if not possible."""
     first, *others = parts
     for each in others:
         if each.q is None or each.k is None or first.q is None:
@@ -359,7 +360,7 @@ def _normalised(trail: Trail, step: Step) -> Trail:
 
 
 def _turned(trail: Trail) -> Trail:
-    """The trail of the same tensor with queries and keys exchanged: k qᵀ."""
+    """Return the trail of the same tensor with queries and keys exchanged: k qᵀ."""
     rows, keys = len(trail.lead), len(trail.lead) + 1
     swap = {rows: keys, keys: rows}
     order = tuple(swap.get(at, at) for at in trail.order or range(keys + 1))
@@ -374,7 +375,7 @@ def _turned(trail: Trail) -> Trail:
 
 
 def _exponential(trail: Trail, step: Step) -> Trail:
-    """exp(scores): a softmax once it is divided by its sum, or if the log of that sum was subtracted before."""
+    """Handle exp(scores): a softmax once it is divided by its sum, or if the log of that sum was subtracted before."""
     if trail.of is not None:
         return trail.but(logs=False, softmax=None) if trail.logs and not trail.used else in_place(trail, step)
     if trail.sinks is not None:
@@ -390,13 +391,13 @@ def _sums_to_one(trail: Trail, step: Step) -> Trail:
 
 
 def sum_to_one(weights: Tensor) -> bool:
-    """Whether each row of [..., Q, K] sums to 1, but for rounding, or to 0."""
+    """Whether each row of weights [..., Q, K] sums to 1 (up to rounding) or to 0."""
     eps, sums = torch.finfo(weights.dtype).eps, weights.float().sum(-1)
     return bool(((sums - 1).abs() <= (16 if eps < 1e-4 else 4) * eps).logical_or(sums == 0).all())
 
 
 def is_softmax(weights: Tensor) -> bool:
-    """Whether these numbers may be the weights of a softmax."""
+    """Whether these numbers may be the weights of a softmax: none is negative, and rows sum to 1."""
     return sum_to_one(weights) and not bool((weights < 0).any())
 
 
@@ -410,7 +411,7 @@ def _divided(trail: Trail, step: Step) -> Trail:
 
 
 def _squashed(trail: Trail, step: Step) -> Trail:
-    """Sigmoid attention."""
+    """Handle a sigmoid of the scores (sigmoid attention)."""
     return in_place(trail.but(of=Softmax()), step)
 
 
@@ -424,7 +425,7 @@ def _dropped(trail: Trail, step: Step) -> Trail:
 
 
 def _multiplied(trail: Trail, step: Step) -> Trail:
-    """Weights times a factor that does not change them (a head mask of 1), or times the values, element by element."""
+    """Handle weights times a factor that changes nothing (a head mask of 1), or times values, element by element."""
     other = step.other()
     if not isinstance(other, Tensor) or tuple(step.out.shape) == trail.shape or trail.values is not None:
         return _unchanged(trail, step)
@@ -432,7 +433,7 @@ def _multiplied(trail: Trail, step: Step) -> Trail:
 
 
 def _cut(trail: Trail, step: Step) -> Trail:
-    """weights[..., :-1] leaves out the column of sinks; or a slice with everything, or with some of the keys."""
+    """Handle a slice of weights: weights[..., :-1] cuts off the column of sinks, others take all or some keys."""
     weights, out = step.tracked, step.out
     if trail.sinks is not None and not trail.sinks_cut:
         of_keys = weights[..., 1:] if trail.sinks_first else weights[..., :-1]

@@ -1,4 +1,4 @@
-"""`Parts`: the parts of a followed model, how often each of them runs, and its computations in a run."""
+"""`Parts`: the parts (modules or Keras layers) of a watched or edited model, and how often each of them runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwise.records import CallSite
 
 
 class _Here(threading.local):
-    """The runs of parts in this thread."""
+    """The runs of parts (modules or layers) in this thread."""
 
     def __init__(self) -> None:
         self.run: dict[int, int] = {}  # id of a part -> the number of its run
@@ -25,7 +25,7 @@ class _Here(threading.local):
 
 
 class Parts(abc.ABC):
-    """The parts of a model, modules or Keras layers: counts their runs and their computations in each run."""
+    """The parts of a model, modules or Keras layers. Counts their runs, and the attention computations of each run."""
 
     looked_for: str  # the beginning of a sentence that says what is recognised, and where
 
@@ -40,39 +40,39 @@ class Parts(abc.ABC):
 
     @abc.abstractmethod
     def place(self) -> Place | None:
-        """The innermost part that is running; None if no part runs, or if it reports its attention itself."""
+        """Return the innermost part that is running; None if no part runs, or if it reports its attention itself."""
 
     @abc.abstractmethod
     def notes(self) -> Iterable[str]:
-        """Notes on how the parts run differently while they are followed."""
+        """Return notes on how the parts run differently while the model is watched or edited."""
 
     @abc.abstractmethod
     def closed(self, known: Set[str]) -> Iterable[CallSite]:
-        """The parts inside which nothing can be seen. `known`: the paths of the parts of which something is known."""
+        """Yield the parts inside which nothing can be seen. `known`: the paths of parts of which something is known."""
 
     def listening(self, missed: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
-        """Inside, runs of parts are noticed; `missed` gets the path of a part that runs where it cannot be followed."""
+        """Return a context that notices runs of parts; `missed` gets the path of one that runs unfollowed."""
         return contextlib.nullcontext()
 
     def is_outside(self) -> bool:
-        """Whether no part runs, asked where `place` gives None."""
+        """Whether no part runs; asked when `place` returns None."""
         return True
 
     def began(self, part: int) -> None:
-        """Note that the part with this id begins a run."""
+        """Note that a run of the part with this id begins."""
         self.ran = True
         self._here.run[part] = self._runs[part]
         self._here.count[part] = 0
         self._runs[part] += 1
 
     def run_of(self, place: Place) -> int:
-        """The number of the run of its part that a place is in."""
+        """Return the number of the run, of the part at a place, that is going on."""
         return self._here.run.get(id(place.module), 0)
 
     def number_of(self, place: Place) -> int:
-        """The number that the next computation of a place has in this run."""
+        """Return the number that the next attention computation at a place has in this run."""
         return self._here.count[id(place.module)]
 
     def computed(self, place: Place) -> None:
-        """Note that a place has made its next computation."""
+        """Note that a place has made its next attention computation."""
         self._here.count[id(place.module)] += 1

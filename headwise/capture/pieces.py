@@ -1,8 +1,8 @@
-"""One attention that a model computes in pieces: blocks, windows, chunks, some queries or heads at a time.
+"""Reads an attention that a model computes in pieces: blocks, windows, chunks, some queries or heads at a time.
 
-Each piece is read as the rows of its softmax: which query each row belongs to, and which key each score belongs to.
-Queries and keys are identified by the numbers of their elements in the tensors that they come from (tape.py). So the
-pieces of one attention meet in one call, whose mask says which keys each query saw.
+A piece is one softmax. It is read as rows: to which query each row belongs, and to which key each score belongs.
+Queries and keys are identified by numbering the elements of the tensors from which they come (tape.py). So the pieces
+of one attention can be merged into one call, whose mask says which keys each query saw.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLE = 2**20
 
 
 class Meeting(NamedTuple):
-    """A product of weights and values, as an einsum."""
+    """A product of weights and values, in the letters of an einsum."""
 
     weights: Tensor
     node: Node | None
@@ -42,7 +42,7 @@ class Meeting(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The scores of a softmax, in any arrangement."""
+    """The scores of a softmax, with their dimensions in any order."""
 
     scores: Tensor
     node: Node | None
@@ -67,7 +67,7 @@ Rows = tuple[Tensor, Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """The rows of a softmax."""
+    """One softmax of an attention that is computed in pieces, as rows of queries."""
 
     sides: list[tuple[Side, Side]]  # (queries, keys) of each product that its scores come from
     row: Tensor  # [S], the place of each row's query among those of all products
@@ -81,9 +81,9 @@ class Piece:
 def read_cells(
     cells: Cells, meeting: Meeting, sources: Places, scale: float, dtype: torch.dtype
 ) -> tuple[Piece, Callable[[Meeting], None]]:
-    """(the piece of a softmax, the function to call when other parts of its weights meet values).
+    """Return (the piece of a softmax, a function to call when other parts of its weights are multiplied with values).
 
-    `sources` numbers the elements that queries, keys and values come from.
+    `sources` numbers the elements of the tensors from which queries, keys and values come.
     """
     places = Places(products=True)
     found, used = places.of(cells.node), places.of(meeting.node)
@@ -158,7 +158,7 @@ def read_cells(
 
 
 class _In:
-    """A product of queries and keys whose elements have numbers."""
+    """A product of queries and keys whose elements (scores) are numbered."""
 
     def __init__(self, node: Product, origin: Origin, sources: Places) -> None:
         self._node, self._before, self._sources, self.holds = node, origin.before, sources, origin.holds
@@ -179,7 +179,7 @@ class _In:
         return sides(self._node, self._sources)
 
     def coordinates(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The places of the query and of the key of each element, among those of the sides."""
+        """Return the indices of the query and of the key of each numbered element, among those of `sides`."""
         at = at - (self._before + 1)
         row, key = torch.zeros_like(at), torch.zeros_like(at)
         for stride, size, of_row, of_key in self._steps:
@@ -191,12 +191,12 @@ class _In:
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
-    """The number of elements from one index to the next, for each dimension."""
+    """Return, for each dimension, the number of elements from one index to the next."""
     return [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
 
 def _check_values(meeting: Meeting, used: Tensor, found_in: Sequence[_In], sources: Places) -> None:
-    """RecordError unless the weight of each key meets the value of the same position and head."""
+    """Raise RecordError unless the weight of each key is multiplied with the value of the same position and head."""
     (one, two), numbers = meeting.letters, sources.of(meeting.values)
     if numbers is None or not one:
         raise RecordError(_LOST)
@@ -228,14 +228,14 @@ def _check_values(meeting: Meeting, used: Tensor, found_in: Sequence[_In], sourc
 
 
 def _pairs(a: Tensor, b: Tensor) -> Tensor:
-    """The different pairs of two lists, in order; as `unique(dim=1)`, in a thousandth of the time."""
+    """Return the different pairs of two lists, in order: as `unique(dim=1)`, in a thousandth of the time."""
     width = int(b.max()) + 1
     both = (a.long() * width + b).unique()
     return torch.stack([both // width, both % width])
 
 
 def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:
-    """The piece of a call, whose queries [B, H, Q] and keys [B, H, K] have these numbers."""
+    """Make the piece of a call whose queries [B, H, Q] and keys [B, H, K] have these numbers."""
     record, (q_len, k_len) = AttentionRecord(call), call.shape[2:]
     k = call.k.repeat_interleave(call.heads_per_key_head, 1)
     of_q, of_k = (Side(x.flatten(0, 1), y.flatten(0, 1)) for x, y in ((rows, call.q), (keys, k)))
@@ -271,12 +271,12 @@ def sides(node: Product, sources: Places) -> tuple[Side, Side]:
 
 
 def number_of(vectors: Tensor) -> Tensor:
-    """The number of each vector [..., n, D], the smallest number of its elements: rotations exchange elements."""
+    """Return the number of each vector [..., n, D]: the smallest number of its elements (rotations exchange these)."""
     return vectors.amin(-1)
 
 
 def _dropped(node: Node | None) -> bool:
-    """Whether a node is reached through dropout."""
+    """Whether a node (how a tensor was made) comes from a dropout."""
     while node is not None and node.parts:
         if node.name == "dropout":
             return True
@@ -285,5 +285,5 @@ def _dropped(node: Node | None) -> bool:
 
 
 def held_by(numbers: Tensor, origins: Sequence[Origin]) -> list[Origin]:
-    """The origins to which some of these elements belong."""
+    """Return the origins (tensors that are not followed further back) to which some of these elements belong."""
     return [each for each in origins if bool(each.holds(numbers).any())]

@@ -1,4 +1,4 @@
-"""Loads models by transformers, from a folder or by name from the hub, ready to read a text under a watch.
+"""Loads models by transformers, from a folder or by name from the hub, ready to read a text inside `watch`.
 
 transformers is imported here and nowhere else in the package, and only when a model is loaded.
 """
@@ -27,7 +27,7 @@ PADDING = "[PAD]"  # the label of the positions that pad a shorter text
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model in eval mode, with its tokenizer."""
+    """A language model in eval mode, with its tokenizer."""
 
     name: str
     model: nn.Module
@@ -40,20 +40,21 @@ class Pretrained:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model, where its ids must be."""
+        """The device of the model, on which its token ids must be."""
         return _device(self.model)
 
     def read(self, tokens: Sequence[Tokens]) -> list[Tokens]:
-        """Run the model on texts, as one batch. Returns the tokens of each, padded to the same length."""
+        """Run the model on texts, as one batch. Returns the tokens of each text, padded to the same length."""
         tokens, ids, real = _batch(tokens, self.pad_id, "right", self.device)
         with torch.no_grad(), _explained(f"{self.name} does not run on a text alone"):
             self.model(ids) if bool(real.all()) else self.model(ids, attention_mask=real)
         return tokens
 
     def read_on(self, tokens: Tokens, size: int, progress: Callable[[], object]) -> None:
-        """Run the model on one text, a decoder with its cache on `size` tokens at a time; `progress` after each.
+        """Run the model on one text; a decoder reads `size` tokens at a time, with a cache.
 
-        So memory grows only with the cache. Models that are not decoders read the whole text at once.
+        `progress` is called after each part. Memory grows only with the cache. Models that are not decoders read the
+        whole text at once.
         """
         if not self.continues:
             self.read([tokens])
@@ -65,9 +66,9 @@ class Pretrained:
                 progress()
 
     def generate(self, tokens: Sequence[Tokens], count: int, progress: Callable[[], object]) -> dict[str, Any]:
-        """Generate at most `count` tokens after each text, greedily; `progress` is called once for each.
+        """Generate at most `count` tokens after each text, greedily; `progress` is called once for each token.
 
-        Returns a value for `Seen.tokens`: all tokens that were read, so all but the last generated one.
+        Returns a value for `Seen.tokens`: all tokens that the model read, which are all but the last generated token.
         """
         side: Literal["left", "right"] = "right" if self.writes_apart else "left"
         tokens, ids, real = _batch(tokens, self.pad_id, side, self.device)
@@ -105,7 +106,7 @@ class Pictured:
     missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
 
     def read(self, path: Path) -> None:
-        """Run the model on an image. FileError if it cannot be read."""
+        """Run the model on the image in this file. FileError if it cannot be read."""
         from PIL import Image, UnidentifiedImageError
 
         try:
@@ -132,7 +133,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
         name: a folder with config.json, weights and a tokenizer, or the name of a model on the Hugging Face hub, as
             `headwise.models.checkpoint.located` gives it.
         generates: also load the head that generates.
-        dtype: of the weights; None = that of the checkpoint.
+        dtype: the dtype of the weights; None = that of the checkpoint.
 
     Raises:
         ArgumentError: transformers is not installed.
@@ -170,7 +171,7 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
 
 
 def what_it_reads(name: str) -> Literal["texts", "images", "sound"]:
-    """The kind of input that a model reads, by its configuration. Errors as of `load_pretrained`."""
+    """Return what kind of input a model reads, by its configuration. Errors as in `load_pretrained`."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
     config = _config(name)
@@ -182,12 +183,12 @@ def what_it_reads(name: str) -> Literal["texts", "images", "sound"]:
 
 
 def writes_apart(name: str) -> bool:
-    """Whether a model is an encoder-decoder, by its configuration. Errors as of `load_pretrained`."""
+    """Whether a model is an encoder-decoder, by its configuration. Errors as in `load_pretrained`."""
     return bool(getattr(_config(name), "is_encoder_decoder", False))
 
 
 def generates(name: str) -> bool:
-    """Whether a model is a causal language model, by its configuration. Errors as of `load_pretrained`."""
+    """Whether a model is a causal language model, by its configuration. Errors as in `load_pretrained`."""
     return _decodes(_config(name)) and not writes_apart(name)
 
 
@@ -203,7 +204,7 @@ def _config(name: str) -> Any:
 def load_pictured(name: str) -> Pictured:
     """Load a model that reads images, and its image processor, on the CPU.
 
-    Of a model for texts and images only the part for images is loaded.
+    Of a model for texts and images, only the part for images is kept.
 
     Raises:
         ArgumentError: transformers is not installed, or the model reads no images.
@@ -222,9 +223,9 @@ def load_pictured(name: str) -> Pictured:
 
 
 def pieces_of(name: str) -> Callable[[int], str]:
-    """The text of single tokens of a model that was loaded, by their ids, with the space before a word.
+    """Return a function from a token id of a model to the text of that token, with the space before a word.
 
-    A token that is part of a character has the name that its tokenizer gives it.
+    For a token that is only part of a character it gives the name that the tokenizer uses.
     """
     with _explained(f"cannot load the tokenizer of {name}"), _quiet():
         tokenizer = _auto_tokenizer(name)
@@ -242,7 +243,7 @@ def pieces_of(name: str) -> Callable[[int], str]:
 def _batch(
     tokens: Sequence[Tokens], pad_id: int, side: Literal["left", "right"], device: torch.device
 ) -> tuple[list[Tokens], Tensor, Tensor]:
-    """The texts padded to the longest, their ids [B, S], and 1 for tokens, 0 for padding [B, S]."""
+    """Return the texts padded to the longest, their ids [B, S], and [B, S] with 1 for tokens and 0 for padding."""
     longest = max(len(each.ids) for each in tokens)
 
     def fill(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -266,12 +267,12 @@ def _batch(
 
 
 def _device(model: nn.Module) -> torch.device:
-    """The device of the first parameter: transformers loads a model to torch's default device."""
+    """Return the device of the first parameter: transformers loads a model to torch's default device."""
     return next(model.parameters()).device
 
 
 def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
-    """The prompt as it was read, with its text, then the rest of `whole`, which has only names."""
+    """Return the prompt as it was read, with its text, continued by the rest of `whole`, which has only names."""
     size = len(prompt.ids)
     added = whole.offsets[size:]
     begin = next((start for start, end in added if end), len(whole.text))
@@ -297,9 +298,10 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 
 
 def _loaded(kind: Any, name: str, config: Any, dtype: Any) -> tuple[Any, tuple[str, ...]]:
-    """(the model, the parameters that its checkpoint lacks), a pooler not counted: it only reads what attention gives.
+    """Load (the model, the names of the parameters that its checkpoint lacks, without those of a pooler).
 
-    CheckpointError if the checkpoint belongs to another model: then all parameters would be random.
+    A pooler only reads the output of attention. CheckpointError if the checkpoint belongs to another model: then all
+    parameters would be random.
     """
     model, info = kind.from_pretrained(
         name, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
@@ -313,7 +315,7 @@ def _loaded(kind: Any, name: str, config: Any, dtype: Any) -> tuple[Any, tuple[s
 
 
 def _check_generates(name: str, config: Any) -> None:
-    """CheckpointError for an encoder: some encoders can be loaded with a head that generates, and generate nonsense."""
+    """Raise CheckpointError for an encoder: some can be loaded with a head that generates, but generate nonsense."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
 
     if config.model_type in ENCODERS and not (_decodes(config) or getattr(config, "is_encoder_decoder", False)):
@@ -354,7 +356,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.jso
 
 
 def _tokenizer_folder(name: str, model_type: str) -> Path | None:
-    """The local folder of a tokenizer that headwise can read: its labels show the text that the tokenizer hides."""
+    """Return the folder of a tokenizer that headwise can read: its labels show text that the tokenizer hides."""
     folder = Path(name)
     if folder.is_dir():
         known = (folder / "tokenizer.json").is_file() or (model_type == "bert" and (folder / "vocab.txt").is_file())
@@ -373,7 +375,7 @@ def _tokenizer_folder(name: str, model_type: str) -> Path | None:
 
 
 def _names(tokenizer: Any, ids: list[int]) -> list[str]:
-    """The tokens' names. A vocabulary that was padded to a round number has ids without a name."""
+    """Return the names of tokens. A vocabulary that was padded to a round number has ids without a name."""
     found = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
     return [f"<|{id_}|>" if token is None else token for id_, token in found]
 
@@ -385,7 +387,7 @@ def _auto_tokenizer(name: str) -> Any:
 
 
 def _longest(model: nn.Module, config: Any) -> int | None:
-    """How many tokens the model reads at most; None if that is not known."""
+    """Return how many tokens the model can read at most; None if that is not known."""
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = getattr(text_config, "max_position_embeddings", None)
     for path, module in model.named_modules():
@@ -397,7 +399,7 @@ def _longest(model: nn.Module, config: Any) -> int | None:
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Inside this context every exception becomes a CheckpointError of one line that says what failed."""
+    """Return a context in which every exception becomes a CheckpointError of one line that says what failed."""
     try:
         yield
     except HeadwiseError:
@@ -409,7 +411,7 @@ def _explained(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside this context nothing is logged and no progress bar drawn: the caller reports what matters."""
+    """Return a context in which nothing is logged and no progress bar drawn: the caller reports what matters."""
     from transformers.utils import logging as theirs
 
     disabled, bars = logging.root.manager.disable, theirs.is_progress_bar_enabled()

@@ -1,6 +1,7 @@
-"""The two products of attention: q kᵀ, where a trail begins, and the product of the weights with the values.
+"""Recognises the two products of attention: q kᵀ, and the product of the weights with the values.
 
-Every product is read as an einsum: a letter for each dimension of both factors and of the result.
+A trail (trail.py: how scores were computed) begins at q kᵀ. Every product is read as an einsum: a letter for each
+dimension of both factors and of the result.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PRODUCTS = (
 
 
 class Met(NamedTuple):
-    """A product in which weights meet their values."""
+    """A product in which weights are multiplied with their values."""
 
     trail: Trail
     product: Einsum  # the product of the weights and the other factor
@@ -33,7 +34,7 @@ class Met(NamedTuple):
 
 
 class Einsum(NamedTuple):
-    """A product of two tensors, with the letters of both and of the result; all are empty if unknown."""
+    """A product of two tensors, with the letters of both and of the result (as in an einsum); all empty if unknown."""
 
     one: str
     two: str
@@ -53,7 +54,7 @@ class Einsum(NamedTuple):
 
 
 def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
-    """The trail of a product that may be q kᵀ (matmul, bmm, baddbmm, linear, einsum), or of distances (cdist)."""
+    """Return the trail of a product that may be q kᵀ (matmul, bmm, baddbmm, linear, einsum), or distances (cdist)."""
     if not out.is_floating_point() or out.ndim < 2:
         return None
     mixed = _mixed(name, args, kwargs, trails, out) if trails else None
@@ -81,7 +82,7 @@ def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: T
 
 
 def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
-    """The trail of scores whose examples or heads a product mixes (talking heads): the scores themselves are kept."""
+    """Return the trail of scores whose examples or heads a product mixes (talking heads): the scores must be kept."""
     found = None if name in (*_SUMS, *_OF_MANY, "cdist") else _read(name, args, kwargs)
     for each in () if found is None else (found, found.swapped()):
         trail = trails.get(each.a)
@@ -103,7 +104,7 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _scores(found: Einsum, out: Tensor) -> Trail | None:
-    """The trail with q [*lead, Q, D] and k [*lead, K, D] of an einsum such as "bihd,bjhd->bhij", in any arrangement."""
+    """Return the trail with q [*lead, Q, D], k [*lead, K, D] of an einsum like "bihd,bjhd->bhij", in any order."""
     letters = found.out
     if len(letters) < 2 or {*found.one, *found.two} != {*letters, *found.summed} or not found.summed:
         return None
@@ -133,7 +134,7 @@ def _scores(found: Einsum, out: Tensor) -> Trail | None:
 
 
 def _of_own_keys(found: Einsum, out: Tensor) -> Trail:
-    """Each query has keys of its own, as "bhtd,bhtwd->bhtw": each query becomes the one row of its keys."""
+    """Return the trail if each query has its own keys, "bhtd,bhtwd->bhtw": it is then the only row of its keys."""
     lead, last = list(found.out[:-1]), sorted(found.summed)
     q = _arranged(found.a, found.one, lead, last).flatten(-len(last)).unsqueeze(-2)
     k = _arranged(found.b, found.two, lead, [found.out[-1], *last]).flatten(-len(last))
@@ -145,7 +146,7 @@ def _of_own_keys(found: Einsum, out: Tensor) -> Trail:
 
 
 def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
-    """Where weights meet their values; None for a product of other things."""
+    """Find the product in which weights are multiplied with their values; None for a product of other things."""
     if name in _SUMS:
         return _summed(args, kwargs, trails, out)
     if name == "cdist":
@@ -171,7 +172,7 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _without_softmax(name: str, trail: Trail | None, found: Einsum) -> Met | None:
-    """A product in which scores without a softmax meet another tensor and are summed over the keys."""
+    """Find a product in which scores without a softmax are multiplied with a tensor, and summed over the keys."""
     if trail is None or trail.q is None or trail.k is None or (trail.problem and name == "einsum"):
         return None
     if is_learned(trail):
@@ -230,7 +231,7 @@ def _met(trail: Trail, found: Einsum, places: list[int | None]) -> Met:
 
 
 def as_used(met: Met) -> Tensor | None:
-    """The weights as [*lead, Q, K], read from the letters of the product in which they meet their values."""
+    """Return the weights as [*lead, Q, K], by the letters of the product in which they meet their values."""
     one, two, after, weights, other = met.product
     summed = [x for x in one if x in two and x not in after]
     wide = {x for x, size in zip(two, other.shape, strict=True) if size != 1} if two else set()
@@ -243,7 +244,7 @@ def as_used(met: Met) -> Tensor | None:
 
 
 def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail, list[int | None]]:
-    """A trail without queries, with another dimension as its rows; and `places` as it then is."""
+    """Return a trail without queries whose rows are another dimension, and `places` for this trail."""
     sizes = trail.sizes
     home = list(range(len(sizes)))
     home.insert(len(home) - 2, home.pop(rows))
@@ -259,7 +260,7 @@ def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail
 
 
 def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
-    """(weights · values).sum(…), element by element."""
+    """Find values in (weights · values).sum(…), a product element by element."""
     trail = trails.get(args[0]) if args else None
     if trail is not None and trail.intact is not None and trail.problem and args[0].ndim > len(trail.sizes):
         # Weights whose trail was lost, times values, element by element.
@@ -291,7 +292,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
 
 
 def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
-    """Weights in a product of more than two tensors, or of one."""
+    """Find weights in a product of more than two tensors, or of one."""
     for x in (x for each in args for x in (each if isinstance(each, (list, tuple)) else (each,))):
         trail = trails.get(x)
         if trail is not None and trail.of is not None:
@@ -304,13 +305,13 @@ def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
 
 
 def _factors(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The left and the right factor of a product."""
+    """Return the left and the right factor of a product."""
     left, right = (*args, *kwargs.values())[1 if "addbmm" in name or "addmm" in name else 0 :][:2]
     return (right, left) if name == "__rmatmul__" else (left, right)
 
 
 def _read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Einsum | None:
-    """A product of two tensors as an einsum; None for any other."""
+    """Read a product of two tensors as an einsum; None for any other operation."""
     if name == "einsum":
         return _einsum(args)
     a, b = _factors(name, args, kwargs)
@@ -356,7 +357,7 @@ def _einsum(args: Sequence[Any]) -> Einsum | None:
 
 
 def _arranged(x: Tensor, letters: str, lead: list[str], last: list[str]) -> Tensor:
-    """`x` with its dimensions in the order (*lead, *last); a leading dimension that it lacks gets size 1."""
+    """Arrange the dimensions of `x` in the order (*lead, *last); a leading dimension that it lacks gets size 1."""
     order = [letter for letter in (*lead, *last) if letter in letters]
     x = x.permute([letters.index(letter) for letter in order])
     for at, letter in enumerate(lead):

@@ -1,4 +1,4 @@
-"""Follows the output of an attention to its output projection W_O, which norm-based weights need."""
+"""Follows the output of an attention until its output projection W_O, which norm-based weights need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Output:
 
 
 class Outputs:
-    """The outputs of attention that have not been projected yet."""
+    """The outputs of attention that have not been multiplied by an output projection yet."""
 
     def __init__(self) -> None:
         self._of = WeakTensorKeyDictionary()  # tensor -> _Output
@@ -32,11 +32,11 @@ class Outputs:
         )  # whether it is empty is asked at every torch call: a plain dictionary answers at once
 
     def put(self, out: Tensor, heads: int, tell: Callable[[Tensor], object]) -> None:
-        """Follow `out`, whose last dimension is E, until it is projected; then call `tell(W_O [H, E, M])`."""
+        """Follow `out`, whose last dimension is E, until W_O multiplies it; then call `tell(W_O [H, E, M])`."""
         self._of[out] = _Output(heads, out.shape[-1], False, tell)
 
     def step(self, name: str, args: Sequence[Any], out: Any) -> None:
-        """Follow the outputs among the arguments of operation `name` to its result."""
+        """Follow the attention outputs among the arguments of operation `name` to its result."""
         at = next((i for i, x in enumerate(args) if isinstance(x, Tensor) and x in self._of), None)
         if at is None or not isinstance(out, Tensor):
             return
@@ -66,7 +66,7 @@ def _arranged(found: _Output, x: Tensor, out: Tensor) -> _Output | None:
 
 
 def _weight(name: str, args: Sequence[Any], at: int, rows: int) -> Tensor | None:
-    """The weight [H · E, M] by which the output is multiplied."""
+    """Return the weight [H · E, M] by which the output is multiplied; None if the operation is no projection."""
     if name == "linear" and at == 0:
         weight = args[1].mT
     elif (name == "addmm" and at == 1) or (name in ("matmul", "__matmul__") and at == 0):

@@ -1,4 +1,4 @@
-"""The input of a model, read from its arguments: the pixels of an image, and names for its patches or sound frames.
+"""Reads the input of a model from its arguments: the pixels of an image, and names for its patches or sound frames.
 
 Names are given only where they are certain: the patches come from the convolution that cuts the image, and their number
 plus the number of tokens before them must be the length of every attention of the run.
@@ -32,7 +32,7 @@ class Reading:
         self.sound: Tensor | None = None
 
     def listen(self) -> Iterator[Callable[[], None]]:
-        """Hooks on the model, and on its encoder, which `generate` calls alone. Each is a function that removes it."""
+        """Set hooks on the model, and its encoder (for `generate`); yield for each a function that removes it."""
         for module in {id(each): each for each in (self.model, _encoder(self.model))}.values():
             yield module.register_forward_pre_hook(self._read, with_kwargs=True).remove
 
@@ -57,7 +57,7 @@ class Reading:
                     return
 
     def _names(self, records: Sequence[AttentionRecord]) -> Iterator[Any]:
-        """Values for `Seen.tokens`, the best first."""
+        """Yield values for `Seen.tokens`, the best first."""
         length = max(record.shape[3] for record in records)
         if self.pixels is not None:
             batch = len(self.pixels)
@@ -80,9 +80,10 @@ class Reading:
 
 
 def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
-    """The patches into which a model cuts its images [B, C, H, W], where it reads `length` tokens; None if unknown.
+    """Find the patches into which a model cuts images [B, C, H, W], if it reads `length` tokens; None if unknown.
 
-    The convolution that cuts has a stride as long as its kernel. Tokens that are not patches come before the patches.
+    The convolution that cuts the image has a stride as long as its kernel. Tokens that are not patches come before the
+    patches.
     """
     if hasattr(getattr(model, "config", None), "mask_ratio"):  # a masked autoencoder shuffles its patches
         return None
@@ -99,7 +100,7 @@ def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
 
 
 def _prefix(model: nn.Module, count: int) -> tuple[str, ...] | None:
-    """The names of so many tokens before the patches; None if the model has parameters for more or fewer."""
+    """Return the names of `count` tokens before the patches; None if the model has parameters for another number."""
     named = {path.rpartition(".")[2].lower(): x for path, x in model.named_parameters()}
 
     def sizes(*names: str) -> int:
@@ -118,7 +119,7 @@ def _prefix(model: nn.Module, count: int) -> tuple[str, ...] | None:
 
 
 def frames_of(model: nn.Module, sound: Tensor, length: int) -> Frames | None:
-    """The frames of a sound, of which a model reads `length`; None if the strides of its convolutions do not say."""
+    """Find the frames of a sound, of which a model reads `length`; None if its convolutions do not tell their time."""
     strides = [
         (module.kernel_size[0], module.stride[0])
         for path, module in model.named_modules()
@@ -136,7 +137,7 @@ def frames_of(model: nn.Module, sound: Tensor, length: int) -> Frames | None:
 
 
 def _encoder(model: nn.Module) -> nn.Module:
-    """The encoder of an encoder-decoder of transformers; else the model."""
+    """Return the encoder of an encoder-decoder of transformers; otherwise the model."""
     find = getattr(model, "get_encoder", None)
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or not callable(find):
         return model
@@ -145,7 +146,7 @@ def _encoder(model: nn.Module) -> nn.Module:
 
 
 def _by_name(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a forward pass by their names."""
+    """Return the arguments of a forward pass by their names."""
     if not args:
         return dict(kwargs)
     try:

@@ -1,4 +1,4 @@
-"""Finds attention among the torch functions of a thread, and tells the followers of its model; or why it is none."""
+"""Finds attention among the torch functions of a thread and tells the followers, which watch or edit its model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, At
 
 
 class Recogniser:
-    """Tells the followers of this thread of the attention that runs in it."""
+    """Tells the followers (they watch or edit a model) of the attention that runs in this thread, or why it is none."""
 
     def __init__(self) -> None:
         self.trails, self.tape, self.outputs = Trails(), Tape(), projection.Outputs()
@@ -67,15 +67,15 @@ class Recogniser:
 
     @property
     def in_steps(self) -> bool:
-        """Whether only steps of one token of a generation run here."""
+        """Whether only decoding steps of one token run here."""
         return all(follower.generating.in_steps for follower in FOLLOWERS.here())
 
     # Reports to followers.
 
     def hear(self, how: str, read: Read, out: Any, trail: Trail | None = None, edits: list[Event] | None = None) -> Any:
-        """Read a computation that was recognised, and report it. Returns its output, edited if there are edits.
+        """Read a computation that was recognised, and report it. Returns its output, changed if there are edits.
 
-        `edits`: the events that edits have set already.
+        `edits`: what edits have already decided (`hear_before`).
         """
         placed = self.placed()
         if not placed:
@@ -96,13 +96,13 @@ class Recogniser:
         return self.changed(out, edits)
 
     def hear_before(self, how: str, read: Read) -> list[Event]:
-        """The edits of a computation that has not run yet. It does not run if the last edit makes another call."""
+        """Return the edits of a computation that has not run yet. It need not run if the last edit replaces it."""
         edits = self._edited(self.placed(), how, read, None)
         self.heard += bool(edits) and edits[-1].new is not None
         return edits
 
     def told(self, follower: Follower, call: AttentionCall, out: Tensor, used: Tensor | None = None) -> None:
-        """Report a call of headwise's own attention; or one whose weights an edit changed to `used` [B, H, Q, K]."""
+        """Report a call of headwise's own attention, or a call whose weights an edit changed to `used` [B, H, Q, K]."""
         place = follower.parts.place()
         if place is None:
             _note_outside(follower)
@@ -120,7 +120,7 @@ class Recogniser:
             follower.note(note)
 
     def refuse(self, reason: str, status: Status = "refused", softmax: Softmax | None = None) -> None:
-        """Report a computation that may be attention as refused."""
+        """Report a computation that may be attention, and the reason why it is not reported as attention."""
         for follower in FOLLOWERS.here():
             place = follower.parts.place()
             if place is None:
@@ -129,12 +129,12 @@ class Recogniser:
                 follower.refuse(place, Refusal(reason, status, where(), softmax))
 
     def placed(self) -> Placed:
-        """The followers of the code that runs here, each with the place in its model."""
+        """Return the followers of the code that runs here, each with the place (running module) in its model."""
         found = [(follower, follower.parts.place()) for follower in FOLLOWERS.here()]
         return [(follower, place) for follower, place in found if place is not None]
 
     def _events(self, placed: Placed, how: str, read: Read, trail: Trail | None, values: bool) -> list[Event]:
-        """Read what was computed; empty if it cannot be read, which the followers in `placed` are then told."""
+        """Read what was computed; [] if it cannot be read, which is then reported to the followers in `placed`."""
         found: list[Event] = []
         with self.reading(how, trail, placed):
             found = read(placed[0][1], values)
@@ -142,10 +142,11 @@ class Recogniser:
 
     @contextlib.contextmanager
     def reading(self, how: str, trail: Trail | None = None, placed: Placed | None = None) -> Iterator[None]:
-        """Inside, a computation that cannot be read is refused to the followers in `placed` (None = all): no error.
+        """Return a context in which a computation that cannot be read is reported as refused and raises no error.
 
-        No function is listened to inside: weights that are computed for the comparison are not the model's attention.
-        An edit computes with the tensors that are read: gradients go through them.
+        The followers in `placed` get the report (None = all). No function is listened to inside: weights that are
+        computed for a comparison are not the model's attention. If there is an edit, gradients go through the tensors
+        that are read, because it computes with them.
         """
         followers = FOLLOWERS.here() if placed is None else [follower for follower, _ in placed]
         graph = torch.is_grad_enabled() and any(follower.changes for follower in followers)
@@ -164,7 +165,7 @@ class Recogniser:
     # Edits.
 
     def _edited(self, placed: Placed, how: str, read: Read, trail: Trail | None) -> list[Event]:
-        """The edits of a computation, the last entered first, up to an edit that made another call of it.
+        """Return the edits of a computation, the last entered first, up to an edit that replaced it by another call.
 
         `headwise.attention` has reported that call to the other edits, which may have changed it further.
         """
@@ -179,7 +180,7 @@ class Recogniser:
         return found
 
     def changed(self, out: Any, edits: list[Event]) -> Any:
-        """The output `out` after the edits."""
+        """Return the output `out` after the edits."""
         then = [event.then for event in reversed(edits) if event.then is not None]
         self.has_changed = bool(then) or (bool(edits) and edits[-1].new is not None)
         if not self.has_changed:
@@ -199,7 +200,7 @@ class Recogniser:
     # Products in which weights meet their values.
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
-        """Handle a product of weights and another tensor. Returns the product, edited if there are edits."""
+        """Handle a product of weights and another tensor. Returns the product, changed if there are edits."""
         trail, of, other = met.trail, met.trail.of or Softmax(), met.product.b
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
@@ -254,7 +255,7 @@ class Recogniser:
         return out
 
     def settle(self, softmax: Softmax, status: Status, reason: str) -> None:
-        """Report that a softmax is no attention that can be recorded, whatever was reported of it before."""
+        """Report that a softmax is no attention that can be recorded; withdraw what was reported of it before."""
         for withdraw in softmax.withdraw:
             withdraw()
         softmax.withdraw, softmax.seen = [], ""
@@ -281,7 +282,7 @@ class Recogniser:
         return Event(call, out, arrange, how, project=lambda tell: self.outputs.put(of, heads, tell), **more)
 
     def _weighted(self, place: Place, values: bool, out: Tensor, met: Met) -> list[Event]:
-        """Read weights, made by a softmax of a product, that were multiplied by their values."""
+        """Read weights that were made by a softmax of a product and multiplied by their values."""
         found = met.trail
         heads = self.heads or place.heads or found.heads
         layout = layout_of(found, heads)
@@ -313,7 +314,7 @@ class Recogniser:
     def _explained(
         self, found: Trail, values: Tensor | None, layout: Layout, weights: Tensor
     ) -> tuple[AttentionCall, str]:
-        """(the call that gives these weights [*lead, Q, K], how it was found)."""
+        """Return (the call that gives these weights [*lead, Q, K], a description of how it was found)."""
         if found.q is None or found.loose or found.used:
             call = kept_call(found, values, layout, weights, self._recognised)
             how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
@@ -329,7 +330,7 @@ class Recogniser:
         return call, how
 
     def _check_used(self, reason: str, values: bool) -> None:
-        """RecordError where used weights cannot be kept beside the call."""
+        """Raise RecordError if weights that were changed cannot be kept beside the call."""
         in_generate = any(follower.generating.run is not None for follower in FOLLOWERS.here())
         if values or in_generate:
             when = "values=True, gradients=True or an edit" if values else "model.generate"
@@ -370,7 +371,7 @@ class Recogniser:
         return Meeting(met.product.a, self.tape.node(met.product.a), self.tape.node(met.product.b), met.product[:2])
 
     def _in_pieces(self, met: Met, heads: int | None, values: bool) -> Event | None:
-        """A softmax that is read cell by cell; None if its scores come from no tensor that was followed."""
+        """Read a softmax score by score, as a piece; None if its scores come from no tensor that was followed."""
         trail, of = met.trail, met.trail.of
         cells: Cells | None = None if of is None else of.cells
         found = () if cells is None else products_of(cells.node)
@@ -441,7 +442,7 @@ class Recogniser:
         return [self._event(call, out, arrange, how, softmax=softmax, part=part)]
 
     def _numbers(self, x: Tensor) -> Tensor | None:
-        """The place of each vector of a tensor in the memory that it comes from."""
+        """Return the index of each vector of a tensor in the memory of the tensor from which it comes."""
         node = None if self.in_steps else self.tape.node(x)
         places = None if node is None else Places(products=False).of(node)
         return None if places is None else number_of(places)
@@ -461,7 +462,7 @@ class Recogniser:
         return self.hear(name, read, out)
 
     def _checked(self, call: AttentionCall, out: Any, how: str, arrange: Arrange) -> Event:
-        """Check a call that was read only from its arguments: it is kept if it explains the output."""
+        """Check a call that was made only from arguments: it is kept if it explains the output."""
         wrong = wrong_output(call, arrange(out[0] if isinstance(out, tuple) else out))
         if wrong is not None:
             raise RecordError(wrong)
@@ -479,7 +480,7 @@ def _note_outside(follower: Follower) -> None:
 
 
 def _part_of(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:
-    """The part that an attention is, identified by the tensor that its queries come from."""
+    """Return an attention as a possible piece, identified by the tensor of its queries; None if that is unknown."""
     born = found.born
     if born is None or born.queries is None:
         return None
@@ -514,7 +515,7 @@ def _piece(
     dtype: torch.dtype,
     sources: Places,
 ) -> Piece:
-    """Make a piece of a call. It must not hold the trail, which holds the weights."""
+    """Make a piece of a call. (A function that holds no trail: a trail holds the weights.)"""
     queries, of_keys = sides(born, sources)
     if of_keys.numbers.shape[-1] != keys:
         raise RecordError("its keys are of several products")
@@ -523,7 +524,7 @@ def _piece(
 
 
 def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: Places) -> Piece:
-    """Make a piece of a fused attention."""
+    """Make a piece of a fused attention (scaled_dot_product_attention)."""
     rows, keys = (sources.of(node) for node in (of_q, of_k))
     if rows is None or keys is None:
         raise RecordError("its queries or keys come from nothing that was followed")
@@ -532,7 +533,7 @@ def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: 
 
 
 def layout_of(found: Trail, heads: int | None) -> Layout:
-    """The layout of the scores of a trail."""
+    """Return the layout of the scores of a trail: which dimensions are examples and heads."""
 
     def numbers() -> Tensor | None:
         if found.born is None or found.born.queries is None:
@@ -545,9 +546,9 @@ def layout_of(found: Trail, heads: int | None) -> Layout:
 
 
 def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor | None]) -> Layout | None:
-    """The layout of two leading dimensions where it is not clear which are the heads; None where it stays unknown.
+    """Find the layout of two leading dimensions of which either may be the heads; None if it stays unknown.
 
-    The heads of one example are next to each other in memory: `numbers` gives the places of the queries.
+    The heads of one example are next to each other in memory: `numbers` gives the positions of the queries in memory.
     """
     lead = layout.lead
     if len(lead) != 2 or min(lead) == 1 or heads not in lead or (layout.at is None and lead[0] != lead[1]):
@@ -561,7 +562,7 @@ def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor |
 
 
 def _is_slice(x: Tensor, heads: int | None) -> bool:
-    """Whether `x` [n, Q, D] contains some matrices of a larger tensor, and not all heads of an example."""
+    """Whether `x` [n, Q, D] is a part of a larger tensor that has only some of the heads of an example."""
     whole = x._base
     some = whole is not None and whole.shape[-2:] == x.shape[-2:] and whole.numel() > x.numel()
     return some and len(x) > 1 and x.stride(0) == x.shape[1] * x.shape[2] and (not heads or len(x) % heads > 0)

@@ -1,4 +1,4 @@
-"""Edits the weights that a model goes on to use or return after an edit changed the output that they gave."""
+"""After an edit has changed the output of weights, edits these weights too, where the model uses or returns them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rewriting:
         return of in self._edited
 
     def add(self, of: Softmax, layout: Layout, weights: Callable[[], Tensor]) -> None:
-        """Note that the output of a softmax was edited; `weights` gives its edited weights [B, H, Q, K]."""
+        """Note that the output of a softmax was edited; `weights` returns its edited weights [B, H, Q, K]."""
         self._edited[of] = layout, weights
 
     def forget(self) -> None:
@@ -41,7 +41,7 @@ class Rewriting:
         return any(id(x) in known and known[id(x)][1].of in self._edited for x in args)
 
     def rewritten(self, x: Any) -> Any:
-        """The edited weights for a tensor of weights whose output was edited; any other object unchanged."""
+        """Return the edited weights in place of weights whose output was edited; any other object unchanged."""
         trail = self._trails.get(x) if isinstance(x, Tensor) and id(x) in self._trails.known else None
         if trail is None or trail.of not in self._edited:
             return x
@@ -54,7 +54,7 @@ class Rewriting:
         return put_back(weights().to(x.dtype), x, lambda each: layout.fold(at_home(trail, each)))
 
     def within(self, out: Any) -> Any:
-        """The return value of a module with edited weights; None if nothing changes."""
+        """Return the return value of a module with edited weights in it; None if nothing changes."""
         if isinstance(out, Tensor):
             new = self.rewritten(out)
             return None if new is out else new
@@ -73,7 +73,7 @@ class Rewriting:
 
 
 def put_back(new: Tensor, like: Tensor, arrange: Callable[[Tensor], Tensor]) -> Tensor:
-    """`new` [B, H, Q, E] in the arrangement of `like`, which `arrange` brings to [B, H, Q, E]."""
+    """Bring `new` [B, H, Q, E] to the arrangement of `like`, which `arrange` brings to [B, H, Q, E]."""
     with torch.no_grad():
         places = arrange(torch.arange(like.numel(), device=new.device).view(like.shape))
         straight = places.shape == like.shape

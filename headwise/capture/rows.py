@@ -1,7 +1,7 @@
-"""The mask of a generation, from the masks of its steps, in linear size where possible.
+"""Makes the mask of a generation from the masks of its steps, in linear size where possible.
 
-Nearly always each row sees a run of the real keys: two numbers per row and one flag per key. The mask of any other step
-is kept unchanged.
+Nearly always each row (query) sees a run of consecutive real keys: two numbers per row and one flag per key. The mask
+of any other step is kept unchanged.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headwise.masks.runs import Runs
 
 
 class MaskRows:
-    """The mask of a sequence whose rows arrive step by step.
+    """The mask of a sequence whose rows (queries) are added step by step.
 
-    In a beam search the rows of a step belong to beams: `beams` [N, steps] says for each of N beams which example of
-    each step is its own; -1 = it had ended.
+    In a beam search the rows of a step belong to beams: `beams` [N, steps] says, for each of N beams, which example of
+    each step belongs to it; -1 = the beam had ended.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class MaskRows:
         self._kept: list[Mask | None] = []  # for each step: its mask, if its rows are not runs of the real keys
 
     def append(self, mask: Mask | None, q_len: int, k_len: int, total: int, beams: Tensor | None = None) -> None:
-        """Add a step of `q_len` queries that may see the last `k_len` of now `total` keys."""
+        """Add a step of `q_len` queries that may see the last `k_len` keys; there are now `total` keys."""
         before = self.steps[-1][2] if self.steps else 0
         self.steps.append((q_len, k_len, total))
         if mask is None and self._real is None:
@@ -59,7 +59,7 @@ class MaskRows:
     def cut(self, count: int, keys: int, *, unseen: bool) -> bool:
         """Remove the last `count` rows and `keys` keys, all of the last step.
 
-        False, and nothing is done, if the keys must be `unseen` by the remaining rows, and are not.
+        Returns False, and does nothing, if `unseen` is True but remaining rows may see these keys.
         """
         q_len, k_len, total = self.steps[-1]
         q_len, left = q_len - count, k_len - keys
@@ -76,7 +76,7 @@ class MaskRows:
         return True
 
     def origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """[N, Q] and [N, K]: the example of its step that each row and each key of the beams comes from."""
+        """Return, for each row and key of the beams, from which example of its step it comes: [N, Q] and [N, K]."""
         if beams is None:
             return None, None
         rows, _, totals = torch.tensor(self.steps, device=beams.device)[: beams.shape[1]].unbind(1)
@@ -84,7 +84,7 @@ class MaskRows:
         return beams.repeat_interleave(rows, 1), beams.repeat_interleave(totals.diff(prepend=totals.new_zeros(1)), 1)
 
     def mask(self, beams: Tensor | None = None) -> Mask | None:
-        """The mask of all rows so far; or the mask of some beams, whose keys end where the beams have ended."""
+        """Return the mask of all rows so far, or of some beams, whose keys end where the beams ended; None = all."""
         rows, keys = self.origins(beams)
         start, stop = (_of_beams(_joined(parts), rows) for parts in zip(*self._runs, strict=True))
         real = _of_beams(_real(self._real, self.steps[-1][2]), keys)
@@ -106,7 +106,7 @@ class MaskRows:
 
 
 def _positions(q_len: int, k_len: int, first: int = 0) -> tuple[Tensor, Tensor]:
-    """All queries, and the keys from `first` on; on the CPU, where rows are kept together."""
+    """Return the indices of all queries, and of the keys from `first` on; on the CPU, where the rows are."""
     return torch.arange(q_len, device="cpu"), torch.arange(first, k_len, device="cpu")
 
 
@@ -115,8 +115,8 @@ def place(
 ) -> Tensor:
     """Write the tile [B|1, H|1, q|1, k|1] of each step into its rows and columns of `whole` [N|1, H|1, Q, K|1].
 
-    Returns the tensor written to, which may be a larger copy of `whole`. `rows` [N, Q]: the examples of the tiles that
-    the rows come from; None = their own.
+    Returns the tensor that was written to, which may be a larger copy of `whole`. `rows` [N, Q] says from which example
+    of the tiles each row comes; None = from the example of the same index.
     """
     row = 0
     for tile, (q_len, k_len, total) in zip(tiles, steps, strict=True):
@@ -132,7 +132,7 @@ def place(
 
 
 def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, bool]:
-    """(start, stop [B|1, Q], seen [B|1, K], whether each row sees exactly the seen keys of its run)."""
+    """Return (start, stop [B|1, Q], seen [B|1, K], whether each row sees exactly the seen keys from start to stop)."""
     q, exact = np.arange(q_len), True
     start, stop, seen = np.zeros((1, q_len)), np.full((1, q_len), k_len), np.ones((1, k_len), np.bool_)
     for part in mask.conjuncts:
@@ -174,7 +174,7 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _of_beams(table: NDArray[Any], origin: Tensor | None) -> NDArray[Any]:
-    """A table [B|1, n] with each entry taken from the example in `origin` [N, n]."""
+    """Take each entry of a table [B|1, n] from the example that `origin` [N, n] says; None = return the table."""
     if origin is None:
         return table
     return table[origin.cpu().numpy().clip(0, len(table) - 1), np.arange(origin.shape[1])]

@@ -1,11 +1,11 @@
-"""One record for a whole generation: the rows of the prompt and of every decoding step; the keys are kept once.
+"""One record for a whole generation: the rows of the prompt and of every decoding step. The keys are kept only once.
 
 The keys of a step are those of the previous step and a few new ones, for every kind of cache: it grows (dynamic), it is
 a window that moves (sliding), or it is a buffer that fills up (static; its unfilled end was removed before). So a step
-continues a sequence if its older keys are the sequence's last ones, bit by bit, or known to be them (appended.py). In a
-beam search they may be those of another beam: `_beams` holds, for each beam and each step, the example of that step
-that the beam goes through. Assisted decoding reads tokens that it then rejects: the older keys of the next step end
-before them, and their rows are removed.
+continues a sequence if its older keys equal the last keys of the sequence bit by bit, or are known to be these
+(appended.py). In a beam search they may be the keys of another beam: `_beams` holds, for each beam and each step, the
+example of that step that the beam goes through. Assisted decoding reads tokens that it then rejects: the older keys of
+the next step end before them, and their rows are removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwise.records.statistics.computed import Computed
 
 
 class Followed(NamedTuple):
-    """The way in which a step continued a sequence."""
+    """How a step continued a sequence."""
 
     beams: Tensor  # bool [B, B]: which beams each example may continue
     rejected: int = 0  # how many rows of the step before were removed
@@ -40,9 +40,9 @@ class Sequence:
     Args:
         call: the first step, as it is kept.
         values: whether its values are kept too.
-        step: the first step as the model computed it, with its statistics; None = it has none.
-        keys: what is known of its keys.
-        empty: makes room on the disk for its rows, keys and values; None = they are in memory.
+        step: the first step as the model computed it, with its statistics; None = no statistics.
+        keys: what is known of the keys of the first step (appended.py).
+        empty: a function that makes room on the disk for rows, keys and values; None = they are in memory.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Sequence:
 
     @property
     def continued(self) -> bool:
-        """Whether a step has followed the first call, or some of its rows were removed."""
+        """Whether a step has followed the first call, or some of the rows were removed."""
         return bool(self._mask.steps)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(B, H, Q, K)"""
+        """The sizes (B, H, Q, K)."""
         batch, heads = self._first.shape[:2]
         return batch, heads, self._rows.length, self._keys.length
 
     def has_keys(self, k: Tensor) -> bool:
-        """Whether these are all keys of the sequence."""
+        """Whether `k` holds all keys of the sequence."""
         return torch.equal(self._keys.tensor, k)
 
     def extend(
@@ -89,12 +89,12 @@ class Sequence:
         rejects: bool = False,
         keys: Keys | None = None,
     ) -> Followed | None:
-        """Add the rows of a step; returns how they follow; None if they do not follow.
+        """Add the rows of a step; return how it continues the sequence, or None if it does not continue it.
 
-        Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With it the keys are
-        those of another sequence and do not change, and `among` is what the model's self-attention returned for this
-        step. With `rejects` the last rows but one of the step before may have been rejected. `keys` is what is known
-        of its keys.
+        Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With `among` the keys
+        belong to another sequence and do not change (cross-attention); `among` is what this method returned for the
+        model's self-attention in this step. With `rejects`, rows of the step before, except its first, may have been
+        rejected. `keys` is what is known of the step's keys.
         """
         grows = among is None
         if _kind(call) != self._kind:
@@ -143,7 +143,7 @@ class Sequence:
             self._mask.append(self._first.mask, *self._first.shape[2:], self._keys.length)
 
     def cut(self, rows: int, keys: int) -> bool:
-        """Remove the last rows and keys, all of the last step; False, and nothing is done, if others attend to them."""
+        """Remove the last rows and keys, all of the last step. False, and nothing is done, if others attend to them."""
         self._begin()
         whole = self._rows.tensor.shape[-1] > 0  # if only statistics are kept, those of each row are from its own step
         if not self._mask.cut(rows, keys, unseen=whole):
@@ -163,7 +163,7 @@ class Sequence:
         return True
 
     def _rejected(self, older: Tensor) -> int:
-        """How many rows of the last step were rejected, if the keys before them are the older ones of the next."""
+        """Return how many rows of the last step were rejected, if the next step's older keys end before them."""
         length, last = self._keys.length, (self._mask.steps[-1][0] if self.continued else self._rows.length)
         if self._beams is not None or last < 2:
             return 0
@@ -176,7 +176,7 @@ class Sequence:
         return 0
 
     def call(self, beams: Tensor | None = None) -> AttentionCall:
-        """All steps as one call; with `beams` [N, steps] (the row of each step's batch), only these beams."""
+        """Make one call of all steps; with `beams` [N, steps] (the example of each step) only of these beams."""
         first = self._first
         if beams is not None:
             self._begin()
@@ -190,7 +190,7 @@ class Sequence:
         return dataclasses.replace(first, q=q, k=k, v=v, mask=mask, bias=self._bias(q, k, rows))
 
     def computed(self, beams: Tensor | None = None) -> Computed:
-        """The statistics of all steps; `beams` as in `call`."""
+        """Return the statistics of all steps; `beams` is the same as in `call`."""
         if beams is not None:
             self._begin()
         if not self.continued:
@@ -208,7 +208,7 @@ class Sequence:
         return sum([part.nbytes for part in parts if part is not None])
 
     def _is_known(self, keys: Keys | None, old: int, among: Followed | None) -> bool:
-        """Whether the older keys are known, without a look, to be those of the last step, each example's its own."""
+        """Whether the older keys are known, without comparing, to be those of the last step, for each example."""
         if keys is None or self.last is None:
             return False
         if among is None:
@@ -216,7 +216,7 @@ class Sequence:
         return keys is self.last and bool(among.beams.diagonal().all())
 
     def _candidates(self, older: Tensor, among: Followed | None) -> Tensor:
-        """[B, B]: whether example i of a step has the keys of beam j of this sequence."""
+        """Return [B, B]: True = example i of a step has the keys of beam j of this sequence."""
         tail = self._keys.of_beams(self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
         if (among is None or bool(among.beams.diagonal().all())) and torch.equal(tail, older):
             return self._own  # the usual case: each example continues itself
@@ -253,6 +253,6 @@ def _versions(call: AttentionCall) -> list[int]:
 
 
 def _kind(call: AttentionCall) -> tuple[Hashable, ...]:
-    """The properties that all steps have in common."""
+    """Return the properties that all steps must have in common."""
     heads = (None if x is None else tuple(x.tolist()) for x in (call.slopes, call.sinks))
     return (call.scale, call.softcap, *heads, call.q.dtype, call.q.shape[:2], call.q.shape[3], call.k.shape[1])

@@ -1,4 +1,4 @@
-"""Finds the module that makes a computation, from the call stack, without a change to the model."""
+"""Finds out from the call stack which module of a model makes a computation, without a change to the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Place:
 
     @property
     def heads(self) -> int | None:
-        """How many heads the module says it has."""
+        """How many heads the module says it has; None if it does not say."""
         for name in _HEADS:
             value = getattr(self.module, name, None)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -48,7 +48,7 @@ class Place:
 
     @property
     def has_cache(self) -> bool:
-        """Whether the module was given a cache of keys, as an argument whose name says so or as its own."""
+        """Whether the module was given a cache of keys, as an argument or attribute whose name says so."""
         flags = (bool, int, float, str, type(None))  # use_cache=True is no cache
         given = (name for name, value in self.keywords.items() if not isinstance(value, flags))
         held = (name for name, value in list(vars(self.module).items()) if not isinstance(value, flags))
@@ -90,7 +90,7 @@ def is_same_view(x: Any, y: Any) -> bool:
 
 
 def find_place(names: Mapping[int, str]) -> Place | None:
-    """The innermost running module among those in `names` (id -> path); None if none is running."""
+    """Find the innermost running module among those in `names` (id -> path); None if none of them is running."""
     found: list[tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]] = []  # the innermost, and its caller
     by_method = False  # whether only a method of the innermost module was found so far
     frame: FrameType | None = sys._getframe(1)
@@ -117,7 +117,7 @@ def find_place(names: Mapping[int, str]) -> Place | None:
 
 
 def calls_of(module: nn.Module, frame: FrameType | None = None) -> int:
-    """How many calls of a module are still running in this thread, or in the thread whose innermost frame is given."""
+    """Count the calls of a module that are still running in this thread, or in the thread of the frame `frame`."""
     return sum(each.f_code is _CALL and each.f_locals.get("self") is module for each in _frames(frame))
 
 
@@ -132,7 +132,7 @@ def in_backward() -> bool:
 
 
 def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
-    """The frames of a thread's stack, the innermost first; this thread's if none is given."""
+    """Yield the frames of a thread's stack, the innermost first, from `frame` on; None = of this thread."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         yield frame
@@ -140,24 +140,24 @@ def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
-    """id -> path of every module, without the wrappers of torch.compile; the model itself is named by its class."""
+    """Return id -> path of every module, without wrappers of torch.compile; the model is named by its class."""
     return {id(module): clean(name) or type(module).__name__ for name, module in model.named_modules()}
 
 
 def clean(name: str) -> str:
-    """A module's path without the parts that torch.compile adds."""
+    """Return a module's path without the parts that torch.compile adds."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost modules whose class name says "attention". A guess: the records of a watch do not depend on it."""
+    """Yield the innermost modules whose class name says "attention". It is a guess: no record depends on it."""
     for name, module in model.named_modules():
         if looks_like_attention(module) and sum(map(looks_like_attention, module.modules())) == 1:
             yield clean(name), module
 
 
 def threads(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules at which other threads may begin: all but the smallest parts (a layer norm, a linear layer)."""
+    """Yield the modules at which other threads may begin: all but the smallest (a layer norm, a linear layer)."""
     for module in model.modules():
         ours = type(module).__module__.startswith(_PARTS) and not any(True for _ in module.children())
         lists = isinstance(module, (nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule))
@@ -171,7 +171,7 @@ def looks_like_attention(module: nn.Module) -> bool:
 
 
 def kind_of(place: Place, q_len: int, k_len: int, causal: bool) -> Literal["self", "cross"]:
-    """Whether queries and keys come from one sequence or from two.
+    """Say whether queries and keys come from one sequence ("self") or from two ("cross").
 
     The module's arguments usually tell. Otherwise there are two sequences, except that under a causal mask one sequence
     may have more keys than queries (a cache).

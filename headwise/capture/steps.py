@@ -1,4 +1,4 @@
-"""The statistics of a generation, from those of its steps."""
+"""Makes the statistics of a generation from the statistics of its steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.records.statistics.computed import Computed
 
 
 class Step(NamedTuple):
-    """A call as the model computed it, and its statistics."""
+    """An attention call as the model computed it, and its statistics."""
 
     call: Scores
     computed: Computed
@@ -32,7 +32,7 @@ class Steps:
         return sum(part.nbytes for parts in self._parts.values() for part in parts)
 
     def append(self, step: Step, total: int, *, grew: bool) -> None:
-        """Add a step, after which there are `total` keys; `grew`: the keys of its own rows are among them."""
+        """Add a step, after which there are `total` keys; `grew`: whether the keys of its own rows are among them."""
         before = total - step.call.shape[3]
         self.first = tuple((each, None) for each, _ in self.first)  # what is needed of the calls is in the parts
         for each, answer in step.computed:
@@ -57,7 +57,7 @@ class Steps:
                 self._parts[each.name] = []
 
     def computed(self, rows: Tensor | None, k_len: int) -> Computed:
-        """The statistics of all rows; `rows` [N, Q]: the example that each row of N beams comes from, -1 = ended."""
+        """Return the statistics of all rows; `rows` [N, Q]: the example of each row of N beams, -1 = it had ended."""
         return tuple((each, self._joined(each, rows, k_len)) for each, _ in self.first)
 
     def _joined(self, statistic: Statistic, rows: Tensor | None, k_len: int) -> Any:

@@ -1,8 +1,8 @@
-"""Where each number of a tensor comes from, through operations that only move numbers or change them in place.
+"""Finds where each number of a tensor comes from, through operations that move numbers or change each separately.
 
 Attention in blocks, windows and chunks pads, cuts, stacks and views its queries, keys and scores, so that shapes do not
 say which query and which key a score belongs to. The tape remembers the operations, not the numbers: a `Node` for each
-tensor, with the nodes that it was made of. Only when a question is asked are the operations run again, on the number of
+tensor, with the nodes from which it was made. Only when somebody asks are the operations run again, on the index of
 each element instead of the element (`Places`).
 """
 
@@ -61,7 +61,7 @@ Part = tuple[torch.Size, Node | None]  # the shape of an operand, and its node i
 
 @dataclasses.dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class Product(Node):
-    """The node of q kᵀ."""
+    """The node of a product q kᵀ."""
 
     trail: Trail  # the trail at its beginning
     factors: Sequence[Part]
@@ -73,13 +73,13 @@ class Product(Node):
 
 
 class Tape:
-    """The nodes of the tensors that are alive."""
+    """The nodes (how each tensor was made) of all tensors that are alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Tensor], Node | None, int | None]] = {}
 
     def node(self, x: Any) -> Node | None:
-        """The node of a tensor; None for a parameter, a number, or a tensor that was changed through another tensor."""
+        """Return the node of a tensor; None for a parameter, a number, or a tensor changed through another tensor."""
         if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim or isinstance(x, nn.Parameter):
             return None
         found = self._known.get(id(x))
@@ -90,7 +90,7 @@ class Tape:
     def step(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """Remember an operation."""
+        """Remember an operation: make the nodes of its results."""
         name = name.partition(".")[0].strip("_")
         if name == "setitem":
             self._written(*args)
@@ -143,7 +143,7 @@ class Tape:
             self._put(out, Node(out.shape, out.device, name, parts, run))
 
     def _written(self, into: Tensor, where: Any, value: Any) -> None:
-        """into[where] = value"""
+        """Handle into[where] = value: the written tensor gets a new node."""
         if not into.is_floating_point():
             return
         if not isinstance(value, Tensor) or not value.ndim:
@@ -158,7 +158,7 @@ class Tape:
         self._add(into, "setitem", (into, value), run)
 
     def _before(self, x: Tensor) -> Node | None:
-        """The node of a tensor as it was before it was written to."""
+        """Return the node of a tensor as it was before it was written to."""
         found = self._known.get(id(x))
         if found is None or found[0]() is not x:
             return Node(x.shape, x.device)
@@ -166,7 +166,7 @@ class Tape:
         return found[1] if version is None or found[2] is None or version - found[2] <= 1 else None
 
     def begin(self, x: Tensor, trail: Trail, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Product:
-        """Begin the node of `x`, a product q kᵀ."""
+        """Make the node of `x`, a product q kᵀ."""
         given: list[Tensor] = []
         form = (_taken(args, given), {key: _taken(each, given) for key, each in kwargs.items()})
         like = torch.empty_like(x, device="meta")
@@ -191,7 +191,7 @@ class Tape:
 
 
 def origin(node: Node) -> Node:
-    """The origin of the first numbers of a tensor."""
+    """Return the node from which the first numbers of a tensor come, which is not followed further back."""
     while node.parts:
         found = next((part for _, part in node.parts if part is not None), None)
         if found is None:
@@ -220,9 +220,8 @@ class Origin(NamedTuple):
 class Places:
     """Numbers the elements of origins from 1 on, and says which of them the elements of other tensors are; 0 = none.
 
-    products: only products of queries and keys have numbers; bias and masks beside them have none. Otherwise all
-    origins have numbers.
-            everything that nothing else is known of.
+    With `products`, only products of queries and keys have numbers; biases and masks that are added to them have none.
+    Otherwise all origins have numbers: everything of which nothing else is known.
     """
 
     def __init__(self, *, products: bool) -> None:
@@ -233,7 +232,7 @@ class Places:
         self._alive: list[Node] = []  # so that no other node can have its id
 
     def of(self, node: Node | None) -> Tensor | None:
-        """The numbers, int32, in the shape of the node's tensor; None where all would be 0."""
+        """Return the numbers, int32, in the shape of the node's tensor; None if all of them would be 0."""
         if node is None:
             return None
         if id(node) not in self._known:
@@ -259,13 +258,13 @@ class Places:
         return known[0].expand(node.shape) if node.run is None else node.run(self.of_all(node.parts, node.device))
 
     def of_all(self, parts: Sequence[Part], device: torch.device) -> list[Tensor]:
-        """The numbers of some operands; 0 where nothing is known."""
+        """Return the numbers of some operands; 0 where nothing is known."""
         found = ((shape, self.of(part)) for shape, part in parts)
         return [torch.zeros(shape, dtype=torch.int32, device=device) if x is None else x for shape, x in found]
 
 
 def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
-    """The nodes that a node is made of, each after its own parts, without the nodes in `known`."""
+    """Yield the nodes from which a node is made, each after its own parts, without the nodes in `known`."""
     open_, entered, done = [node], set[int](), set[int]()
     while open_:
         each = open_[-1]
@@ -281,13 +280,13 @@ def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
 
 
 class _Slot(NamedTuple):
-    """The place of a tensor among the arguments of an operation."""
+    """Stands for a tensor among the arguments of an operation."""
 
     at: int
 
 
 def _taken(x: Any, given: list[Tensor]) -> Any:
-    """`x` with a slot for each tensor of floats, which are put into `given`; it must keep no tensor alive."""
+    """Return `x` with a slot for each float tensor, and append these to `given`: the result keeps no tensor alive."""
     if isinstance(x, Tensor) and x.is_floating_point():
         given.append(x)
         return _Slot(len(given) - 1)
@@ -305,7 +304,7 @@ def _given(x: Any, places: list[Tensor]) -> Any:
 
 
 def products_of(node: Node | None) -> Iterator[Product]:
-    """The products from which a tensor comes."""
+    """Yield the products q kᵀ from which a tensor comes."""
     for each in () if node is None else _in_order(node, {}):
         if isinstance(each, Product):
             yield each
@@ -319,7 +318,7 @@ def _share(x: Tensor, y: Tensor) -> bool:
 
 
 def _memory(x: Tensor) -> tuple[int, torch.Size, tuple[int, ...], int]:
-    """How many elements a tensor's memory has, and the sizes, strides and offset by which it reads them."""
+    """Return how many elements a tensor's memory has, and the sizes, strides and offset by which it reads them."""
     return x.untyped_storage().nbytes() // x.element_size(), x.shape, x.stride(), int(x.storage_offset())
 
 

@@ -1,4 +1,4 @@
-"""How a score tensor was made from the product q kᵀ, operation by operation, until the softmax and beyond.
+"""A trail: how a tensor of scores was made from the product q kᵀ, operation by operation, until the softmax and beyond.
 
 Hand-written attention is recognised by what it computes, whatever the module is called:
 
@@ -7,7 +7,8 @@ Hand-written attention is recognised by what it computes, whatever the module is
 A `Trail` describes one such tensor. It begins and ends at a product (products.py); operations.py says how each
 operation in between changes it. Operations that these terms cannot describe, but which keep each score in its place,
 make it `loose`: the scores themselves are then kept as a bias. Any other operation sets `problem`: the computation is
-then refused with that reason, and no wrong record is made. A softmax of anything else begins a trail without q and k.
+then refused with that reason, and no wrong record is made. A softmax of a tensor that has no trail begins a trail
+without q and k.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from headwise.capture.ledger import Softmax
 
 @dataclasses.dataclass(frozen=True)
 class Trail:
-    """s = Σ terms + factor · [tanh](inner · q kᵀ), -inf where one of `fills` is True; later perhaps its softmax."""
+    """How a tensor was computed: s = Σ terms + factor · [tanh](inner · q kᵀ), -inf where one of `fills` is True.
+
+    The tensor is s, or after the softmax the weights softmax(s), perhaps changed since.
+    """
 
     q: Tensor | None  # [*lead, Q, D]; None: the scores come from no product
     k: Tensor | None  # [*lead, K, D]
@@ -35,7 +39,7 @@ class Trail:
     rows: int  # Q
     keys: int  # K
     order: tuple[int, ...] | None = None  # the tensor is the scores permuted by this; None = it is [*lead, Q, K]
-    view: tuple[int, ...] | None = None  # the tensor is a view of these sizes; None = it has a dimension for each
+    view: tuple[int, ...] | None = None  # the tensor is a view of these sizes; None = it has all dimensions
     factor: float = 1.0
     inner: float | None = None  # the factor inside tanh; None = no tanh
     terms: tuple[tuple[Tensor, float], ...] = ()  # (tensor that was added, its factor)
@@ -61,28 +65,28 @@ class Trail:
     born: Any = None  # the node of that product on the tape; None = its queries and keys are not the trail's
 
     def but(self, **changes: Any) -> Trail:
-        """A copy with changes; as `dataclasses.replace`, in a tenth of the time."""
+        """Return a copy with changes: as `dataclasses.replace`, in a tenth of the time."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
         return copy
 
     def with_problem(self, problem: str) -> Trail:
-        """This trail, refused for a reason; an earlier reason is kept."""
+        """Return this trail, refused for a reason; an earlier reason is kept."""
         return self if self.problem else self.but(problem=problem)
 
     @property
     def is_bare_exp(self) -> bool:
-        """Whether the tensor is an exp, not normalised yet, whose input comes from no product."""
+        """Whether the tensor is an exp, not normalised yet, whose input comes from no product of queries and keys."""
         return self.exps and self.q is None
 
     @property
     def width(self) -> int:
-        """How many columns the scores have: the keys, and perhaps a sink."""
+        """The number of columns of the scores: the keys, and perhaps a sink."""
         return self.keys if self.sinks is None or self.sinks_cut else self.keys + 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """[*lead, Q, K]"""
+        """The sizes [*lead, Q, K] of the scores, where K counts a sink too."""
         return (*self.lead, self.rows, self.width)
 
     @property
@@ -102,7 +106,7 @@ class Trail:
 
 
 def at_home(trail: Trail, x: Tensor) -> Tensor:
-    """The tensor of a trail as [*lead, Q, K]."""
+    """Bring the tensor of a trail to [*lead, Q, K]."""
     if trail.view is not None:
         x = x.reshape(trail.but(view=None).shape)
     return trail.canonical(x)
@@ -119,7 +123,7 @@ _COPY = "_headwise_copy_of_a_parameter"
 
 
 def is_parameter(x: Tensor) -> bool:
-    """Whether a tensor is a parameter, a view of one, or one that was arranged anew (`copied`)."""
+    """Whether a tensor is a parameter, a view of a parameter, or a rearranged copy of one (`copied`)."""
     return any(isinstance(each, nn.Parameter) or hasattr(each, _COPY) for each in (x, x._base) if each is not None)
 
 
@@ -132,7 +136,7 @@ def copied(name: str, args: Sequence[Any], out: Any) -> None:
 
 
 class Trails:
-    """The trails of the tensors that are alive."""
+    """The trails (how each tensor was computed) of all tensors of scores and weights that are alive."""
 
     def __init__(self) -> None:
         # id -> tensor, its trail, the versions it was written with. (Every torch call asks for its arguments here: a
@@ -143,7 +147,7 @@ class Trails:
         return bool(self.known)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
-        """The trail of `x`, with a problem after a change in place that was not seen (`changed`: one that was)."""
+        """Return the trail of `x`; it has a problem after an unseen change in place. (`changed`: one was seen.)"""
         found = self.known.get(id(x))
         if found is None:
             return None
@@ -177,6 +181,6 @@ class Trails:
 
 
 def _versions(x: Tensor, trail: Trail) -> tuple[int | None, ...]:
-    """torch's in-place version counters of a tensor and of its trail's tensors; inference tensors have none."""
+    """Return torch's counts of changes in place, of a tensor and its trail's tensors; inference tensors have none."""
     parts = [x, trail.q, trail.k, *(term for term, _ in trail.terms), *(fill for fill, _ in trail.fills)]
     return tuple(None if part is None or part.is_inference() else part._version for part in parts)

@@ -34,7 +34,7 @@ Dead = dict[int, Literal["dormant", "uniform"]]  # head -> why
 
 
 class Monitor:
-    """Watch the heads of a model while it trains: entropy, first visible key, dead heads, gradient norm.
+    """Log numbers about the heads of a model while it trains: entropy, first visible key, dead heads, gradient norm.
 
         with headwise.capture.monitor(model, writer, every=100) as watching:
             for batch in loader:
@@ -64,20 +64,20 @@ class Monitor:
     2022, arXiv:2206.03126). Heads with small random weights start as uniform. A low entropy alone does not make a head
     dead: a head that finds the previous token has a low entropy too.
 
-    Forward passes in eval mode or without gradients do not count, so the model may be validated in between. The
-    weights are the ones before dropout. The norm is that of the gradients at `step()`: with a gradient scaler call
+    Forward passes in eval mode or without gradients do not count, so the model may be validated in between. The weights
+    are those before dropout. The norm is that of the gradients at `step()`: with a gradient scaler call
     `scaler.unscale_(optimizer)` before it, and clip after it. Where parameters are distributed tensors (FSDP2) the norm
     is the norm of all of them, and every process must call `step()`.
 
     Args:
         model: any module that `headwise.watch` can see. Compiled code runs eagerly in the steps that are logged.
-        log: a TensorBoard `SummaryWriter` (which also gets histograms of each layer's heads), an object with
-            `log_metrics(metrics, step)` such as a Lightning logger, or a function of (metrics, step). None = the
-            numbers are only returned by `step()`.
+        log: where the numbers go: a TensorBoard `SummaryWriter` (which also gets histograms of each layer's heads), an
+            object with `log_metrics(metrics, step)` such as a Lightning logger, or a function of (metrics, step). None
+            = the numbers are only returned by `step()`.
         every: log the steps 0, n, 2n, ….
         only: which layers, as in `headwise.watch`. None = all.
         first_step: the number of the first step, for a resumed training.
-        prefix: the beginning of the names.
+        prefix: the beginning of the names of all numbers.
         uniform, dormant: a head with this value or more is dead.
 
     Raises:
@@ -128,7 +128,7 @@ class Monitor:
         self.stop()
 
     def start(self) -> None:
-        """Start to watch the code that runs here from now on: see `watch`. ArgumentError if it is already running."""
+        """Begin to watch the code that runs here from now on, as in `watch`. ArgumentError if it is already running."""
         if self._opened is not None:
             raise ArgumentError("monitor: it is already running. Make another with headwise.capture.monitor(model)")
         self._opened = _MONITORS.open(self)
@@ -136,7 +136,7 @@ class Monitor:
         self._arm()
 
     def stop(self) -> None:
-        """Remove everything from the model again."""
+        """Remove everything that was added to the model."""
         if self._opened is not None:
             self._opened.__exit__()
         self._opened = None
@@ -145,7 +145,7 @@ class Monitor:
     def step(self) -> Metrics:
         """End a training step: call it after `loss.backward()`, before `optimizer.step()`. Logs every n-th step.
 
-        Returns what was logged, name -> number; empty for the other steps. ArgumentError if the monitor is not running.
+        Returns the logged numbers by name; {} for the other steps. ArgumentError if the monitor is not running.
         """
         if self._opened is None:
             raise ArgumentError("monitor: step() was called outside the context. Use `with monitor(...) as watching:`")
@@ -163,14 +163,14 @@ class Monitor:
         return metrics
 
     def coverage(self) -> Coverage:
-        """What was seen in the last logged step, what was not, and why; as for `headwise.watch`."""
+        """Return what was seen in the last logged step, what was not, and why, as `coverage` of `headwise.watch`."""
         return self._coverage
 
     def lightning(self) -> Any:
-        """A callback for Lightning: `Trainer(callbacks=[headwise.capture.monitor(module, every=100).lightning()])`.
+        """A Lightning callback: `Trainer(callbacks=[headwise.capture.monitor(module, every=100).lightning()])`.
 
         Without a `log` of its own the monitor logs to the trainer's loggers. Steps are the optimizer's steps, and the
-        gradients are the ones that Lightning has unscaled. ArgumentError if Lightning is not installed.
+        gradients are those that Lightning has unscaled. ArgumentError if Lightning is not installed.
         """
         return _lightning_callback(self)
 
@@ -285,7 +285,7 @@ monitor = Monitor  # the context is written in lower case, as `watch` is
 
 
 def _lightning_callback(watching: Monitor) -> Any:
-    """A Lightning callback for a monitor. (Lightning accepts only subclasses of its own class.)"""
+    """Make a Lightning callback for a monitor. (Lightning accepts only subclasses of its own class.)"""
 
     class AttentionMonitor(_lightning().Callback):  # type: ignore[misc]
         """Starts, steps and stops a monitor together with the training."""
@@ -310,7 +310,7 @@ def _lightning_callback(watching: Monitor) -> Any:
 
 
 def _lightning() -> Any:
-    """The package lightning.pytorch or pytorch_lightning: the imported one, else the installed one."""
+    """Return the package lightning.pytorch or pytorch_lightning: the imported one, or else the installed one."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in sorted(names, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):
@@ -335,7 +335,7 @@ class _Hook:
 
 @dataclass
 class _Forward:
-    """A forward pass under a watch that has not ended."""
+    """A forward pass that is being watched and has not ended."""
 
     module: nn.Module  # the outermost module that was called
     watched: contextlib.ExitStack

@@ -21,7 +21,7 @@ ROWS = 64
 def wrong_weights(
     call: AttentionCall, model: Tensor | Callable[[Tensor | slice], Tensor], scores_dtype: torch.dtype
 ) -> str | None:
-    """Why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
+    """Say why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
 
     `model` is these weights, or a function that gives the weights of some rows. The model may round its scores to half
     precision and a record does not: differences of this size are allowed.
@@ -46,10 +46,10 @@ def wrong_weights(
 
 
 def with_own_rows(call: AttentionCall, weights: Tensor) -> AttentionCall:
-    """The call with the scores of the model's `weights` [B, H, Q, K] in rows that finite numbers forbid as a whole.
+    """Return the call with scores from the model's `weights` [B, H, Q, K] in rows that finite numbers forbid wholly.
 
-    What was added to these rows (of padding) is so large that it rounded their scores: -65504 to multiples of 32 in
-    float16, so that the keys with the highest scores get all the weight.
+    The bias that was added to these rows (of padding) is so large that it rounded their scores: -65504 to multiples of
+    32 in float16, so that the keys with the highest scores get all the weight.
     """
     if call.bias is None:
         return call
@@ -63,7 +63,7 @@ def with_own_rows(call: AttentionCall, weights: Tensor) -> AttentionCall:
 
 
 def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
-    """Why a record of `call` would be wrong, given the model's own output [B, H, Q, E]; None if it is right."""
+    """Say why a record of `call` would be wrong, given the model's output [B, H, Q, E]; None if it is right."""
     rows = _rows(call.shape[2])
     record = AttentionRecord(call, values=True)
     v = attended_values(record)
@@ -76,7 +76,7 @@ def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
 
 
 def _rows(q_len: int) -> list[int]:
-    """All rows of a short call; `ROWS` rows of a long one, with the first and the last, so that the check is cheap."""
+    """Return the rows to check: all of a short call; `ROWS` rows of a long one, with the first and the last."""
     if q_len <= ROWS:
         return list(range(q_len))
     # Multiples of the golden ratio are spread evenly and do not repeat.

@@ -6,7 +6,7 @@ from torch import nn
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """The number of rows in the table of token embeddings; None without an nn.Embedding.
+    """Return the number of rows in a model's table of token embeddings; None if it has no nn.Embedding.
 
     A model of transformers names the table (`get_input_embeddings`). In other models it is the first table: a table of
     positions may have more rows.

@@ -1,4 +1,4 @@
-"""Names, keeps and counts the attention computations that are reported to a watch."""
+"""Names, keeps and counts the attention computations of a watched model: the follower behind `watch`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from headwise.records.statistics.statistic import mapped, tensors_of
 
 
 class Watcher(Recorder):
-    """Follows a model for a watch: its records and its coverage.
+    """Follows a model for `watch`, and makes its records and its coverage.
 
     Args:
         name: the name of the model, for messages.
-        parts: the parts of the model.
+        parts: the parts (modules or layers) of the model.
         keeping: how each computation is kept.
     """
 
@@ -78,7 +78,7 @@ class Watcher(Recorder):
         self._appended.join(out, *args, **kwargs)
 
     def attention(self, place: Place, event: Event) -> None:
-        """Keep a computation that was recognised, if the watch wants it."""
+        """Keep a computation that was recognised, if `watch` was asked for it."""
         with self._lock:
             softmax, part, call = event.softmax, event.part, event.call
             if call is None:
@@ -202,7 +202,7 @@ class Watcher(Recorder):
         return entry
 
     def _wants(self, layer: str) -> bool:
-        """Whether `only` means this layer, which was seen now, or may mean it later: the last layer may become -2.
+        """Whether `only` selects this layer, which was seen now, or may select it later: a last layer may become -2.
 
         A new layer may exclude an older one in this way. Records of an excluded layer are dropped.
         """
@@ -223,7 +223,7 @@ class Watcher(Recorder):
         self._keeper.forget(*kept, *itertools.chain(*map(tensors_of, answers)))
 
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
-        """The layers seen so far that `only` means; -3 counts as -3, -2, -1 with `up_to_last`."""
+        """Return the layers seen so far that `only` selects; -3 counts as -3, -2, -1 with `up_to_last`."""
         only = self._only
         if up_to_last:
             lowest = min((each for each in only if isinstance(each, int)), default=0)
@@ -231,15 +231,15 @@ class Watcher(Recorder):
         return select(self._seen_names, only)[0]
 
     def _computed(self, call: AttentionCall) -> Step:
-        """The call with its statistics, computed from its own queries and keys."""
+        """Return the call with its statistics, computed from its own queries and keys."""
         answers = compute(call.detached(), self._statistics) if self._statistics else {}
         return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
 
     def _goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
-        """Whether a call is a usual step of the generation of its place; if so, it is added.
+        """Add a call to the generation of its place (module) if it is a usual step of it; return whether it is.
 
-        It is usual if it is one row, and its keys are known to be the keys of the last step and its own (appended.py).
-        Then everything that `found` decides about a computation is the same as for the last step.
+        It is a usual step if it has one row, and its keys are known to be the keys of the last step and one new key
+        (appended.py). Then everything that `found` decides about a computation is the same as for the last step.
         """
         state = self._states.get((place.name, self.parts.number_of(place)))
         entry = None if state is None else state.generation
@@ -277,7 +277,7 @@ class Watcher(Recorder):
     def _add(
         self, entry: Entry, outline: AttentionCall, step: Step, keys: Keys | None, among: Followed | None = None
     ) -> Followed | None:
-        """Add a step to a generation; returns how it follows, None if it does not."""
+        """Add a step to a generation; return how it continues it, or None if it does not."""
         before, rejects = entry.kept.nbytes, self.generating.run is not None
         followed = entry.kept.extend(outline, among=among, step=step, rejects=rejects, keys=keys)
         if followed is not None:
@@ -299,7 +299,7 @@ class Watcher(Recorder):
         event.out.register_hook(keep)
 
     def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
-        """Handle the second run of gradient checkpointing: the first had no graph, so the gradient comes here."""
+        """Handle the second run of gradient checkpointing: the first run had no graph, so the gradient comes here."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
@@ -315,7 +315,7 @@ class Watcher(Recorder):
             self._end_at(length)
 
     def _choose_beams(self, beams: Tensor, batch: int) -> None:
-        """Keep the beams [N, steps] that a beam search has returned; `batch`: how many beams it ran in all."""
+        """Keep the beams [N, steps] that a beam search has returned; `batch`: the number of beams that it ran."""
         for state, entry in self._generated():
             if entry.kept.shape[0] != batch:  # an encoder runs once for all beams of an example
                 continue
@@ -333,7 +333,7 @@ class Watcher(Recorder):
             entry.built, state.generation = None, None
 
     def _end_at(self, length: int) -> None:
-        """Remove the tokens that the last step read and rejected, from a generation whose cache now has this length."""
+        """Remove tokens that were rejected at the end of a generation whose cache now has this length."""
         made = self._generated()
         found = [(state, entry) for state, entry in made if entry.kept.continued]
         if not found:  # a single pass of the decoder; a pass of an encoder is not causal
@@ -349,19 +349,19 @@ class Watcher(Recorder):
                 self.entries.remove(entry)
 
     def _generated(self) -> list[tuple[State, Entry]]:
-        """The generations of the running call of `generate`."""
+        """Return the generations of the running call of `generate`."""
         found = [(state, state.generation) for state in self._states.values()]
         return [(state, entry) for state, entry in found if entry is not None and entry.run == self.generating.run]
 
     def records(self) -> list[AttentionRecord]:
-        """The records so far."""
+        """Return the records so far."""
         with self._lock:
             self._assembly.close()
             chosen = self._chosen()
             return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
-        """The outcome of every softmax that met a product, and the parts inside which nothing can be seen."""
+        """Return the outcome of every softmax that met a product, and the parts inside which nothing can be seen."""
         with self._lock:
             self._assembly.close()
             return self._coverage()

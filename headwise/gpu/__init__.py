@@ -1,1 +1,1 @@
-"""Statistics of the weights on a GPU, by kernels in Triton."""
+"""Statistics of attention weights, computed on a GPU by kernels in Triton."""

@@ -1,4 +1,4 @@
-"""The kernels, in Triton. A program computes 64 queries or 64 keys of one head; `look.py` starts them.
+"""The Triton kernels of the statistics. Each program computes 64 queries or 64 keys of one head; `look.py` starts them.
 
 This module imports triton, so it is imported where a kernel runs. With `TRITON_INTERPRET=1` that may be the CPU.
 """
@@ -21,7 +21,7 @@ def _scores(
     q, k, rows, keys, offset, scale, cap, slope,
     CAPPED: tl.constexpr, SLOPED: tl.constexpr,
 ):  # fmt: skip
-    """[64, 64] scores without the mask, float32, of queries [64, D] and keys [D, 64]."""
+    """Compute 64 × 64 scores without the mask, float32, of queries [64, D] and keys [D, 64]."""
     s = tl.dot(q, k, input_precision="ieee") * scale
     if CAPPED:
         s = cap * (2.0 * tl.sigmoid(2.0 * s / cap) - 1.0)  # tanh
@@ -32,7 +32,7 @@ def _scores(
 
 @triton.jit
 def _allowed(words, at, rows, keys, low, high, Q, K, KIND: tl.constexpr):
-    """bool [64, 64]: which pairs of a block exist and are allowed. `at`: its first word, or -1 = all."""
+    """Return which pairs of a block exist and are allowed, bool [64, 64]. `at`: its first word, or -1 = all."""
     there = (rows[:, None] < Q) & (keys[None, :] < K)
     if KIND == BLOCKS:
         i = tl.arange(0, SIZE)
@@ -49,7 +49,7 @@ def of_rows(
     scale, cap, low, high, H, SHARED, Q, K, D,
     KIND: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, SINKS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """highest, log_sum, entropy and distance of 64 queries, float32 [B, H, Q] each, in one pass over their keys."""
+    """Compute highest, log_sum, entropy and distance of 64 queries, float32 [B, H, Q] each, in one pass over keys."""
     tile = tl.program_id(0)
     b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     i, d = tl.arange(0, SIZE), tl.arange(0, WIDTH)
@@ -115,9 +115,9 @@ def of_keys(
     scale, cap, low, high, H, SHARED, Q, K, D,
     KIND: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The weight that 64 keys receive from all queries, float32 [B, H, K], from `highest` and `log_sum`.
+    """Compute the weight that 64 keys receive from all queries, float32 [B, H, K], from `highest` and `log_sum`.
 
-    The blocks belong to a tile of keys; their numbers are those of tiles of queries.
+    `blocks` lists the blocks of a tile of keys: their numbers are the numbers of tiles of queries.
     """
     tile = tl.program_id(0)
     b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)

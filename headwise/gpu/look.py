@@ -1,6 +1,7 @@
-"""Statistics of the weights of a call, on a GPU, without the weights in memory: `headwise.native.attend.look` for CUDA.
+"""Computes statistics of weights on a GPU without the weights in memory: `headwise.native.attend.look` for CUDA.
 
-Two passes over the blocks in which the mask allows something, each with one product where attention has two.
+It makes two passes over the blocks in which the mask allows something, each with one matrix product where attention has
+two.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LEAST = (8, 0)  # compute capability
 
 
 def refuse(call: Scores) -> str | None:
-    """Why these kernels cannot look at a call; None if they can."""
+    """Return why these kernels cannot compute the statistics of a call; None if they can."""
     if call.q.device.type not in DEVICES:
         return f"they run on CUDA (the call is on {call.q.device})"
     if importlib.util.find_spec("triton") is None:
@@ -46,7 +47,7 @@ def refuse(call: Scores) -> str | None:
 
 
 class Blocks(NamedTuple):
-    """A mask for the kernels; see `headwise.native.sight`. Tensors on the device of the call."""
+    """A mask in the form that the kernels read; see `headwise.native.sight`. Tensors are on the call's device."""
 
     kind: int
     low: int
@@ -58,7 +59,7 @@ class Blocks(NamedTuple):
 
 
 def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
-    """The `names` among `ANSWERS`: float32 [B, H, Q], "received" [B, H, K]. For calls that `refuse` does not refuse."""
+    """Compute `names` of `ANSWERS`: float32 [B, H, Q], "received" [B, H, K]. For calls that `refuse` accepts."""
     from headwise.gpu import kernels
 
     batch, heads, q_len, k_len = call.shape
@@ -98,7 +99,7 @@ def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
 def _blocks(
     mask: Mask | None, q_len: int, k_len: int, device: torch.device, *, by_keys: bool
 ) -> tuple[Blocks, tuple[int, int]]:
-    """The mask, by tiles of queries or of keys, and the strides of its matrices; remembered with it."""
+    """Return the mask by tiles of queries or of keys, and the strides of its matrices; remembered with the mask."""
     if mask is None:
         found = _made(mask, q_len, k_len, device, by_keys)
     else:

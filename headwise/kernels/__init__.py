@@ -1,4 +1,4 @@
-"""The kernels, which run calls. Each says why it refuses a call or what it costs; the plan takes the cheapest."""
+"""The kernels, which run attention calls. Each says why it refuses a call or what it costs; the cheapest is taken."""
 
 from headwise.kernels.plan import KERNELS, Plan, choose, make_plan, run_call
 from headwise.kernels.sdpa import run_at_once

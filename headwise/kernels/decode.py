@@ -1,7 +1,8 @@
-"""For one query per head, as in decoding: the query heads that share a key head become the rows of one matrix.
+"""A kernel for one query per head, as in decoding: query heads that share a key head become the rows of one matrix.
 
-Keys and values are then read once for all these heads, where a kernel that goes head by head reads them H / G times.
-Reading them is the cost of a step of decoding. Shazeer 2019, arXiv:1911.02150, section 3.
+Keys and values are then read once for all these heads, while a kernel that computes head by head reads them H / G times
+(H = query heads, G = key heads). A decoding step spends most of its time on reading keys and values. Shazeer 2019,
+arXiv:1911.02150, section 3.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LEAST_KEYS = 512  # the fewest keys of a part: fewer are not worth another threa
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse more than one query, key heads that are not shared, and what scaled_dot_product_attention cannot do."""
+    """Refuse more than one query, unshared key heads, and what scaled_dot_product_attention cannot do."""
     if call.shape[2] != 1:
         if is_traced():  # a length in a sentence would be a constant of the graph
             return "it is for one query a head"
@@ -34,10 +35,11 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """The cost of `sdpa`, but keys and values are read once for all heads that share them.
+    """Estimate the cost as for `sdpa`, except that keys and values are read once for all heads that share them.
 
-    On the CPU torch takes longer than this reading: 1.25 times as long in float32, twice in half precision. On CUDA it
-    takes 5 times as long as a call where torch groups the heads itself (measured on an H100: 65,536 keys of 4 heads).
+    On the CPU the call takes longer than reading once: 1.25 times as long in float32, twice in half precision. On CUDA
+    it takes 5 times as long as a call in which torch itself groups the heads (measured on an H100: 65,536 keys of 4
+    heads).
     """
     held_up = 5.0 if sdpa.groups_heads(call) else 1.0
     if call.q.device.type == "cpu":
@@ -46,7 +48,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """The output, by scaled_dot_product_attention over G heads of H / G queries each."""
+    """Compute the output by scaled_dot_product_attention, over G heads of H / G queries each."""
     if not call.trains and call.scale > 0.0 and _begins(call.k, call.v):
         q, k, v, scale = call.q, call.k, call.k, call.scale  # no copy: columns that are no values are cut off
     else:
@@ -68,9 +70,10 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tensor:
-    """Attention of one example, the keys cut into parts that run side by side, merged by their log-sum-exps.
+    """Compute attention of one example with its keys cut into parts, which run in parallel and are merged.
 
-    q [1, G, n, D], k [1, G, K, D], v [1, G, K, D] -> [1, G, n, D]. Dao et al. 2023, Flash-Decoding.
+    Their log-sum-exps are used for merging. q [1, G, n, D], k [1, G, K, D], v [1, G, K, D] -> [1, G, n, D]. Dao et al.
+    2023, Flash-Decoding.
     """
     length = k.shape[2] // parts
     even = parts * length
@@ -86,9 +89,9 @@ def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tenso
 
 
 def _parts(call: AttentionCall) -> int:
-    """The number of parts of the keys: torch's CPU kernel has one thread per key head, so others would idle.
+    """Return the number of parts into which to cut the keys: torch uses one thread per key head, others would idle.
 
-    Two parts for each thread, so that a delayed thread delays the whole less.
+    It is two parts for each thread, so that a delayed thread delays the whole call less. 1 = do not cut.
     """
     if is_traced() or call.q.device.type != "cpu" or call.q.shape[0] > 1:
         return 1
@@ -99,7 +102,7 @@ def _parts(call: AttentionCall) -> int:
 
 
 def _begins(k: Tensor, v: Tensor) -> bool:
-    """Whether the values are the first columns of the keys, in the same memory, as in a compressed cache."""
+    """Whether the values are the first columns of the keys, in the same memory, as in a compressed cache (MLA)."""
     if is_traced() or v.shape[-1] > k.shape[-1]:
         return False
     return k.data_ptr() == v.data_ptr() and k.stride() == v.stride()

@@ -1,9 +1,11 @@
-"""Computes rows again by the definition where a fused kernel was wrong. Other calls only pay for a check of the output.
+"""Computes rows of the output again, by the definition, where a fused kernel was wrong.
 
 - NaN and infinity in a key or value must not reach queries that may not see it. A fused kernel multiplies them by a
-  weight of 0, which is NaN. `contained` finds that in the output.
-- Where scores or a bias are so large that the log-sum-exp rounds, as beside a bias of finfo.min, exp(s - lse) is
-  wrong. Backward and merging need it. `rounded_rows` finds that in the log-sum-exp.
+  weight of 0, which gives NaN. `contained` finds such rows in the output.
+- Where scores or a bias are so large that the log-sum-exp rounds, as with a bias of finfo.min, exp(s - lse) is wrong,
+  which backward and merging need. `rounded_rows` finds such rows by their log-sum-exp.
+
+Calls without such rows only pay for a check of their output.
 """
 
 from __future__ import annotations
@@ -32,10 +34,9 @@ LARGE = 2.0**20  # a score whose last bit is 1 / 8
 
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
-    """The output [B, H, Q, E], with the rows computed again whose log-sum-exp [B, H, Q] is too large to be exact.
+    """Return the output [B, H, Q, E], with the rows recomputed whose log-sum-exp [B, H, Q] is too large to be exact.
 
-    Where the scores themselves may be so large, a fused backward gives NaN to every key: then all rows are computed
-    again.
+    If the scores themselves may be so large, a fused backward gives NaN to every key. Then all rows are computed again.
     """
     if is_traced() or largest(lse) < (limit := -FORBIDS if call.biases else LARGE):
         return out
@@ -46,20 +47,20 @@ def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
 
 
 def _may_be_large(call: AttentionCall) -> bool:
-    """Whether the largest numbers of q and k allow a score of `LARGE`."""
+    """Whether the largest numbers of q and k allow a score of `LARGE` or more."""
     bound = abs(call.scale) * call.q.shape[-1] * largest(call.q.detach()) * largest(call.k.detach())
     return not bound < LARGE  # (NaN may)
 
 
 def largest(x: Tensor) -> float:
-    """The largest absolute value; NaN if there is a NaN."""
+    """Return the largest absolute value of a tensor; NaN if it has a NaN."""
     return torch.linalg.vector_norm(x, math.inf).item()
 
 
 def usable(call: AttentionCall) -> AttentionCall:
-    """The call with 0 for keys and values that no query may attend to: for calls whose output cannot be checked.
+    """Return the call with 0 for keys and values that no query may see; for calls whose output cannot be checked.
 
-    On other devices than the CPU a check would have to wait, and torch.compile cannot check at all.
+    On devices other than the CPU a check would have to wait for the device, and torch.compile cannot check at all.
     """
     used = call.used_keys
     if used is None:
@@ -69,9 +70,10 @@ def usable(call: AttentionCall) -> AttentionCall:
 
 
 def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | None) -> Tensor:
-    """The output [B, H, Q, E]; rows that NaN reached from a key that they may not see are computed again.
+    """Return the output [B, H, Q, E], with the rows recomputed that got NaN from a key that they may not see.
 
-    `run` and `drawn_from`: the kernel and the generator state of the output, to find out which weights dropout kept.
+    `run` is the kernel that made the output, and `drawn_from` the state of torch's generator before: they tell which
+    weights dropout kept.
     """
     if is_finite(out) and (not out.requires_grad or is_finite(call.k, call.v)):
         return out  # (a gradient can meet a key that the output did not)
@@ -94,7 +96,7 @@ def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | N
 
 
 def is_finite(*tensors: Tensor) -> bool:
-    """Whether all numbers are finite. If their sum is finite, they are."""
+    """Whether all numbers are finite. (They are if their sum is finite; else each is looked at.)"""
     for x in tensors:
         x = x.detach() if x.requires_grad else x
         if not math.isfinite(x.sum().item()) and not bool(x.isfinite().all()):
@@ -104,14 +106,15 @@ def is_finite(*tensors: Tensor) -> bool:
 
 @torch.no_grad()
 def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Tensor:
-    """Which weights a kernel kept in a call with dropout, bits [B, H, Q, ⌈K/8⌉]: it drops by position, not by value.
+    """Find which weights a kernel kept in a call with dropout, as bits [B, H, Q, ⌈K/8⌉], 1 = kept.
 
-    The kernel runs again, with equal weights and with values that are a part of the identity.
+    A kernel drops weights by position, not by value. So it runs again with equal weights, and with values that are
+    columns of the identity matrix.
 
     Args:
-        call: any call of these sizes and dtype.
+        call: any call with the sizes and the dtype of the call in question.
         run: runs the kernel.
-        drawn_from: the state of torch's generator when the kernel ran; None = it does not draw.
+        drawn_from: the state of torch's generator when the kernel ran; None = the kernel draws no random numbers.
     """
     batch, heads, q_len, k_len = call.shape
     q, k = torch.zeros_like(call.q), torch.zeros_like(call.k)
@@ -126,9 +129,9 @@ def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Te
 
 
 def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
-    """The output with some rows, bool [B, H, Q], computed again by the definition; None = all rows.
+    """Return the output with the rows `again`, bool [B, H, Q], computed by the definition; None = all rows.
 
-    `kept`: the weights that dropout kept (`kept_weights`); None = nothing is dropped.
+    `kept`: the weights that dropout kept (`kept_weights`); None = the call has no dropout.
     """
     found, given = [], (call.q, call.k, call.v, *map(owned, call.option_tensors().values()))
     if call.trains and call.mask is not None:  # backward evaluates the mask again
@@ -146,7 +149,7 @@ def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: 
 
 
 def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tensor) -> Tensor:
-    """The output of some rows of a call with the tensors `given`."""
+    """Compute the output of some rows of a call, with `given` in place of its tensors."""
     tensors: dict[str, Any] = dict(zip(("q", "k", "v", *call.option_tensors()), given, strict=True))
     call = dataclasses.replace(call, **tensors)
     with as_written(call.q.device):
@@ -158,11 +161,11 @@ def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tens
 def gradients(
     call: AttentionCall, normaliser: Normaliser, out: Tensor, d_out: Tensor, kept: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Gradients of q, k and v by the definition, for a call that has some of the keys of its rows.
+    """Compute gradients of q, k and v by the definition, for a call that has only some of the keys of its rows.
 
     Args:
-        normaliser, out, d_out: for all keys of the rows: normaliser, output and gradient of the output.
-        kept: the result of `kept_weights`; None = all.
+        normaliser, out, d_out: the normaliser, the output and the gradient of the output, over all keys of the rows.
+        kept: the result of `kept_weights`; None = all weights are kept.
     """
     leaves = [x.detach().to(call.dtype).requires_grad_() for x in (call.q, call.k, call.v)]
     call = dataclasses.replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
@@ -182,7 +185,7 @@ def gradients(
 
 
 def weights_of(call: AttentionCall, rows: slice, allowed: Tensor) -> Tensor:
-    """The weights [B, H, rows, K] of some rows, by the definition: only allowed pairs contribute.
+    """Compute the weights [B, H, rows, K] of some rows by the definition: only allowed pairs contribute.
 
     `allowed`: bool [B|1, H|1, rows, K].
     """
@@ -203,14 +206,14 @@ def _dropped(call: AttentionCall, weights: Tensor, kept: Tensor | None) -> Tenso
 
 
 def weighed_values(call: AttentionCall, weights: Tensor, allowed: Tensor) -> Tensor:
-    """Weights [B, H, rows, K] times the values of a call: only allowed pairs contribute."""
+    """Multiply weights [B, H, rows, K] by the values of a call, such that only allowed pairs contribute."""
     v = call.v.to(weights.dtype).repeat_interleave(call.heads_per_key_head, 1)
     out: Tensor = _Weighed.apply(weights, v, allowed.expand(*call.shape[:2], -1, -1))
     return out
 
 
 class _Products(torch.autograd.Function):
-    """q kᵀ, to whose gradient only allowed pairs contribute."""
+    """Computes q kᵀ such that only allowed pairs contribute to its gradient."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
@@ -224,7 +227,7 @@ class _Products(torch.autograd.Function):
 
 
 class _Weighed(torch.autograd.Function):
-    """A v, to which only allowed pairs contribute, forward and backward."""
+    """Computes A v (weights times values) such that only allowed pairs contribute, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
@@ -238,7 +241,7 @@ class _Weighed(torch.autograd.Function):
 
 
 def weighed(a: Tensor, x: Tensor, allowed: Tensor) -> Tensor:
-    """a [.., r, c] times x [.., c, e]; row j of x contributes only to rows r with allowed[.., r, j]."""
+    """Multiply a [.., r, c] by x [.., c, e]; row j of x contributes only to rows r with allowed[.., r, j]."""
     odd = ~x.isfinite().all(-1, keepdim=True)
     out = a.masked_fill(~allowed, 0.0) @ x.masked_fill(odd, 0.0)
     for j in odd[..., 0].flatten(0, -2).any(0).nonzero()[:, 0].tolist():

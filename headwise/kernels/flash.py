@@ -1,6 +1,7 @@
-"""Torch's fused CPU kernel and its backward. They are private operators, looked up by name only in this file.
+"""Torch's fused CPU kernel for attention and its backward. They are private operators, looked up only in this file.
 
-Where torch has no operators of these names, public functions compute the same. They hold the scores of a whole tile.
+Where torch has no operators of these names, functions of this file compute the same with public ones. These hold the
+scores of a whole tile in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SHARES = "2.9"  # in an older torch the operator does not support query heads th
 
 
 def find() -> tuple[Forward, Backward]:
-    """The operator and its backward, or replacements with the same arguments and results."""
+    """Return the operator and its backward, or replacements with the same arguments and results."""
     try:
         # The function of this name takes 4 microseconds less per call than the operator. The backward has no such
         # function.
@@ -37,14 +38,14 @@ def find() -> tuple[Forward, Backward]:
 def _with_copies(
     forward: Forward, q: Tensor, k: Tensor, v: Tensor, *args: Any, **settings: Any
 ) -> tuple[Tensor, Tensor]:
-    """`forward` with a copy of its keys and values for each query head."""
+    """Run `forward` with a copy of the keys and values for each query head."""
     return forward(q, *_copies(q, k, v), *args, **settings)
 
 
 def _backward_with_copies(
     backward: Backward, d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any, **settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`backward` with a copy of the keys and values for each query head; the gradients of the copies are summed."""
+    """Run `backward` with a copy of the keys and values for each query head, and sum the copies' gradients."""
     dq, *copies = backward(d_out, q, *_copies(q, k, v), *args, **settings)
     dk, dv = (x.unflatten(1, (k.shape[1], -1)).sum(2) for x in copies)
     return dq, dk, dv
@@ -85,7 +86,7 @@ def _backward(
 
 
 def _scores(q: Tensor, k: Tensor, is_causal: bool, attn_mask: Tensor | None, scale: float) -> Tensor:
-    """The scores [B, H, Q, K], in float32 or better."""
+    """Compute the scores [B, H, Q, K], in float32 or better."""
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = scale * (q.to(wide) @ k.to(wide).mT)
     if is_causal:

@@ -29,7 +29,7 @@ CALLS = 10  # calling a compiled function takes as long as calling 10 operators:
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse gradients on the CPU, calls that torch.func, a trace or a mode follows, and empty calls."""
+    """Refuse gradients on the CPU, calls inside torch.func, a trace or a mode of torch, and empty calls."""
     if call.q.device.type == "cpu" and call.trains:
         return "FlexAttention gives no gradients on the CPU"
     if (why := watcher(call)) is not None:
@@ -40,7 +40,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """On CUDA the cost of the blocks that are not empty; on the CPU, uncompiled, a little more than the reference."""
+    """Estimate the cost: on CUDA, of the non-empty blocks; on the CPU (uncompiled), 1.5 times the reference."""
     if call.q.device.type == "cpu":
         dense = reference.cost(call)
         return Cost(dense.flops, dense.bytes, dense.peak, 1.5 * dense.time)
@@ -57,7 +57,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """The output, by a BlockMask made from the mask's rectangles and a score_mod made from the other options."""
+    """Compute the output, with a BlockMask from the mask's rectangles and a score_mod from the other options."""
     mask = call.mask
     block_mask = None
     if mask is not None:
@@ -92,8 +92,8 @@ def run(call: AttentionCall) -> Tensor:
 def _compiled() -> Iterator[None]:
     """Keep FlexAttention compiled under watch() and edit(): uncompiled it stores every score.
 
-    Both contexts make torch.compile run eagerly, so that they see the model, and torch.compile cannot trace their
-    function modes. This call they have seen already.
+    Both contexts make torch.compile run the model eagerly, so that they see its operations, and torch.compile cannot
+    trace their function modes. They have already seen this attention call, so FlexAttention itself may be compiled.
     """
     if torch.compiler.is_compiling() or not _get_current_function_mode_stack():
         yield
@@ -106,7 +106,7 @@ def _compiled() -> Iterator[None]:
 
 
 def _with_lse() -> dict[str, Any]:
-    """The argument that requests the log-sum-exp too; torch 2.9 renamed it."""
+    """Return the argument that requests the log-sum-exp too; torch 2.9 renamed it."""
     try:
         from torch.nn.attention.flex_attention import AuxRequest
     except ImportError:

@@ -1,9 +1,9 @@
-"""The torch engine: attention over a list of tiles, forward and backward, on the CPU.
+"""The torch engine: computes attention on the CPU over a list of tiles (rectangles of the matrix), with its backward.
 
-Each tile is one call of torch's fused CPU kernel, which also gives the log-sum-exp; given the whole row's output and
-log-sum-exp, its backward gives the tile's exact share of the gradients (FlashAttention, Dao et al. 2022, section 3.2
-and appendix B). Nothing outside the tiles is computed. A small tile that needs no log-sum-exp is computed from its
-scores, which then stay in the cache.
+Each tile is one call of torch's fused CPU kernel, which also gives the log-sum-exp. When its backward gets the output
+and the log-sum-exp of whole rows, it gives the tile's exact share of the gradients (FlashAttention, Dao et al. 2022,
+section 3.2 and appendix B). Nothing outside the tiles is computed. A small tile that needs no log-sum-exp is computed
+from its scores, which then stay in the cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _forward, _backward = flash.find()
 def attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, *, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of a call of torch's fused kernel. `mask`: bool, or added."""
+    """Run torch's fused kernel: output [B, H, Q, E] and log-sum-exp [B, H, Q]. `mask`: bool, or floats to add."""
     if mask is not None and mask.dtype == torch.bool:
         mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
     out, lse = _forward(*map(in_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=scale)
@@ -41,14 +41,14 @@ def attend(
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """x, copied if need be so that its last dimension has stride 1."""
+    """Return x, copied if necessary so that its last dimension has stride 1."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def run(call: AttentionCall, tiles: TileList, by_scores: list[bool]) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] of a call that is cut into tiles.
+    """Compute the output [B, H, Q, E] and log-sum-exp [B, H, Q] of a call that is cut into tiles.
 
-    `by_scores` says which tiles are computed from their scores; the log-sum-exp of those is not known (-inf).
+    `by_scores` says which tiles are computed from their scores; the log-sum-exp of these tiles is not known (-inf).
     """
     q, k, v, scale = fused_inputs(call)
     q, k, v = map(in_rows, (q, k, v))
@@ -63,7 +63,7 @@ def run(call: AttentionCall, tiles: TileList, by_scores: list[bool]) -> tuple[Te
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The computation, apart from the tensors to which gradients flow."""
+    """All that the computation needs besides the tensors to which gradients flow."""
 
     call: AttentionCall
     tiles: TileList
@@ -71,7 +71,7 @@ class _Work:
     scale: float
 
     def parts(self) -> Iterator[tuple[_Part, bool]]:
-        """The tiles with their masks; a mask that is the same for many tiles is made once."""
+        """Yield (a tile with its mask, whether to compute it from scores); equal masks of tiles are made only once."""
         patterns: dict[Any, _Pattern] = {}
         alike = self.tiles.alike and not self.call.biases
         for tile, by_scores in zip(self.tiles, self.by_scores, strict=True):
@@ -82,7 +82,7 @@ class _Work:
 
 
 class _Tiled(torch.autograd.Function):
-    """Ties the tiles' own backward to autograd."""
+    """Connects the tiles' own backward to autograd."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) 
 
 
 def _weigh(part: _Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The output of one tile [B, H, rows, E], from its scores."""
+    """Compute the output of one tile, [B, H, rows, E], from its scores."""
     q, k, v = part.queries(q), part.keys(k), part.keys(v)
     keys = k.flatten(0, 1).mT
     grouped = q.reshape(len(keys), -1, q.shape[3])  # the query heads of a key head are stacked
@@ -167,7 +167,7 @@ def _attend_backward(
 
 @dataclasses.dataclass(frozen=True)
 class _Pattern:
-    """The mask and bias of a tile."""
+    """The mask and bias of a tile, as numbers to add to its scores."""
 
     shape: tuple[int, int]  # number of queries and keys
     pieces: tuple[tuple[slice, Tensor], ...] = ()  # keys of the tile, and the numbers that are added to their scores
@@ -175,7 +175,7 @@ class _Pattern:
 
     @functools.cached_property
     def additive(self) -> Tensor | None:
-        """All pieces as one tensor that broadcasts to [B, H, queries, keys]; None = nothing is added."""
+        """Return all pieces as one tensor that broadcasts to [B, H, queries, keys]; None = nothing is added."""
         if not self.pieces:
             return None
         keys, piece = self.pieces[0]
@@ -188,25 +188,25 @@ class _Pattern:
 
 
 class _Part(NamedTuple):
-    """A tile with its mask. It cuts the queries and keys of the tile out of the call's tensors."""
+    """A tile with its mask. It cuts the queries and keys of the tile out of the tensors of the call."""
 
     tile: Tile
     pattern: _Pattern
     heads_per_key_head: int
 
     def queries(self, x: Tensor) -> Tensor:
-        """A view of the tile's queries in x [B, H, Q, ...]."""
+        """Return a view of the tile's queries in x [B, H, Q, ...]."""
         return self._matrices(x, self.tile.h).narrow(2, self.tile.q_lo, self.tile.rows)
 
     def keys(self, x: Tensor) -> Tensor:
-        """The tile's keys in x [B, G, K, ·]: a view where they are consecutive."""
+        """Return the tile's keys in x [B, G, K, ·]: a view if they are consecutive, else a copy."""
         x, tile = self._matrices(x, self._key_head), self.tile
         if tile.span == tile.keys:
             return x.narrow(2, tile.k_lo, tile.keys)
         return torch.cat([x[:, :, run.lo : run.hi] for run in tile.runs], dim=2)
 
     def add_to_keys(self, total: Tensor, x: Tensor) -> None:
-        """Add the tile's gradient x to the keys [B, G, K, ·] to which it belongs."""
+        """Add the gradient x of the tile's keys to `total` [B, G, K, ·]."""
         total = self._matrices(total, self._key_head)
         at = 0
         for run in self.tile.runs:
@@ -245,7 +245,7 @@ def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
 
 
 def _bias_of(call: AttentionCall, tile: Tile) -> Tensor:
-    """A copy of the bias and slopes of a tile: [B|1, H|1, queries, keys]."""
+    """Return a copy of the bias and slopes in a tile: [B|1, H|1, queries, keys]."""
     cols = torch.cat([torch.arange(run.lo, run.hi, device=call.q.device) for run in tile.runs])
     matrix = {dim: slice(at, at + 1) for dim, at in (("B", tile.b), ("H", tile.h)) if at is not None}
     bias = call.added(Q=slice(tile.q_lo, tile.q_hi), K=cols, **matrix)

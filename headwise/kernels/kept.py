@@ -1,7 +1,8 @@
-"""Checks that backward reads the same numbers as forward; the error names the argument that was changed between.
+"""Checks that backward reads the same numbers as forward; the error names the argument that was changed meanwhile.
 
-Kernels keep what they made of a mask. Other tensors are saved by autograd, which counts their changes, but its error
-gives only the shape of a changed tensor. Recomputation by torch.utils.checkpoint is not seen by autograd at all.
+Kernels keep the tables that they make of a mask. Other tensors are saved by autograd, which counts their changes, but
+its error gives only the shape of a changed tensor. Recomputation by torch.utils.checkpoint is not seen by autograd at
+all.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ COPIED = 2**14  # the most numbers of an option that is copied: quicker than det
 
 
 def savable(call: AttentionCall) -> AttentionCall:
-    """The call with copies of its inference tensors, which autograd cannot save; the call itself, if it has none."""
+    """Return the call with copies of its inference tensors, which autograd cannot save; or the call itself."""
     copies = inference_copies({"q": call.q, "k": call.k, "v": call.v, **call.option_tensors()})
     return dataclasses.replace(call, **copies) if copies else call
 
 
 def inference_copies(given: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Copies of the given tensors that were made in inference mode."""
+    """Return copies of those of the given tensors that were made in inference mode."""
     return {name: x.clone() for name, x in given.items() if x.is_inference()}
 
 
 def owned(x: Option) -> Option:
-    """The object to save for an option: a copy, if it is small."""
+    """Return the tensor to save for an option: a copy if it is small, else the option itself."""
     return x.clone() if x is not None and _is_copied(x) else x
 
 
 def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
-    """Let the backward of `out` name an option that has changed, unless a copy of the option was saved (`owned`).
+    """Make the backward of `out` check whether an option was changed, unless a copy of it was saved (`owned`).
 
-    It then raises ChangedError. Hooks that pack saved tensors, such as those of torch.utils.checkpoint, may keep
-    a copy: see `compared`.
+    If it was changed, backward raises ChangedError with its name. Hooks that pack saved tensors, such as those of
+    torch.utils.checkpoint, may keep a copy: see `compared`.
     """
     then = [(name, weakref.ref(x), x._version) for name, x in options.items() if not _is_copied(x)]
     if not then or out.grad_fn is None or _packs():
@@ -59,9 +60,10 @@ def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
 
 
 def compared(call: AttentionCall, out: Tensor) -> Tensor:
-    """`out`. If backward computes this call again (torch.utils.checkpoint) and the call has changed, ChangedError.
+    """Return `out`, such that ChangedError is raised if backward recomputes this call and the call has changed.
 
-    It detects other numbers in the tensors of a mask on the CPU, and changes of options that PyTorch counts.
+    Recomputation is what torch.utils.checkpoint does. Detected are other numbers in the tensors of a mask on the CPU,
+    and changes of options that PyTorch counts.
     """
     if not _packs() or torch._C._are_functorch_transforms_active():
         return out
@@ -73,7 +75,7 @@ def compared(call: AttentionCall, out: Tensor) -> Tensor:
 
 
 class _Same(torch.autograd.Function):
-    """Returns its first input. A recomputation saves `state` again."""
+    """Returns its first input. It saves `state`; when the call is computed again, it saves `state` again."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, state: Tensor, names: list[str]) -> Tensor:
@@ -95,7 +97,7 @@ def _is_copied(x: Tensor) -> bool:
 
 
 def _packs() -> bool:
-    """Whether torch.autograd.graph.saved_tensors_hooks decide what is kept of a tensor that autograd saves."""
+    """Whether torch.autograd.graph.saved_tensors_hooks decide how tensors that autograd saves are kept."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 

@@ -14,7 +14,7 @@ from headwise.kernels.speeds import CUDA, CUDA_HALF, Machine, of_cpu
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of the forward pass of a call. Of nominal times, only the ratios are meaningful."""
+    """The estimated cost of the forward pass of a call. If times are nominal, only their ratios mean something."""
 
     flops: int  # of the two matrix products: 2 · cells · (D + E)
     bytes: int  # read and written, intermediate results included
@@ -26,7 +26,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """How a kernel divides the Q × K matrix: into blocks of `height` queries × `width` keys."""
+    """How a kernel divides the Q × K matrix: into blocks of `height` queries × `width` keys. It counts all matrices."""
 
     height: int
     width: int
@@ -36,29 +36,29 @@ class Blocks:
 
 
 class Kernel(Protocol):
-    """A way to run a call."""
+    """A way to run an attention call."""
 
-    OPTIONS: frozenset[str]  # the options, beside `scale`, that it supports; it gets no others
+    OPTIONS: frozenset[str]  # the options besides `scale` that it supports; it gets no calls with others
 
     def refuse(self, call: AttentionCall) -> str | None:
-        """Why this kernel cannot run this call, whose options it supports; None if it can."""
+        """Return why this kernel cannot run this call, whose options it supports; None if it can."""
 
     def cost(self, call: AttentionCall) -> Cost:
-        """The cost of the call. Only asked of a kernel that does not refuse."""
+        """Estimate the cost of the call. Only asked of a kernel that does not refuse the call."""
 
     def run(self, call: AttentionCall) -> Tensor:
-        """The output [B, H, Q, E], in the dtype of the query."""
+        """Compute the output [B, H, Q, E], in the dtype of the query."""
 
 
 def machine(call: AttentionCall) -> Machine:
-    """The speeds of the machine on which a call runs, as measured or nominal."""
+    """Return the speeds of the machine on which a call runs, measured or nominal."""
     if call.q.device.type == "cpu":
         return of_cpu(call.q.dtype, call.trains)
     return CUDA_HALF if call.q.dtype.itemsize == 2 else CUDA
 
 
 def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
-    """Why a kernel cannot run a call; None if it can."""
+    """Return why a kernel cannot run a call; None if it can."""
     if call.k_scale is not None and not getattr(kernel, "READS_INT8", False):
         return "it does not read int8"
     unknown = call.beyond(kernel.OPTIONS)
@@ -70,10 +70,10 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
 
 
 def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
-    """q, k, v and the scale as fused kernels require them: D == E, by zeros that change no score, and a scale above 0.
+    """Return q, k, v and the scale as fused kernels need them: D == E, by zeros that change no score, and scale > 0.
 
-    (Causal fused kernels multiply -inf by the scale.) The output is as wide as the wider of k and v: `cut_to_values`
-    removes the zeros.
+    (Causal fused kernels multiply -inf by the scale.) The output is then as wide as the wider of k and v:
+    `cut_to_values` removes the zeros.
     """
     q, k, v, scale = call.q, call.k, call.v, call.scale
     if scale <= 0.0:
@@ -87,21 +87,21 @@ def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:
-    """An output of `fused_inputs` cut to the width of the call's values; a needless slice costs a copy in backward."""
+    """Cut an output of `fused_inputs` to the width of the call's values; a needless slice costs time in backward."""
     width = call.v.shape[-1]
     return out if out.shape[-1] == width else out[..., :width]
 
 
 def matrix_flops(call: AttentionCall, cells: int) -> int:
-    """FLOPs of q kᵀ and A v over this many cells of the [B, H, Q, K] matrix: 2 · (D + E) per cell."""
+    """Count the FLOPs of q kᵀ and A v over this many cells of the [B, H, Q, K] matrix: 2 · (D + E) per cell."""
     return 2 * cells * (call.q.shape[-1] + call.v.shape[-1])
 
 
 def input_output_bytes(call: AttentionCall) -> int:
-    """Bytes of q, k, v and the output."""
+    """Count the bytes of q, k, v and the output."""
     return sum(x.numel() * x.element_size() for x in (call.q, call.k, call.v)) + output_bytes(call)
 
 
 def output_bytes(call: AttentionCall) -> int:
-    """Bytes of the output [B, H, Q, E]."""
+    """Count the bytes of the output [B, H, Q, E]."""
     return call.q.shape[:-1].numel() * call.v.shape[-1] * call.q.element_size()

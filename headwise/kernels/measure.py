@@ -1,4 +1,4 @@
-"""Kernels measured on this machine: they take turns, so that other work on the machine affects all of them."""
+"""Measures kernels on this machine. They take turns, so that other work on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ MASKS: tuple[Callable[[int], masks.Mask | None], ...] = (
     lambda length: None,
     lambda length: masks.documents(torch.arange(length, device="cpu") // 256),
 )
-SECONDS = 35.0  # the time limit for all of them
+SECONDS = 35.0  # the time limit for all calls
 
 
 def take_turns(
     contestants: Mapping[str, Callable[[], object]], rounds: int, *, seconds: float = math.inf, turn: float = 1e-3
 ) -> dict[str, list[float]]:
-    """The seconds of each contestant in each round: A B C, A B C, … The first turn of each does not count.
+    """Run functions in turns (A B C, A B C, …), and return the seconds of each in each round. First runs do not count.
 
-    A contestant that takes less than a `turn`, in seconds, runs several times, and the mean counts: the data that the
-    contestant before it left in the caches would matter too much. After so many `seconds` no other round begins.
+    A function that takes less than `turn` seconds runs several times in its turn, and the mean counts: otherwise the
+    data that the function before it left in the caches would matter too much. After `seconds` no new round begins.
     """
     repeats = {}
     for name, run in contestants.items():
@@ -67,7 +67,7 @@ def take_turns(
 
 
 def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
-    """A function that runs the call on a kernel; forward and backward if the call trains."""
+    """Make a function that runs the call on a kernel; forward and backward if the call trains."""
     d_out = torch.randn(*call.q.shape[:3], call.v.shape[3], device=call.q.device).to(call.q.dtype)
 
     def run() -> object:
@@ -78,14 +78,14 @@ def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
 
 
 def product(dtype: torch.dtype, rows: int | None = None) -> Callable[[], object]:
-    """A function that computes a matrix product of 2 · rows³ FLOPs."""
+    """Make a function that computes a matrix product of 2 · rows³ FLOPs."""
     square = torch.randn(rows or PRODUCT, rows or PRODUCT, device="cpu").to(dtype)
     return lambda: square @ square
 
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
-    """One call on every kernel that can run it, and beside them a matrix product of its dtype."""
+    """The times of one call on every kernel that can run it, and of a matrix product of its dtype."""
 
     chosen: str  # the plan's choice
     seconds: dict[str, list[float]]  # the seconds of each kernel in each round
@@ -94,18 +94,18 @@ class Contest:
     reasons: dict[str, str]  # why other kernels were not run
 
     def times_chosen(self, kernel: str) -> tuple[float, float, float]:
-        """How many times as long as the plan's choice a kernel takes: (median over the rounds, minimum, maximum)."""
+        """Return how many times as long as the plan's choice a kernel takes: (median over rounds, minimum, maximum)."""
         ratios = [a / b for a, b in zip(self.seconds[kernel], self.seconds[self.chosen], strict=True)]
         return statistics.median(ratios), min(ratios), max(ratios)
 
     def share(self, kernel: str) -> float:
-        """The share of the matrix product's speed that a kernel reaches: the median over the rounds."""
+        """Return the share of the matrix product's speed that a kernel reaches, the median over the rounds."""
         pairs = zip(self.seconds[kernel], self.product, strict=True)
         return statistics.median(self.flops / seconds / product for seconds, product in pairs)
 
 
 def contest(call: AttentionCall, rounds: int) -> Contest:
-    """Measure the kernels that can run the call, except kernels that should take far too long or too much memory."""
+    """Measure the kernels that can run the call, except those that should take far too much time or memory."""
     chosen, found = name_of(choose(call)), verdicts(call)
     least = min(each.cost.time for each in found if each.cost is not None)
     reasons = {each.kernel: reason for each in found if (reason := _left_out(each, least)) and each.kernel != chosen}
@@ -127,7 +127,7 @@ def _left_out(verdict: Verdict, least: float) -> str | None:
 
 
 def flops_of(call: AttentionCall) -> float:
-    """FLOPs of the matrix products over the cells that the mask allows; forward and backward if the call trains."""
+    """Count the FLOPs of the matrix products over allowed cells; forward and backward if the call trains."""
     batch, heads, q_len, k_len = call.shape
     cells = math.prod(call.shape)
     if call.mask is not None:
@@ -140,9 +140,9 @@ def flops_of(call: AttentionCall) -> float:
 
 
 def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: None) -> Speeds:
-    """The speeds of this machine, in less than a minute. `tell` gets (calls done, all calls, the current call).
+    """Measure the speeds of this machine, in less than a minute. `tell` gets (calls done, all calls, current call).
 
-    The least of several times counts: other work on the machine can only add to a time.
+    The smallest of several times counts: other work on the machine can only add to a time.
     """
     found: dict[str, Machine] = {}
     bandwidth, overhead = _bandwidth(), _overhead()
@@ -174,7 +174,7 @@ def _calls(dtype: torch.dtype, trains: bool) -> Iterator[AttentionCall]:
 
 
 def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[tuple[str, float]]:
-    """The share of the speed of the matrix product that each kernel reaches, so that its cost becomes its time."""
+    """Yield (kernel, the share of the matrix product's speed with which its estimated cost equals its time)."""
     costs = {each.kernel: each.cost for each in verdicts(call, CALIBRATED) if each.cost is not None}
     times = take_turns({name: runs(call, KERNELS[name]) for name in costs}, rounds=7, seconds=seconds)
     for name, cost in costs.items():
@@ -184,7 +184,7 @@ def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[t
 
 
 def _rows(dtype: torch.dtype) -> int:
-    """The rows of the product: PRODUCT, or fewer where torch multiplies this dtype slowly."""
+    """Return the rows of the matrices to multiply: PRODUCT, or fewer if torch multiplies this dtype slowly."""
     rows = min(256, PRODUCT)
     while rows < PRODUCT and min(take_turns({"product": product(dtype, rows)}, 3)["product"]) < 0.02:
         rows *= 2

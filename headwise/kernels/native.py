@@ -33,14 +33,14 @@ PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """The reason why the native kernels cannot run a call; None if they can."""
+    """Return why the native kernels cannot run a call; None if they can."""
     return attend.refuse(call)
 
 
 def cost(call: AttentionCall) -> Cost:
-    """The cost of the cells of the blocks, in rows of tiles, and of packing keys and values for each piece of work.
+    """Estimate the cost of computing the blocks' cells, and of packing keys and values for each piece of work.
 
-    For few queries it is the cost of reading keys and values once.
+    (A piece is `PIECE` rows.) For few queries it is the cost of reading keys and values once.
     """
     batch, heads, q_len, k_len = call.shape
     if attend.is_few(call):
@@ -63,7 +63,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def is_quicker_than_tiles(call: AttentionCall) -> bool:
-    """Whether this kernel is quicker than `tiled` wherever both can run; nominally, if compiled for the machine."""
+    """Whether this kernel is quicker than `tiled` where both can run: as measured, or if compiled for this machine."""
     shares = machine(call).shares
     if "native" in shares and "tiled" in shares:
         return shares["native"] >= shares["tiled"]
@@ -71,9 +71,9 @@ def is_quicker_than_tiles(call: AttentionCall) -> bool:
 
 
 def is_worth_compiling(call: AttentionCall) -> bool:
-    """Whether a graph of torch.compile should keep this kernel; decided by properties that do not depend on sizes.
+    """Whether a graph of torch.compile should use this kernel. The answer does not depend on the sizes of the call.
 
-    An exported program runs without headwise: it has this kernel only if it is requested by name.
+    An exported program runs without headwise: it contains this kernel only if the kernel is requested by name.
     """
     if torch.compiler.is_exporting() or instruction_set() == "portable":
         return False
@@ -85,14 +85,14 @@ def is_worth_compiling(call: AttentionCall) -> bool:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """The output."""
+    """Compute the output [B, H, Q, E]."""
     if torch.compiler.is_compiling():
         return operators.attend(call)
     return run_and_look(call)[0]
 
 
 def run_and_look(call: AttentionCall) -> tuple[Tensor, bool]:
-    """The output, and whether all of it is finite, as far as that is known without another pass over it."""
+    """Return the output, and whether all of it is finite, as far as that is known without reading it again."""
     seed = int(torch.randint(2**62, (), device="cpu")) if call.dropout else 0
     if call.trains:
         out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.slopes, call.sinks, call, seed)
@@ -107,7 +107,7 @@ def _empty(call: AttentionCall) -> Tensor:
 
 
 class _Native(torch.autograd.Function):
-    """Ties the native backward to autograd."""
+    """Connects the native backward to autograd."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:

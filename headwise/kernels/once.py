@@ -1,4 +1,4 @@
-"""Backward passes that have only first derivatives, and raise an error for others."""
+"""Backward passes that give only first derivatives, and raise an error if higher derivatives are requested."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Gradients = tuple[Tensor | None, ...]
 
 
 def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """Decorator for the backward of an autograd.Function: asking for derivatives of its gradients raises KernelRefused.
+    """Decorate the backward of an autograd.Function: a request for derivatives of its gradients raises KernelRefused.
 
     The backward gets the saved tensors after `ctx`: torch.utils.checkpoint allows only one request for them.
 
-    torch's decorator of this name lets them be 0 where the incoming gradient is a constant, such as the gradient of a
-    sum.
+    torch's decorator of this name silently gives 0 as the derivative where the incoming gradient is a constant, such as
+    the gradient of a sum.
     """
 
     @functools.wraps(backward)
@@ -38,7 +38,7 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
 
 
 class _Last(torch.autograd.Function):
-    """Returns its first input. None of its inputs has a derivative."""
+    """Returns its first input. Asking for a derivative of it raises an error."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *follows: Tensor) -> Tensor:

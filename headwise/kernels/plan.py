@@ -1,4 +1,4 @@
-"""Which kernel runs a call, and why: like a database's EXPLAIN."""
+"""Decides which kernel runs a call, and explains the choice, as EXPLAIN does in a database."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ TRACEABLE = ("decode", "native", "sdpa", "reference")
 
 
 def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
-    """The kernel requested by name, or the cheapest that does not refuse.
+    """Return the kernel requested by name, or for "auto" the cheapest kernel that does not refuse the call.
 
-    Raises ArgumentError for a name that does not exist, KernelRefused if the requested kernel refuses.
+    Raises ArgumentError for a name that does not exist, and KernelRefused if the requested kernel refuses.
     """
     if kernel != "auto":
         if kernel not in KERNELS:
@@ -72,7 +72,7 @@ def _planned(call: AttentionCall) -> Kernel:
 
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
-    """The output [B, H, Q, E] by the kernel from `choose`; NaN and infinity reach only rows that may see them."""
+    """Run a call on the kernel of `choose`: [B, H, Q, E]. NaN and infinity reach only rows that may see them."""
     call = readable(call, kernel)
     if is_traced():
         call = exact.usable(call)
@@ -104,7 +104,7 @@ def _run(call: AttentionCall, kernel: str) -> Tensor:
 
 
 def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
-    """The call with its keys and values dequantized, unless the kernel reads int8."""
+    """Return the call with its keys and values dequantized, unless the kernel reads int8."""
     if call.k_scale is None:
         return call
     reads = kernel in ("auto", "native") and not is_traced() and not call.trains
@@ -142,14 +142,14 @@ def _dense(call: AttentionCall) -> Kernel:
 
 
 def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
-    """The choice of `choose`, with every refusal and every cost. Nothing is run."""
+    """Make the plan of a call: the choice of `choose`, with every refusal and every cost. Nothing is run."""
     call = readable(call, kernel)
     found = verdicts(call)
     return Plan(call, name_of(choose(call, kernel)), found, machine(call))
 
 
 def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[Verdict, ...]:
-    """The verdicts of the kernels with these names on a call; None = all."""
+    """Return what the kernels with these names (None = all) say about a call: a reason to refuse it, or a cost."""
     asked = {name: KERNELS[name] for name in (KERNELS if names is None else names)}
     refusals = {name: _refusal(name, call) for name in asked}
     return tuple(
@@ -158,13 +158,13 @@ def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[V
 
 
 def name_of(kernel: Kernel) -> str:
-    """The name of a kernel in KERNELS."""
+    """Return the name of a kernel in `KERNELS`."""
     return next(name for name, each in KERNELS.items() if each is kernel)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The answer of one kernel to a call: a reason to refuse, or a cost."""
+    """What one kernel says about a call: a reason to refuse it, or its cost."""
 
     kernel: str
     refusal: str | None
@@ -173,7 +173,7 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Plan(Printed):
-    """How a call would run. `print` it; or read `kernel`, `cost`, `dense_flops` and `verdicts`."""
+    """How an attention call would run. `print` it, or read `kernel`, `cost`, `dense_flops` and `verdicts`."""
 
     call: AttentionCall
     kernel: str
@@ -189,17 +189,17 @@ class Plan(Printed):
 
     @property
     def share(self) -> float:
-        """The share of the speed of a large matrix product that the forward pass should reach, by its `flops`."""
+        """The share of the speed of a large matrix product that the forward pass should reach, by its `cost.flops`."""
         return self.cost.flops / self.cost.time / self.machine.product if self.cost.time else 0.0
 
     @property
     def cutter(self) -> str | None:
-        """The cutter of the mask into tiles, a name of `headwise.tiles.CUTTERS`; None for a kernel without tiles."""
+        """The method that cuts the mask into tiles, a name of `headwise.tiles.CUTTERS`; None = no tiles."""
         return self.cost.cutter
 
     @property
     def dense_flops(self) -> int:
-        """FLOPs of the two matrix products over the whole matrix: 2 · B · H · Q · K · (D + E)."""
+        """The FLOPs of the two matrix products over the whole matrix: 2 · B · H · Q · K · (D + E)."""
         batch, heads, q_len, k_len = self.call.shape
         return matrix_flops(self.call, batch * heads * q_len * k_len)
 

@@ -1,4 +1,4 @@
-"""The definition of attention: every option, any dtype, written to be read. Every other kernel is tested against it."""
+"""The definition of attention, with every option, for any dtype, easy to read. Other kernels are tested against it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TRAINS_SOFTCAP = True
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """None: this kernel defines what a call means, and refuses nothing."""
+    """Return None: this kernel defines what a call means, and refuses nothing."""
     return None
 
 
 def cost(call: AttentionCall) -> Cost:
-    """The cost of several passes over the whole matrix of scores in memory."""
+    """Estimate the cost of several passes over the whole matrix of scores in memory."""
     cells = call.q.shape[:3].numel() * call.k.shape[2]
     flops = matrix_flops(call, cells)
     matrix = cells * max(4, call.q.element_size())
@@ -29,7 +29,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """softmax(scores) v, with float32 (or better) softmax, and 0 for a query that may attend to nothing."""
+    """Compute softmax(scores) v, with the softmax in float32 (or better), and 0 for a query without keys."""
     weights = call.weights()
     if call.dropout:
         weights = torch.dropout(weights, call.dropout, train=True)

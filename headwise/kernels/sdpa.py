@@ -1,4 +1,4 @@
-"""PyTorch's own scaled_dot_product_attention, dense: every cell is computed, on its fastest fused kernel."""
+"""Runs PyTorch's own scaled_dot_product_attention: every cell is computed, on its fastest fused kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HALF_BACKWARD = 0.12
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse sinks where torch gives no log-sum-exp to add them to, forward-mode derivatives, and empty calls."""
+    """Refuse sinks where torch gives no log-sum-exp to which to add them, forward-mode derivatives, and empty calls."""
     if 0 in call.shape:
         return "there are no queries or no keys"
     if is_forward_mode():
@@ -54,21 +54,21 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """The cost by `dense_cost`; with few queries, each head reads its keys and values separately."""
+    """Estimate the cost by `dense_cost`; with few queries, each head reads its keys and values separately."""
     apart = call.shape[2] <= 16 and not groups_heads(call)
     return dense_cost(call, readings=call.heads_per_key_head if apart else 1.0)
 
 
 def groups_heads(call: AttentionCall) -> bool:
-    """Whether torch itself reads keys once for the heads that share them: on CUDA, for one query without a mask.
+    """Whether torch itself reads keys once for all heads that share them: on CUDA, for one query without a mask.
 
-    It also cuts the keys into parts there, so that one sequence keeps the whole GPU busy.
+    Torch then also cuts the keys into parts, so that one sequence keeps the whole GPU busy.
     """
     return call.q.device.type != "cpu" and call.shape[2] == 1 and not call.biases and sees_all(call)
 
 
 def dense_cost(call: AttentionCall, readings: float) -> Cost:
-    """The cost of all cells, or of half if the mask is plainly causal; and of a mask [Q, K] where one is needed."""
+    """Estimate the cost of all cells (of half if causal, as torch sees it), and of a mask [Q, K] if one is needed."""
     batch, heads, q_len, k_len = call.shape
     cells = batch * heads * q_len * k_len
     halved = call.sinks is None and _is_causal(call)
@@ -95,7 +95,7 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """The output, with the smallest form of the mask: is_causal, a mask over keys, or a dense mask."""
+    """Compute the output, with the smallest form of the mask: is_causal, a mask over keys, or a dense mask."""
     if call.sinks is not None:
         return tiled.run_tiles(call, _one_tile_each(call))
     is_causal = _is_causal(call)
@@ -112,9 +112,9 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor | None:
-    """The output of a call without options that is so small that planning would take longer than the call.
+    """Compute the output of a call without options, if it is so small that planning would take longer than the call.
 
-    None if the call is not small, or needs more than torch's function. The tensors are checked already.
+    The result is None if the call is not small, or needs more than torch's function. The tensors were checked before.
     """
     (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
     small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
@@ -131,7 +131,7 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
 
 
 def _one_tile_each(call: AttentionCall) -> TileList:
-    """Each matrix of the mask as one tile."""
+    """Return one tile for each matrix of the mask (of an example and head, if they differ)."""
     _, _, q_len, k_len = call.shape
     batch, heads = (None, None) if call.mask is None else (call.mask.batch, call.mask.heads)
     runs = (Run(0, k_len, call.mask is not None),)
@@ -140,14 +140,14 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 
 def is_fused(call: AttentionCall) -> bool:
-    """Whether torch runs this call on its fused CPU kernel, which holds no weights, and we may call that directly."""
+    """Whether torch runs this call on its fused CPU kernel, which holds no weights, and we may call it directly."""
     if not call.q.is_cpu or call.dropout or any(x.requires_grad for x in call.biases):
         return False
     return not is_traced() and watching(call.q, call.k, call.v) is None
 
 
 def sees_all(call: AttentionCall) -> bool:
-    """Whether the mask, if there is one, allows every pair: a decoding step sees everything before it."""
+    """Whether every pair is allowed, because there is no mask or it allows all, as in most decoding steps."""
     mask, (q_len, k_len) = call.mask, call.shape[2:]
     if mask is None:
         return True
@@ -162,7 +162,7 @@ def sees_all(call: AttentionCall) -> bool:
 
 
 def dense_mask(call: AttentionCall) -> Tensor | None:
-    """Mask, bias and slopes in torch's form, of rank 4: bool, or float that is added; None if there are none."""
+    """Return mask, bias and slopes in torch's form, of rank 4: bool, or floats to add; None if there are none."""
     allowed = None
     if call.mask is not None and not sees_all(call):
         device = call.q.device
@@ -177,7 +177,7 @@ def dense_mask(call: AttentionCall) -> Tensor | None:
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Whether is_causal=True expresses the mask: PyTorch aligns it with the first key."""
+    """Whether is_causal=True of PyTorch, which aligns the first query with the first key, expresses the mask."""
     if call.biases or call.mask is None:
         return False
     if call.mask.band() == (-math.inf, 0):  # noqa: SIM103 (with sizes left open this is no bool, and torch wants one)

@@ -1,4 +1,4 @@
-"""The speeds of the machine: measured by `headwise bench --calibrate` and kept in a file, or nominal.
+"""The speeds of this machine: measured by `headwise bench --calibrate` and kept in a file, or nominal (built in).
 
 The plan compares kernels by these figures. The file is read once in a process, when the first call is planned.
 """
@@ -33,7 +33,7 @@ BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # the error
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The speeds of a machine, from which `Cost.time` is computed."""
+    """The speeds of a machine for calls of one dtype, from which `Cost.time` is computed."""
 
     flops: float  # per second, of a kernel whose share is 1
     bytes: float  # per second, from and to memory
@@ -43,12 +43,12 @@ class Machine:
     is_measured: bool = False
 
     def time(self, flops: int, bytes_: int, *, share: float = 1.0, calls: int = 1) -> float:
-        """Seconds for this work, the matrix products at a share of the full speed."""
+        """Return the seconds for this work, with the matrix products at a `share` of the full speed."""
         return flops / (share * self.flops) + bytes_ / self.bytes + calls * self.call
 
     @classmethod
     def measured(cls, product: float, bytes: float, call: float, shares: Mapping[str, float]) -> Machine:
-        """A machine from measured numbers. Raises ValueError or TypeError for anything but positive numbers."""
+        """Make a machine from measured numbers. Raises ValueError or TypeError for anything but positive numbers."""
         if not all(0.0 < x < math.inf for x in (product, bytes, call, *shares.values())):
             raise ValueError("a speed is not a positive number")
         return cls(product, bytes, call, product, shares, is_measured=True)
@@ -67,35 +67,35 @@ _given: ContextVar[Speeds | None] = ContextVar("headwise_speeds", default=None)
 
 @functools.cache  # each call asks several times
 def kind(dtype: torch.dtype, trains: bool) -> str:
-    """The kind of a call for its speeds: "float32", "float32, training", …"""
+    """Return the name under which the speeds for such calls are stored: "float32", "float32, training", …"""
     return str(dtype).removeprefix("torch.") + (", training" if trains else "")
 
 
 def of_cpu(dtype: torch.dtype, trains: bool) -> Machine:
-    """The speeds of calls of a dtype: measured if the file has them, nominal otherwise."""
+    """Return the speeds for calls of a dtype: measured if the file has them, nominal otherwise."""
     return here().get(kind(dtype, trains)) or (CPU_HALF if dtype.itemsize == 2 else CPU)
 
 
 def here() -> Speeds:
-    """The measured speeds of this machine; {} if there are none."""
+    """Return the measured speeds of this machine, by the `kind` of a call; {} if there are none."""
     given = _given.get()
     return _read(torch.get_num_threads()) if given is None else given
 
 
 def using(speeds: Speeds) -> contextlib.AbstractContextManager[None]:
-    """Inside this context these speeds are used instead of those in the file."""
+    """Return a context inside which these speeds are used instead of those in the file."""
     return within(_given, speeds)
 
 
 def key() -> str:
-    """The properties on which the speeds depend: processor, number of threads, instruction set, version of torch."""
+    """Write on what the speeds depend: processor, number of threads, instruction set, version of torch."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     about = f"{processor()}, CPUs: {cores}, threads: {threads}, native kernels: {instruction_set() or 'none'}"
     return f"{about}, torch {torch.__version__}"
 
 
 def processor() -> str:
-    """The name of the processor."""
+    """Return the name of the processor."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
@@ -103,7 +103,7 @@ def processor() -> str:
 
 
 def file() -> Path | None:
-    """The file with the speeds, speeds.json in the user's folder for settings; None if HEADWISE_SPEEDS is off."""
+    """Return the file with the speeds, speeds.json in the user's settings; None if HEADWISE_SPEEDS is off."""
     asked = os.environ.get(VARIABLE, "")
     if asked == "off":
         return None
@@ -111,7 +111,7 @@ def file() -> Path | None:
 
 
 def _settings() -> Path:
-    """The user's folder for settings, the one of `click.get_app_dir`: an installation of the core may lack click."""
+    """Return the user's settings folder, as `click.get_app_dir` does: an installation of the core may lack click."""
     if sys.platform == "win32":
         return Path(os.environ.get("APPDATA", Path.home()))
     if sys.platform == "darwin":
@@ -120,7 +120,7 @@ def _settings() -> Path:
 
 
 def stored() -> dict[str, Any]:
-    """The content of the file, by key; {} without a file. Raises one of BROKEN for a file with other content."""
+    """Read the file: entries by `key()`; {} without a file. Raises one of BROKEN for a file with other content."""
     path = file()
     if path is None or not path.exists():
         return {}
@@ -131,14 +131,14 @@ def stored() -> dict[str, Any]:
 
 
 def speeds_of(entry: Mapping[str, Any]) -> Speeds:
-    """The speeds of an entry of the file."""
+    """Make the speeds from an entry of the file."""
     return {name: Machine.measured(**given) for name, given in entry["speeds"].items()}
 
 
 def store(speeds: Speeds | None) -> Path:
-    """Store the speeds of this machine instead of older ones; None = remove them. Returns the file.
+    """Store the speeds of this machine in place of older ones; None = remove them. Returns the path of the file.
 
-    Raises ArgumentError if HEADWISE_SPEEDS is off, FileError if the file cannot be written.
+    Raises ArgumentError if HEADWISE_SPEEDS is off, and FileError if the file cannot be written.
     """
     path = file()
     if path is None:
@@ -160,7 +160,7 @@ def store(speeds: Speeds | None) -> Path:
 
 
 def forget() -> None:
-    """Read the file again when speeds are next needed."""
+    """Forget the speeds that were read: the file is read again when they are next needed."""
     _read.cache_clear()
 
 

@@ -1,7 +1,7 @@
-"""Computes only allowed tiles, on the CPU: the mask is cut into tiles, and the torch engine computes these.
+"""Computes only allowed parts of the matrix, on the CPU: the mask is cut into tiles, which the torch engine computes.
 
-How the mask is cut (`headwise.tiles`) decides what is skipped; the plan names the cutter. The height of the tiles is
-chosen by their estimated cost.
+How the mask is cut (`headwise.tiles`) decides what is skipped; `cutter` in the plan is the method of cutting. The
+height of the tiles is chosen by their estimated cost.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def refuse_tiles(call: AttentionCall) -> str | None:
-    """The reason why the torch engine cannot run a call with any tiles; None if it can."""
+    """Return why the torch engine cannot run a call, whatever its tiles; None if it can."""
     if not call.q.is_cpu:
         return f"it runs on the CPU (the call is on {call.q.device})"
     if torch.is_grad_enabled() and any(x.requires_grad for x in call.biases):
@@ -61,7 +61,7 @@ def refuse_tiles(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """The cost of the cells of the tiles, of reading their keys, and of their masks."""
+    """Estimate the cost of the cells of the tiles, of reading their keys, and of their masks."""
     plan = _schedule(call)
     tiles, size = plan.tiles, call.q.element_size()
     keys = tiles.keys * (call.k.shape[-1] + call.v.shape[-1]) * size * call.k.shape[1]
@@ -76,12 +76,12 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """The output, computed over the tiles of the mask."""
+    """Compute the output over the tiles of the mask."""
     return run_tiles(call, _schedule(call).tiles)
 
 
 def run_tiles(call: AttentionCall, tiles: TileList) -> Tensor:
-    """The output, computed over these tiles."""
+    """Compute the output over these tiles."""
     out, lse = fused.run(call, tiles, _by_scores(call, tiles).tolist())
     needs_lse = call.trains or bool(tiles.shared.any())
     return exact.rounded_rows(call, out, lse) if needs_lse else out
@@ -99,7 +99,7 @@ class _Schedule:
 
 
 def _schedule(call: AttentionCall) -> _Schedule:
-    """The mask cut into tiles of the height that should be quickest: low for narrow bands, high for wide ones."""
+    """Cut the mask into tiles of the height that should be quickest: low for narrow bands, high for wide ones."""
     mask, lengths = call.mask, call.shape[2:]
     assert mask is not None
     cutter = cutter_of(mask)
@@ -144,7 +144,7 @@ def _time(call: AttentionCall, tiles: TileList, by_scores: Bools) -> float:
 
 
 def _by_scores(call: AttentionCall, tiles: TileList) -> Bools:
-    """Which tiles are computed from their scores: the small ones, if the log-sum-exp is not needed."""
+    """Return which tiles are computed from their scores: the small ones, if their log-sum-exp is not needed."""
     size = call.q.element_size()
     if size < 4 or call.sinks is not None or call.trains:
         return np.zeros(len(tiles), bool)
@@ -153,13 +153,13 @@ def _by_scores(call: AttentionCall, tiles: TileList) -> Bools:
 
 
 def _matrices(call: AttentionCall, tiles: TileList) -> Ints:
-    """The number of [B, H] matrices from which each tile is cut."""
+    """Return, for each tile, the number of [B, H] matrices in which it is computed."""
     batch, heads = call.q.shape[:2]
     return np.where(tiles.b < 0, batch, 1) * np.where(tiles.h < 0, heads, 1)
 
 
 def _blocks(tiles: TileList, q_len: int, k_len: int) -> Blocks | None:
-    """How many blocks of `height` × WIDTH the tiles touch; None where their heights differ."""
+    """Count the blocks of `height` × WIDTH that the tiles touch; None if the tiles differ in height."""
     if tiles.height is None:
         return None
     total = tiles.matrices * -(-q_len // tiles.height) * -(-k_len // WIDTH)

@@ -21,19 +21,20 @@ UNIFORM = -1e30
 
 
 def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """The mask in a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] that is added to the scores: (mask, rest).
+    """Find the mask in a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] that is added to the scores: (mask, rest).
 
     - (mask, None) if each row holds only 0 and "forbidden": -inf, or -9984 and less (-10000, -1e9, finfo.min of any
-      dtype; -9984 is -10000 in bfloat16). Mask is None if there is nothing but 0.
+      dtype; -9984 is -10000 in bfloat16). The mask is None if the tensor holds nothing but 0.
     - (mask, rows), rows [B|1, H|1, Q|1, 1], if some rows are forbidden as a whole by finite values. Such a row still
       attends: to its highest cells. The mask allows these, and forbids those that are 9984 or more below them; `rows`
-      holds their value, 0 for other rows, in the dtype of `bias`. It must be added, because it rounds the scores:
-      scores + finfo.min are all equal, so that all keys get the same weight.
-    - (None, bias), the same tensor, if it is anything else: ALiBi, T5's relative positions, NaN.
+      holds their value, 0 for other rows, in the dtype of `bias`. `rows` must still be added to the scores, because it
+      rounds them: scores + finfo.min are all equal, so that all keys get the same weight.
+    - (None, bias), with the same tensor, if the tensor holds anything else: ALiBi, T5's relative positions, NaN.
 
-    -inf is exact. A key forbidden by a finite value c, in a row whose other keys have 0, has the weight
-    exp(s + c - lse). That is 0 in float32 unless its score is more than 9880 (float64: 9239) above the row's highest
-    allowed one. So the weights of (mask, rows) are those of `bias` unless scores spread that far.
+    A key forbidden by -inf has the weight 0 exactly. A key forbidden by a finite value c, in a row whose other keys
+    have 0, has the weight exp(s + c - lse). That is 0 in float32 unless its score is more than 9880 (float64: 9239)
+    above the highest score of an allowed key in the row. So the weights of (mask, rows) are those of `bias` unless
+    scores spread that far.
 
     Raises DtypeError for anything but a float tensor, MaskError for other ranks.
 
@@ -61,12 +62,13 @@ def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
 
 
 def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
-    """Split a bias that also forbids into a mask and the bias of other cells: (mask, rest); (None, bias) if no mask.
+    """Split a bias that also forbids cells into a mask and the bias of allowed cells: (mask, rest), or (None, bias).
 
-    T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or more below the
-    highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that is `UNIFORM` or lower throughout forbids
-    nothing but its -inf. A bias that reaches down step by step (ALiBi over a long text) is no mask: no number may lie
-    between those that forbid and half of `FORBIDS`.
+    For example, T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or
+    more below the highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that is `UNIFORM` or lower in every
+    cell forbids only its cells of -inf. A bias that reaches down step by step (ALiBi over a long text) contains no
+    mask, and the result is (None, bias): in a bias with a mask, no number may lie between those that forbid and half of
+    `FORBIDS`.
 
     Args:
         bias: float [Q, K], [H, Q, K] or [B|1, H|1, Q, K].
@@ -88,7 +90,7 @@ def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
 
 
 def _top(values: Tensor) -> Tensor | None:
-    """The value of the allowed cells of each row, [B, H, Q, 1]: the highest. None if the values are not a mask."""
+    """Return the highest value of each row (of its allowed cells), [B, H, Q, 1]; None if the values are not a mask."""
     tops = []
     for rows in row_blocks(values.shape):
         block = values[:, :, rows]

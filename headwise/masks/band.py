@@ -39,7 +39,8 @@ def causal(offset: int | None = None) -> Mask:
 def window(left: int | None, right: int | None, offset: int | None = None) -> Mask:
     """Each query sees its own position, `left` neighbours before it and `right` after it; None = no limit on that side.
 
-    `window(2, 0)` keeps keys i-2, i-1, i (a causal sliding window). `offset` as in `causal`.
+    `window(2, 0)` lets query i see the keys i-2, i-1 and i (a causal sliding window). `offset` is the same as in
+    `causal`.
 
     >>> print(window(2, 0).draw(4))
     ■ · · ·
@@ -59,7 +60,7 @@ def window(left: int | None, right: int | None, offset: int | None = None) -> Ma
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Band(Mask, kind="band", function="window"):
-    """-left <= k - (q + offset) <= right; None = no limit. Its rectangles are exact."""
+    """A pair is allowed if -left <= k - (q + offset) <= right; None = no limit. `extents` is exact."""
 
     left: int | None = number(0, optional=True)
     right: int | None = number(0, optional=True)
@@ -89,7 +90,7 @@ class Band(Mask, kind="band", function="window"):
         high = math.inf if self.right is None else self.shift + self.right
         if torch.compiler.is_compiling():  # a comparison of open sizes would become a guard of the compiled code
             return low, high
-        # No two positions are that far apart: a limit out of reach is no limit.
+        # No two positions are that far apart: a limit that no distance can reach is no limit.
         return (-math.inf if low <= -FAR else min(low, FAR)), (math.inf if high >= FAR else max(high, -FAR))
 
     def __repr__(self) -> str:

@@ -23,10 +23,10 @@ BLOCK = 2**21
 
 
 def bits(allowed: Tensor) -> Mask:
-    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], kept at one bit per cell.
+    """Make a mask of the True pairs of a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], kept at one bit per cell.
 
-    The tensor is copied, so it may change afterwards. `from_tensor` keeps the tensor itself: eight times as large, but
-    quicker to read. `recognise` finds a still smaller form where there is one.
+    The tensor is copied, so the caller may change it afterwards. `from_tensor` keeps the tensor itself: eight times as
+    large, but quicker to read. `recognise` finds an even smaller form of the mask, if such a form exists.
 
     >>> print(bits(torch.tensor([[True, False, True], [True, True, False]])).draw(2, 3))
     ■ · ■
@@ -37,12 +37,12 @@ def bits(allowed: Tensor) -> Mask:
 
 
 def bits_of_rows(blocks: Iterable[Tensor], k_len: int) -> Mask:
-    """The mask that `bits` makes, from consecutive blocks of rows of a mask, bool [B|1, H|1, rows, K], at least one."""
+    """Make the mask of `bits` from consecutive blocks of its rows, bool [B|1, H|1, rows, K], at least one block."""
     return as_owned(Bits(torch.cat([packed_bits(block) for block in blocks], dim=2), k_len))
 
 
 def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
-    """Blocks of the rows of [B, H, Q, K], at least one, of at most `size` cells or of one row."""
+    """Split the rows of a tensor [B, H, Q, K] into slices of at most `size` cells, or of one row; at least one."""
     batch, heads, q_len, k_len = shape
     height = max(1, size // max(1, batch * heads * k_len))
     return (slice(i, min(i + height, q_len)) for i in range(0, max(1, q_len), height))
@@ -50,9 +50,9 @@ def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Bits(Mask, kind="bits"):
-    """Bit k % 8 of packed[b, h, q, k // 8], the lowest bit first; the bits after the last key are 0.
+    """A pair is allowed if bit k % 8 of packed[b, h, q, k // 8] is 1, where bit 0 is the lowest.
 
-    Its rectangles are exact.
+    The bits after the last key are 0. `extents` is exact.
     """
 
     packed: Tensor = table("BHqn", torch.uint8)  # n = ⌈K/8⌉
@@ -104,12 +104,12 @@ class Bits(Mask, kind="bits"):
 
 
 def _byte(x: Index) -> Index:
-    """An array or tensor as bytes, so that the cells of a mask need not be made as large as its index."""
+    """Convert an array or tensor to bytes, so that the cells of a mask need not have the dtype of its index."""
     return x if isinstance(x, int) else x.to(torch.uint8) if isinstance(x, Tensor) else x.astype(np.uint8)
 
 
 def packed_bits(cells: Tensor) -> Tensor:
-    """Bool [..., K] as uint8 [..., ⌈K/8⌉], the lowest bit first."""
+    """Pack bool cells [..., K] into bits: uint8 [..., ⌈K/8⌉], the lowest bit first."""
     if cells.device.type != "cpu":
         return _pack_by_shifts(cells)
     return torch.from_numpy(np.packbits(cells.numpy(), axis=-1, bitorder="little"))  # ten times as fast
@@ -121,7 +121,7 @@ def _pack_by_shifts(cells: Tensor) -> Tensor:
 
 
 def unpacked_bits(packed: Tensor) -> Tensor:
-    """The cells that `packed_bits` packed, with up to seven extra cells at the end."""
+    """Return the bool cells that `packed_bits` packed, with up to seven extra cells at the end of each row."""
     if packed.device.type != "cpu":
         return _unpack_by_shifts(packed)
     return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, bitorder="little")).view(torch.bool)
@@ -133,7 +133,7 @@ def _unpack_by_shifts(packed: Tensor) -> Tensor:
 
 
 def _filled(packed: Tensor, k_len: int) -> Tensor:
-    """`packed` with the bits after the last key set to 1."""
+    """Return `packed` with the bits after the last key set to 1."""
     if k_len % 8 == 0:
         return packed
     packed = packed.clone()

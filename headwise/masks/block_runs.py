@@ -1,8 +1,9 @@
-"""The blocks in which a mask allows something, as runs of neighbours: found from coarse to fine, without the grid.
+"""Finds the blocks in which a mask allows something, as runs of neighbouring blocks, without making the whole grid.
 
-Of a million positions the grid of blocks of 64 × 64 has 268 million codes. Most of them follow from the answer for a
-larger block. So large blocks are asked first, and only those that are partly allowed are cut into smaller ones. The
-work grows with the edges of the mask, not with its area.
+For a million positions, the grid of blocks of 64 × 64 has 268 million extent codes (all, some or none of the pairs of a
+block are allowed). Most of them follow from the answer for a larger block. So the mask is asked about large blocks
+first, and only those that are partly allowed are cut into smaller ones. The work grows with the length of the boundary
+between allowed and forbidden cells, not with their number.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ Bools = NDArray[np.bool_]
 Runs = tuple[Ints, Ints, Ints, Ints]  # row, lo, hi, code
 
 FINER = 4  # number of rows and columns into which a partly allowed block is cut
-COARSE = 2**16  # the most blocks that are asked first
+COARSE = 2**16  # the largest number of blocks about which the mask is asked first
 TOGETHER = 2**20  # about the number of blocks in one question: each takes some tens of bytes
 
 
 class BlockRuns(NamedTuple):
-    """Runs [lo, hi) of neighbouring blocks of keys, numbered from 0, with one extent code: ALL or SOME.
+    """Runs [lo, hi) of neighbouring blocks of keys, numbered from 0; all blocks of a run are ALL, or all are SOME.
 
-    Runs are in order: the runs of a row of blocks ascend, then come the next rows of the matrix, then the next matrix.
+    Runs are in order: the runs of a row of blocks ascend, then come the next rows of the matrix, then the next matrix
+    (of another example or head).
     """
 
     matrices: tuple[int, int]  # (B|1, H|1)
@@ -43,12 +45,12 @@ class BlockRuns(NamedTuple):
 
     @property
     def first(self) -> Ints:
-        """The index at which the runs of each row of blocks begin, and the end of the last: [B|1 · H|1 · rows + 1]."""
+        """Return the index of the first run of each row of blocks, and the number of runs: [B|1 · H|1 · rows + 1]."""
         count = self.matrices[0] * self.matrices[1] * self.rows
         return np.concatenate([[0], np.bincount(self.row, minlength=count).cumsum()])
 
     def counts(self) -> tuple[int, int, int]:
-        """The number of blocks in all matrices that are (fully allowed, partly allowed, not allowed)."""
+        """Count the blocks in all matrices that are (fully allowed, partly allowed, not allowed)."""
         blocks = self.hi - self.lo
         some = int(blocks[self.some].sum())
         every = int(blocks.sum()) - some
@@ -56,8 +58,9 @@ class BlockRuns(NamedTuple):
 
 
 def block_runs(mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
-    """The runs of an aligned mask. The answer for a large block holds for its parts, even if a part alone gives SOME.
+    """Find the runs of an aligned mask, from large blocks to small ones.
 
+    ALL or NONE for a large block holds for the small blocks in it, even if the mask says SOME for one of these alone.
     Single cells are evaluated only for the smallest blocks.
     """
     found = _Finder(mask, q_len, k_len, block_q, block_k)
@@ -69,33 +72,33 @@ def block_runs(mask: Relation, q_len: int, k_len: int, block_q: int, block_k: in
 
 
 class _Finder:
-    """Asks a mask about blocks of several sizes. Rows and columns count the smallest blocks."""
+    """Asks a mask about blocks of several sizes. Rows and columns are counted in the smallest blocks."""
 
     def __init__(self, mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
         self.mask, self.lengths, self.block = mask, (q_len, k_len), (block_q, block_k)
         self.rows, self.cols = -(-q_len // block_q), -(-k_len // block_k)
         self.matrices = mask.batch or 1, mask.heads or 1
         self.count = self.matrices[0] * self.matrices[1]
-        self.size = 1  # the size of the blocks that are asked first
+        self.size = 1  # the size of the blocks about which the mask is asked first
         while -(-self.rows // self.size) * -(-self.cols // self.size) > max(1, COARSE // min(self.count, 16)):
             self.size *= FINER
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Rows of the largest blocks that are cut together: few rows if a row has many blocks."""
+        """Yield the groups of rows (first, end) of the largest blocks that are cut at a time: few, if rows are long."""
         high = -(-self.rows // self.size)
         # Few blocks of a row of large blocks are cut; otherwise the answer would be as large as the grid.
         step = max(1, high // 8 if self.size > 1 else 4 * TOGETHER // max(1, self.cols * self.count))
         yield from ((i, min(high, i + step)) for i in range(0, high if self.cols else 0, step))
 
     def of(self, first: int, past: int) -> Iterator[Runs]:
-        """The runs (row, lo, hi, code) of these rows of the largest blocks: unordered, one block size after another."""
+        """Yield the runs (row, lo, hi, code) of these rows of the largest blocks, one block size after another."""
         wide = -(-self.cols // self.size)
         q = (torch.arange(first, past, dtype=torch.int32, device="cpu") * self.size)[:, None].expand(-1, wide)
         k = (torch.arange(wide, dtype=torch.int32, device="cpu") * self.size)[None, :].expand(past - first, -1)
         yield from self._cut(q.reshape(-1), k.reshape(-1), None, self.size)
 
     def _cut(self, q: Tensor, k: Tensor, above: Tensor | None, size: int) -> Iterator[Runs]:
-        """The runs in blocks of one size, which begin at q and k; `above`: their parents' codes [matrices, blocks]."""
+        """Yield the runs in blocks of one size that begin at q, k; `above`: the codes of larger blocks, or None."""
         codes = self._codes(q, k, size)
         if above is not None and self.count > 1:
             codes = torch.where(above == Extent.SOME, codes, above)  # settled in one matrix, but not in another
@@ -114,7 +117,7 @@ class _Finder:
             yield from self._cut(below_q[inside], below_k[inside], of_parents, finer)
 
     def _codes(self, q: Tensor, k: Tensor, size: int) -> Tensor:
-        """The extent codes of blocks, [matrices, blocks]."""
+        """Return the extent codes of blocks of `size`, [matrices, blocks]."""
         (q_len, k_len), (block_q, block_k) = self.lengths, self.block
         q_lo, k_lo = q * block_q, k * block_k
         q_hi, k_hi = (q_lo + size * block_q).clamp(max=q_len), (k_lo + size * block_k).clamp(max=k_len)
@@ -122,7 +125,7 @@ class _Finder:
         return codes.expand(*self.matrices, len(q)).reshape(self.count, len(q))
 
     def _runs(self, q: Tensor, k: Tensor, codes: Tensor, size: int) -> Runs:
-        """A run for each row of each block that allows something."""
+        """Make one run for each row of each block that allows something."""
         matrix, place = (codes != Extent.NONE).nonzero(as_tuple=True)
         top, lo = (x[place].numpy().astype(np.int64) for x in (q, k))
         code = codes[matrix, place].numpy().astype(np.int64)
@@ -135,13 +138,13 @@ class _Finder:
 
 
 def _all(parts: Iterator[Runs]) -> Runs:
-    """Several tables as one."""
+    """Concatenate several tables of runs."""
     row, lo, hi, code = (np.concatenate(column) for column in zip((np.empty(0, np.int64),) * 4, *parts, strict=True))
     return row, lo, hi, code
 
 
 def joined(row: Ints, lo: Ints, hi: Ints, code: Ints) -> Runs:
-    """The runs in order, with neighbours of the same code joined."""
+    """Return the runs in order, with neighbouring runs of the same code joined."""
     order = np.lexsort((lo, row))
     row, lo, hi, code = row[order], lo[order], hi[order], code[order]
     begins = np.ones(len(row), np.bool_)

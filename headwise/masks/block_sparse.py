@@ -1,4 +1,4 @@
-"""Block-sparse layouts, and the BigBird pattern made of them."""
+"""Masks that allow whole blocks of pairs (block-sparse attention), and BigBird's pattern, which is such a mask."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 
 
 def block_sparse(layout: Tensor, block_size: int) -> Mask:
-    """The pairs whose block is True in `layout`, bool [Q/block, K/block], [H, ...] or [B|1, H|1, ...].
+    """Allow the pairs whose block is True in `layout`: bool [Q/block_size, K/block_size], [H, ...] or [B|1, H|1, ...].
 
-    The lengths of a call must need exactly that many blocks: ⌈Q / block_size⌉ × ⌈K / block_size⌉.
+    `layout` must have exactly as many blocks as the lengths of the call need: ⌈Q / block_size⌉ × ⌈K / block_size⌉.
 
     >>> print(block_sparse(torch.tensor([[True, False], [True, True]]), 2).draw(4))
     ■ ■ · ·
@@ -43,8 +43,9 @@ def big_bird(
 ) -> Mask:
     """BigBird's pattern (Zaheer et al. 2020, section 2) for `length` positions: window, global and random blocks.
 
-    `window_blocks` (odd) around the diagonal, `global_blocks` at the start that see and are seen by all, and
-    `random_blocks` further ones in each row, drawn from `seed`. Its layout is on torch's default device.
+    It allows `window_blocks` blocks (an odd number) around the diagonal, `global_blocks` blocks of positions at the
+    start that see all and are seen by all, and `random_blocks` further blocks in each row of blocks, drawn from `seed`.
+    The layout of the mask is on torch's default device.
 
     >>> print(big_bird(6, block_size=1, window_blocks=3, global_blocks=1, random_blocks=0).draw(6))
     ■ ■ ■ ■ ■ ■
@@ -76,7 +77,7 @@ def big_bird(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BlockSparse(Mask, kind="block_sparse"):
-    """layout[b, h, q // block_size, k // block_size]. Its rectangles are exact."""
+    """A pair is allowed if layout[b, h, q // block_size, k // block_size] is True. `extents` is exact."""
 
     layout: Tensor = table("BHNM", torch.bool)  # a cell for each block of queries and of keys
     block_size: int = number(1)
@@ -112,7 +113,7 @@ class BlockSparse(Mask, kind="block_sparse"):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BigBird(BlockSparse, function="big_bird"):
-    """The layout of `big_bird`, and the arguments that it was made from. Its Q and K are `length`."""
+    """The layout of `big_bird`, and the arguments from which it was made. It has `length` queries and `length` keys."""
 
     length: int = 1
     window_blocks: int = 3

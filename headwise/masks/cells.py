@@ -1,4 +1,4 @@
-"""Tables of single cells: parts of them, and extent codes of their blocks."""
+"""Functions for tables of cells (pairs of a query and a key): to cut them, and to make extent codes of blocks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from headwise.tracing import is_traced
 
 
 def axis(size: int | None, only: int | None, device: torch.device) -> Tensor:
-    """The indices of examples or heads to ask a mask about: one if all are equal, or if only one is wanted."""
+    """Return the indices of examples or heads to ask a mask about: one if all are equal or `only` is given."""
     if size is None:
         return torch.zeros(1, dtype=torch.long, device=device)
     return torch.arange(size, device=device) if only is None else torch.tensor([only], device=device)
 
 
 def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, whole: int) -> Tensor:
-    """Extent codes of blocks `width` columns wide, from the highest and the lowest value of each column of a strip.
+    """Compute extent codes of blocks `width` columns wide, from (highest, lowest) values of each column of each strip.
 
-    A value is 0 where nothing is allowed, and `whole` where all is. Strips [B, H, n]; codes [B, H, strips, ⌈n/width⌉].
+    A strip is a row of blocks. A value is 0 where nothing is allowed, and `whole` where everything is allowed. The
+    values of a strip are [B, H, n]; the codes are [B, H, strips, ⌈n/width⌉].
     """
     found = []
     for highest, lowest in strips:
@@ -34,14 +35,14 @@ def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, wh
 
 
 def of_one(table: Tensor, b: int | None, h: int | None) -> Tensor:
-    """A table [B|1, H|1, ...] cut to one example or one head, if they are given."""
+    """Cut a table [B|1, H|1, ...] to one example `b` and one head `h`; None = keep all."""
     examples = slice(None) if b is None or len(table) == 1 else slice(b, b + 1)
     heads = slice(None) if h is None or table.shape[1] == 1 else slice(h, h + 1)
     return table[examples, heads]
 
 
 def as_slice(index: Tensor) -> slice | Tensor:
-    """An index tensor as a slice, if it is one: much quicker on the CPU (on other devices the check would wait)."""
+    """Return an index of consecutive numbers as a slice: quicker on the CPU. (Elsewhere a check would wait.)"""
     if index.device.type != "cpu" or not len(index) or is_traced():
         return index
     first, last = int(index[0]), int(index[-1])

@@ -1,4 +1,4 @@
-"""Masks known only cell by cell: from a predicate, and from a dense tensor."""
+"""Masks whose cells (pairs of a query and a key) are known only one by one: from a predicate, or a dense tensor."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headwise.masks.tables import look_up, of_rank_4
 
 
 def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
-    """The pairs for which `fn(b, h, q, k)` is True: integer tensors that broadcast in, a bool tensor out.
+    """Allow the pairs for which `fn(b, h, q, k)`, a bool tensor, is True. It gets integer tensors that broadcast.
 
-    The signature is FlexAttention's `mask_mod`, with q counted from the first query of the call. Give `batch=` or
-    `heads=` (their sizes) if the answer depends on b or h. Rectangles are answered by evaluating their cells, but only
-    when asked, and only where the masks with which it is combined leave the answer open. The answers are remembered, so
-    the data that the function reads must not change.
+    The signature is FlexAttention's `mask_mod`, where q is counted from the first query of the call. Give `batch=` or
+    `heads=` (their sizes) if the answer depends on b or h. To answer for a rectangle, the function is evaluated for its
+    cells, but only if the answer is needed and does not follow from the masks with which this mask is combined. The
+    answers are remembered, so the data that the function reads must not change.
 
     >>> print(from_predicate(lambda b, h, q, k: (q - k) * (q - k) <= 1).draw(4))
     ■ ■ · ·
@@ -40,11 +40,12 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 
 
 def from_tensor(allowed: Tensor) -> Mask:
-    """The pairs that are True in a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; a Q or K of 1 stands for all.
+    """Allow the True pairs of a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; a Q or K of 1 stands for all.
 
-    The tensor is kept, and a call sees its contents at that time. The call keeps a copy (of a large tensor, at one bit
-    per cell), and the next call compares the tensor with it, which takes 15 µs for [512, 512] and 1 ms for [4096, 4096]
-    on a CPU. `bits` copies at once, and nothing is compared.
+    The tensor itself is kept, and a call uses the contents that it has at the time of the call. The call keeps a copy
+    (of a large tensor, at one bit per cell), and the next call compares the tensor with it, which takes 15 µs for [512,
+    512] and 1 ms for [4096, 4096] on a CPU. `bits` copies the tensor when the mask is made, so that nothing is compared
+    later.
 
     >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
     ■ ·
@@ -56,14 +57,14 @@ def from_tensor(allowed: Tensor) -> Mask:
 
 
 def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """The mask as it is now: later changes of its tensors, or of tensors that its function reads, have no effect."""
+    """Return the mask as it is now: later changes of its tensors, or of those its function reads, have no effect."""
     if not _has_function(mask):
         return mask.owned()
     return answers(mask, q_len, k_len)
 
 
 def answers(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """The answers of the mask for all pairs, one bit each; on the CPU."""
+    """Evaluate the mask for all pairs, and return its answers as a mask of one bit per pair, on the CPU."""
     shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
     q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
     return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape, 2**20)), k_len)
@@ -75,7 +76,7 @@ def _has_function(mask: Mask) -> bool:
 
 
 def as_mask(name: str, mask: object) -> Mask:
-    """A mask or a bool tensor, given as the argument `name`, as a mask. Raises DtypeError for anything else."""
+    """Return a mask, or a bool tensor as a mask; `name` is the argument's name. DtypeError for anything else."""
     mask = from_tensor(mask) if isinstance(mask, Tensor) else mask
     if not isinstance(mask, Mask):
         raise DtypeError(f"{name} must be a headwise mask, a bool tensor or None. Received: {type(mask).__name__}")
@@ -84,7 +85,7 @@ def as_mask(name: str, mask: object) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Predicate(Mask):
-    """fn(b, h, q, k). Its rectangles are exact."""
+    """A pair is allowed if fn(b, h, q, k) is True. `extents` is exact."""
 
     fn: Callable[..., Allowed]
     batch: int | None = None
@@ -106,7 +107,7 @@ class Predicate(Mask):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dense(Mask, kind="dense", function="from_tensor"):
-    """allowed[b, h, q, k]. Its rectangles are exact."""
+    """A pair is allowed if allowed[b, h, q, k] is True. `extents` is exact."""
 
     unfit = "A mask over keys alone, [B, K], is masks.padding(mask)"
     allowed: Tensor = table("BHqk", torch.bool)  # a last size of 1 stands for all, until it is aligned
@@ -154,7 +155,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
 
 
 class OfTensor(Bits, function="from_tensor"):
-    """The copy of a large tensor that a call keeps."""
+    """The copy of a large tensor of `from_tensor` that a call keeps, at one bit per cell."""
 
     unfit = Dense.unfit
 

@@ -1,11 +1,13 @@
-"""A mask as plain data: a tree that JSON can hold, and the tensors that it names. Files of records are made of it.
+"""A mask as plain data: a tree that JSON can hold, and the tensors that it names.
+
+Files of records store masks in this form.
 
     {"kind": "and", "parts": [{"kind": "band", "left": null, "right": 0, "offset": 0},
                               {"kind": "padding_lengths", "lengths": "masks.0.lengths"}]}
 
-A tree is data and never code. A kind is a class of `KINDS`, and its fields are those that the class declares. A mask
-without a kind (`from_predicate`, or a class outside of headwise) is described by its answers instead: one bit per
-pair of query and key, evaluated some rows at a time.
+A tree is data and never code. The "kind" names a class of `KINDS`, and the other entries are the fields that the class
+declares. A mask without a kind (`from_predicate`, or a class outside of headwise) is described by its answers instead:
+one bit per pair of query and key, evaluated some rows at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ MAX_DEPTH = 32  # of & in | in & …: a mask that is nested deeper is described 
 
 
 def describe(mask: Mask, q_len: int, k_len: int, keep: Keep) -> dict[str, Any]:
-    """The tree of a mask that is aligned to these lengths. `keep` gets every tensor of the tree."""
+    """Return the tree of a mask that is aligned to these lengths. `keep` gets each tensor and returns its name."""
 
     def tree(mask: Mask, depth: int) -> dict[str, Any]:
         if mask.kind is None or (isinstance(mask, Combined) and not depth):
@@ -45,9 +47,9 @@ def describe(mask: Mask, q_len: int, k_len: int, keep: Keep) -> dict[str, Any]:
 
 
 def rebuild(tree: object, q_len: int, k_len: int, find: Find) -> Mask:
-    """The mask that a tree describes, aligned to these lengths.
+    """Make the mask that a tree describes, aligned to these lengths.
 
-    Neither the tree nor the tensors are trusted: a MaskError says what is wrong.
+    Neither the tree nor the tensors are trusted: if anything in them is wrong, a MaskError says what it is.
     """
     return _mask(tree, find, MAX_DEPTH).aligned(q_len, k_len)
 

@@ -1,4 +1,4 @@
-"""Dilated attention: every `step`-th key."""
+"""Dilated attention: a query sees every `step`-th key."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headwise.masks.tables import FAR, integer
 
 
 def dilated(step: int, offset: int | None = None) -> Mask:
-    """The keys whose distance to the query is a multiple of `step`, at most 2**30. Bound it with `& window(...)`.
+    """Each query sees the keys whose distance to it is a multiple of `step`, which is at most 2**30.
 
-    `offset` as in `causal`.
+    Limit the distance with `& window(...)`. `offset` is the same as in `causal`.
 
     >>> print(dilated(2).draw(5))
     ■ · ■ · ■
@@ -30,7 +30,7 @@ def dilated(step: int, offset: int | None = None) -> Mask:
 
 
 def strided(step: int) -> Mask:
-    """The strided pattern of Sparse Transformers (Child et al. 2019): the last `step` keys, and every `step`-th before.
+    """Sparse Transformers' pattern (Child et al. 2019): queries see the last `step` keys, and every `step`-th before.
 
     >>> print(strided(2).draw(6))
     ■ · · · · ·
@@ -46,7 +46,7 @@ def strided(step: int) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dilated(Mask, kind="dilated"):
-    """(q + offset - k) is a multiple of step. Its rectangles are exact."""
+    """A pair is allowed if (q + offset - k) is a multiple of step. `extents` is exact."""
 
     step: int = number(1, FAR)
     offset: int | None = number(optional=True)

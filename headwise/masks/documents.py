@@ -18,10 +18,11 @@ from headwise.masks.tables import counts, integer, integer_table, look_up
 
 
 def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
-    """Each query sees the keys of its own document: ids [K] or [B, K], one integer per position; negative = padding.
+    """Each query sees the keys of its own document.
 
-    Padding sees nothing and is seen by no query: its output is 0. Combine with `causal()` for packed language
-    modelling. `offset` is the position of the first query, from 0 to K - Q; None means K - Q.
+    `ids` [K] or [B, K]: the document of each position; negative = padding. Padding sees nothing and is seen by no
+    query: its output is 0. Combine with `causal()` for packed language modelling. `offset` is the position of the first
+    query, from 0 to K - Q; None means K - Q.
 
     >>> print(documents([0, 0, 1, 1, -1]).draw(5))
     ■ ■ · · ·
@@ -37,10 +38,10 @@ def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Documents(Mask, kind="documents"):
-    """ids[b, q + offset] == ids[b, k] >= 0.
+    """A pair is allowed if ids[b, q + offset] == ids[b, k] >= 0.
 
-    Its rectangles are exact where the ids of a row never decrease (padding at the ends); else a rectangle that crosses
-    a boundary between documents is called SOME.
+    `extents` is exact where the ids of an example never decrease (with padding only at the ends). Otherwise the answer
+    for a rectangle that crosses a boundary between documents is SOME.
     """
 
     ids: Tensor = table("Bk", *INTEGERS)
@@ -66,7 +67,7 @@ class Documents(Mask, kind="documents"):
         return extent_of(~(apart | (in_order & apart_in_order)), all_allowed)[:, None]
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(ids, ids with padding first or last in order, running counts of the changes, whether a row is in order)."""
+        """Return (ids, ids with padding put at the ends in order, running counts of changes, whether in order)."""
         ids = self.ids.cpu().long()
         started = (ids >= 0).cummax(-1).values
         places = torch.where(ids >= 0, ids, torch.where(started, torch.iinfo(ids.dtype).max, -1))
@@ -83,7 +84,7 @@ class Documents(Mask, kind="documents"):
 
 
 def check_queries_among_keys(name: str, offset: int | None, q_len: int, k_len: int) -> None:
-    """Raise MaskError unless each query has the position of one of the keys."""
+    """Raise MaskError unless the position of each query is the position of a key."""
     if q_len > k_len:
         raise MaskError(f"{name}: expected no more queries than keys. Received: Q={q_len}, K={k_len}")
     if offset is not None and not 0 <= offset <= k_len - q_len:

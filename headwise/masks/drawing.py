@@ -13,11 +13,12 @@ MOST = 64  # the most cells of a side; in a larger mask each cell is a block
 
 
 def draw_svg(written: str, codes: Tensor, size: int, about: str) -> str:
-    """HTML: a mask as it is written, above its picture.
+    """Return HTML that shows a mask as it is written in Python, and its picture below.
 
     Args:
-        codes: extent codes [rows, columns] of the blocks of one example and head.
-        size: queries and keys of a block.
+        codes: extent codes [rows, columns] (0, 1, 2 = no, some, all pairs are allowed) of the blocks of one example and
+            head.
+        size: the number of queries, and of keys, of a block.
         about: the caption.
     """
     height, width = codes.shape

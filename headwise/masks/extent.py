@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Extent(IntEnum):
-    """How many pairs of a rectangle are allowed. By Kleene's logic `&` is the minimum, `|` the maximum, `~` 2 - x."""
+    """How many pairs of a rectangle are allowed. Kleene's logic: a & b = min(a, b), a | b = max(a, b), ~a = 2 - a."""
 
     NONE = 0
     SOME = 1
@@ -34,5 +34,5 @@ class Rectangles:
 
 
 def extent_of(any_allowed: Tensor, all_allowed: Tensor) -> Tensor:
-    """The int8 extent codes of rectangles from "is any pair allowed" and "are all pairs allowed"."""
+    """Make int8 extent codes of rectangles from "is any pair allowed" and "are all pairs allowed"."""
     return any_allowed.to(torch.int8) + all_allowed.to(torch.int8)

@@ -24,7 +24,7 @@ _DECLARED = "headwise"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The source of a field's value: the tensors that a file names, and the masks that trees describe."""
+    """Where field values come from: a function that finds tensors by name, and one that makes masks from trees."""
 
     tensor: Callable[[str], Tensor]  # raises a HeadwiseError for an unknown name
     mask: Callable[[object], Any]
@@ -32,14 +32,14 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """An int from `least` to `most`; or None, if it is `optional`."""
+    """Declares a field that is an int from `least` to `most`, or None if it is `optional`."""
 
     least: int = -FARTHEST
     most: int = FARTHEST
     optional: bool = False
 
     def read(self, value: object, what: str, source: Source) -> int | None:
-        """Return the value if it is such a number; raise MaskError otherwise."""
+        """Return `value` if it fits this declaration; raise MaskError otherwise."""
         if value is None and self.optional:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
@@ -51,16 +51,17 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A tensor of one of `dtypes`, with one dimension per letter; dimensions in capitals are not empty.
+    """Declares a field that is a tensor of one of `dtypes`, with one dimension per letter of `dims`.
 
-    B and H are the examples and heads of the mask: a size of 1 means all of them. Q and K are the lengths of a call.
+    Dimensions in capitals are not empty. B and H are the examples and heads of the mask: a size of 1 means all of them.
+    q and k are the numbers of queries and keys of a call.
     """
 
     dims: str
     dtypes: tuple[torch.dtype, ...]
 
     def read(self, value: object, what: str, source: Source) -> Tensor:
-        """Return the tensor of that name if it is such a table; raise MaskError otherwise."""
+        """Return the tensor whose name is `value` if it fits this declaration; raise MaskError otherwise."""
         if not isinstance(value, str):
             raise MaskError(f"{what}: expected the name of a tensor. Received: {received(value)}")
         found = source.tensor(value)
@@ -72,7 +73,7 @@ class Table:
         return found
 
     def show(self, name: str, values: Tensor) -> str:
-        """The table as Python that the mask's function takes; `<name shape>` if it is large or on another device."""
+        """Write the table as an argument of the mask's function; `<name shape>` if it is large or not on the CPU."""
         if not isinstance(values, Tensor) or values.device.type != "cpu" or not 0 < values.numel() <= WRITTEN_OUT:
             return f"<{name} {list(values.shape)}>"
         while values.ndim > 1 and values.shape[0] == 1 and self.dims[-values.ndim] in "BH":
@@ -85,12 +86,12 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Masks: one, or a tuple of at least one."""
+    """Declares a field that is a mask, or a tuple of at least one mask if `several` is True."""
 
     several: bool
 
     def read(self, value: object, what: str, source: Source) -> Any:
-        """Return the masks that the trees describe; raise MaskError otherwise."""
+        """Make the masks that the trees describe; raise MaskError if they are not such trees."""
         if not self.several:
             return source.mask(value)
         if not isinstance(value, list) or not value:
@@ -99,28 +100,28 @@ class Parts:
 
 
 def number(least: int = -FARTHEST, most: int = FARTHEST, *, optional: bool = False) -> Any:
-    """A dataclass field that holds an int; None is its default, if it is `optional`."""
+    """Declare a dataclass field that holds an int; if it is `optional`, its default is None."""
     declared = Number(least, most, optional)
     metadata = {_DECLARED: declared}
     return dataclasses.field(default=None, metadata=metadata) if optional else dataclasses.field(metadata=metadata)
 
 
 def table(dims: str, *dtypes: torch.dtype) -> Any:
-    """A dataclass field that holds a tensor: see `Table`."""
+    """Declare a dataclass field that holds a tensor: see `Table`."""
     return dataclasses.field(metadata={_DECLARED: Table(dims, dtypes)})
 
 
 def parts(*, several: bool) -> Any:
-    """A dataclass field that holds a mask, or several."""
+    """Declare a dataclass field that holds a mask, or a tuple of masks if `several` is True."""
     return dataclasses.field(metadata={_DECLARED: Parts(several)})
 
 
 def declared_in(body: Mapping[str, Any]) -> dict[str, Number | Table | Parts]:
-    """The fields that the body of a class declares."""
+    """Find the fields that the body of a class declares with `number`, `table` or `parts`, by name."""
     found = {name: x.metadata for name, x in body.items() if isinstance(x, dataclasses.Field)}
     return {name: metadata[_DECLARED] for name, metadata in found.items() if _DECLARED in metadata}
 
 
 def received(value: object) -> str:
-    """A value from a file, which may have any type and size, in a few characters."""
+    """Write a value from a file, which may have any type and size, in a few characters, for an error message."""
     return brief(value) if value is None or isinstance(value, (str, int, float)) else type(value).__name__

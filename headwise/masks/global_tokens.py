@@ -20,9 +20,9 @@ from headwise.masks.tables import any_of, counts, integer, integer_table, look_u
 
 
 def global_tokens(indices: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
-    """The pairs in which the query or the key is one of these positions. Join it to a window with `|`.
+    """Allow the pairs in which the query or the key is at one of the positions `indices`.
 
-    `offset` is the position of the first query, from 0 to K - Q; None means K - Q.
+    Combine it with a window by `|`. `offset` is the position of the first query, from 0 to K - Q; None means K - Q.
 
     >>> print(global_tokens([0]).draw(4))
     ■ ■ ■ ■
@@ -45,7 +45,7 @@ def global_tokens(indices: int | Sequence[int] | Tensor, offset: int | None = No
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class GlobalTokens(Mask, kind="global_tokens"):
-    """q + offset in indices, or k in indices. Its rectangles are exact."""
+    """A pair is allowed if q + offset is in indices, or k is in indices. `extents` is exact."""
 
     indices: Tensor = table("N", *INTEGERS)  # sorted, each once
     offset: int | None = number(optional=True)

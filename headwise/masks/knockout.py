@@ -20,7 +20,7 @@ from headwise.masks.tables import any_of, as_tensor, counts, look_up
 def knockout(
     queries: Sequence[bool] | Tensor, keys: Sequence[bool] | Tensor, heads: Sequence[bool] | Tensor | None = None
 ) -> Mask:
-    """All pairs except those of a chosen query and a chosen key in a chosen head. True or 1 = chosen, blocked.
+    """Block the pairs of a chosen query and a chosen key in a chosen head, and allow all others. True or 1 = chosen.
 
     queries: bool [Q] or [B, Q]; keys: bool [K] or [B, K]; heads: bool [H] or [B, H], None = all.
 
@@ -53,7 +53,7 @@ def _flags(name: str, values: Sequence[bool] | Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Knockout(Mask, kind="knockout"):
-    """not (queries[b, q] and keys[b, k] and chosen[b, h]). Its rectangles are exact."""
+    """A pair is allowed unless queries[b, q], keys[b, k] and chosen[b, h] are all True. `extents` is exact."""
 
     queries: Tensor = table("Bq", torch.bool)
     keys: Tensor = table("Bk", torch.bool)
@@ -64,7 +64,7 @@ class Knockout(Mask, kind="knockout"):
         return not blocked if isinstance(blocked, bool) else ~blocked
 
     def extents(self, r: Rectangles) -> Tensor:
-        """NONE where all queries and all keys of a rectangle are blocked, ALL where no query or no key is."""
+        """Return NONE where all queries and keys of a rectangle are blocked, ALL where no query or no key is."""
         of_queries, of_keys = self.remember(("counts",), lambda mask: (counts(mask.queries), counts(mask.keys)))
         queries, rows = of_queries[:, r.q_hi] - of_queries[:, r.q_lo], r.q_hi - r.q_lo
         keys, cols = of_keys[:, r.k_hi] - of_keys[:, r.k_lo], r.k_hi - r.k_lo

@@ -46,17 +46,18 @@ KINDS: dict[str, type[Mask]] = {}
 class Mask(Relation):
     """Which queries may attend to which keys. Immutable; combine with `&`, `|`, `~`.
 
-    Its tables may be tensors of the caller, who may write to them: every question is answered for their contents when
-    it is asked. A call, and a record of it, works with `owned()`, whose tables nobody else has.
+    Its tables may be tensors of the caller, who may write to them: every question is answered for the contents that
+    they have when it is asked. A call and its record work with `owned()`, a copy whose tables nobody else can change.
 
     A subclass is a frozen dataclass that defines `allows` and, where it can do better than evaluating every cell,
-    `extents`. Nothing else is needed: kernels, records and files (which store its answers) accept it. It may also
-    declare:
+    `extents`, the answer for rectangles. It is called exact if it says SOME only where some pairs are allowed and some
+    are not. Nothing else is needed: kernels, records and files accept such a mask (files store its answers). The
+    subclass may also declare:
 
     - A `kind=` in the class statement, and fields by `fields.number` and `fields.table`: then files store its fields,
-      `repr` can write it as a call of `function=` (else of its kind), and it knows its sizes.
+      `repr` can write the mask as a call of `function=` (by default of its kind), and the mask knows its sizes.
     - A last field `offset`: `aligned` sets it to K - Q if it is None.
-    - `check`, if not every pair of lengths is valid.
+    - `check`, if not every pair of lengths (Q, K) is valid.
     """
 
     kind: ClassVar[str | None] = None
@@ -72,26 +73,26 @@ class Mask(Relation):
 
     @property
     def batch(self) -> int | None:
-        """The batch size this mask is made for; None if all examples share it."""
+        """The batch size for which this mask is made; None if it is the same for all examples."""
         return self._size("B", shared=1)
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads this mask is made for; None if all heads share it."""
+        """The number of query heads for which this mask is made; None if it is the same for all heads."""
         return self._size("H", shared=1)
 
     @property
     def fixed_lengths(self) -> tuple[int | None, int | None]:
-        """The Q and the K that a call must have; None = any."""
+        """The number of queries and the number of keys that a call must have; None = any number."""
         return self._size("q"), self._size("k")
 
     @property
     def conjuncts(self) -> tuple[Mask, ...]:
-        """The masks that must all allow a pair: a and b for `a & b`; for any other mask, itself."""
+        """The masks that must all allow a pair: a and b for `a & b`; only the mask itself for any other mask."""
         return (self,)
 
     def natural_lengths(self) -> tuple[int, int] | None:
-        """The (Q, K) with which to draw the mask, if it is made for certain lengths."""
+        """Return the (Q, K) with which to draw the mask, if it is made for certain lengths; else None."""
         q_len, k_len = self.fixed_lengths
         return None if k_len is None else (k_len if q_len is None else q_len, k_len)
 
@@ -105,7 +106,7 @@ class Mask(Relation):
 
     @property
     def shift(self) -> int:
-        """The position of the first query on the key axis: the offset, when it is known."""
+        """The position of the first query on the key axis: the offset, or 0 while the offset is not known."""
         return getattr(self, "offset", None) or 0
 
     @property
@@ -114,10 +115,10 @@ class Mask(Relation):
         return type(self).extents is Mask.extents
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        """Integers [B|1, H|1, *r.shape] that identify the cells of partly allowed rectangles.
+        """Return tensors of integers [B|1, H|1, *r.shape] that identify the cells of partly allowed rectangles.
 
-        Two rectangles of one size, in one example and head, have the same cells if all of these are equal. This default
-        identifies each rectangle by its place.
+        Two rectangles of one size, in one example and head, have the same cells if all these integers are equal. This
+        default identifies each rectangle by its position, so that no two are taken for equal.
         """
         places = (r.k_lo,) if self.key_only else (r.q_lo, r.k_lo)
         return [x.expand(r.shape)[None, None] for x in places]
@@ -133,30 +134,30 @@ class Mask(Relation):
             )
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        """`aligned` for an owned mask, without the memo."""
+        """Do the work of `aligned` for an owned mask, without looking into the memo."""
         self.check(q_len, k_len)
         return dataclasses.replace(self, offset=k_len - q_len) if getattr(self, "offset", 0) is None else self  # type: ignore[call-arg]
 
     @property
     def key_only(self) -> bool:
-        """Whether the answer depends only on the key, so that [B, 1, 1, K] is enough."""
+        """Whether the answer depends only on the key, so that a table [B, 1, 1, K] is enough."""
         return False
 
     def band(self) -> tuple[float, float] | None:
-        """(lowest, highest) k - q that is allowed, if the mask is exactly such a band; else None."""
+        """Return the (lowest, highest) allowed k - q, if exactly the pairs between are allowed; else None."""
         return None
 
     # Everything below follows from the above.
 
     def aligned(self, q_len: int, k_len: int) -> Mask:
-        """This mask for Q queries and K keys, the last query at the last key; owned. MaskError if it does not fit."""
+        """Return this mask, owned, for Q queries and K keys, the last query at the last key. MaskError if unfit."""
         return self.remember(("aligned", q_len, k_len), lambda mask: mask.align(q_len, k_len))
 
     def owned(self) -> Mask:
-        """This mask as it is now, with its own tables: a call works with it, and the record of the call keeps it.
+        """Return this mask as it is now, with its own tables: a call works with it, and the call's record keeps it.
 
         Returns the same object as before, with its memo, as long as the contents of every table are the same.
-        `memo.contents_of` says how this is found out, and its cost. A mask without tables is its own.
+        `memo.contents_of` says how this is found out, and its cost. A mask without tables is returned as it is.
         """
         mine = self.__dict__
         if "_memo" in mine or not is_plain():
@@ -174,15 +175,15 @@ class Mask(Relation):
         return copy
 
     def copied(self) -> Mask:
-        """`owned` without a look for an earlier copy."""
+        """Make a new copy for `owned`, without looking for an earlier copy."""
         copy = object.__new__(type(self))
         copy.__dict__.update((name, _copied(value)) for name, value in self.__getstate__().items())
         return copy
 
     def to_bool(self, q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
-        """The dense mask, bool [B|1, H|1, Q, K], True = may attend. `k_len` defaults to `q_len`.
+        """Return the dense mask, bool [B|1, H|1, Q, K], True = may attend. `k_len` defaults to `q_len`.
 
-        `device` defaults to that of the mask's tensors; to torch's default device for a mask that has none.
+        `device` defaults to the device of the mask's tensors, or to torch's default device if the mask has no tensors.
         """
         k_len = q_len if k_len is None else k_len
         device = self.device if device is None else device
@@ -196,9 +197,9 @@ class Mask(Relation):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """The mask as numbers to add to the scores, [B|1, H|1, Q, K]: 0 where attention is allowed, -inf elsewhere.
+        """Return numbers to add to the scores, [B|1, H|1, Q, K]: 0 where attention is allowed, -inf elsewhere.
 
-        `device` as for `to_bool`.
+        `device` is the same as in `to_bool`.
         """
         allowed = self.to_bool(q_len, k_len, device=device)
         return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
@@ -206,7 +207,7 @@ class Mask(Relation):
     def to_block_mask(
         self, q_len: int, k_len: int | None = None, *, block_size: int = 128, device: torch.device | str = "cpu"
     ) -> BlockMask:
-        """FlexAttention's BlockMask, made from the answers for rectangles, without the dense mask."""
+        """Make FlexAttention's BlockMask from the mask's answers for rectangles, without the dense mask."""
         from torch.nn.attention.flex_attention import BlockMask
 
         k_len = q_len if k_len is None else k_len
@@ -227,7 +228,10 @@ class Mask(Relation):
         )
 
     def blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> Tensor:
-        """Extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉]; blocks at the end are cut."""
+        """Return the extent code of each block, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉].
+
+        The codes: 0 = no pair of the block is allowed, 1 = some pairs, 2 = all pairs. Blocks at the end may be smaller.
+        """
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
         if not (q_len and k_len):
@@ -235,15 +239,15 @@ class Mask(Relation):
         return mask.remember(("blocks", *sizes), lambda mask: mask.grid(*sizes)).clone()
 
     def runs_of_blocks(self, q_len: int, k_len: int, block_q: int, block_k: int | None = None) -> BlockRuns:
-        """The result of `blocks` as runs of neighbouring blocks: without a number for each block."""
+        """Return the result of `blocks` as runs of neighbouring blocks, without a code for each block."""
         block_k = block_q if block_k is None else block_k
         mask, sizes = self.aligned(q_len, k_len), (q_len, k_len, block_q, block_k)
         return mask.remember(("block runs", *sizes), lambda mask: block_runs(mask, *sizes))
 
     def used_keys(self, q_len: int, k_len: int) -> Tensor | None:
-        """The keys that at least one query may attend to, bool [B|1, H|1, K]; None if that is all of them. Exact.
+        """Find the keys to which at least one query may attend: bool [B|1, H|1, K]; None = all keys.
 
-        A key that no query may attend to may be NaN or inf, and must not reach the output.
+        The answer is exact. A key that no query may attend to may be NaN or inf, and must not reach the output.
         """
 
         def find(mask: Mask) -> Tensor | None:
@@ -253,7 +257,7 @@ class Mask(Relation):
         return self.aligned(q_len, k_len).remember(("used", q_len, k_len), find)
 
     def causal_rows(self, q_len: int, k_len: int) -> Tensor:
-        """Which queries, except the last, may attend to no key after their own position: bool [B|1, H|1, Q - 1]."""
+        """Find the queries, except the last, that may attend to no later key: bool [B|1, H|1, Q - 1]."""
 
         def look(mask: Mask) -> Tensor:
             if not k_len:
@@ -266,7 +270,7 @@ class Mask(Relation):
         return self.aligned(q_len, k_len).remember(("causal", q_len, k_len), look)
 
     def to(self, device: torch.device | str) -> Mask:
-        """This mask with its tensors on `device`."""
+        """Return this mask with its tensors on `device`."""
         moved: dict[str, Any] = {}
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
@@ -278,7 +282,7 @@ class Mask(Relation):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that the mask holds, those of its parts included."""
+        """The tensors that the mask holds, including those of the masks of which it is made."""
         if torch.compiler.is_compiling():
             return _tensors_in(self)
         found: tuple[Tensor, ...] | None = self.__dict__.get("_tensors")
@@ -293,16 +297,16 @@ class Mask(Relation):
         return tensors[0].device if tensors else None
 
     def draw(self, q_len: int, k_len: int | None = None, *, b: int = 0, h: int = 0) -> str:
-        """The matrix as text, one line per query: ■ may attend, · may not."""
+        """Draw the matrix as text, one line per query: ■ = may attend, · = may not."""
         allowed = self.to_bool(q_len, k_len, device="cpu")
         rows = allowed[b if self.batch else 0, h if self.heads else 0].tolist()
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in rows)
 
     def remember(self, key: tuple[Hashable, ...], make: Callable[[Any], T]) -> T:
-        """The result of `make` for the owned mask, kept for the next call with this key while the tables do not change.
+        """Return `make(mask)` for the owned mask.
 
-        `key[0]` is the purpose. For each purpose the last used answers are kept: see `memo.KEPT`. A mask that is made
-        is owned too.
+        The result is kept for later calls with this key, while the tables do not change. `key[0]` is the purpose. For
+        each purpose the last used results are kept: see `memo.KEPT`. If `make` returns a mask, it is owned too.
         """
         if not is_plain():
             return make(self)
@@ -349,7 +353,7 @@ class Mask(Relation):
         return hash((type(self), *(tuple(v.shape) if isinstance(v, Tensor) else v for v in values)))
 
     def __repr__(self) -> str:
-        """The Python call that makes this mask: `eval(repr(mask)) == mask`. A table that is too large is a `<…>`."""
+        """Return the Python call that makes this mask: `eval(repr(mask)) == mask`. A large table becomes `<…>`."""
         written = []
         for name, declared in self.declared.items():
             value = getattr(self, name)
@@ -362,7 +366,7 @@ class Mask(Relation):
         return f"{self.function}({', '.join(written)})"
 
     def _drawn_lengths(self) -> tuple[int, int]:
-        """The (Q, K) of the mask's picture; (0, 0) if it has no picture, because no lengths suit all of its parts."""
+        """Return the (Q, K) of the mask's picture; (0, 0) = no picture, because no lengths suit all its parts."""
         lengths = self.natural_lengths() or UNSIZED
         try:
             self.aligned(*lengths)
@@ -405,13 +409,13 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
 
 
 def as_owned(mask: T) -> T:
-    """Mark a mask whose tables nobody else has: it is its own `owned()`, and need not be compared."""
+    """Mark a mask whose tables nobody else has: `owned()` then returns it as it is, without comparing its tables."""
     mask.__dict__.setdefault("_memo", Memo())
     return mask
 
 
 def _copied(value: Any) -> Any:
-    """The value in a copy of a mask for this value in the mask."""
+    """Return the value that a copy of a mask has in place of this value."""
     if isinstance(value, Tensor):
         return copy_of(value)
     if isinstance(value, Mask):
@@ -420,7 +424,7 @@ def _copied(value: Any) -> Any:
 
 
 class Combined(Mask):
-    """A mask that is made from other masks."""
+    """A mask that is made from other masks, its parts."""
 
     parts: tuple[Mask, ...]
 
@@ -441,7 +445,7 @@ class Combined(Mask):
         return any(part.cellwise for part in self.parts)
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        """The patterns of the parts where they are not settled, and the codes of all parts."""
+        """Return the patterns of the parts (0 where a part is not SOME), and the extent codes of all parts."""
         coarse, found = dataclasses.replace(r, coarse=True), []
         for part in self.parts:
             codes = part.extents(coarse)
@@ -465,7 +469,7 @@ class Combined(Mask):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _Joined(Combined):
-    """Several masks joined by one operator. Parts that are joined by the same operator are flattened."""
+    """Several masks, the parts, joined by one operator. A part with the same operator becomes its parts."""
 
     parts: tuple[Mask, ...] = fields.parts(several=True)
 
@@ -507,7 +511,7 @@ class _Joined(Combined):
 
 
 class And(_Joined, kind="and"):
-    """The pairs that every part allows. Its rectangles may say SOME for NONE where two parts both say SOME."""
+    """The pairs that every part allows. `extents` may say SOME for NONE if two parts both say SOME."""
 
     sign, operator, join, settled = "&", operator.and_, torch.minimum, Extent.NONE
 
@@ -523,14 +527,14 @@ class And(_Joined, kind="and"):
 
 
 class Or(_Joined, kind="or"):
-    """The pairs that some part allows. Its rectangles may say SOME for ALL only where two parts both say SOME."""
+    """The pairs that at least one part allows. `extents` may say SOME for ALL if two parts both say SOME."""
 
     sign, operator, join, settled = "|", operator.or_, torch.maximum, Extent.ALL
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Not(Combined, kind="not"):
-    """The pairs that the mask does not allow."""
+    """The pairs that the mask `part` does not allow."""
 
     part: Mask = fields.parts(several=False)
 
@@ -552,7 +556,7 @@ class Not(Combined, kind="not"):
 
 
 def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """For each row of blocks: the number of set blocks, and the columns, set ones first, as FlexAttention needs."""
+    """Return the number of True blocks of each row of blocks, and all columns, those of True blocks first."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)
 

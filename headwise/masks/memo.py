@@ -23,14 +23,14 @@ LARGE = 2**16  # from so many cells on, a bool tensor is kept, and compared, at 
 
 
 class Memo:
-    """The last used answers, by purpose (`key[0]`), so that one purpose does not push out the answers of another."""
+    """The last used answers of a mask, by purpose (`key[0]`), so that no purpose pushes out those of another."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, dict[Hashable, Any]] = {}
         self._lock = threading.Lock()
 
     def find(self, key: tuple[Hashable, ...]) -> Any:
-        """The answer for this key, or MISSING."""
+        """Return the answer for this key, or MISSING."""
         with self._lock:
             answers = self._answers.get(key[0], {})
             if key not in answers:
@@ -39,7 +39,7 @@ class Memo:
             return value
 
     def keep(self, key: tuple[Hashable, ...], value: Any) -> None:
-        """Keep an answer; it replaces the one that was not used for longest."""
+        """Keep an answer; if its purpose has too many, drop the one that was not used for the longest time."""
         with self._lock:
             answers = self._answers.setdefault(key[0], {})
             answers[key] = value
@@ -48,12 +48,13 @@ class Memo:
 
 
 def contents_of(x: Tensor) -> Hashable:
-    """A value that changes if the contents of a tensor change, in whatever way they are written.
+    """Return a value that changes if the contents of a tensor change, in whatever way they are written.
 
-    On the CPU it is made from all contents, because NumPy, `.data` and inference tensors count no changes. It takes 1
-    µs for a few KB, and 1 ms for the 16 MB of a bool matrix [4096, 4096], of which one bit per cell is kept. Reading a
-    tensor of another device would wait for that device, so there it is torch's count of changes, which `.data` and own
-    kernels bypass. An inference tensor there, without a count, is read if it is small; a large one is never equal.
+    On the CPU the value is made from all contents, because writing by NumPy, through `.data` or to inference tensors is
+    not counted by torch. It takes 1 µs for a few KB, and 1 ms for the 16 MB of a bool matrix [4096, 4096], of which one
+    bit per cell is kept. Reading a tensor of another device would wait for that device, so there the value is torch's
+    count of changes, which `.data` and a user's own kernels bypass. An inference tensor there has no count: it is read
+    if it is small; the value of a large one is never equal to an earlier value.
     """
     if type(x) not in (Tensor, Parameter):
         return object() if x.is_inference() else x._version
@@ -69,14 +70,14 @@ def contents_of(x: Tensor) -> Hashable:
 
 
 def as_once(x: Tensor) -> Tensor:
-    """A tensor without the repetitions that `expand` made."""
+    """Return a tensor without the repetitions that `expand` made."""
     if 0 not in x.stride():
         return x
     return x[tuple([slice(0, 1) if step == 0 else slice(None) for step in x.stride()])]
 
 
 def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor in the dtype of a table. An owned mask gets the contents of `x` at the time when it is made."""
+    """Convert a tensor to the dtype of a table. An owned mask copies the contents `x` has when it is made."""
     found = x.to(dtype)
     if found is not x and is_plain():
         found._headwise_source = x  # type: ignore[attr-defined]
@@ -84,12 +85,12 @@ def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def source_of(table: Tensor) -> Tensor:
-    """The tensor from which a table was `converted`, or the table itself."""
+    """Return the tensor from which a table was `converted`, or the table itself."""
     return getattr(table, "_headwise_source", table)
 
 
 def copy_of(x: Tensor) -> Tensor:
-    """A copy of a tensor that later calls may use too, in inference mode or not."""
+    """Copy a tensor such that later calls can use the copy, whether they run in inference mode or not."""
     x = source_of(x).to(x.dtype)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         once = as_once(x)

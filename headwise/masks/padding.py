@@ -1,4 +1,4 @@
-"""Padding: keys that belong to no token."""
+"""Padding masks: they hide the keys that belong to no token."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from headwise.masks.tables import any_of, as_tensor, check_at_most, counts, inte
 def padding(real: Sequence[Any] | Tensor) -> Mask:
     """Every query sees the real keys of its example: `real` [B, K], or [K] for all examples, True or 1 = a real token.
 
-    Bool, or the integers 0 and 1 that Hugging Face calls attention_mask. The mask hides keys, not queries: the rows of
-    padded queries are computed and may be ignored. `lengths` is a shorter form if the real keys come first.
+    `real` is bool, or has the integers 0 and 1, as the attention_mask of Hugging Face. The mask hides keys, not
+    queries: the rows of padded queries are computed and may be ignored. `lengths` is a shorter form if the real keys
+    come first.
 
-    Raises DtypeError for other dtypes, MaskError for other numbers or ranks.
+    Raises DtypeError for other dtypes, and MaskError for other numbers or ranks.
 
     >>> print(padding([0, 1, 1]).draw(3))
     · ■ ■
@@ -62,7 +63,7 @@ def lengths(n: int | Sequence[int] | Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
-    """k < lengths[b]. Its rectangles are exact."""
+    """A pair is allowed if k < lengths[b]. `extents` is exact."""
 
     lengths: Tensor = table("B", *INTEGERS)
 
@@ -87,7 +88,7 @@ class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PaddingKeys(Mask, kind="padding_keys", function="padding"):
-    """real[b, k]. Its rectangles are exact."""
+    """A pair is allowed if real[b, k] is True. `extents` is exact."""
 
     real: Tensor = table("Bk", torch.bool)
 

@@ -1,4 +1,4 @@
-"""The part of a mask for some queries and keys of a longer sequence, such as those of one process."""
+"""The part of a mask for some queries and keys of a longer sequence, for example for those that one process has."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from headwise.masks.tables import integer_table, look_up
 
 
 def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
-    """Query q of a call is query rows[q] of `mask`, and key k is key cols[k]: rows [Q] and cols [K] are ascending.
+    """Cut rows and columns out of `mask`: query q of a call is its query rows[q], and key k is its key cols[k].
 
-    `mask` must know the positions of its queries: `mask.aligned(q_len, k_len)`.
+    `rows` [Q] and `cols` [K] are ascending integers. `mask` must know the positions of its queries:
+    `mask.aligned(q_len, k_len)`.
 
     >>> print(picked(causal(offset=0), torch.tensor([0, 1, 6, 7]), torch.arange(8)).draw(4, 8))
     ■ · · · · · · ·
@@ -35,7 +36,10 @@ def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Picked(Combined, kind="picked"):
-    """allows(rows[q], cols[k]) of its part. A rectangle is SOME if the rectangle around its rows and columns is."""
+    """A pair is allowed if `part` allows (rows[q], cols[k]).
+
+    `extents` says SOME for a rectangle if `part` does for all positions from its first to its last row and column.
+    """
 
     part: Mask = parts(several=False)
     rows: Tensor = table("q", *INTEGERS)
@@ -78,7 +82,7 @@ class Picked(Combined, kind="picked"):
 
 
 def _follow(places: Tensor) -> bool:
-    """Whether the positions have no gap."""
+    """Whether the positions are consecutive, without a gap."""
     return len(places) > 0 and int(places[-1] - places[0]) == len(places) - 1
 
 

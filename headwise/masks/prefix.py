@@ -17,9 +17,9 @@ from headwise.masks.tables import check_at_most, integer, integer_table
 
 
 def prefix(n: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
-    """Every query sees the first `n` keys, and the keys up to its own position. `n` is an int, or [B], one per example.
+    """Every query sees the first `n` keys, and the keys up to its own position.
 
-    `offset` as in `causal`.
+    `n` is an int, or integers [B], one for each example. `offset` is the same as in `causal`.
 
     >>> print(prefix(2).draw(4))
     ■ ■ · ·
@@ -33,7 +33,7 @@ def prefix(n: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Prefix(Mask, kind="prefix"):
-    """k < n[b] or k <= q + offset. Its rectangles are exact."""
+    """A pair is allowed if k < n[b] or k <= q + offset. `extents` is exact."""
 
     n: Tensor = table("B", *INTEGERS)
     offset: int | None = number(optional=True)

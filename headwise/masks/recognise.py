@@ -1,8 +1,9 @@
-"""Recognises a dense mask as causal, a window, padding, documents or a product of them, in linear size.
+"""Recognises a dense mask as causal, a window, padding, documents or a product (`&`) of these, in linear memory.
 
 One pass over the cells finds each row's number of allowed keys, the first and the last. If the allowed keys of every
 row have no gap (apart from keys that no query sees), these three numbers are enough, so that every further comparison
-is of numbers, not of cells, and still exact. Other masks are compared cell by cell, or packed into bits.
+is between these numbers, not between cells, and is still exact. Other masks are compared cell by cell, or packed into
+bits.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from headwise.masks.tables import of_rank_4
 
 
 def recognise(allowed: Tensor) -> Mask | None:
-    """The smallest mask that equals a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], True = may attend.
+    """Find the smallest mask that equals a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], True = may attend.
 
-    None if everything is allowed. Every cell of the mask equals the tensor's; nothing is approximated. Offsets are
-    written out, since a dense mask need not align the last query with the last key. In this order:
+    The result is None if everything is allowed. Every cell of the mask equals the tensor's; nothing is approximated.
+    Offsets are written out, since a dense mask need not align the last query with the last key. The forms are tried in
+    this order:
 
-    - `causal` or `window`, no memory at all;
-    - `padding`: lengths where the real keys come first, else bool [B, K];
+    - `causal` or `window`, which need no memory at all;
+    - `padding`: `lengths` if the real keys come first, otherwise bool [B, K];
     - `window` & `padding`;
-    - `prefix` & `padding`; `documents` & a window & padding (chunked attention is documents & causal; queries of
+    - `prefix` & `padding`; `documents` & `window` & `padding` (chunked attention is documents & causal; queries of
     padding
       that see nothing are a document of id -1);
     - `runs`, where each query sees consecutive keys, apart from padding: two numbers per query;
@@ -41,10 +43,11 @@ def recognise(allowed: Tensor) -> Mask | None:
       libraries fill them);
     - `bits`, one bit per cell.
 
-    Examples or heads that are all equal are stored once. The mask's tensors are on the tensor's device, and share no
-    memory with it. The function needs memory for a block of rows, and for a few numbers per row and key.
+    Examples or heads that are all equal are stored once. The tensors of the mask are on the device of the given tensor,
+    and share no memory with it. The function needs memory for a block of rows, and for a few numbers per row and per
+    key.
 
-    Raises DtypeError for anything but a bool tensor, MaskError for other ranks.
+    Raises DtypeError for anything but a bool tensor, and MaskError for other ranks.
 
     >>> dense = torch.tensor([[0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]).bool()
     >>> recognise(dense)
@@ -60,7 +63,7 @@ def recognise(allowed: Tensor) -> Mask | None:
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """The cells of a mask by rows, from a bool tensor or an additive tensor."""
+    """The cells (pairs of a query and a key) of a mask, read by rows from a bool tensor or an additive tensor."""
 
     values: Tensor  # [B|1, H|1, Q, K], bool, or float with `top`
     top: Tensor | None = None  # [B|1, H|1, Q, 1]: the value of the allowed cells of each row; NaN if no cell is allowed
@@ -76,7 +79,7 @@ class Cells:
 
 
 def recognise_cells(cells: Cells) -> Mask | None:
-    """The smallest mask that has these cells; None if everything is allowed."""
+    """Find the smallest mask that has these cells; None if everything is allowed."""
     if 0 in cells.shape:
         return None
     parts = simple_parts(cells)
@@ -89,14 +92,14 @@ def recognise_cells(cells: Cells) -> Mask | None:
 
 
 def simple_parts(cells: Cells) -> list[Mask] | None:
-    """The masks of linear size whose product has these cells; [] if everything is allowed, None without such masks."""
+    """Find masks of linear size whose product has these cells; [] if everything is allowed, None if none exist."""
     _, heads, q_len, _ = cells.shape
     one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
     return _parts_of_one_row(cells) if one_row else _parts(cells)
 
 
 def _parts_of_one_row(cells: Cells) -> list[Mask]:
-    """`_parts` if all queries see the same keys: runs in every decoding step, so with as few calls as possible."""
+    """Do the work of `_parts` if all queries see the same keys. Every decoding step runs it: few operations."""
     real = cells.rows(slice(0, 1))[:, 0, 0].cpu().numpy()
     if real.all():
         return []
@@ -126,7 +129,7 @@ def _parts(cells: Cells) -> list[Mask] | None:
 
 
 def _with_open_rows(cells: Cells, rows: RowRuns) -> list[Mask] | None:
-    """The masks of the cells apart from rows that see everything, if they are simple."""
+    """Find the masks of the cells if rows that see everything are left out; None if these masks are not simple."""
     open_ = rows.count == cells.shape[3]
     if not open_.any():
         return None
@@ -142,7 +145,7 @@ def _with_open_rows(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
-    """Documents with positions apart & a band & padding, compared cell by cell."""
+    """Find documents (their positions may have gaps) & a band & padding; candidates are compared cell by cell."""
     _, heads, q_len, k_len = cells.shape
     if heads > 1 or q_len > k_len:
         return None
@@ -153,7 +156,7 @@ def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
-    """For the first `n` keys, without a query at their position: the first key that their first query sees, [B, n]."""
+    """Return, for each of the first `n` keys, the first key that is seen by its first query: int [B, n]."""
     pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
     unknown = np.ones_like(pointer, np.bool_)
     if not n:
@@ -168,7 +171,7 @@ def _first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
 
 
 def _equal(cells: Cells, mask: Mask) -> bool:
-    """Whether the mask has these cells; small blocks, because most candidates differ in the first."""
+    """Whether the mask has these cells; compared in small blocks, because most masks differ in the first block."""
     device = cells.values.device
     mask = mask.to(device)
     k = torch.arange(cells.shape[3], device=device)
@@ -181,7 +184,7 @@ def _equal(cells: Cells, mask: Mask) -> bool:
 
 
 def _count_first_last(cells: Cells) -> tuple[Ints, Ints, Ints]:
-    """For each row: the number of allowed cells, the first and the last; 0, 0, -1 without any. [B, H, Q] each."""
+    """Return the number of allowed cells of each row, the first and the last, [B, H, Q] each; 0, 0, -1 if none."""
     blocks = [torch.stack(_of_rows(cells.rows(rows).view(torch.uint8))) for rows in row_blocks(cells.shape)]
     count, first, last = torch.cat(blocks, dim=-1).cpu().numpy()
     return count, np.where(count > 0, first, 0), np.where(count > 0, last, -1)
@@ -192,7 +195,7 @@ _GROUP = 128
 
 
 def _of_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, first and last 1 of each row of a uint8 tensor [..., K]; first and last are undefined where count is 0."""
+    """Return the number of ones of each row of uint8 [..., K], the first and the last (undefined if none)."""
     k_len = rows.shape[-1]
     if k_len <= 2 * _GROUP:
         return rows.sum(-1), rows.argmax(-1), k_len - 1 - rows.flip(-1).argmax(-1)
@@ -214,7 +217,7 @@ def _of_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _seen(cells: Cells, without: Tensor | None) -> Bools:
-    """The keys that some row sees, [B, K]; rows of `without` [B, H, Q] left out."""
+    """Find the keys that some row sees, bool [B, K]; the rows where `without` [B, H, Q] is True are ignored."""
     found = torch.zeros((cells.shape[0], cells.shape[3]), dtype=torch.uint8, device=cells.values.device)
     for rows in row_blocks(cells.shape):
         block = cells.rows(rows)
@@ -225,7 +228,7 @@ def _seen(cells: Cells, without: Tensor | None) -> Bools:
 
 
 def at_its_smallest(dense: Tensor) -> Tensor:
-    """A tensor [B, H, Q, K] with a single example or head if all are equal."""
+    """Reduce a tensor [B, H, Q, K] to one example if all examples are equal, and to one head if all heads are equal."""
     for dim in (0, 1):
         others = dense.shape[dim] - 1
         if others < 1:

@@ -1,6 +1,7 @@
-"""A relation between queries and keys, which answers two questions; everything about a mask follows from the answers.
+"""The base of all masks: a relation between queries and keys. It answers two questions, from which everything follows.
 
-`allows(b, h, q, k)` answers for single cells, and `extents(rectangles)` for whole rectangles of cells.
+`allows(b, h, q, k)` answers for single cells (pairs of a query and a key), and `extents(rectangles)` for whole
+rectangles of cells.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ Allowed = Any
 
 
 class Relation:
-    """Which queries may attend to which keys, for lengths that are fixed: the answers of a mask about itself.
+    """Which queries may attend to which keys, for given numbers of queries and keys.
 
-    A subclass defines `allows` and, where it knows better than evaluating every cell, `extents`.
+    A subclass defines `allows` and, where it can find the answer without evaluating every cell, `extents`.
     """
 
     @property
     def batch(self) -> int | None:
-        """The number of examples that it tells apart; None if all are equal."""
+        """The number of examples that it tells apart; None if its answers are the same for all examples."""
         return None
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads that it tells apart; None if all are equal."""
+        """The number of query heads that it tells apart; None if its answers are the same for all heads."""
         return None
 
     @property
     def device(self) -> torch.device | None:
-        """The device of its tensors; None if it has none."""
+        """The device of its tensors; None if it has no tensors."""
         return None
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
@@ -44,10 +45,10 @@ class Relation:
         raise NotImplementedError
 
     def extents(self, r: Rectangles) -> Tensor:
-        """Extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape]. ALL and NONE are never wrong.
+        """Return the extent codes of rectangles, int8, which broadcast to [B|1, H|1, *r.shape].
 
-        Where `r.wanted` is False the answer does not matter and need not be computed. This default evaluates every
-        cell.
+        0 = NONE, 1 = SOME, 2 = ALL pairs of the rectangle are allowed. ALL and NONE are never wrong. Where `r.wanted`
+        is False the answer is not used, and need not be computed. This default evaluates every cell.
         """
         shape = r.shape
         wanted = torch.ones((), dtype=torch.bool, device="cpu") if r.wanted is None else r.wanted
@@ -81,10 +82,10 @@ class Relation:
     def rectangles(
         self, q_lo: Tensor, q_hi: Tensor, k_lo: Tensor, k_hi: Tensor, wanted: Tensor | None = None
     ) -> Tensor:
-        """Extent codes of the rectangles [q_lo, q_hi) × [k_lo, k_hi), none of them empty: int8 [B|1, H|1, *shape].
+        """Return the extent codes of rectangles [q_lo, q_hi) × [k_lo, k_hi), none empty: int8 [B|1, H|1, *shape].
 
         The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
-        `shape`) is False the answer does not matter.
+        `shape`) is False the answer is not used.
         """
         rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
         bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
@@ -94,10 +95,11 @@ class Relation:
         return codes.expand(*codes.shape[:2], *shape)
 
     def extent(self, q_lo: Index, q_hi: Index, k_lo: Index, k_hi: Index) -> Any:
-        """How many of the pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
+        """Say how many of the pairs of the rectangle [q_lo, q_hi) × [k_lo, k_hi) are allowed: ALL, SOME or NONE.
 
-        With ints: an `Extent`, over all examples and heads. With integer tensors that broadcast to some shape: int8
-        codes [B|1, H|1, *shape]. ALL and NONE are never wrong; SOME is conservative only where a docstring says so.
+        With ints, the result is one `Extent` for all examples and heads together. With integer tensors that broadcast
+        to some shape, it is int8 codes [B|1, H|1, *shape]. ALL and NONE are never wrong. SOME may stand for ALL or NONE
+        only where the docstring of a mask says so.
         """
         bounds = [torch.as_tensor(x, device="cpu") for x in (q_lo, q_hi, k_lo, k_hi)]
         codes = self.rectangles(*torch.atleast_1d(*bounds))
@@ -107,17 +109,17 @@ class Relation:
         return Extent(lowest) if lowest == highest else Extent.SOME
 
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
-        """The cells of queries `q` [Q'] and keys `k` [K']: bool [B|1, H|1, Q', K'], of one example or head if given."""
+        """Return the cells of queries `q` [Q'] and keys `k` [K'], bool [B|1, H|1, Q', K']; of one `b`, `h` if given."""
         b_index = cells.axis(self.batch, b, q.device)
         h_index = cells.axis(self.heads, h, q.device)
         allowed = self.allows(b_index[:, None, None, None], h_index[:, None, None], q[:, None], k[None, :])
         return torch.broadcast_to(allowed, (b_index.shape[0], h_index.shape[0], q.shape[0], k.shape[0]))
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
-        """The keys that some query may attend to, bool [B|1, H|1, K] on the CPU.
+        """Find the keys to which at least one query may attend: bool [B|1, H|1, K] on the CPU.
 
-        The answer is exact, though it evaluates few cells. The lengths are those that the relation is aligned to, and
-        at least 1.
+        The answer is exact, though it evaluates few cells. The lengths are those to which the mask is aligned, and at
+        least 1.
         """
         # Nearly every mask lets a key be seen by the query at its own position: one cheap look settles those keys.
         k = torch.arange(k_len, device=self.device or "cpu")
@@ -140,9 +142,9 @@ class Relation:
         return used
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """Extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉]; blocks at the end are cut.
+        """Return the extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉].
 
-        The lengths are those that the relation is aligned to, and at least 1.
+        Last blocks may be smaller. The lengths are those to which the mask is aligned, and at least 1.
         """
         q_lo = torch.arange(0, q_len, block_q, dtype=torch.int32, device="cpu")[:, None]
         k_lo = torch.arange(0, k_len, block_k, dtype=torch.int32, device="cpu")[None, :]
@@ -155,5 +157,5 @@ class Relation:
         )
 
     def nothing(self, *shape: int) -> Tensor:
-        """Codes [B|1, H|1, *shape] of rectangles without cells."""
+        """Return the extent codes [B|1, H|1, *shape] of rectangles without cells: all 0."""
         return torch.zeros((self.batch or 1, self.heads or 1, *shape), dtype=torch.int8, device="cpu")

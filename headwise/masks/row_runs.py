@@ -1,8 +1,9 @@
 """Recognises masks by three numbers per row: how many keys a query sees, the first key and the last.
 
-Among the keys that count (all keys, or those that some query sees) a row without gaps is given by these numbers alone.
-So whether a mask is a band, documents or the like is a question about Q numbers, not Q × K cells. NumPy, because these
-tables are small and often tiny, where each call of torch would cost more than its work.
+"Keys that count" are all keys, or only those that some query sees (the others are padding). If a row has no gap among
+them, these three numbers say everything about it. So whether a mask is a band, documents or the like is decided from Q
+rows of three numbers, not from Q × K cells. The tables are NumPy arrays, because they are small, and each call of torch
+would cost more than its work.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Limits = tuple[int | None, int | None]  # lowest and highest k - q; None = no li
 
 
 class RowRuns:
-    """The rows of a mask among the keys that count. Methods give the parts of a product of masks, or None."""
+    """The rows of a mask. Methods such as `band` return masks whose product (`&`) has these rows, or None."""
 
     def __init__(self, count: Ints, first: Ints, last: Ints, seen: Bools, care: Bools | None = None):
-        """`count`, `first`, `last` [B, H, Q] (0, 0, -1 for an empty row); `seen` [B|1, K]: the keys that count.
+        """`count`, `first`, `last` [B, H, Q] (0, 0, -1 for an empty row); `seen` [B|1, K]: True for keys that count.
 
         Rows where `care` [B, H, Q] is False may have any cells; their count must be 0.
         """
@@ -48,11 +49,11 @@ class RowRuns:
 
     @functools.cached_property
     def unbroken(self) -> bool:
-        """Whether no row has a gap: then these numbers are enough."""
+        """Whether no row has a gap: only then do the three numbers say everything."""
         return bool((self.stop - self.start == self.count).all())
 
     def union(self) -> Bools:
-        """The keys that some query sees, [B, K], if no row has a gap among all keys."""
+        """Find the keys that some query sees, bool [B, K], if no row has a gap among all keys."""
         keys = []
         for first, last in zip(self.first, self.last, strict=True):
             begun = np.bincount(first.ravel(), minlength=self.k_len + 1)
@@ -61,16 +62,16 @@ class RowRuns:
         return np.stack(keys)
 
     def padding(self) -> list[Mask]:
-        """The masks that hide the keys that do not count."""
+        """Return the masks that hide the keys that do not count: one mask, or none if all keys count."""
         return [] if self.seen.all() else [key_padding(self.seen)]
 
     def band(self) -> list[Mask] | None:
-        """A band & padding; [] if every row sees every key that counts."""
+        """Return a band and padding with these rows; [] if every row sees every key; None if no band fits."""
         limits = self._limits(np.int64(0), self.rank[:, -1, None, None])
         return None if limits is None else [*self._band(limits), *self.padding()]
 
     def prefix(self) -> list[Mask] | None:
-        """A prefix & padding."""
+        """Return a prefix and padding with these rows; None if no prefix fits."""
         if self.count.shape[1] > 1 or not (self.filled.all() and (self.start == 0).all()):
             return None
         stop, reach = self.stop[:, 0], self.last[:, 0] - np.arange(self.q_len)
@@ -85,7 +86,7 @@ class RowRuns:
         return [Prefix(_once(n), offset), *self.padding()]
 
     def documents(self) -> list[Mask] | None:
-        """Consecutive documents & a band & padding; None if runs are smaller, because there are few queries."""
+        """Return consecutive documents, a band and padding; None if none fit, or if `runs` are smaller."""
         offset = self.k_len - self.q_len
         if self.count.shape[1] > 1 or not 0 <= offset <= self.q_len:
             return None
@@ -115,14 +116,15 @@ class RowRuns:
         return [Documents(_once(ids), offset), *self._band(limits), *hidden]
 
     def runs(self) -> list[Mask]:
-        """A run for each query & padding, which is always possible if no row has a gap."""
+        """Return runs and padding whose product has these rows. They always exist if no row has a gap."""
         start, stop = (np.where(self.filled, x, 0).astype(np.int32) for x in (self.first, self.last + 1))
         return [Runs(torch.from_numpy(start), torch.from_numpy(stop)), *self.padding()]
 
     def documents_in_pieces(self, early: Ints) -> Iterator[list[Mask]]:
-        """Products of documents, a band and padding that may have these rows: only their numbers of keys are compared.
+        """Yield documents, a band and padding whose product may have these rows: it has as many keys in each.
 
-        `early` [B, K - Q]: for each key without a query at its position, the first key of the first query that sees it.
+        `early` [B, K - Q]: for each key without a query at its position, the first key that is seen by the first query
+        that sees this key.
         """
         offset = self.k_len - self.q_len
         own = np.arange(offset, self.k_len)
@@ -143,7 +145,7 @@ class RowRuns:
         yield from ([documents, *self._band(x), *hidden] for x in limits if self._has_counts(ids, x))
 
     def _has_counts(self, ids: Ints, limits: Limits) -> bool:
-        """Whether each query sees as many keys of its document in the band as it should."""
+        """Whether, with these documents and this band, each query sees as many keys as `count` says."""
         size = self.k_len + 1
         begin = 0 if limits[0] is None else self._keys(limits[0])
         end = self.k_len if limits[1] is None else self._keys(limits[1] + 1)
@@ -157,7 +159,7 @@ class RowRuns:
         return True
 
     def _limits(self, begin: Ints | np.int64, end: Ints) -> Limits | None:
-        """The band that cuts every row out of the ranks [begin, end), if there is one."""
+        """Find the limits of the band that cuts every row out of the ranks [begin, end); None if no band does."""
         reach_low, reach_high = self._reach()
         # Only a band limits a row within a document. If it limits none, there may still be rows that only a band
         # empties.
@@ -167,7 +169,7 @@ class RowRuns:
         return next((limits for limits in candidates if self._is(*limits, begin, end)), None)
 
     def _is(self, low: int | None, high: int | None, begin: Ints | np.int64, end: Ints) -> bool:
-        """Whether the rows are those of this band in the ranks [begin, end)."""
+        """Whether every row is the ranks [begin, end) limited by this band."""
         if low is not None:
             begin = np.maximum(begin, self.rank[:, self._keys(low)][:, None])
         if high is not None:
@@ -184,22 +186,22 @@ class RowRuns:
         return [Band(offset - low, None if high is None else high - offset, offset)]
 
     def _reach(self) -> tuple[int, int]:
-        """The lowest and the highest k - q of any allowed cell."""
+        """Return the lowest and the highest k - q of any allowed cell."""
         q = np.arange(self.q_len)
         return int((self.first - q)[self.filled].min()), int((self.last - q)[self.filled].max())
 
     def _keys(self, shift: int) -> Ints:
-        """q + shift for every query, limited to 0 … K."""
+        """Return q + shift for every query, limited to 0 … K."""
         return np.clip(np.arange(self.q_len) + shift, 0, self.k_len)
 
     @staticmethod
     def _at(table: Ints, index: Ints) -> Ints:
-        """table[b, index[b, h, q]]"""
+        """Return table[b, index[b, h, q]], [B, H, Q]."""
         return np.take_along_axis(table, index.reshape(len(index), -1), 1).reshape(index.shape)
 
 
 def key_padding(real: Bools) -> Mask:
-    """Padding from the real keys [B, K]: `lengths` if they come first, a single row if all examples are equal."""
+    """Make padding from the real keys, bool [B, K]: `lengths` if they come first; one row if all are equal."""
     lengths = real.sum(1)
     if (real == (np.arange(real.shape[1]) < lengths[:, None])).all():
         return PaddingLengths(_once(lengths))
@@ -207,5 +209,5 @@ def key_padding(real: Bools) -> Mask:
 
 
 def _once(table: Ints | Bools) -> Tensor:
-    """[B, ...] as [1, ...] if all examples are equal; a copy."""
+    """Copy a table [B, ...] to a tensor; [1, ...] if all examples are equal."""
     return torch.from_numpy(table[:1].copy() if (table == table[:1]).all() else table.copy())

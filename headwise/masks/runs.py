@@ -19,9 +19,9 @@ from headwise.masks.tables import any_of, integer_table, look_up
 def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
     """Query q sees the keys from `start[q]` up to, but not including, `stop[q]`; no key if they are equal.
 
-    `start` and `stop` are integers [Q], or [B|1, H|1, Q], and broadcast together. In linear size it expresses masks
-    that no other does: images inside a causal text, chunks of different lengths in each example, rows of padding that
-    see all.
+    `start` and `stop` are integers [Q], or [B|1, H|1, Q], and broadcast together. With two numbers per query, it
+    expresses masks that no other function here does in linear size: images inside a causal text, chunks of different
+    lengths in each example, rows of padding that see all keys.
 
     >>> print(runs([0, 0, 2, 1], [1, 2, 4, 1]).draw(4))
     ■ · · ·
@@ -45,7 +45,7 @@ def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Runs(Mask, kind="runs"):
-    """start[b, h, q] <= k < stop[b, h, q]. Its rectangles are exact."""
+    """A pair is allowed if start[b, h, q] <= k < stop[b, h, q]. `extents` is exact."""
 
     start: Tensor = table("BHq", *INTEGERS)
     stop: Tensor = table("BHq", *INTEGERS)
@@ -69,9 +69,10 @@ class Runs(Mask, kind="runs"):
         return extent_of(self._settled(some, unsure, q_lo, q_hi, k_lo, k_hi), every)
 
     def _ends(self, q_lo: Tensor, q_hi: Tensor) -> list[Tensor]:
-        """Over the rows [q_lo, q_hi): the first and last of the keys that some row sees, and of those that all see.
+        """Return, for rows [q_lo, q_hi), the first and last key that some row sees, and that all rows see.
 
-        Few ranges of rows meet many ranges of keys, so this does not depend on the keys.
+        Each "last" is one past the key. The result does not depend on keys, because few ranges of rows are combined
+        with many ranges of keys.
         """
         start, stop = self.start.cpu(), self.stop.cpu()
         steps = torch.arange(int((q_hi - q_lo).max()) if q_lo.numel() else 0, device="cpu")
@@ -85,7 +86,7 @@ class Runs(Mask, kind="runs"):
         return list(torch.cat(found, dim=-1).unflatten(-1, q_lo.shape))
 
     def _settled(self, some: Tensor, unsure: Tensor, *bounds: Tensor) -> Tensor:
-        """`some`, with the `unsure` rectangles decided row by row."""
+        """Return `some` (bool), with the answers for the `unsure` rectangles decided row by row."""
         b, h, *rest = unsure.nonzero(as_tuple=True)
         if not len(b):
             return some
@@ -128,5 +129,5 @@ BLOCK = 2**22  # rows that are compared at a time
 
 
 def _meet(start: Tensor, stop: Tensor, k_lo: Tensor, k_hi: Tensor) -> Tensor:
-    """Whether a run contains any of the keys [k_lo, k_hi)."""
+    """Whether the run [start, stop) contains any of the keys [k_lo, k_hi)."""
     return (start < stop) & (start < k_hi) & (stop > k_lo)

@@ -1,4 +1,4 @@
-"""The part of a mask for some examples and heads, such as one of several processes has that share a batch."""
+"""The part of a mask for some examples and heads, for processes that share the examples or heads of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.masks.mask import Mask
 
 
 def share_of(mask: Mask, examples: slice, heads: slice) -> Mask:
-    """The mask whose example b is example `examples.start` + b of `mask`, and its heads likewise. It is remembered."""
+    """Cut some examples and heads out of `mask`: example 0 is its example `examples.start`. It is remembered."""
     if mask.batch is None and mask.heads is None:
         return mask
     bounds = (examples.start, examples.stop, heads.start, heads.stop)

@@ -1,4 +1,4 @@
-"""Tables that masks look up by index, and checks of the arguments of masks."""
+"""Functions for the tables (tensors) in which masks look up values by index, and checks of the arguments of masks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def look_up(table: Tensor, *index: Any) -> Any:
-    """`table[index]`; a size of 1 in the table serves every index. A table accepts every kind of index:
+    """Return `table[index]`; a dimension of size 1 serves every index. The kind of index decides the kind of result:
 
     a Python scalar for ints, an array for NumPy arrays, a tensor for tensors, on their device.
     """
@@ -38,20 +38,20 @@ def look_up(table: Tensor, *index: Any) -> Any:
 
 
 def counts(flags: Tensor) -> Tensor:
-    """Running counts along the last axis, with a leading 0: [lo, hi) contains counts[hi] - counts[lo] times True."""
+    """Count True along the last axis, with a leading 0: [lo, hi) contains counts[hi] - counts[lo] times True."""
     return torch.nn.functional.pad(flags.cumsum(-1, dtype=torch.int32), (1, 0)).cpu()
 
 
 def any_of(condition: Tensor) -> bool:
-    """Whether a condition holds somewhere; False if values cannot be read."""
+    """Whether a condition is True somewhere; False if values cannot be read, because torch is tracing."""
     return not is_traced() and bool(condition.any())
 
 
 def as_tensor(name: str, values: object) -> Tensor:
-    """Numbers, sequences, arrays and tensors as a tensor, or an error that names the argument.
+    """Return numbers, a sequence, an array or a tensor as a tensor; an error names the argument `name`.
 
-    A tensor stays where it is, anything else gets torch's default device, as by torch.tensor. An empty sequence becomes
-    an integer tensor.
+    A tensor stays on its device, anything else comes to torch's default device, as with torch.tensor. An empty sequence
+    becomes an integer tensor.
     """
     if isinstance(values, Tensor):
         return values
@@ -63,7 +63,7 @@ def as_tensor(name: str, values: object) -> Tensor:
 
 
 def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: int | None = None) -> Tensor:
-    """`values` as an int64 tensor of one of the ranks, or an error that names the argument."""
+    """Return `values` as an int64 tensor of one of `ranks`, no number below `least`; an error names the argument."""
     table = as_tensor(name, values)
     if table.dtype not in _INTEGERS:
         raise DtypeError(f"{name}: expected integers. Received: {table.dtype}")
@@ -77,7 +77,7 @@ def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: i
 def integer(
     name: str, value: Number, *, least: float = -math.inf, most: float = math.inf, optional: bool = False
 ) -> Number:
-    """`value`, an int within these limits (or None, if it is `optional`), or an error that names the argument."""
+    """Return `value` if it is an int from `least` to `most` (or None, if `optional`); an error names the argument."""
     received = f"Received: {name.split()[-1]}={value!r}"
     if value is None and optional:
         return value
@@ -91,13 +91,13 @@ def integer(
 
 
 def check_at_most(name: str, values: Tensor, k_len: int) -> None:
-    """Raise MaskError for more keys than there are."""
+    """Raise MaskError if any of `values`, which are numbers of keys, is larger than `k_len`."""
     if any_of(values > k_len):
         raise MaskError(f"{name} must not exceed the {k_len} keys. Received: {name.split()[-1]}={values.tolist()}")
 
 
 def of_rank_4(name: str, cells: object, hint: str = "", *, floats: bool = False) -> Tensor:
-    """A bool (or float) tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4, or an error that names the argument."""
+    """Return a bool (or float) tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] as rank 4; errors name the argument."""
     if not isinstance(cells, Tensor) or not (cells.is_floating_point() if floats else cells.dtype == torch.bool):
         expected = "a float tensor" if floats else "a bool tensor, True = may attend"
         received = cells.dtype if isinstance(cells, Tensor) else type(cells).__name__

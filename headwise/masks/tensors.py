@@ -29,11 +29,12 @@ _lock = threading.Lock()
 
 
 def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
-    """The owned mask of a tensor, for Q queries and K keys: as recognised, else its bits.
+    """Return the owned mask of a bool tensor, for Q queries and K keys: its recognised form, or else its bits.
 
-    A tensor is the same if it is the same part of the same storage with the same contents (`memo.contents_of`); the
-    object may be another one. A large tensor is recognised when it is first seen, which is quick compared with its
-    call; a small one only when it comes again, because many do not: every decoding step has its own.
+    A tensor counts as seen before if it is the same part of the same storage with the same contents
+    (`memo.contents_of`), even if the Python object is another one. A large tensor is recognised when it is first seen,
+    which is quick compared with its attention call. A small tensor is recognised only when it comes again, because many
+    never do: every decoding step has a new one.
     """
     given = dense.allowed
     sizes = (q_len if given.shape[2] == 1 else given.shape[2], k_len if given.shape[3] == 1 else given.shape[3])
@@ -63,7 +64,7 @@ def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
 
 
 def _simple(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """The recognised form of a mask, if it is more than single cells."""
+    """Return the recognised form of a mask, or the mask itself if no simple form is found."""
     cells = at_its_smallest(mask.aligned(q_len, k_len).to_bool(q_len, k_len))
     parts = simple_parts(Cells(cells))
     if parts is None:

@@ -1,4 +1,4 @@
-"""Checks that all processes make the same call, before any data are sent, so that none waits forever."""
+"""Checks that all processes make the same call before any data are sent, so that no process waits forever."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def digest_of(mask: Mask | None) -> int:
-    """A number that is the same for equal masks, on every machine. A function is identified only by its name."""
+    """Compute a number that is the same for equal masks, on every machine. A function counts only by its name."""
     if mask is None:
         return 0
     return mask.remember(("digest",), lambda mask: _number(_written(mask)))
 
 
 def digest_of_options(options: dict[str, Any]) -> int:
-    """A number for the values of options, and the shapes of tensors; a bias may have each process's own rows."""
+    """Compute a number for option values and tensor shapes; a bias may have only the rows of its process."""
     told = {name: _shape(name, x) if isinstance(x, Tensor) else x for name, x in sorted(options.items())}
     return _number(repr(told).encode())
 
@@ -56,15 +56,15 @@ def _written(value: Any) -> bytes:
 
 
 def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> list[list[int]]:
-    """The rows of each process, if all processes agree in everything else: one list for each of `rows`.
+    """Return the row counts of all processes, if these agree in everything else: one list for each entry of `rows`.
 
     Args:
         rows: the row counts of this process, such as those of q and of k.
-        told: its numbers, in the order of `NAMES`; there may be fewer.
+        told: the numbers of this process that must be equal, in the order of `NAMES`; there may be fewer.
         group: the group of the processes.
 
     Raises:
-        ParallelError: on every process, if they differ, or if one of them is gone.
+        ParallelError: on every process, if the numbers differ, or if a process is gone.
     """
     of_rows = {f"rows {place}": count for place, count in enumerate(rows)}
     table = told_by_all("context_parallel", {**of_rows, **dict(zip(NAMES, told, strict=False))}, group)
@@ -82,16 +82,17 @@ def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> lis
 
 
 def agree(what: str, question: Mapping[str, object], group: Any, failed: Exception | None = None) -> None:
-    """Return if all processes ask the same question and none has failed to answer its part.
+    """Return if all processes ask the same question and none has failed; raise an error otherwise.
 
     Args:
-        what: the object of the question, for messages.
-        question: the values of each name are compared by their `repr`; at most `WIDTH` - 2 names.
+        what: what the question is about, for messages.
+        question: names and values, which are compared by their `repr`; at most `WIDTH` - 2 names.
         group: the group of the processes.
-        failed: the error of this process; it is raised here, if all processes ask the same.
+        failed: the error of this process, or None; it is raised if all processes ask the same question.
 
     Raises:
-        ParallelError: on every process, if they differ or one of them is gone; on the others, if one has failed.
+        ParallelError: on every process, if the questions differ or a process is gone; on the others, if one process has
+            failed.
     """
     told = {"failed": int(failed is not None), **{name: _number(repr(x).encode()) for name, x in question.items()}}
     table = told_by_all(what, told, group)
@@ -111,7 +112,7 @@ def agree(what: str, question: Mapping[str, object], group: Any, failed: Excepti
 
 @contextmanager
 def agreeing(what: str, question: Mapping[str, object], group: Any) -> Iterator[None]:
-    """A context for `agree`: inside, this process computes its part of the answer."""
+    """Return a context in which this process computes its part of an answer; at its end the processes `agree`."""
     failed = None
     try:
         yield
@@ -123,7 +124,7 @@ def agreeing(what: str, question: Mapping[str, object], group: Any) -> Iterator[
 
 
 def told_by_all(what: str, told: Mapping[str, int], group: Any) -> list[dict[str, int]]:
-    """The numbers of each process, by name. ParallelError on every process if they do different things."""
+    """Return the numbers of each process, by name. ParallelError on every process if they do different things."""
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     numbers = [_number(repr((what, sorted(told))).encode()), *told.values()]
     mine = torch.tensor([*numbers, *[0] * (WIDTH - len(numbers))], dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""`context_parallel`: inside, `headwise.attention` gets the rows of this process and attends to the whole sequence."""
+"""`context_parallel`: inside it `headwise.attention` gets the rows of one process and attends to the whole sequence."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Processes:
 
     @cached_property
     def group(self) -> Any:
-        """The process group."""
+        """The process group of torch.distributed."""
         return self.mesh.get_group()
 
     @cached_property
     def rank(self) -> int:
-        """The number of this process."""
+        """The number of this process in the group."""
         return dist.get_rank(self.group)
 
     @cached_property
     def count(self) -> int:
-        """P, the number of processes."""
+        """The number of processes, P."""
         return dist.get_world_size(self.group)
 
     def attend(
@@ -72,15 +72,15 @@ class Processes:
         edited: bool = False,
         **options: Any,
     ) -> Any:
-        """Compute the rows of this process by `local`.
+        """Compute attention for the rows of this process by `local`.
 
         Args:
             local: `attention`, which computes the part.
-            q, k, v: [B, H, S, D], [B, G, S, D] and [B, G, S, E] for the rows of this process; k and v may be its rows
-                of the memory, or the whole memory.
+            q, k, v: [B, H, S, D], [B, G, S, D] and [B, G, S, E] for the rows of this process; k and v may be this
+                process's rows of the memory (the sequence that cross-attention reads), or the whole memory.
             mask: the mask of the whole sequence.
-            followed: whether there are listeners: then a process computes its rows in one call.
-            edited: whether there are editors.
+            followed: whether a record or an edit listens: then a process computes its rows in one call.
+            edited: whether an edit may change the call.
             options: the options of `attention`, for the whole sequence.
         """
         if isinstance(k, Int8) or isinstance(v, Int8):
@@ -121,7 +121,7 @@ class Processes:
         return choose(part, self.strategy, followed=followed).attend(part, local)
 
     def _is_of_memory(self, rows: list[int], key_rows: list[int], told: bool | None) -> bool:
-        """Whether the keys are those of the memory; decided by their number, if no module tells."""
+        """Whether the keys belong to the memory, which cross-attention reads; if no module tells, by their number."""
         if self.memory is None or told is False:
             if told or rows != key_rows:
                 raise ArgumentError(
@@ -139,7 +139,7 @@ class Processes:
         return True
 
     def _dealt(self, what: str) -> Layout:
-        """The layout, if it cannot be found from the mask."""
+        """Return the layout of the rows, if it cannot be found from the mask. ArgumentError if there is none."""
         if self.layout is None:
             raise ArgumentError(
                 f"context_parallel: {what} must know which rows this process holds. Received: no layout. Make one with "
@@ -148,7 +148,7 @@ class Processes:
         return self.layout
 
     def layout_of(self, what: str, *, memory: bool) -> Layout | None:
-        """The layout of its own sequence or the memory; None = every process has all rows. ArgumentError if unknown."""
+        """Return the layout of the sequence or memory; None = every process has all rows. ArgumentError if unknown."""
         if not memory:
             return self._dealt(what)
         if self.memory is None:
@@ -176,7 +176,7 @@ def _check_rows(what: str, rows: list[int], layout: Layout) -> None:
 
 
 def current() -> Processes | None:
-    """The processes that share a sequence here; None outside of `context_parallel`."""
+    """Return the processes that share a sequence here; None outside of `context_parallel`."""
     return None if torch.compiler.is_compiling() else _current.get()
 
 
@@ -191,7 +191,7 @@ def context_parallel(
     buffer_seq_dims: Sequence[int] = (),
     no_restore_buffers: Iterable[Tensor] = (),
 ) -> Iterator[Processes]:
-    """Inside, `headwise.attention` and the modules of headwise compute one sequence in several processes.
+    """Inside this context `headwise.attention` and the modules of headwise compute one sequence in several processes.
 
     >>> mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (4,))
     >>> layout = headwise.parallel.deal(mask, length, mesh)
@@ -199,34 +199,35 @@ def context_parallel(
     >>> with headwise.context_parallel(mesh, layout):
     ...     y = model(part, mask=mask)                                   # the mask of the whole sequence
 
-    Or as with PyTorch's context_parallel, which cuts tensors of the whole sequence in place and restores them:
+    It can also cut tensors of the whole sequence in place and restore them, as PyTorch's context_parallel does:
 
     >>> with headwise.context_parallel(mesh, mask, buffers=[ids, labels], buffer_seq_dims=[1, 1]) as shared:
     ...     loss = cross_entropy(model(ids).flatten(0, 1), labels.flatten())
     >>> whole = headwise.gather(logits, shared.layout, mesh)
 
-    Only headwise's attention and modules see the other processes; PyTorch's functions see the rows of this one. Code
-    that was compiled runs uncompiled. Tensors are the rows of this process; masks, biases, lengths and ids of documents
-    are those of the whole sequence. Operations without positions (linear layers, norms) do not change. Gradients of
-    parameters are those of this process's rows: sum them over the processes, as DistributedDataParallel does.
+    Only headwise's attention and modules see the other processes; PyTorch's functions see only the rows of this
+    process. Compiled code runs uncompiled. Queries, keys and values are the rows of this process; masks, biases,
+    lengths and ids of documents are those of the whole sequence. Operations without positions (linear layers, norms) do
+    not change. Gradients of parameters are those of this process's rows: sum them over the processes, as
+    DistributedDataParallel does.
 
     Args:
         mesh: a mesh of one dimension; for a larger mesh, the dimension that shares the sequence: mesh["cp"].
         layout: the rows of each process; None = the rows of `shard(x, mask, mesh)` for the mask of each call. With
-            buffers also the mask by which rows are dealt, None = every query sees every key.
-        strategy: "auto", or one of "gather", "ring" and "heads", which then raises rather than fall back.
+            buffers it may also be the mask by which rows are dealt (None = every query sees every key).
+        strategy: "auto", or "gather", "ring" or "heads": then a call that this strategy cannot compute raises an error.
         memory: the layout of the sequence that cross-attention reads, or "whole" = every process holds all of it, and
-            nothing is sent. Gradients of a whole memory are those of this process's rows, as of parameters.
+            nothing is sent. The gradients of a whole memory are those of this process's rows, as for parameters.
         buffers: tensors of the whole sequence, not parameters, which become this process's rows inside.
-        buffer_seq_dims: the dimension of the sequence of each.
+        buffer_seq_dims: for each buffer, the dimension of the sequence.
         no_restore_buffers: the buffers that are not restored.
 
     Yields:
-        The `Processes`; its `layout` is for `gather`.
+        A `Processes`, whose `layout` is to be given to `gather`.
 
     Raises:
         ShapeError: buffers of several lengths.
-        ParallelError: processes that do not agree, or one that is gone.
+        ParallelError: processes that do not agree, or a process that is gone.
         ArgumentError: a mesh of several dimensions, or an unknown strategy.
     """
     check_mesh(mesh)
@@ -252,7 +253,7 @@ def context_parallel(
 def _layout_for(
     mesh: DeviceMesh, given: Layout | Mask | None, buffers: Sequence[Tensor], dims: Sequence[int]
 ) -> Layout | None:
-    """The layout: the given one, or one for the length of the buffers and the mask."""
+    """Return the layout: the given layout, or one for the length of the buffers and the mask."""
     if len(buffers) != len(dims):
         raise ArgumentError(
             f"buffer_seq_dims: expected one for each buffer. Received: {len(dims)} for {len(buffers)} buffers"
@@ -272,20 +273,20 @@ def _layout_for(
 
 @contextlib.contextmanager
 def alone(share: Share | None) -> Iterator[None]:
-    """Inside, a call is computed by this process alone; `share` is its share of a longer call, for records."""
+    """Return a context in which this process computes a call alone; `share`: its rows of a longer call, for records."""
     with within(_current, None), within(_share, share):
         yield
 
 
 def as_share(call: AttentionCall) -> AttentionCall:
-    """The call, marked as a share of a longer call if it is one."""
+    """Return the call, marked as a share (some rows) of a longer call if it is one."""
     share = _share.get()
     return call if share is None else call.of(share)
 
 
 @contextlib.contextmanager
 def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor], here: Processes) -> Iterator[None]:
-    """Inside, buffers are this process's rows."""
+    """Return a context in which the buffers hold only this process's rows."""
     kept = {id(x) for x in stay}
     if kept - {id(x) for x in buffers}:
         raise ArgumentError("no_restore_buffers: expected some of buffers. Received: another tensor")
@@ -312,15 +313,16 @@ def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor],
 
 
 def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Inside, keys belong to the memory of `context_parallel(memory=)`, or with False to the own sequence.
+    """Return a context in which keys belong to the memory of `context_parallel(memory=)`; False: to the own sequence.
 
-    The modules use this themselves. A call of `headwise.attention` needs it if both have equally many rows.
+    headwise's modules use this context themselves. A call of `headwise.attention` needs it if the memory and the own
+    sequence have equally many rows.
     """
     return within(_reads_memory, yes)
 
 
 def memory_as_own() -> contextlib.AbstractContextManager[None]:
-    """Inside, the own sequence is the memory outside: for the encoder that makes it."""
+    """Return a context in which the memory is the own sequence: for the encoder that computes the memory."""
     here = current()
     if here is None:
         return contextlib.nullcontext()
@@ -329,11 +331,11 @@ def memory_as_own() -> contextlib.AbstractContextManager[None]:
 
 
 def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1) -> Tensor:
-    """This process's rows of a tensor of the whole sequence, which every process holds.
+    """Return this process's rows of a tensor of the whole sequence, which every process holds.
 
     Args:
-        x: its dimension `dim` is the sequence. For a DTensor the result is one, placed as Shard(dim), and `by` is
-            `chunks`.
+        x: a tensor whose dimension `dim` is the sequence. For a DTensor the result is a DTensor too, placed as
+            Shard(dim), and `by` must be `chunks`.
         by: a layout, or the mask by which rows are dealt; None = every query sees every key.
         mesh: a mesh of one dimension.
         dim: the dimension of the sequence.
@@ -346,7 +348,7 @@ def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1
 
 
 def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1) -> Tensor:
-    """The whole sequence, on every process, from each process's rows. No gradients.
+    """Return the whole sequence, on every process, from the rows of each process. It has no gradients.
 
     Args:
         x: this process's rows, along `dim`, or a DTensor.
@@ -374,14 +376,14 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
 
 
 def whole(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
-    """The whole tensor from the part of each process, such as which tokens are real; outside of the context, x."""
+    """Return a whole tensor (such as which tokens are real) from the parts of the processes; x outside the context."""
     here = current()
     layout = None if here is None else here.layout_of("a module that is told real tokens", memory=memory)
     return x if here is None or layout is None else gather(x, layout, here.mesh, dim=dim)
 
 
 def positions_here(count: int, device: torch.device, *, memory: bool = False) -> Tensor:
-    """The positions of this process's `count` rows, [count]; outside of `context_parallel`: 0, 1, 2 …"""
+    """Return the positions of this process's `count` rows, [count]; 0, 1, 2 … outside of `context_parallel`."""
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
     if here is None or layout is None:
@@ -396,16 +398,16 @@ def positions_here(count: int, device: torch.device, *, memory: bool = False) ->
 
 
 def rows_here(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
-    """This process's rows of a tensor of the whole sequence, or memory; outside of the context, x."""
+    """Return this process's rows of a tensor of the whole sequence, or memory; x outside of the context."""
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
     return x if here is None or layout is None else layout.shard(x, here.rank, dim)
 
 
 def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
-    """The positions of all keys that rows may see, [K] or [B, K], from this process's [S] or [B, S]; outside, the same.
+    """Return the positions of all keys, [K] or [B, K], from those of this process's rows, [S] or [B, S].
 
-    With `memory`, both are positions of the memory.
+    Outside of the context, return `positions`. With `memory`, both are positions in the memory.
     """
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
@@ -417,7 +419,7 @@ def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
 
 
 def length_of(count: int, *, memory: bool = False) -> int:
-    """The length of the whole sequence, or memory, of which this process has `count` rows; outside, `count`."""
+    """Return the length of the whole sequence, or memory, if this process has `count` rows; `count` outside."""
     here = current()
     layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
     return count if layout is None else layout.length

@@ -34,21 +34,21 @@ def attend(
     edited: bool,
     **options: Any,
 ) -> Any:
-    """The result of `attention` for DTensors, with the placements of q.
+    """Compute `attention` for DTensors; the result is a DTensor with the placements of q.
 
     Args:
         attention: computes the part of this process.
         alone: the same, outside of `context_parallel`.
         q, k, v: DTensors on one mesh. Along each of its dimensions q is split by batch, heads or sequence, or not at
             all; k and v are split like q, or not at all.
-        mask, options: of the whole call; tensors are the same in every process, or DTensors. The record is that of this
-            process's part.
-        followed: whether there are listeners.
-        edited: whether there are editors.
+        mask, options: those of the whole call; their tensors are the same in every process, or DTensors. A record has
+            only this process's part.
+        followed: whether a record or an edit listens.
+        edited: whether an edit may change the call.
 
     Raises:
         ParallelError: placements that cannot be computed.
-        DtypeError: DTensors and other tensors, or DTensors of several meshes.
+        DtypeError: DTensors mixed with other tensors, or DTensors of several meshes.
     """
     from torch.distributed.tensor import DTensor
 
@@ -111,7 +111,7 @@ def _check_around(mesh: DeviceMesh) -> None:
 
 
 def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
-    """The dimension of q, k and v that is split along dimension i of the mesh."""
+    """Return the dimension of q, k and v that is split along dimension i of the mesh; None = it is not split."""
     from torch.distributed.tensor import Replicate, Shard
 
     places = {name: x.placements[i] for name, x in (("q", q), ("k", k), ("v", v))}
@@ -138,7 +138,7 @@ def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
 
 
 def _as_q(x: DTensor, q: DTensor) -> Tensor:
-    """This process's part of keys or values. If only q is split, each process has its share of their gradient."""
+    """Return this process's part of keys or values. If only q is split, each process has a share of their gradient."""
     from torch.distributed.tensor import Partial
 
     placements = [
@@ -153,7 +153,7 @@ def _as_q(x: DTensor, q: DTensor) -> Tensor:
 
 
 def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
-    """The key heads, of the key heads `held` in x, that the query heads read, `size` each; repeated if needed."""
+    """Return the key heads that the query heads `heads` read, `size` query heads each; x has the key heads `held`."""
     if (held.start * size, held.stop * size) == (heads.start, heads.stop):
         return x
     first, last = heads.start // size, -(-heads.stop // size)
@@ -168,7 +168,7 @@ def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
 
 
 def _share(name: str, x: Any, split: list[int | None], mesh: DeviceMesh, of_q: list[slice]) -> Any:
-    """This process's part of an option, for its examples and heads. The sequence is cut later."""
+    """Return this process's part of an option, for its examples and heads. The sequence is cut later."""
     if not isinstance(x, Tensor):
         return x
     # The indices of the batch and of the heads in its dimensions; None = it is the same for all.
@@ -193,7 +193,7 @@ def _share(name: str, x: Any, split: list[int | None], mesh: DeviceMesh, of_q: l
 
 
 def _processes(q: DTensor, k: DTensor, i: int) -> Processes:
-    """The processes along dimension i of the mesh, which have the sequence in chunks."""
+    """Return the processes along dimension i of the mesh, which have the sequence in chunks."""
     names = q.device_mesh.mesh_dim_names
     if q.device_mesh.ndim > 1 and names is None:
         raise ArgumentError("mesh: expected names for its dimensions. Received: none. Pass mesh_dim_names=")

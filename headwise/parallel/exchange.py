@@ -17,7 +17,7 @@ from headwise.parallel.routes import Routes
 
 @contextmanager
 def talking(group: Any) -> Iterator[None]:
-    """Inside, an error of torch.distributed gets a message with its meaning."""
+    """Return a context in which an error of torch.distributed becomes one that says what it means."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -39,16 +39,17 @@ def all_to_all(x: Tensor, sends: list[int], receives: list[int], group: Any) -> 
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """The memory of a contiguous tensor, [rows, bytes], which every backend can send."""
+    """Return the memory of a contiguous tensor, [rows, bytes], which every backend can send."""
     flat = x.detach().flatten(1)
     # torch calls [n, 1] contiguous for any last stride, and `view` does not.
     return flat.as_strided(flat.shape, (flat.shape[1], 1)).view(torch.uint8)
 
 
 def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
-    """The rows of every process, x [its count, ...] here.
+    """Return the rows of every process; x [count, ...] are the rows of this process.
 
-    If some have far fewer rows, exactly the rows are sent; otherwise all are padded and sent at once.
+    If some processes have far fewer rows than others, the rows are sent process by process; otherwise all are padded
+    and sent at once.
     """
     out = [x.new_empty(count, *x.shape[1:]) for count in counts]
     size = max(counts)
@@ -69,21 +70,21 @@ def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
 
 
 def rows_of(k: Tensor, v: Tensor) -> Tensor:
-    """Keys [B, G, S, D] and values [B, G, S, E] as rows to send, [S, B G (D + E)]."""
+    """Arrange keys [B, G, S, D] and values [B, G, S, E] as rows to send, [S, B G (D + E)]."""
     width = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3])  # (not -1: there may be no rows)
     return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], width)
 
 
 def split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-    """Rows as keys and values again, with the sizes of k and v."""
+    """Arrange sent rows as keys and values again, with the sizes of k and v."""
     heads = rows.unflatten(1, (k.shape[0], k.shape[1], k.shape[3] + v.shape[3])).permute(1, 2, 0, 3)
     return list(heads.split([k.shape[3], v.shape[3]], -1))
 
 
 def needed_keys(k: Tensor, v: Tensor, routes: Routes, rank: int, group: Any) -> tuple[Tensor, Tensor]:
-    """The keys and values that this process needs, [B, G, K, D] and [B, G, K, E], from its own, [B, G, S, ·].
+    """Return the keys and values that this process needs, [B, G, K, D] and [B, G, K, E]. It has [B, G, S, ·] itself.
 
-    Keys that the process has itself are not sent: they are copied once.
+    Keys that the process already has are not sent: they are copied once.
     """
     found: tuple[Tensor, Tensor] = _Needed.apply(k, v, routes, rank, group)
     return found
@@ -118,7 +119,7 @@ class _Needed(torch.autograd.Function):
 
 
 class _Ways(NamedTuple):
-    """Routes, with the rows that stay here kept apart."""
+    """Routes (which rows go where), with the rows that stay in this process kept apart."""
 
     kept: Tensor | slice  # which of this process's rows it needs itself
     kept_at: Tensor | slice  # their places among the keys
@@ -141,7 +142,7 @@ class _Ways(NamedTuple):
 
 
 def _run(places: Tensor) -> Tensor | slice:
-    """Ascending places as a slice, if there is no gap between them: a slice is copied faster."""
+    """Return ascending positions as a slice, if there is no gap between them: a slice is copied faster."""
     if not len(places):
         return slice(0, 0)
     first, last = int(places[0]), int(places[-1])
@@ -149,7 +150,7 @@ def _run(places: Tensor) -> Tensor | slice:
 
 
 class Turned(torch.autograd.Function):
-    """`there(x)`, with the gradient by `back`: a change of layout that permutes all rows."""
+    """Computes `there(x)`, with the gradient by `back`: for a change of layout that permutes all rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The rows of a sequence that each process holds, dealt by the allowed pairs of the mask."""
+"""Which rows of a sequence each process holds: dealt such that all have about equally many allowed pairs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """The rows of each process. Every process computes the same layout, only from the mask and the length.
+    """Which rows each process holds. Every process computes the same layout, from only the mask and the length.
 
     >>> layout = headwise.parallel.deal(mask, length, mesh)
     >>> ids, labels = (layout.shard(x, rank, dim=1) for x in (ids, labels))
@@ -45,26 +45,26 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Rows of the whole sequence."""
+        """The number of rows of the whole sequence."""
         return int(self.edges[-1])
 
     @cached_property
     def digest(self) -> bytes:
-        """Bytes that are the same only for equal layouts."""
+        """A hash, bytes that are the same only for equal layouts."""
         return hashlib.blake2b(self.edges.tobytes() + self.owner.tobytes(), digest_size=8).digest()
 
     @cached_property
     def owner_of_rows(self) -> Ints:
-        """[length]: the process of each row."""
+        """The process of each row, [length]."""
         return self.owner.repeat(np.diff(self.edges))
 
     @cached_property
     def positions(self) -> tuple[Tensor, ...]:
-        """The rows of each process, int64, ascending."""
+        """The positions of the rows of each process, int64, ascending."""
         return tuple(torch.from_numpy(np.flatnonzero(self.owner_of_rows == p)) for p in range(self.processes))
 
     def shard(self, x: Tensor, process: int, dim: int = 1) -> Tensor:
-        """The part of a process in a tensor of the whole sequence. ShapeError if it has another length."""
+        """Return the rows of a process in a tensor of the whole sequence. ShapeError if it has another length."""
         if x.shape[dim] != self.length:
             raise ShapeError(
                 f"x: expected {self.length} positions, the length that was dealt. Received: x={list(x.shape)}, "
@@ -73,14 +73,14 @@ class Layout:
         return x.index_select(dim, self.positions[process].to(x.device))
 
     def joined(self, parts: list[Tensor], dim: int = 1) -> Tensor:
-        """The whole sequence, from the parts of all processes."""
+        """Return the whole sequence, from the rows of all processes."""
         order = torch.cat(self.positions).argsort()
         return torch.cat(parts, dim).index_select(dim, order.to(parts[0].device))
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The work that a mask requires for the blocks of a sequence."""
+    """The work (cells and keys) that a mask requires for each block of rows of a sequence."""
 
     edges: Ints  # [blocks + 1]
     key_edges: Ints  # [key blocks + 1], edges in the sequence that is read
@@ -89,16 +89,16 @@ class Grid:
 
     @cached_property
     def rows(self) -> Ints:
-        """[blocks]: the number of rows in each block."""
+        """The number of rows in each block, [blocks]."""
         return np.diff(self.edges)
 
     @cached_property
     def keys(self) -> Ints:
-        """[key blocks]: the number of keys in each key block."""
+        """The number of keys in each key block, [key blocks]."""
         return np.diff(self.key_edges)
 
     def per_process(self, owner: Ints, key_owner: Ints, count: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The cells of each process [P], and the blocks of keys that some of its rows may see [P, key blocks].
+        """Return the cells of each process, [P], and which key blocks its rows may see, bool [P, key blocks].
 
         A process whose rows see nothing needs its own keys: it still has to make a call.
         """
@@ -109,14 +109,14 @@ class Grid:
         return cells, needed
 
     def keys_from_others(self, key_owner: Ints, needed: NDArray[np.bool_]) -> Ints:
-        """[P]: the number of keys that each process receives."""
+        """Count the keys that each process receives from others, [P]."""
         others = key_owner[None] != np.arange(len(needed))[:, None]
         keys: Ints = (needed & others) @ self.keys
         return keys
 
 
 def grid_of(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
-    """The grid of a mask that is aligned to both whole sequences, for these blocks; remembered with the mask."""
+    """Make the grid of a mask that is aligned to both whole sequences, for these blocks; remembered with the mask."""
     if mask is None:
         cells = np.diff(edges) * float(key_edges[-1])
         return Grid(edges, key_edges, cells, np.ones((len(edges) - 1, len(key_edges) - 1), bool))
@@ -127,7 +127,7 @@ def grid_of(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
 
 
 def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
-    """The grid of a mask over a sequence that reads itself. Blocks are as small as the processes need."""
+    """Make the grid of a mask for self-attention, with blocks as small as the number of processes needs."""
     edges = _even(length, processes)
     grid = grid_of(mask, edges, edges)
     if mask is None:
@@ -144,7 +144,7 @@ def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
 
 
 def _even(length: int, processes: int) -> Ints:
-    """The edges of blocks of one size."""
+    """Return the edges of blocks of equal size, which suits the number of processes."""
     block = BLOCK
     while block > 1 and length // block < PIECES * processes:
         block //= 2
@@ -154,7 +154,7 @@ def _even(length: int, processes: int) -> Ints:
 
 
 def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The cells of some blocks of rows, and the blocks of keys that they need."""
+    """Count the cells of some blocks of rows, and find the key blocks that they need (bool)."""
     row_low, row_high, key_low, key_high = (torch.from_numpy(x).int() for x in (low, high, edges[:-1], edges[1:]))
     cells: list[NDArray[np.float64]] = []
     needed: list[NDArray[np.bool_]] = []
@@ -169,9 +169,10 @@ def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.f
 
 
 def in_order(grid: Grid, processes: int) -> Ints:
-    """Rows in their order: neighbours stay together, for windows and packed documents.
+    """Deal rows in their order, so that neighbours stay together: for windows and packed documents.
 
-    The cuts minimise the largest number of cells of a process, with at most 5 % more or fewer rows than the mean.
+    The cuts between processes minimise the largest number of cells of a process, with at most 5 % more or fewer rows
+    than the mean.
     """
     mean = grid.edges[-1] / processes
     spare = max((EVEN - 1) * mean, grid.rows.max())
@@ -193,12 +194,12 @@ def in_order(grid: Grid, processes: int) -> Ints:
 def _cuts(
     edges: Ints, cells: NDArray[np.float64], most: float, processes: int, least: float, rows: float
 ) -> Ints | None:
-    """The first block of processes 1, 2 … if each process takes as many blocks as it may; None if some blocks are left.
+    """Return the first block of processes 1, 2 …, if each takes as many blocks as it may; None if blocks are left.
 
     Args:
-        cells: [blocks + 1], the cells before each block.
-        most: the most cells of a process.
-        least, rows: the fewest and the most rows of a process.
+        cells: [blocks + 1], the number of cells before each block.
+        most: the largest number of cells that a process may have.
+        least, rows: the smallest and the largest number of rows that a process may have.
     """
     cuts = [0]
     for rest in reversed(range(processes)):
@@ -212,20 +213,20 @@ def _cuts(
 
 
 def in_pairs(grid: Grid, processes: int) -> Ints:
-    """Each process gets one piece from the front and one from the back, for causal masks (zigzag of ring attention)."""
+    """Deal each process a piece from the front and one from the back: for causal masks (zigzag ring attention)."""
     piece = _middles(grid) * 2 * processes // grid.edges[-1]
     return np.minimum(piece, 2 * processes - 1 - piece)
 
 
 def in_turns(grid: Grid, processes: int) -> Ints:
-    """The processes get one block after another in turn (striped attention; Brandon et al. 2023)."""
+    """Deal one block after another to the processes in turn (striped attention; Brandon et al. 2023)."""
     return np.arange(len(grid.cells)) % processes
 
 
 def by_cells(grid: Grid, processes: int) -> Ints:
-    """The block with the most cells first, to the process with the fewest that has room for its rows; for any mask.
+    """Deal the block with the most cells first, to the process with the fewest cells that has room: for any mask.
 
-    Processes with long rows get fewer of the others.
+    Processes with rows of many cells get fewer of the other rows.
     """
     room = np.full(processes, EVEN * grid.edges[-1] / processes)
     cells, owner = np.zeros(processes), np.zeros(len(grid.cells), np.int64)
@@ -250,15 +251,15 @@ WAYS: dict[str, Callable[[Grid, int], Ints]] = {
 
 
 def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
-    """Give each process its rows of a sequence that reads itself: equal numbers of rows, up to a block, and of cells.
+    """Deal the rows for self-attention to processes: equal numbers of rows (up to one block) and of allowed pairs.
 
-    Of the ways that share the cells within 5 % it takes the one that moves the fewest keys; if there is none, the most
-    even one.
+    Of the ways that share the cells (allowed pairs) within 5 % it takes the way that moves the fewest keys between
+    processes; if there is none, the way that shares the cells most evenly.
 
     Args:
-        mask: of the whole sequence; None = every query sees every key.
-        length: of the whole sequence.
-        processes: their number, or a mesh of one dimension.
+        mask: the mask of the whole sequence; None = every query sees every key.
+        length: the length of the whole sequence.
+        processes: the number of processes, or a mesh of one dimension.
 
     Raises:
         ArgumentError: fewer rows than processes.
@@ -275,13 +276,13 @@ def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
 
 
 def chunks(length: int, processes: int | DeviceMesh) -> Layout:
-    """The rows that a DTensor with `Shard` on the sequence has in each process: ⌈length / P⌉ each, as torch.chunk does.
+    """Return the layout of a DTensor with `Shard` on the sequence: ⌈length / P⌉ rows each, as torch.chunk does.
 
     The last processes may have fewer, or none.
 
     Args:
-        length: of the whole sequence.
-        processes: their number, or a mesh of one dimension.
+        length: the length of the whole sequence.
+        processes: the number of processes, or a mesh of one dimension.
 
     Raises:
         ArgumentError: a length below 1.
@@ -303,7 +304,7 @@ def _deal(mask: Mask | None, length: int, processes: int) -> Layout:
 
 
 def _dealt(grid: Grid, processes: int) -> Iterator[tuple[float, int, str, Ints]]:
-    """(the most cells over the mean, the most keys that a process gets, the way, the owners)"""
+    """Yield, for each way to deal: (most cells over the mean, most keys that a process gets, its name, the owners)."""
     mean = max(grid.cells.sum() / processes, 1e-9)
     for name, way in WAYS.items():
         owner = way(grid, processes)

@@ -1,4 +1,4 @@
-"""Estimates the cost of a call that processes share: cells, keys and bytes of each, and who waits. Nothing is run."""
+"""Estimates the cost of a call that processes share: cells, keys and bytes of each process, and idle time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 16  # processes in the table
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ParallelPlan(Printed):
-    """`print` it; or read `layout`, `sizes`, `strategy` and `costs`."""
+    """How processes would share a call. `print` it, or read `layout`, `sizes`, `strategy` and `costs`."""
 
     layout: Layout
     sizes: Sizes
@@ -33,12 +33,12 @@ class ParallelPlan(Printed):
 
     @property
     def idle(self) -> float:
-        """The share of all processes' time in which they wait for the one with the most cells."""
+        """The share of all processes' time in which they wait for the process with the most cells."""
         return float(self.sizes.idle.mean())
 
     @property
     def bytes(self) -> int:
-        """The most bytes that a process receives in the forward pass, with the chosen strategy."""
+        """The largest number of bytes that a process receives in the forward pass, with the chosen strategy."""
         return self.costs[self.strategy].sent
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class ParallelPlan(Printed):
 
 
 def planned(call: AttentionCall, mesh: DeviceMesh) -> ParallelPlan:
-    """The plan of a call on the processes of a mesh. ArgumentError for keys of another sequence than the queries."""
+    """Make the plan of a call on the processes of a mesh. ArgumentError if keys and queries are two sequences."""
     batch, heads, q_len, k_len = call.shape
     if q_len != k_len:
         raise ArgumentError(f"mesh: expected queries and keys of one sequence. Received: Q={q_len}, K={k_len}")
@@ -88,16 +88,16 @@ def on_paper(
     bandwidth: float = GLOO,
     flops: float = 1e11,
 ) -> ParallelPlan:
-    """The plan of a call that is described by its sizes; no process needs to exist.
+    """Make the plan of a call that is described by its sizes; no process needs to exist, and nothing is run.
 
     Args:
-        mask: of the whole sequence.
-        length: N.
-        processes: P.
+        mask: the mask of the whole sequence.
+        length: N, the length of the whole sequence.
+        processes: P, the number of processes.
         batch, heads, key_heads, dim: B, H, G (None = H), and D = E.
         dtype: the dtype of q, k and v.
         layout: the layout of the rows; None = dealt by the mask.
-        bandwidth: bytes per second that a process receives, to compare strategies.
+        bandwidth: the bytes per second that a process receives, to compare strategies.
         flops: operations per second of a process.
     """
     if layout is not None and (layout.processes, layout.length) != (processes, length):

@@ -1,4 +1,4 @@
-"""The part of a tensor that a process has, by the placements of a DTensor."""
+"""Finds the part of a tensor that a process has, by the placements of a DTensor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_dtensor(x: object) -> TypeIs[DTensor]:
 
 
 def locally(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`run(x)`, or `run` of each process's part of a DTensor: for a function that treats all heads equally."""
+    """Return `run(x)`; for a DTensor apply `run`, which must treat all heads equally, to each process's part."""
     if type(x) is Tensor or not is_dtensor(x):
         return run(x)
     from torch.distributed.tensor import DTensor
@@ -34,7 +34,7 @@ def locally(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def sharded(x: DTensor, layout: Layout, mesh: DeviceMesh, dim: int) -> Tensor:
-    """The DTensor split by rows, along a mesh of one dimension. ArgumentError for a layout that no DTensor has."""
+    """Return the DTensor split by rows, along a mesh of one dimension. ArgumentError for a layout unlike `chunks`."""
     from torch.distributed.tensor import Shard
 
     check_chunks("shard", layout, x.shape[dim])
@@ -44,7 +44,7 @@ def sharded(x: DTensor, layout: Layout, mesh: DeviceMesh, dim: int) -> Tensor:
 
 
 def ranges(x: DTensor) -> list[slice]:
-    """The part of each of the first three dimensions that this process has."""
+    """Return the ranges of the first three dimensions of x that this process has."""
     from torch.distributed.tensor import Shard
 
     found = [slice(0, size) for size in x.shape[:3]]
@@ -68,7 +68,7 @@ def ranges(x: DTensor) -> list[slice]:
 
 
 def check_chunks(what: str, layout: Layout | None, length: int) -> None:
-    """Raise ArgumentError for a layout other than that of a DTensor."""
+    """Raise ArgumentError for a layout other than that of a DTensor (`chunks`)."""
     if layout is None:
         return
     expected = chunks(length, layout.processes)

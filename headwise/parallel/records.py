@@ -1,4 +1,4 @@
-"""Records of a sequence that processes share: queried in all processes at once, saved in one file or one for each."""
+"""Records of a sequence that processes share: queried in all processes at once, saved in one file or several."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
-    """The records of the whole sequence, of which each process has its rows. Every process must call this.
+    """Join the records of all processes, of which each has some rows, to records of the whole sequence.
 
     >>> with headwise.context_parallel(mesh, layout), headwise.watch(model) as seen:
     ...     model(headwise.shard(x, layout, mesh), mask=mask)
@@ -41,18 +41,18 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
     >>> whole[3].entropy()                                        # [B, H, N], in the order of the sequence
     >>> whole.save("run.hw")                                      # or whole.save("run.hw", parts=True)
 
-    The records stay in their processes: only requested rows are sent, and every process gets the answer.
-    So every process must ask the same, in the same order: `weights`, `statistics`, `summary`, `save`. A method that
-    needs all queries and keys in one process (`record.call`, a page, an analysis) raises RecordError: save the records,
-    and open the file.
+    Every process must call this. The records stay in their processes: only requested rows are sent, and every process
+    gets the answer. So every process must call the same methods, in the same order: `weights`, `statistics`, `summary`,
+    `save`. A method that needs all queries and keys in one process (`record.call`, a page, an analysis) raises
+    RecordError: save the records, and open the file.
 
     Args:
-        seen: the records of this process from inside `context_parallel`; or `Seen([record])`.
+        seen: the records that this process made inside `context_parallel`; or `Seen([record])`.
         mesh: the mesh of `context_parallel`.
 
     Raises:
-        ParallelError: processes with different records, a process with a record that is not of a shared sequence, or
-            one that is gone.
+        ParallelError: processes with different records, a process with a record that is not of a shared sequence, or a
+            process that is gone.
         RecordError: on a process whose record is not of a shared sequence.
     """
     check_mesh(mesh)
@@ -75,7 +75,7 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
 
 
 class SharedSeen(Seen):
-    """The records of a sequence that several processes hold: `joined` makes it."""
+    """The records of a sequence that several processes share, as `joined` makes them."""
 
     def __init__(self, records: Sequence[WholeRecord], coverage: Coverage, together: _Together) -> None:
         super().__init__(records, coverage)
@@ -83,7 +83,7 @@ class SharedSeen(Seen):
 
     @property
     def whole_records(self) -> list[WholeRecord]:
-        """All records."""
+        """All records, each of a whole sequence."""
         return [record for record in self.records if isinstance(record, WholeRecord)]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[Bundle, Bundle]:
@@ -95,20 +95,22 @@ class SharedSeen(Seen):
         return seen
 
     def save(self, path: str | Path, *, parts: bool = False) -> None:
-        """Write everything to one file, or one per process; `headwise.load(path)` opens both. Every process calls it.
+        """Write all records to one file, or to one per process; `headwise.load(path)` opens both.
+
+        Every process calls it.
 
         Args:
-            path: one file is written by the first process, on its machine. The rows are sent to it in pieces of about
-                16 MB, each key once.
+            path: one file is written by the first process, on its machine. The other processes send their rows to it,
+                in pieces of about 16 MB, each key once.
             parts: make `path` a folder in which each process writes the rows and keys that it has. On several machines,
-                copy the parts into one folder; a single part can be opened too. The tokens are in the part of the first
-                process.
+                copy these files into one folder; a single file can be opened too. The tokens are in the file of the
+                first process.
 
         Raises:
             FileError: the file cannot be written (on the process that writes it); or the folder holds other files of
                 records.
-            ParallelError: on the others, if one process cannot do its part.
-            RecordError: a record that cannot be represented.
+            ParallelError: on the other processes, if one process cannot do its part.
+            RecordError: a record that a file cannot hold.
         """
         told = {"parts": parts, "records": [repr(each) for each in self.records]}
         with agreeing("save", told, self._together.group):
@@ -155,7 +157,7 @@ class SharedSeen(Seen):
 
 
 class _Together:
-    """The processes, and operations that they do together."""
+    """The processes that share a sequence, and the operations that they do together."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -164,31 +166,31 @@ class _Together:
         self._ended = False
 
     def rows(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all processes, [sum of counts, ...], in the order of the processes."""
+        """Return the rows of all processes, [sum of counts, ...], in the order of the processes."""
         return torch.cat(exchange.all_gather(self._sent(x), list(counts), self.group)).to(x.device)
 
     def to_first(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """The same on the first process; nothing on the others."""
+        """Return the rows of all processes on the first process; no rows on the others."""
         nowhere = [0] * self.count
         sends, receives = [len(x), *nowhere[1:]], list(counts) if self.rank == 0 else nowhere
         return exchange.all_to_all(self._sent(x), sends, receives, self.group)
 
     def reduced(self, x: Tensor, how: Any) -> Tensor:
-        """The sum or the maximum over the processes."""
+        """Return the sum or the maximum of x over the processes."""
         found = self._sent(x).clone()
         with talking(self.group):
             dist.all_reduce(found, how, group=self.group)
         return found.to(x.device)
 
     def from_first(self, text: str) -> str:
-        """The text of the first process, in ASCII and of the same length everywhere."""
+        """Return the text of the first process. It is ASCII, and has the same length everywhere."""
         found = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self._device)
         with talking(self.group):
             dist.broadcast(found, group=self.group, group_src=0)
         return bytes(found.tolist()).decode()
 
     def owner(self, rows: Tensor, length: int) -> Tensor:
-        """int64 [N]: the process of each row. ParallelError on all, unless each row is with one process."""
+        """Return the process of each row, int64 [N]. ParallelError on all, unless each row is with one process."""
         told = torch.zeros(2, length, dtype=torch.long)
         told[0, rows], told[1, rows] = 1, self.rank
         held, owner = self.reduced(told, dist.ReduceOp.SUM)
@@ -201,7 +203,7 @@ class _Together:
         return owner
 
     def go_on(self, failed: BaseException | None) -> None:
-        """Return if all processes can go on; otherwise raise the error of this process, or a ParallelError."""
+        """Return if no process has failed; otherwise raise the error of this process, or a ParallelError."""
         told = self.reduced(torch.tensor([0 if failed is None else self.rank + 1]), dist.ReduceOp.MAX)
         if not int(told):
             return
@@ -212,7 +214,7 @@ class _Together:
 
     @contextmanager
     def ending_alike(self) -> Iterator[None]:
-        """If one process fails inside, all fail in their next `go_on`. At the end they wait for each other."""
+        """Return a context in which, if one process fails, all fail in their next `go_on`. At its end they wait."""
         self._ended, failed = False, None
         try:
             yield
@@ -227,7 +229,7 @@ class _Together:
 
 
 class _Processes:
-    """The parts of a record in each process, as `Parts`."""
+    """The parts of a record, one in each process: a `Parts`."""
 
     def __init__(self, own: AttentionRecord, owner: Tensor, together: _Together) -> None:
         self.own, self.owner, self.count = own, owner, together.count

@@ -1,4 +1,4 @@
-"""Which keys each process sends to which other: only keys that some row of the receiver may see."""
+"""Which keys each process sends to which other process: only keys that some row of the receiver may see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.parallel.layout import Layout, grid_of
 
 
 class Routes(NamedTuple):
-    """What one process sends and receives."""
+    """What one process sends to the others and receives from them."""
 
     keys: Tensor  # [K]: the positions that its rows need, ascending
     sends: tuple[Tensor, ...]  # for each process: the rows of this process that it needs, by their index here
@@ -21,7 +21,7 @@ class Routes(NamedTuple):
 
 
 def routes_of(mask: Mask | None, layout: Layout, key_layout: Layout, process: int) -> Routes:
-    """The routes of a process; `mask` is aligned to the whole sequences of the rows and of the keys."""
+    """Make the routes of a process; `mask` is aligned to the whole sequences of the rows and of the keys."""
     grid = grid_of(mask, layout.edges, key_layout.edges)
     needed = grid.per_process(layout.owner, key_layout.owner, layout.processes)[1]
     wanted = needed.repeat(grid.keys, axis=1)  # [P, K]

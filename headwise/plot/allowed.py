@@ -56,7 +56,7 @@ def mask(
         b, h: the example and the head, if the mask differs between them.
         tokens: names of the positions, in any form that `headwise.text.as_tokens` takes.
         row_labels, col_labels: names of the queries, names of the keys.
-        title: default: the mask's description, such as "window(2, 0)"; "" = no title.
+        title: None = the mask as it is written, such as "window(2, 0)"; "" = no title.
         out: the file to write: .png, .svg or .pdf.
 
     Raises:
@@ -116,7 +116,7 @@ def _lengths(mask: Mask, q_len: int | None, k_len: int | None) -> tuple[int, int
 
 
 def _extents(mask: Mask, q_len: int, k_len: int, block: int, b: int, h: int) -> Array:
-    """The `Extent` of each cell of the picture, as a number."""
+    """Return the `Extent` (0, 1, 2 = no, some, all pairs are allowed) of each cell of the picture."""
     if block == 1:
         allowed = mask.cells(torch.arange(q_len), torch.arange(k_len), b=b, h=h)[0, 0]
         return np.where(allowed.numpy(), np.int8(Extent.ALL), np.int8(Extent.NONE))
@@ -125,7 +125,7 @@ def _extents(mask: Mask, q_len: int, k_len: int, block: int, b: int, h: int) -> 
 
 
 def _size(rows: int, cols: int) -> tuple[float, float]:
-    """Width and height. A cell is a whole number of pixels of the file, so that all cells have the same width."""
+    """Return the width and height of the map. Cells are a whole number of the file's pixels, so that all are equal."""
     cell = min(LARGEST_CELL, np.ceil(SIDE / max(rows, cols) * DPI) / DPI)
     width, height = (count * max(cell, np.ceil(LEAST_SIDE / count * DPI) / DPI) for count in (cols, rows))
     return float(width), float(height)

@@ -1,4 +1,4 @@
-"""The visual order of pieces of text on a line, if some of them are read from right to left.
+"""Finds the visual order of pieces of text on a line, if some of them are read from right to left.
 
 matplotlib orders the characters within a piece; this module orders the pieces. It implements the Unicode bidirectional
 algorithm (UAX 9) as far as lines of tokens need it: one level of embedding.
@@ -15,13 +15,13 @@ Direction = Literal["L", "R"]
 
 
 def direction_of(texts: Sequence[str]) -> Direction:
-    """The most frequent direction of the pieces that have one."""
+    """Return the most frequent direction of the pieces that have a direction."""
     found = [_strong(text) for text in texts]
     return "R" if found.count("R") > found.count("L") else "L"
 
 
 def arrange(texts: Sequence[str], base: Direction) -> list[tuple[int, Direction]]:
-    """The pieces of one line from left to right: (index in `texts`, direction)."""
+    """Return the pieces of one line in the order from left to right: (index in `texts`, direction)."""
     resolved = _resolve([_strong(text) for text in texts], base)
     runs = [list(run) for _, run in itertools.groupby(range(len(texts)), key=resolved.__getitem__)]
     if base == "R":
@@ -35,7 +35,7 @@ def joins(text: str, following: str) -> bool:
 
 
 def _strong(text: str) -> Direction | None:
-    """The direction of a piece; None for spaces and punctuation. Numbers are read from left to right."""
+    """Return the direction of a piece; None for spaces and punctuation. Numbers are read from left to right."""
     kinds = {unicodedata.bidirectional(character) for character in text}
     if kinds & {"R", "AL"}:
         return "R"
@@ -43,7 +43,7 @@ def _strong(text: str) -> Direction | None:
 
 
 def _resolve(kinds: Sequence[Direction | None], base: Direction) -> list[Direction]:
-    """Give pieces without a direction that of both neighbours if they agree, otherwise that of the line."""
+    """Give each piece without a direction that of its neighbours if these agree, otherwise that of the line."""
     resolved: list[Direction] = []
     for i, kind in enumerate(kinds):
         before = resolved[-1] if resolved else base

@@ -1,8 +1,8 @@
-"""Mapping from weights to colours, and the ink colour that is readable on them.
+"""Maps weights to colours, and finds the ink colour that is readable on them.
 
-"ember" is the colour map of the offline page: from paper through orange and red to violet. Its lightness decreases
-monotonically, so it also works for colour-blind readers and in greyscale. Computed in OKLCH
-(https://bottosson.github.io/posts/oklab/).
+"ember" is the colour map of headwise's HTML page: from paper white through orange and red to violet. Its lightness
+decreases monotonically, so it also works for colour-blind readers and in greyscale. It is computed in the colour space
+OKLCH (https://bottosson.github.io/posts/oklab/).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MASKED, MASKED_LINES, HIDDEN, GROUND = "#e4e3e7", "#bcbac3", "#eeeeee", "#bccbe0
 
 
 def colours(name: str | Colormap) -> Colormap:
-    """A colour map by name: "ember", or any of matplotlib's. Masked cells are transparent."""
+    """Return a colour map by name: "ember", or any of matplotlib's. Masked cells are transparent."""
     import matplotlib
     from matplotlib.colors import Colormap
 
@@ -47,7 +47,7 @@ def colours(name: str | Colormap) -> Colormap:
 
 
 def norm_of(scale: Scale, top: float) -> Normalize:
-    """The normalisation from weights to colours: from 0 (for "log": `DECADES` below `top`) to `top`."""
+    """Return the normalisation from weights to colours: from 0 (for "log": `DECADES` below `top`) to `top`."""
     from matplotlib.colors import LogNorm, Normalize, PowerNorm
 
     top = top if top > 0 else 1.0
@@ -59,7 +59,7 @@ def norm_of(scale: Scale, top: float) -> Normalize:
 
 
 def check_look(scale: str, vmax: float | None, width: float | None) -> None:
-    """Raise ArgumentError for an invalid value."""
+    """Raise ArgumentError for an invalid `scale`, `vmax` or `width` of a figure."""
     if scale not in SCALES:
         raise ArgumentError(f'scale: expected "linear", "root" or "log". Received: scale={scale!r}')
     if vmax is not None and not 0 < vmax < math.inf:
@@ -69,13 +69,13 @@ def check_look(scale: str, vmax: float | None, width: float | None) -> None:
 
 
 def scale_note(scale: Scale) -> list[str]:
-    """A note for the reader if colours are not proportional to weights."""
+    """Return a list with a note for the reader if colours are not proportional to weights; else []."""
     notes = {"root": "colours on a square-root scale", "log": "colours on a logarithmic scale"}
     return [notes[scale]] if scale in notes else []
 
 
 def ink_on(colour: Any) -> str:
-    """Black or white, whichever has more contrast to a colour: WCAG's contrast is then at least 4.58."""
+    """Return black or white, whichever has more contrast to a colour: WCAG's contrast is then at least 4.58."""
     light = _luminance(colour)
     return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
 

@@ -1,7 +1,7 @@
-"""Fonts for every label, so that Chinese, emoji and Arabic are not drawn as boxes.
+"""Finds fonts for every label, so that Chinese, emoji and Arabic are not drawn as boxes.
 
 The first font is that of rcParams["font.family"]; for characters that it lacks, the installed fonts are searched.
-Characters that no font has are drawn as their code points, U+4F60, and listed in one warning.
+Characters that no font has are drawn as their code points, such as U+4F60, and listed in one warning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PICTOGRAMS = "Noto Emoji from fonts.google.com, or Symbola (Debian and Ubuntu: 
 
 
 class Letters:
-    """The fonts for the texts of one figure. Warns once about missing characters; `of(text)` is the drawable text."""
+    """The fonts for the texts of a figure. `of(text)` is the drawable text. Warns once of characters without font."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._widths: dict[tuple[str, str], float] = {}  # inches at a size of 1 point
@@ -59,7 +59,7 @@ class Letters:
             )
 
     def of(self, text: str) -> str:
-        """A text on one line without invisible characters; code points replace characters that no font has."""
+        """Return a text on one line without invisible characters; code points replace characters that no font has."""
         words: list[str] = []
         for character in shown(text):
             code = self._instead.get(character)
@@ -74,21 +74,21 @@ class Letters:
         return any(_font(family).get_char_index(ord(character)) for family in self.families)
 
     def properties(self, size: float, weight: str = "normal") -> FontProperties:
-        """The font properties for matplotlib; `size` in points."""
+        """Return the font properties for matplotlib; `size` in points."""
         from matplotlib.font_manager import FontProperties
 
         return FontProperties(family=self.families, size=size, weight=weight)
 
     @property
     def bold(self) -> str:
-        """The font weight of titles: "bold" if all fonts have a bold variant."""
+        """The font weight of titles: "bold" if all fonts have a bold variant, else "normal"."""
         from matplotlib.font_manager import fontManager
 
         there = {entry.name for entry in fontManager.ttflist if entry.weight in (700, "bold")}
         return "bold" if there.issuperset(self.families) else "normal"
 
     def width(self, text: str, size: float, weight: str = "normal") -> float:
-        """The width of a line in inches."""
+        """Return the width of a line of text, in inches."""
         from matplotlib.textpath import text_to_path
 
         key = (text, weight)
@@ -98,7 +98,7 @@ class Letters:
         return self._widths.get(key, 0.0) * size
 
     def cut(self, text: str, size: float, width: float, weight: str = "normal") -> str:
-        """The line, cut with an ellipsis if it is wider than `width` inches."""
+        """Return the line, cut with an ellipsis if it is wider than `width` inches."""
         if self.width(text, size, weight) <= width:
             return text
         lengths = range(len(text))  # bisection: a text may be long
@@ -106,7 +106,7 @@ class Letters:
         return f"{text[: max(0, fits - 1)].rstrip()}…"
 
     def wrap(self, text: str, size: float, width: float, weight: str = "normal") -> list[str]:
-        """A sentence split into lines of at most `width` inches."""
+        """Split a sentence into lines of at most `width` inches."""
         lines: list[str] = []
         for word in text.split():
             longer = f"{lines[-1]} {word}" if lines else word
@@ -118,7 +118,7 @@ class Letters:
 
     @property
     def all_truetype(self) -> bool:
-        """Whether a PDF can embed these fonts as TrueType."""
+        """Whether a PDF can embed all these fonts as TrueType."""
         return not any(_has_cff_outlines(family) for family in self.families)
 
 
@@ -138,7 +138,7 @@ def is_upright(text: str) -> bool:
 
 
 def _choose(characters: set[str]) -> tuple[list[str], set[str]]:
-    """The font families that are needed, and the characters that none of them has."""
+    """Choose the font families that are needed; return them, and the characters that none of them has."""
     families: list[str] = []
     missing = {character for character in characters if not character.isspace()}
     for candidates in (_own_families(), _installed_families(characters), _new_families()):
@@ -154,7 +154,7 @@ def _choose(characters: set[str]) -> tuple[list[str], set[str]]:
 
 
 def _own_families() -> list[str]:
-    """The font families of rcParams, by name."""
+    """Return the font families of rcParams, by name."""
     from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -167,7 +167,7 @@ def _own_families() -> list[str]:
 
 
 def _installed_families(characters: set[str]) -> Iterator[str]:
-    """All font families that matplotlib knows, the most probable first."""
+    """Yield all font families that matplotlib knows, the most probable first."""
     from matplotlib.font_manager import fontManager
 
     upright = (entry.name for entry in fontManager.ttflist if entry.style == "normal" and _is_regular(entry))
@@ -184,7 +184,7 @@ def _installed_families(characters: set[str]) -> Iterator[str]:
 
 
 def _new_families() -> Iterator[str]:
-    """Fonts that were installed after matplotlib made its list."""
+    """Yield the fonts that were installed after matplotlib made its list."""
     from matplotlib.font_manager import findSystemFonts, fontManager
 
     known = {str(entry.fname) for entry in fontManager.ttflist}
@@ -259,7 +259,7 @@ def _remedy(character: str) -> str:
 
 
 def _outside() -> int:
-    """The `stacklevel` of the first caller outside this package, for warnings."""
+    """Return the `stacklevel` of the first caller outside this package, for warnings."""
     import sys
 
     depth, frame = 1, sys._getframe(1)

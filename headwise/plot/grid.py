@@ -56,7 +56,7 @@ SIDE = 0.86  # side of a map, as a share of the pitch
 
 @dataclass(frozen=True)
 class Row:
-    """The maps of one layer."""
+    """The small maps of one layer, one for each head."""
 
     name: str
     key_heads: int
@@ -87,7 +87,7 @@ def heads(
 
     Args:
         what: a `Seen`, or one record.
-        layers: the layers to draw: a number, a name or pattern, a list of these, or a slice; default: all.
+        layers: the layers to draw: a number, a name or pattern, a list of these, or a slice; None = all.
         example, scale, cmap, vmax, title, width, out: as in `heatmap`.
 
     Raises:
@@ -152,7 +152,7 @@ def _records(what: Seen | AttentionRecord, layers: Layer | slice | Sequence[Laye
 
 
 def _names(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> list[str]:
-    """The numbers of the layers, with the call if a layer was called several times."""
+    """Return the numbers of the layers as text, with the number of the call if a layer was called several times."""
     if isinstance(what, AttentionRecord):
         return [""]
     layers = what.layers
@@ -164,7 +164,7 @@ def _names(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> 
 
 
 def _legend(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> list[str]:
-    """The legend of the layer numbers."""
+    """Return the lines that say which name each layer number stands for."""
     if isinstance(what, AttentionRecord):
         return []
     named = dict.fromkeys(name_of(record) for record in records)

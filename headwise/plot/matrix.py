@@ -76,17 +76,17 @@ def heatmap(
     Args:
         what: a record; or a Seen, whose tokens are the names, and one `layer` of it (number or name).
         head: a number, or "mean" = the mean of all heads.
-        rows, cols: the rows and columns to draw: a slice, a range, numbers, or texts of tokens ("it:2" is the
-            second "it"); default: all.
+        rows, cols: the rows and columns to draw: a slice, a range, numbers, or texts of tokens ("it:2" is the second
+            "it"); None = all.
         scale: the colour scale: "linear", "root" (small weights stand out), "log" (four powers of ten).
         values: whether to print the weights in the cells; "auto" = up to 20 × 20 cells.
-        tokens: names if `what` has none, in any form that `headwise.text.as_tokens` takes.
-        row_labels, col_labels: names of all rows, of all columns, such as [f"latent {i}" for i in range(8)].
-        hide_sink: leave out the first key that any query may attend to, so that the colours span the others. Weights
-            are not rescaled, and a note gives the hidden weight.
+        tokens: names of the positions, if `what` has none, in any form that `headwise.text.as_tokens` takes.
+        row_labels, col_labels: names of all rows and of all columns, such as [f"latent {i}" for i in range(8)].
+        hide_sink: leave out the first key that any query may attend to, so that the colours span the weights on the
+            other keys. Weights are not rescaled, and a note gives the hidden weight.
         cmap: "ember", whose lightness decreases evenly, or any colour map of matplotlib.
-        vmax: the weight of the darkest colour, to compare figures; default: the largest weight shown.
-        title: default: layer and head; "" = no title.
+        vmax: the weight of the darkest colour, to compare figures; None = the largest weight shown.
+        title: None = layer and head; "" = no title.
         width: the width of the figure, in inches.
         ax: draw into these axes instead of a new figure.
         out: the file to write: .png, .svg or .pdf.
@@ -139,14 +139,14 @@ def _name_sides(axes: Axes, subject: Subject, layout: Layout, letters: Letters) 
 
 
 def _surround(axes: Axes, letters: Letters, title: str) -> Axes:
-    """Prepare existing axes; returns axes for the colour bar."""
+    """Prepare existing axes for a map; return axes for the colour bar."""
     axes.set_aspect("equal")
     axes.set_title(title, fontproperties=letters.properties(TITLE, letters.bold), loc="left", parse_math=False)
     return axes.inset_axes((1.03, 0.0, 0.045, 1.0))
 
 
 def _annotate(axes: Axes, letters: Letters, notes: list[str], width: float) -> None:
-    """The notes below such axes."""
+    """Write the notes below existing axes."""
     hatched = [f"hatched: {note}" if note == MASKED_NOTE else note for note in notes]
     lines = [line for note in hatched for line in letters.wrap(note, NOTE, width)]
     for number, line in enumerate(lines):
@@ -156,7 +156,7 @@ def _annotate(axes: Axes, letters: Letters, notes: list[str], width: float) -> N
 
 
 def _notes(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
-    """Notes about the cells."""
+    """Return the notes about the cells of a map: hatching, blocks, a hidden key."""
     notes = [MASKED_NOTE] if weights.masked else []
     if weights.block != (1, 1):
         notes.append(f"each cell is the largest of {weights.block[0]} × {weights.block[1]} weights")

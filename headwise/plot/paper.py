@@ -1,4 +1,4 @@
-"""The figure itself: made without pyplot, laid out in inches, and written beside its target."""
+"""Makes the figure itself: without pyplot, laid out in inches, and written to a file that then replaces the target."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """The context in which a figure is made. Raises ArgumentError if matplotlib is not installed."""
+    """Return the context in which a figure is made. Raises ArgumentError if matplotlib is not installed."""
     try:
         from matplotlib import rc_context
     except ImportError as error:
@@ -58,7 +58,7 @@ def drawing() -> Iterator[None]:
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure of this size in inches."""
+    """Make an empty figure of this size in inches."""
     from headwise.plot.picture import Picture
 
     return Picture(figsize=(width, height), dpi=200, facecolor=PAPER, edgecolor=PAPER, layout=None)
@@ -74,9 +74,10 @@ def frame(
     bar_names: float,
     width: float = 0.0,
 ) -> tuple[Figure, Axes, Axes]:
-    """A figure with a title above and notes below axes of this size; those axes, and some for a colour bar.
+    """Make a figure with a title above axes and notes below them. Returns it, the axes, and axes for a colour bar.
 
-    `left` and `above`: space between the axes and the figure's edge or title; `width`: smallest width of the figure.
+    `size` is that of the axes. `left` and `above`: space between the axes and the figure's edge or title; `width`: the
+    smallest width of the figure.
     """
     width = max(width, left + size[0] + GAP + BAR + bar_names)
     titles = letters.wrap(title, TITLE, width - 2 * EDGE, letters.bold)
@@ -93,7 +94,7 @@ def frame(
 
 
 def place_axes(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
-    """Axes at `left` and `top` inches from the upper left corner."""
+    """Make axes at `left` and `top` inches from the upper left corner."""
     w, h = figure.get_size_inches()
     axes: Axes = figure.add_axes((left / w, 1 - (top + height) / h, width / w, height / h), **options)
     return axes
@@ -102,7 +103,7 @@ def place_axes(figure: Figure, left: float, top: float, width: float, height: fl
 def write_lines(
     figure: Figure, letters: Letters, lines: Sequence[str], left: float, top: float, size: float, **options: Any
 ) -> None:
-    """Lines of text below one another, from `top` inches down, drawn unchanged: prepare them with `Letters.of`."""
+    """Write lines of text below one another, from `top` inches down, unchanged: prepare them with `Letters.of`."""
     w, h = figure.get_size_inches()
     options = {"color": INK, "weight": "normal", "va": "center_baseline", "parse_math": False, **options}
     font = letters.properties(size, options.pop("weight"))
@@ -115,7 +116,7 @@ Box = tuple[float, float, float, float]  # x, y, width, height
 
 
 def add_boxes(axes: Axes, boxes: Sequence[Box], **look: Any) -> PatchCollection:
-    """Rectangles with the same look."""
+    """Draw rectangles with the same look; return the collection."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -125,7 +126,7 @@ def add_boxes(axes: Axes, boxes: Sequence[Box], **look: Any) -> PatchCollection:
 
 
 def add_hatched(axes: Axes, boxes: Sequence[Box], zorder: float = 1) -> None:
-    """Hatched rectangles for masked cells."""
+    """Draw hatched rectangles for masked cells."""
     # Background and lines separately: PDF viewers show seams in a tiled background.
     for look in _HATCHED:
         add_boxes(axes, boxes, zorder=zorder, **look)
@@ -138,7 +139,7 @@ _HATCHED: tuple[dict[str, Any], ...] = (
 
 
 def write_notes(figure: Figure, letters: Letters, notes: Sequence[str], left: float, top: float) -> None:
-    """Notes below the drawing; MASKED_NOTE gets a hatched sample."""
+    """Write notes below the drawing; MASKED_NOTE gets a hatched sample."""
     from matplotlib.patches import Rectangle
 
     w, h = figure.get_size_inches()
@@ -165,7 +166,7 @@ def add_bar(
     axes: Axes,
     orientation: Literal["vertical", "horizontal"] = "vertical",
 ) -> None:
-    """The colour bar, in separate axes."""
+    """Draw the colour bar, in separate axes."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
@@ -187,7 +188,7 @@ def add_bar(
 
 
 def check_out(out: str | Path | None) -> Path | None:
-    """The file to write. Raises ArgumentError if its suffix is not supported."""
+    """Return the path of the file to write; None = no file. ArgumentError if its suffix is not supported."""
     if out is None:
         return None
     path = Path(out)
@@ -199,7 +200,7 @@ def check_out(out: str | Path | None) -> Path | None:
 def write(figure: Figure, path: Path | None, letters: Letters, title: str) -> Figure:
     """Write the figure if `path` is given, and return it. In SVG and PDF, text stays text.
 
-    The same figure gives the same bytes. Raises FileError; `path` is always either the old file or the whole new one.
+    The same figure gives the same bytes. Raises FileError; `path` is always either the old file or the whole new file.
     """
     if path is None:
         return figure

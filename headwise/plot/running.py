@@ -86,9 +86,9 @@ def text(
     The chosen token is framed if it is in the drawn text. Lines are as wide as a page.
 
     Args:
-        row: the query whose weights are shown, over the text of the keys: its number, or its text; "it:2" is the
-            second "it"; or
-        col: the key whose weights are shown, over the text of the queries.
+        row: the query whose weights are shown on the text of the keys: its number, or its text; "it:2" is the second
+            "it"; or
+        col: the key whose weights are shown on the text of the queries.
         rows, cols: the part of the text to show: of the queries with `col`, of the keys with `row`.
         what, layer, head, example, scale, tokens, row_labels, col_labels: as in `heatmap`.
         hide_sink, cmap, vmax, title, width, out: as in `heatmap`.
@@ -173,7 +173,7 @@ class Piece:
 
 
 def _pieces(axis: Axis) -> list[Piece]:
-    """The shown tokens with the text between them; names if there is no text."""
+    """Return the shown tokens with the text between them; names if there is no text."""
     pieces: list[Piece] = []
     parts = _parts(axis)
     for before, place in zip([None, *axis.places], axis.places, strict=False):
@@ -189,7 +189,7 @@ def _pieces(axis: Axis) -> list[Piece]:
 
 
 def _parts(axis: Axis) -> list[tuple[str, str]]:
-    """The text before each token and its own text, taken from the original text if that is known."""
+    """Return (the text before, the token's own text) for each token, from the original text if that is known."""
     tokens = axis.tokens
     if tokens is None or not tokens.text:
         return [(" ", axis.name(place)) for place in range(axis.size)]
@@ -213,7 +213,7 @@ def _parts(axis: Axis) -> list[tuple[str, str]]:
 
 
 def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list[Piece]]:
-    """The pieces split into lines of `width` inches, broken between words and between Chinese characters."""
+    """Split the pieces into lines of `width` inches, between words and between Chinese characters."""
     lines: list[list[Piece]] = [[]]
     used = 0.0
     for word in _words(pieces):
@@ -239,7 +239,7 @@ def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list
 
 
 def _words(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Groups of consecutive pieces that should stay on one line."""
+    """Group consecutive pieces that should stay on one line."""
     words: list[list[Piece]] = []
     for piece in pieces:
         before = words[-1][-1] if words else Piece("")
@@ -263,7 +263,7 @@ def _width(line: Sequence[Piece], letters: Letters) -> float:
 def _page(
     letters: Letters, title: str, swatches: list[str], notes: list[str], inner: float, count: int
 ) -> tuple[Figure, Axes, Axes]:
-    """A figure for `count` lines, axes in inches for them, and axes for the colour bar."""
+    """Make a figure for `count` lines; return it, axes in inches for the lines, and axes for the colour bar."""
     titles = letters.wrap(title, TITLE, inner, letters.bold)
     notes = [*swatches, *(line for note in notes for line in letters.wrap(note, NOTE, inner))]
     top, tall = EDGE + len(titles) * TITLE * LINE / 72 + GAP, count * SIZE * PITCH / 72
@@ -292,7 +292,7 @@ def _draw_lines(
     norm: Normalize,
     cmap: Colormap,
 ) -> PatchCollection:
-    """Draw the lines. Returns the shaded backgrounds; their array holds the weights in token order."""
+    """Draw the lines; return the shaded backgrounds, whose array holds the weights in the order of the tokens."""
     base = direction_of([piece.text for line in lines for piece in line])
     font, edge = letters.properties(SIZE), axes.get_xlim()[1]
     boxes: dict[int, Box] = {}
@@ -320,7 +320,7 @@ def _draw_lines(
 
 
 def _drawn(line: Sequence[Piece], letters: Letters, base: Direction) -> list[tuple[str, int | None, float]]:
-    """(text, index of the token, width) from left to right."""
+    """Return (text, index of the token, width) of each piece of a line, from left to right."""
     texts = [piece.text for piece in line]
     ways = arrange(texts, base)
     if any(way == "R" for _, way in ways):

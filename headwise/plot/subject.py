@@ -1,4 +1,4 @@
-"""The subject of a figure: one record, the example and heads to draw, and the names of its rows and columns."""
+"""What a figure shows (its subject): one record, the example and heads to draw, and names of its rows and columns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Labels = Sequence[str] | None
 
 @dataclass(frozen=True)
 class Axis:
-    """The rows or the columns: their number in the record, which of them are drawn, and their names."""
+    """The rows or the columns of a figure: their number in the record, which of them are drawn, and their names."""
 
     word: str  # "query" or "key"
     size: int
     places: Sequence[int]
-    labels: Sequence[str] | None = None  # of all rows or columns; None = numbers
+    labels: Sequence[str] | None = None  # the names of all rows or columns; None = numbers
     tokens: Tokens | None = None  # if the labels belong to a text
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Axis:
 
     @property
     def choice(self) -> slice | list[int]:
-        """The drawn rows or columns as an index for a record."""
+        """The drawn rows or columns, as an index for a record."""
         places = self.places
         if isinstance(places, range) and places.step == 1:
             return slice(places.start, places.stop)
@@ -50,7 +50,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Subject:
-    """One head, or the mean of all, of one example of one record."""
+    """What a figure shows: one head, or the mean of all heads, of one example of one record."""
 
     record: AttentionRecord
     example: int
@@ -78,7 +78,7 @@ def find_subject(
     col_labels: Labels,
     called: tuple[str, str] = ("rows", "cols"),
 ) -> Subject:
-    """The subject given by the arguments of a figure; `called` says how messages name `rows` and `cols`.
+    """Find the subject that a figure's arguments mean; `called`: what messages call `rows` and `cols`.
 
     Raises ArgumentError, DtypeError, ShapeError or RecordError.
     """
@@ -105,14 +105,14 @@ def find_subject(
 
 
 def find_axes(what: Seen | AttentionRecord, layer: Layer | None, example: int) -> list[Tokens | Sequence[str] | None]:
-    """The tokens of the rows and of the columns of one layer, or only their labels; None if they are unknown."""
+    """Return the tokens of the rows and of the columns of one layer, or only their labels; None if unknown."""
     record, _ = find_record(what, layer)
     example = check_place("example", example, record.shape[0])
     return [tokens or names for names, tokens in _names(what, record, example, None)]
 
 
 def find_record(what: Seen | AttentionRecord, layer: Layer | None) -> tuple[AttentionRecord, str]:
-    """The record of one layer, and its name for a title."""
+    """Return the record of one layer, and its name for a title."""
     if isinstance(what, AttentionRecord):
         if layer is not None:
             raise ArgumentError("layer: expected a Seen. Received: a record, which has one layer only. Leave layer out")
@@ -128,7 +128,7 @@ def find_record(what: Seen | AttentionRecord, layer: Layer | None) -> tuple[Atte
 def _names(
     what: Seen | AttentionRecord, record: AttentionRecord, example: int, given: Any
 ) -> list[tuple[Sequence[str] | None, Tokens | None]]:
-    """The labels of all rows and of all columns, each with its text; None if unknown."""
+    """Return the labels of all rows and of all columns, each with its tokens; None if unknown."""
     sizes = record.shape[2:]
     own = record.row_names, record.col_names
     if given is None and isinstance(what, AttentionRecord):
@@ -143,7 +143,7 @@ def _names(
 def names_of(
     given: Any, batch: int, example: int, sizes: Sequence[int]
 ) -> list[tuple[Sequence[str] | None, Tokens | None]]:
-    """The labels that `tokens=` gives to rows and columns of one example, for sides with as many entries as tokens."""
+    """Return the labels that `tokens=` gives to rows and columns of one example: to a side with as many as tokens."""
     tokens = as_tokens(given)
     if len(tokens) not in (1, batch):
         raise ShapeError(f"tokens: expected 1 text, or one for each of {batch} examples. Received: {len(tokens)} texts")
@@ -158,7 +158,7 @@ def names_of(
 def make_axis(
     argument: str, word: str, size: int, choice: Places, given: Labels, labels: Labels, tokens: Tokens | None
 ) -> Axis:
-    """The rows or the columns: `choice` of `size`, with the names `given`, or else `labels`."""
+    """Make the rows or the columns: `choice` of `size`, with the names `given`, or else `labels`."""
     if given is not None:
         name, of = {"query": ("row_labels", "row"), "key": ("col_labels", "column")}[word]
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):
@@ -189,7 +189,7 @@ def _places(argument: str, choice: Places, size: int, tokens: Tokens | Sequence[
 
 
 def check_place(argument: str, place: int, size: int) -> int:
-    """An index below `size`; a negative one counts from the end."""
+    """Return an index below `size`; a negative one counts from the end. ArgumentError if it is out of range."""
     if isinstance(place, bool) or not hasattr(place, "__index__"):
         raise DtypeError(f"{argument}: expected a number from 0 to {size - 1}. Received: {place!r}")
     if not -size <= place < size:

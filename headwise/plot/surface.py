@@ -111,10 +111,10 @@ def surface3d(
 
 
 def steps_of(values: Array, *, towards: tuple[float, float]) -> Iterator[tuple[int, int, Array]]:
-    """The visible faces of a surface with one flat step per cell, from the far side to the near one.
+    """Yield the visible faces of a surface with one flat step per cell, from the far side to the near side.
 
-    In a parallel projection this order is exact: no face hides a later one. The library's own sorting by the middle of
-    each face is not, and draws steps through each other.
+    In a parallel projection this order is exact: no face hides a later one. matplotlib's own sorting, by the middle of
+    each face, is not exact, and draws steps through each other.
 
     Args:
         values: the heights [rows, cols]; NaN = on the ground.
@@ -140,7 +140,7 @@ def steps_of(values: Array, *, towards: tuple[float, float]) -> Iterator[tuple[i
 
 
 def _draw_steps(axes: Axes3D, weights: Weights, norm: Normalize, cmap: Colormap) -> None:
-    """Draw the faces in their order, projected here: the view of a figure on paper does not change."""
+    """Draw the faces in their order, projected here, because the view of a figure on paper does not change."""
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgb, to_rgba
@@ -202,7 +202,7 @@ def _set_scene(axes: Axes3D, letters: Letters, weights: Weights) -> None:
 
 
 def _name_edge(axes: Axes3D, letters: Letters, axis: Axis, block: int, edge: Literal["front", "right"]) -> None:
-    """Write the names along the front or right edge, pointing outwards; every n-th, so that they do not overlap."""
+    """Write names along the front or right edge, pointing outwards; every n-th, so that they do not overlap."""
     rows, cols = axes.get_ylim()[0] + 0.5, axes.get_xlim()[1] + 0.5
     count, depth = (cols, rows) if edge == "front" else (rows, cols)
     along, outwards = ((1, 0, 0), (0, 1, 0)) if edge == "front" else ((0, 1, 0), (1, 0, 0))
@@ -227,7 +227,7 @@ def _name_edge(axes: Axes3D, letters: Letters, axis: Axis, block: int, edge: Lit
 
 
 def _inches(axes: Axes3D, edge: str, direction: tuple[int, int, int]) -> float:
-    """The projected length in inches of one cell at the middle of an edge."""
+    """Return the projected length, in inches, of one cell at the middle of an edge."""
     from mpl_toolkits.mplot3d.proj3d import proj_transform
 
     rows, cols = axes.get_ylim()[0], axes.get_xlim()[1]

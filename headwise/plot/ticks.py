@@ -24,7 +24,7 @@ STACK = 1.3  # spacing of vertically stacked characters, as a multiple of the fo
 
 @dataclass(frozen=True)
 class Names:
-    """The names of one side."""
+    """The names of one side of a map, as they are drawn."""
 
     side: Literal["rows", "cols"]
     places: list[int]  # indices of rows or columns
@@ -37,7 +37,7 @@ class Names:
 
 
 def fit_names(axis: Axis, letters: Letters, cell: float, side: Literal["rows", "cols"]) -> Names:
-    """The names for cells of `cell` inches. Tries smaller letters first, then every 2nd, 5th, 10th … name."""
+    """Find the names for cells of `cell` inches. Tries smaller letters first, then every 2nd, 5th, 10th … name."""
     best = None
     for step, size in _ways(len(axis)):
         if step * cell * 72 < SMALLEST:  # too small even for the smallest letters
@@ -50,7 +50,7 @@ def fit_names(axis: Axis, letters: Letters, cell: float, side: Literal["rows", "
 
 
 def _ways(count: int) -> Iterator[tuple[int, float]]:
-    """Pairs (step, font size), the best first."""
+    """Yield pairs (step, font size) to try, the best first; every step-th row or column has a name."""
     for size in (LABEL, 6.5, 6.0, 5.5, SMALLEST):
         yield 1, size
     step = 1
@@ -85,7 +85,7 @@ def _names(axis: Axis, letters: Letters, step: int, size: float, side: Literal["
 
 
 def _pitch(names: Names, named: bool) -> float:
-    """The smallest distance of names in points; numbers with gaps between them get more space."""
+    """Return the smallest distance of names in points; numbers with gaps between them get more space."""
     return max(names.size * (PITCH if named else 2 * PITCH), names.upright * 72 + 2 if names.upright else 0.0)
 
 
@@ -116,7 +116,7 @@ def name_side(axes: Axes, letters: Letters, axis: Axis, names: Names) -> None:
 
 
 def side_title(axis: Axis, names: Names) -> str:
-    """The title of a side, which says if only some names are drawn."""
+    """Return the title of a side, which says if only some names are drawn."""
     if names.step == 1:
         return axis.word
     return f"{axis.word} (every {ordinal(names.step)} named)"

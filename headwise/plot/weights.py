@@ -1,4 +1,4 @@
-"""The weights in a figure: exact, computed some rows at a time, and no more than are visible.
+"""Computes the weights in a figure: exactly, some rows at a time, and no more than are visible.
 
 If a matrix has more cells than the figure, each cell of the figure is the largest of a block of weights.
 """
@@ -33,12 +33,12 @@ class Weights:
 
     @property
     def top(self) -> float:
-        """The largest weight."""
+        """The largest weight; 0 if there is none."""
         return float(np.fmax.reduce(self.values, axis=None, initial=0.0))
 
 
 def weights_of(subject: Subject, most: tuple[int, int], hidden: int | None = None) -> Weights:
-    """At most `most` = (rows, columns) cells; `hidden` is a column of the record that is left out."""
+    """Compute at most `most` = (rows, columns) cells; `hidden` is a column of the record that is left out."""
     rows, cols = subject.rows, subject.cols
     block = (-(-len(rows) // most[0]), -(-len(cols) // most[1]))
     left_out = list(cols.places).index(hidden) if hidden is not None and hidden in cols.places else None
@@ -56,7 +56,7 @@ def weights_of(subject: Subject, most: tuple[int, int], hidden: int | None = Non
 
 
 def _tile(subject: Subject, rows: Axis) -> tuple[Array, Array]:
-    """Weights [rows, cols], the mean of the heads; and bool [rows, cols], True where all heads are masked."""
+    """Compute weights [rows, cols], the mean of the heads; and bool [rows, cols], True = masked in all heads."""
     record, cols = subject.record, subject.cols
     choice = None if len(cols) == cols.size and isinstance(cols.places, range) else cols.choice
     with torch.no_grad():
@@ -66,7 +66,7 @@ def _tile(subject: Subject, rows: Axis) -> tuple[Array, Array]:
 
 
 def _pool(x: Array, block: tuple[int, int]) -> Array:
-    """The largest weight of each block, ignoring NaN; blocks at the end may be smaller."""
+    """Return the largest weight of each block, ignoring NaN; blocks at the end may be smaller."""
     for axis, size in enumerate(block):
         if size > 1:
             x = np.fmax.reduceat(x, np.arange(0, x.shape[axis], size), axis=axis)
@@ -74,7 +74,7 @@ def _pool(x: Array, block: tuple[int, int]) -> Array:
 
 
 def sink_key(record: AttentionRecord, example: int) -> int:
-    """The first key that any query of the example may attend to."""
+    """Return the first key to which any query of the example may attend."""
     used = None if record.mask is None else record.mask.used_keys(*record.shape[2:])
     if used is None:
         return 0
@@ -82,7 +82,7 @@ def sink_key(record: AttentionRecord, example: int) -> int:
 
 
 def hidden_note(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
-    """A note on the hidden key."""
+    """Return a list with a note on the hidden key; [] if no key is hidden."""
     if weights.hidden is None:
         return []
     key = subject.cols.places[weights.hidden]

@@ -1,4 +1,4 @@
-"""`Collection`: the members of a `Seen` that summaries and files read."""
+"""`Collection`: those members of `Seen` that the code for summaries and files uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Axis = list[Tokens] | None  # the tokens of each example; None = they are not kn
 
 
 class Collection(Protocol):
-    """Records of a model's attention, with names for their rows and columns. `Seen` documents these members."""
+    """Records of a model's attention, with names for their rows (queries) and columns (keys). See `Seen`."""
 
     @property
     def records(self) -> list[AttentionRecord]: ...

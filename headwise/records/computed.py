@@ -1,4 +1,4 @@
-"""A record of statistics only, for a call that is watched with `keep=False`."""
+"""A record that has only statistics, for an attention call that is watched with `keep=False`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headwise.registry import Bundle
 
 
 class ComputedRecord(AttentionRecord):
-    """The statistics of one call that were computed during the call, without its queries, keys and mask.
+    """The statistics of one attention call, computed during the call; its queries, keys and mask were not kept.
 
-    `statistics()`, and the methods that are named after statistics, answer from them. Without names they return all
-    known statistics, a missing option has the value of the computation, and `rows=` is ignored: all rows are known.
-    Anything that needs the weights raises RecordError.
+    `statistics()`, and the methods that are named after statistics, return these. `statistics()` without names returns
+    all known statistics; an option that is not given has the value with which the statistic was computed; `rows=` is
+    ignored, because all rows are known. Anything that needs the weights raises RecordError.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class ComputedRecord(AttentionRecord):
 
     @property
     def share(self) -> Share | None:
-        """As in `AttentionRecord`."""
+        """The rows and keys of a longer sequence that this record has, as in `AttentionRecord`."""
         return self._share
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(B, H, Q, K)"""
+        """The sizes (B, H, Q, K)."""
         return self._shape
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which attention of a model was seen and which was not: one line for each place that computes attention."""
+"""Which attention of a model was seen and which was not: one entry for each place in its code with attention."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Status = Literal["seen", "missed", "refused", "not attention"]
 
 @dataclass(frozen=True)
 class CallSite:
-    """One place in a model's code where a softmax meets a product.
+    """One place in a model's code where a softmax is multiplied with something, as in attention.
 
-    `seen`: there is a record. `refused`: it was recognised, but cannot be recorded exactly. `missed`: it was not
-    understood, or nothing inside can be seen. `not attention`: a gate, a router, a pooling, a convolution.
+    `status` says what became of it. `seen`: there is a record. `refused`: the attention was recognised, but cannot be
+    recorded exactly. `missed`: the computation was not understood, or happens where nothing can be seen. `not
+    attention`: a gate, a router, a pooling or a convolution.
     """
 
     name: str  # the path of its module
@@ -34,10 +35,10 @@ class CallSite:
 
 @dataclass(frozen=True, repr=False)
 class Coverage:
-    """Every call site, in the order of the computation; `notes` have further information.
+    """The call sites (places that compute attention) of a model, in the order of computation, and `notes` in words.
 
-    Notes: how the watch changed the run of the model, parts of `only=` without a match, ignored fields of a file.
-    `print` shows a table with a line per site.
+    The notes say how `headwise.watch` changed the run of the model, which entries of `only=` matched no layer, and
+    which fields of a file were ignored. `print` shows a table with one line for each call site.
     """
 
     sites: tuple[CallSite, ...] = ()
@@ -51,12 +52,12 @@ class Coverage:
 
     @property
     def missed(self) -> tuple[CallSite, ...]:
-        """The sites that computed attention, or seem to, and were not understood."""
+        """The call sites that computed attention, or seem to have computed it, and were not understood."""
         return tuple(site for site in self.sites if site.status == "missed")
 
     @property
     def refused(self) -> tuple[CallSite, ...]:
-        """The sites that were recognised but cannot be recorded exactly; `how` says why."""
+        """The call sites that were recognised but cannot be recorded exactly; `how` says why."""
         return tuple(site for site in self.sites if site.status == "refused")
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Dataclasses as plain data that JSON can hold, and back: each value is checked against the type of its field.
+"""Turns dataclasses into plain data that JSON can hold, and back. Each value is checked against the type of its field.
 
 The type of a field determines what a file may hold: str, bool, int, float, a Literal, another dataclass, a tuple of
-these, a class for which the reader gets a function (a Tensor), or None. Its metadata may add:
+these, a class for which the reader gets a function (a Tensor), or None. The metadata of a field may add:
 
     {"since": 3}           the version of the layout that added it; 1 by default (`headwise.records.saving`)
     {"dims": "BHQE"}       the dimensions of a tensor, in the letters of `headwise.shapes`
@@ -28,7 +28,7 @@ Check = Callable[[Any, "FieldReader"], Any]  # (the value in JSON, the reader) -
 
 @dataclasses.dataclass(frozen=True)
 class StoredField:
-    """A field in files."""
+    """A field of a dataclass, as files store it."""
 
     name: str
     kind: Any  # its type
@@ -40,7 +40,7 @@ class StoredField:
 
 @functools.cache
 def stored_fields(cls: Any) -> dict[str, StoredField]:
-    """The fields of a dataclass that files hold, by name."""
+    """Return the fields of a dataclass that files hold, by name."""
     package = sys.modules[cls.__module__.rpartition(".")[0]]  # for names that a module imports only for its types
     kinds = typing.get_type_hints(cls, localns=vars(package))
     found = {}
@@ -58,10 +58,11 @@ class FieldReader:
     """Makes dataclasses from the contents of a file.
 
     Args:
-        special: class -> the function from a JSON value to an object of the class; raises a HeadwiseError.
+        special: for a class, the function that makes an object of the class from a JSON value, or raises a
+            HeadwiseError.
 
     Attributes:
-        ignored: the fields in the file that are unknown here: "Site.block".
+        ignored: the fields in the file that this version does not know, such as "Site.block".
     """
 
     def __init__(self, special: Mapping[Any, Callable[[Any], Any]]) -> None:
@@ -69,7 +70,7 @@ class FieldReader:
         self.ignored: dict[str, None] = {}  # in their order, each once
 
     def read(self, cls: Callable[..., T], entry: object) -> T:
-        """A `cls` from a JSON object, or from a list of its values in order. RecordError names what does not fit."""
+        """Make a `cls` from a JSON object, or from a list of its values in order. RecordError says what is wrong."""
         fields = stored_fields(cls)
         if isinstance(entry, list) and len(entry) >= sum(field.since == 1 for field in fields.values()):
             names = [*fields, *(f"[{i}]" for i in range(len(fields), len(entry)))]
@@ -77,7 +78,7 @@ class FieldReader:
         return cls(**self.values(fields, entry, cls.__name__.strip("_")))
 
     def values(self, fields: Mapping[str, StoredField], entry: object, owner: str) -> dict[str, Any]:
-        """The value of each of these fields."""
+        """Return the value of each of these fields; `owner` is the class's name for messages."""
         if not isinstance(entry, dict):
             raise RecordError(f"expected what {owner} is made of. Received: {received(entry)}")
         self.ignored.update(dict.fromkeys(f"{owner}.{name}" for name in entry.keys() - fields.keys()))
@@ -97,7 +98,7 @@ class FieldReader:
 
 @functools.cache
 def _check(kind: Any) -> Check:
-    """The function from a JSON value to a value of this type. (Made once, because a text has many tokens.)"""
+    """Return the function that makes a value of this type from a JSON value. (Made once: a text has many tokens.)"""
     args = typing.get_args(kind)
     if types.NoneType in args:
         # (A number that may also be a trained tensor is a number in files.)

@@ -1,7 +1,7 @@
 """Attention between words, sentences or other groups of tokens, computed some rows at a time.
 
-The weights on the tokens of a word add up to the weight on the word. The rows of its tokens are averaged. So each row
-of the result is a distribution, as each row of the weights is.
+The weights on the tokens of a word add up to the weight on the word. The rows of the tokens of a word are averaged. So
+each row of the result is a distribution, as each row of the weights is.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def grouped(
     cols: Groups | Sequence[Groups] | None,
     how: Literal["sum", "mean", "max"] = "sum",
 ) -> Tensor:
-    """The attention between groups of tokens, [B, H, R', C'], float32 or better.
+    """Compute the attention between groups of tokens, [B, H, R', C'], float32 or better.
 
-    `rows` groups the queries and `cols` the keys: Groups for all examples of the batch, a list of one for each, or None
-    (every token is a group). R' and C' are the largest number of groups of any example; the other examples are filled
-    with 0.
+    `rows` groups the queries and `cols` the keys: one `Groups` for all examples of the batch, a list with one `Groups`
+    for each example, or None (every token is a group). R' and C' are the largest number of groups of any example; the
+    other examples are filled with 0.
 
     `how` combines the weights A[i, j] of the queries i in group r and the keys j in group c:
 
@@ -38,8 +38,8 @@ def grouped(
         "mean"  mean over i and j: the weight from a token of r to a token of c
         "max"   the maximum over i and j
 
-    "sum" is the attention between words of Clark et al. 2019, section 4.1; a row adds up to 1, as in the weights (less
-    with learned sinks).
+    "sum" is the attention between words of Clark et al. 2019, section 4.1; a row adds up to 1, as a row of the weights
+    does (to less than 1 with learned sinks).
 
     The function needs one pass over the scores, and memory for the result and for some rows of weights at a time.
 
@@ -79,7 +79,7 @@ def grouped(
 def _membership(
     name: str, groups: Groups | Sequence[Groups] | None, batch: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The group of each token [B, length], and the number of tokens of each group [B, groups], at least 1."""
+    """Return the group of each token, [B, length], and the number of tokens of each group, [B, groups], at least 1."""
     if groups is None:
         return torch.empty(batch, 0, dtype=torch.long, device=device), torch.ones(batch, length, device=device)
     each = [groups] * batch if isinstance(groups, Groups) else groups

@@ -1,4 +1,4 @@
-"""Layers by name: the layers that a choice means, and how names and numbers of layers are printed."""
+"""Layers by name: which layers a user's choice means, and how names and numbers of layers are printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Choice = int | str | Sequence[int | str]
 
 
 def choose(names: Sequence[str], choice: Choice) -> list[str]:
-    """The layers that a choice means, in their own order. `Seen.only`, `Seen[...]` and `watch(only=)` select by this.
+    """Return the names of the layers that a choice means, in the order of `names`.
 
         3, -1                            by number, in the order in which the layers were first seen; -1 is the last
         "encoder.layer.3.attention"      the layer of exactly this name
@@ -28,11 +28,12 @@ def choose(names: Sequence[str], choice: Choice) -> list[str]:
         "*.self_attn", "*.layer.[0-3]"   the layers whose name, or a path that they are under, matches this pattern
         ["*.self_attn", -1]              several of these
 
-    For a string, the first of these kinds that matches a layer counts, in this order.
+    `Seen.only`, `Seen[...]` and `watch(only=)` select layers in this way. A string is tried as each of these kinds, in
+    this order, until one matches a layer.
 
     Raises:
         ArgumentError: a choice of another type.
-        RecordError: a number, path or pattern that matches no layer; the message lists what there is.
+        RecordError: a number, path or pattern that matches no layer; the message lists the layers that exist.
     """
     chosen, unmatched = select(names, check_choice(choice))
     if unmatched:
@@ -41,7 +42,7 @@ def choose(names: Sequence[str], choice: Choice) -> list[str]:
 
 
 def check_choice(choice: Any) -> list[int | str]:
-    """The ints and strings that a choice consists of. ArgumentError if it is empty or made of anything else."""
+    """Return the ints and strings of a choice as a list. ArgumentError if it is empty or holds anything else."""
     several = list(choice) if isinstance(choice, (list, tuple, set, frozenset, range)) else [choice]
     if not several:
         raise ArgumentError(
@@ -57,7 +58,7 @@ def check_choice(choice: Any) -> list[int | str]:
 
 
 def select(names: Sequence[str], choice: Sequence[int | str]) -> tuple[list[str], list[str]]:
-    """The layers that a checked choice means, in their own order; and a message for each part that matches none."""
+    """Return the layers that a checked choice means, in the order of `names`; and messages for unmatched entries."""
     chosen: set[str] = set()
     unmatched = []
     for wanted in choice:
@@ -87,18 +88,18 @@ def _matching(names: Sequence[str], wanted: str) -> list[str]:
 
 
 def name_of(record: AttentionRecord) -> str:
-    """The name of a record's layer: the path of the module that computed it."""
+    """Return the name of a record's layer: the path of the module that computed its attention."""
     return record.site.name if record.site else UNNAMED
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Some names in a sentence."""
+    """Write at most `most` names for a sentence: "a, b and 3 more"."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def legend(names: Sequence[tuple[int, str]]) -> list[str]:
-    """The names behind the numbers of layers; names that differ only in numbers are on one line.
+    """Write which name each layer number stands for; names that differ only in numbers are on one line.
 
     >>> legend([(0, "encoder.0.attn"), (1, "encoder.1.attn"), (2, "decoder.0.attn")])
     ['0, 1: encoder.*.attn', '2: decoder.0.attn']
@@ -113,7 +114,7 @@ def legend(names: Sequence[tuple[int, str]]) -> list[str]:
 
 
 def numbered(numbers: Sequence[int]) -> str:
-    """Some numbers, in order, in a sentence."""
+    """Write some numbers, in order, for a sentence: "0 … 5" if they are consecutive, or "0, 3"."""
     if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]} … {numbers[-1]}"
     if len(numbers) > 6:
@@ -122,11 +123,11 @@ def numbered(numbers: Sequence[int]) -> str:
 
 
 def stack_of(name: str) -> str:
-    """The path with its numbers left open: it is the same for all sites of one stack of layers."""
+    """Return the path with "*" for its numbers: it is the same for all layers of one stack."""
     return ".".join("*" if part.isdecimal() else part for part in name.split("."))
 
 
 def _paths(name: str) -> list[str]:
-    """The name, and every path that it lies under."""
+    """Return the name, and every path under which it lies: "a.b.c", "a.b", "a"."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]

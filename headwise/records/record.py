@@ -45,7 +45,7 @@ EXTRAS = {
 
 @dataclasses.dataclass
 class Extras:
-    """Tensors that only some analyses need; None = not kept."""
+    """Tensors of a call that only some analyses need; None = the tensor was not kept."""
 
     v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
     grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
@@ -58,7 +58,7 @@ class Extras:
         self.__dict__.setdefault("_versions", {})[name] = _version(x)
 
     def unchanged(self, name: str) -> Tensor | None:
-        """A tensor of the extras. RecordError if it was changed in place since it was stored."""
+        """Return the tensor of this name. RecordError if it was changed in place since it was stored."""
         x: Tensor | None = getattr(self, name)
         if self.__dict__["_versions"][name] != _version(x):
             what, _ = EXTRAS[name]
@@ -74,19 +74,19 @@ class Extras:
 
 
 class AttentionRecord:
-    """The attention weights of one call, [B, H, Q, K], without ever holding them.
+    """The attention weights [B, H, Q, K] of one attention call, computed from its queries and keys on request.
 
-    The tensors are the call's own, detached. If they are changed in place afterwards, the record cannot tell any more
-    what the call saw, and raises RecordError; only the mask is a copy. The weights are those of the softmax, before
-    dropout.
+    The record holds the tensors of the call itself, detached. If they are changed in place afterwards, the record
+    cannot tell any more what the call saw, and raises RecordError; only the mask is copied. The weights are those of
+    the softmax, before dropout.
 
     Args:
         call: the call whose weights are recorded.
         values: whether to keep the call's values too.
         site: where in a model the call was made; None if unknown.
-        row_names, col_names: names of the queries and the keys, [Q] and [K], if the model has them: learned
-            latents. None = they are positions of a sequence.
-        computed: statistics that are known already.
+        row_names, col_names: names of the queries and the keys, [Q] and [K], if the model has them: learned latents.
+            None = queries and keys are positions of a sequence.
+        computed: statistics that were computed during the call, with their answers.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class AttentionRecord:
 
     @property
     def call(self) -> Scores:
-        """Queries, keys, mask and options of the call. RecordError if a tensor but the mask's was changed in place."""
+        """The queries, keys, mask and options of the call. RecordError if a tensor was changed in place."""
         changed = [name for name, version in _versions(self._call).items() if version != self._versions[name]]
         if changed:  # views of one tensor share its count of changes: it is not known which of them was changed
             others = ", or a tensor that shares memory with them," if len(changed) > 1 else ""
@@ -133,12 +133,12 @@ class AttentionRecord:
 
     @property
     def q(self) -> Tensor:
-        """Queries [B, H, Q, D]."""
+        """The queries [B, H, Q, D]."""
         return self.call.q
 
     @property
     def k(self) -> Tensor:
-        """Keys [B, G, K, D]."""
+        """The keys [B, G, K, D], G = number of key heads."""
         return self.call.k
 
     @property
@@ -148,28 +148,28 @@ class AttentionRecord:
 
     @property
     def share(self) -> Share | None:
-        """The rows and keys of a longer sequence that these are, if processes share it; None = they are the whole."""
+        """The positions of these rows and keys in a sequence that several processes share; None = it is not shared."""
         return self.call.share
 
     def __getattr__(self, name: str) -> Any:
-        """The options of the call: `bias`, `slopes`, `scale`, `softcap`, `sinks`, `dropout` (`headwise.options`)."""
+        """Return an option of the call: `bias`, `slopes`, `scale`, `softcap`, `sinks` or `dropout`."""
         if name in OPTIONS:
             return getattr(self.call, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def v(self) -> Tensor:
-        """Values [B, G, K, E]. RecordError if they were not kept."""
+        """The values [B, G, K, E] (G = number of key heads). RecordError if they were not kept."""
         return self._extra("v")
 
     @property
     def grad(self) -> Tensor:
-        """The gradient of the loss by this call's output, [B, H, Q, E]. RecordError if it was not kept."""
+        """The gradient of the loss with respect to this call's output, [B, H, Q, E]. RecordError if it was not kept."""
         return self._extra("grad")
 
     @property
     def output_weight(self) -> Tensor:
-        """W_O [H, E, M], with which the output of each head is multiplied. RecordError if it is not known."""
+        """The output projection W_O [H, E, M], which multiplies the output of each head. RecordError if unknown."""
         return self._extra("output_weight")
 
     def _extra(self, name: str) -> Tensor:
@@ -182,7 +182,7 @@ class AttentionRecord:
 
     @property
     def row_names(self) -> tuple[str, ...] | None:
-        """The names of the queries [Q], if they are not a text. It can be set to any sequence of Q names, or None."""
+        """The names of the queries [Q], if they are not tokens; can be set to any sequence of Q names, or None."""
         return self._row_names
 
     @row_names.setter
@@ -191,7 +191,7 @@ class AttentionRecord:
 
     @property
     def col_names(self) -> tuple[str, ...] | None:
-        """The names of the keys [K], in the same way."""
+        """The names of the keys [K], if they are not tokens; can be set to any sequence of K names, or None."""
         return self._col_names
 
     @col_names.setter
@@ -200,7 +200,7 @@ class AttentionRecord:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(B, H, Q, K)"""
+        """The sizes (B, H, Q, K)."""
         return self.call.shape
 
     def __repr__(self) -> str:
@@ -211,9 +211,9 @@ class AttentionRecord:
         return registry.in_notebook(self)
 
     def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """The scores before the softmax, -inf where the mask forbids: [B, heads, rows, cols], float32 or better.
+        """Compute the scores before the softmax, [B, heads, rows, cols], float32 or better; -inf where forbidden.
 
-        Each choice is None (all), an int (a dimension of 1), a slice or a sequence of ints; negative ones count from
+        Each choice is None (all), an int (a dimension of 1), a slice or a sequence of ints; negative numbers count from
         the end. Raises ArgumentError, which names the valid range, for a choice out of range.
         """
         return self.call.scores(self._choose("rows", rows), self._choose("cols", cols), self._choose("heads", heads))
@@ -221,11 +221,12 @@ class AttentionRecord:
     def weights(
         self, rows: Choice = None, cols: Choice = None, heads: Choice = None, *, rounded: bool = False
     ) -> Tensor:
-        """The attention weights of a tile, [B, heads, rows, cols]; choices as in `scores`. An empty row is 0.
+        """Compute the attention weights of these heads, rows and columns, [B, heads, rows, cols].
 
-        They are computed in float32 or better from the q and k that are kept. With `rounded` each step is rounded to
-        the dtype of q, as eager attention in transformers does: in bfloat16 and float16 this gives the same bits as
-            such a model.
+        `rows`, `cols` and `heads` are chosen as in `scores`. A row that attends to nothing is 0. The weights are
+        computed in float32 or better from the q and k that are kept. With `rounded` each step is rounded to the dtype
+        of q, as eager attention in transformers does: in bfloat16 and float16 this gives exactly the weights of such a
+        model, bit by bit.
         """
         call, row_index, head_index = self.call, self._choose("rows", rows), self._choose("heads", heads)
         if rounded:
@@ -240,13 +241,13 @@ class AttentionRecord:
         return normaliser.weights(call.scores(row_index, self._choose("cols", cols), head_index))
 
     def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """The weights that the model multiplied with its values, [B, heads, rows, cols]; choices as in `weights`.
+        """Return the weights that the model multiplied with its values, [B, heads, rows, cols].
 
-        These are `weights`, unless the model changed them after the softmax so that no softmax gives them any more: it
-        mixed the heads (talking heads), subtracted the weights of another softmax (differential attention), multiplied
-        them by a gate or a mask, or uses a sigmoid instead of a softmax (`weights` are then each row's shares). Rows
-        need not sum to 1, weights may be negative, there may be fewer heads, and changed weights are those after
-        dropout.
+        `rows`, `cols` and `heads` are chosen as in `scores`. The result is that of `weights`, unless the model changed
+        the weights after the softmax: it mixed the heads (talking heads), subtracted the weights of another softmax
+        (differential attention), multiplied them by a gate or a mask, or uses a sigmoid instead of a softmax (`weights`
+        are then each row's shares). Rows need not sum to 1, weights may be negative, there may be fewer heads, and the
+        changed weights are taken after dropout.
         """
         used = self.extras.unchanged("used")
         if used is None:
@@ -258,16 +259,16 @@ class AttentionRecord:
         return used.to(torch.promote_types(used.dtype, torch.float32))
 
     def rounding_bound(self, rows: Choice = None, heads: Choice = None) -> Tensor:
-        """A bound of the difference between `weights` and those of a model in the dtype of q: [B, heads, rows, K].
+        """Bound the difference between `weights` and the weights of a model that computes in the dtype of q.
 
-        In half precision a model rounds scores and weights, a record does not. `headwise.records.rounding` has the
-        formula.
+        The result is [B, heads, rows, K]. In half precision a model rounds its scores and weights, a record does not.
+        `headwise.records.rounding` has the formula.
         """
         return rounding_bound(self.call, self._choose("rows", rows), self._choose("heads", heads))
 
     @functools.cached_property
     def lse(self) -> Tensor:
-        """log Σ exp(s), over the keys and the sink, [B, H, Q]; natural log; -inf for a row that attends to nothing."""
+        """The log-sum-exp log Σ exp(s) over keys and sink, [B, H, Q]; natural log; -inf if there is nothing to sum."""
         known = look_up(self._computed, [LogSumExp()])
         found: Tensor = known["lse"] if known else self._normaliser.lse
         return found
@@ -277,16 +278,18 @@ class AttentionRecord:
         return normaliser_of(self.call)
 
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
-        """Statistics of the weights in one pass over them, as attributes; None for those that were not requested.
+        """Compute statistics of the weights in one pass over them.
+
+        They are attributes of the result; None = not requested.
 
         Args:
             names: "lse", "entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed", "top",
-                "pooled_mean", "pooled_max", "received", or registered ones; none = all. The classes of these names in
-                `headwise.records.statistics` describe them.
-            rows: use only about so many queries, evenly spread in small groups; for all others `lse` is NaN,
-                and everything else 0. None = all.
-            **options: fields of these classes: top=8, offsets=(1,) in tokens, first_keys=1, share=0.9 of the weight
-                for "keys_needed", size=64 cells of the pooled pictures, (h, w) or one number for both.
+                "pooled_mean", "pooled_max", "received", or the name of a statistic that was registered; no name = all.
+                The classes with these names in `headwise.records.statistics` describe the statistics.
+            rows: use only about so many queries, evenly spread in small groups; for all other queries `lse` is NaN, and
+                everything else 0. None = use all queries.
+            **options: fields of these classes: top=8, offsets=(1,) in tokens, first_keys=1, share=0.9 of the weight for
+                "keys_needed", size=64 for the number of cells of the pooled pictures, (h, w) or one number for both.
 
         Raises:
             ArgumentError: a name or an option that does not exist, or a value that an option cannot have.
@@ -313,41 +316,42 @@ class AttentionRecord:
         return {**known, **found}
 
     def entropy(self) -> Tensor:
-        """-Σ A log A of each row, [B, H, Q], in nats; the learned sink counts as a key."""
+        """Compute the entropy -Σ A log A of each row, [B, H, Q], in nats; the learned sink counts as a key."""
         return self._ask("entropy")
 
     def distance(self) -> Tensor:
-        """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query is at the position of the last key."""
+        """Compute Σ_j A[i, j] |i - j|, the mean distance in tokens, [B, H, Q]; the last query is at the last key."""
         return self._ask("distance")
 
     def received(self) -> Tensor:
-        """Σ_i A[i, j]: the attention that each key gets from all queries, [B, H, K]."""
+        """Compute Σ_i A[i, j], the attention that each key gets from all queries: [B, H, K]."""
         return self._ask("received")
 
     def offset_mass(self, d: int) -> Tensor:
-        """A[i, i - d], [B, H, Q]: the weight on the key `d` tokens back; 0 where there is no such key.
+        """Compute A[i, i - d], [B, H, Q]: the weight on the key `d` tokens before the query; 0 if there is none.
 
-        1 gives the previous token. If a block of T tokens is repeated, T gives duplicate tokens, and T - 1 induction.
+        d = 1 measures previous-token heads. If a text repeats a block of T tokens, d = T measures duplicate-token
+        heads, and d = T - 1 induction heads.
         """
         return self._ask("offset_mass", offsets=(d,))[..., 0]
 
     def first_visible(self) -> Tensor:
-        """The weight on the first key that any query of the example may attend to, [B, H, Q]. Xiao et al. 2024."""
+        """Compute the weight on the first key that any query of the example may see, [B, H, Q]. Xiao et al. 2024."""
         return self._ask("first_visible")
 
     def keys_needed(self, share: float = 0.9) -> Tensor:
-        """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row."""
+        """Count the fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row."""
         return self._ask("keys_needed", share=share)
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
-        """The `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k]. See `Top`."""
+        """Find the `k` largest weights of each row, descending, and their keys: two tensors [B, H, Q, k]. See `Top`."""
         if not 1 <= k <= self.shape[3]:
             raise ArgumentError(f"top_k: k must be between 1 and the {self.shape[3]} keys. Received: k={k}")
         weights, keys = self._ask("top", top=k)
         return weights, keys
 
     def pooled(self, size: int | tuple[int, int], how: Literal["mean", "max"] = "mean") -> Tensor:
-        """The matrix as a small picture, [B, H, h, w]: each cell the mean or the maximum of its weights.
+        """Shrink the matrix to a small picture, [B, H, h, w]: each cell is the mean or the maximum of its weights.
 
         `size` is (h, w), or one number for both, at most (Q, K). See `headwise.records.statistics.pooled`.
         """
@@ -360,7 +364,7 @@ class AttentionRecord:
         return answer
 
     def _normaliser_of(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
-        """The normaliser of a few rows, without computing all others: [B, heads, rows]."""
+        """Compute the normaliser (the log-sum-exp, in two terms) of a few rows, and of no others: [B, heads, rows]."""
         index, call = torch.arange(self.shape[2], device=self.q.device)[rows], self.call
         scores = call.part(heads=heads)
         batch, some, _, k_len = scores.shape
@@ -380,7 +384,7 @@ class AttentionRecord:
 
 
 def positions(choice: Choice, size: int, name: str) -> list[int]:
-    """A choice among `size` as a list: None = all, negative = from the end. ArgumentError for one out of range."""
+    """Return a choice among `size` as a list: None = all, negative = from the end. ArgumentError if out of range."""
     if choice is None or isinstance(choice, slice):
         return list(range(size)[slice(None) if choice is None else choice])
     try:
@@ -403,13 +407,13 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
 
 
 def _versions(call: Scores) -> dict[str, object]:
-    """Versions that change when a tensor of the call is changed in place. The tensors of the mask are copies."""
+    """Return, for each tensor of the call, a value that changes when it is changed in place. (The mask is a copy.)"""
     tensors = {"q": call.q, "k": call.k, **call.option_tensors()}
     return {name: _version(x) for name, x in tensors.items()}
 
 
 def _version(x: Tensor | None) -> object:
-    """torch's count of changes. For inference tensors, which lack one: some of their numbers, evenly spread (CPU)."""
+    """Return torch's count of changes; for an inference tensor, which has none, some of its numbers (on the CPU)."""
     if x is None or not x.is_inference():
         return None if x is None else x._version
     if x.device.type != "cpu":
@@ -419,7 +423,7 @@ def _version(x: Tensor | None) -> object:
 
 
 def check_one(record: object, what: str) -> None:
-    """Raise DtypeError unless this is one record."""
+    """Raise DtypeError unless `record` is one record; `what` names the function for the message."""
     if not isinstance(record, AttentionRecord):
         received = type(record).__name__
         raise DtypeError(f"{what} needs one AttentionRecord. Received: record={received}. Choose a layer: seen[0]")

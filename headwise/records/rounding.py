@@ -1,4 +1,4 @@
-"""The rounding of a model in half precision, which a record does not do, and a bound of the difference.
+"""A model in half precision rounds its weights, a record does not. This module can round likewise, or bound the error.
 
 A record keeps the model's q and k, and computes scores and softmax from them in float32. A model that computes
 attention step by step in bfloat16 or float16 rounds the scores after each operation, and the weights: its weights are
@@ -19,10 +19,11 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
-    """The weights of whole rows in the dtype of q, [B, heads, rows, K], every result rounded to that dtype.
+    """Compute weights of whole rows, [B, heads, rows, K], with every result rounded to the dtype of q.
 
     The operations, and their order, are those of eager attention in transformers: q kᵀ, times the scale, the softcap,
-    plus the bias, the softmax in float32. With a learned sink each row's highest score is subtracted before.
+    plus the bias, the softmax in float32. With a learned sink, each row's highest score is subtracted before the
+    softmax.
     """
     part = call.part(heads=heads, rows=rows)
     with as_written(part.q.device):
@@ -35,14 +36,14 @@ def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
 
 
 def rounding_bound(call: Scores, rows: Index, heads: Index) -> Tensor:
-    """The largest difference between weights computed in the dtype of q and the record's: [B, heads, rows, K].
+    """Bound the difference between weights computed in the dtype of q and the record's weights: [B, heads, rows, K].
 
-    A · (exp(2δ + ε) - 1) + the smallest normal number, at most 1, with ε = `torch.finfo(dtype).eps` and
+    The bound is A · (exp(2δ + ε) - 1) + the smallest normal number, at most 1, with ε = `torch.finfo(dtype).eps` and
     δ = 4 ε · (the row's largest |score|) + 2⁻²³ D · scale · |q| · (the largest |k|).
 
-    A score takes at most eight roundings of ε / 2 (the product, the scale, three of a softcap, the bias, a maximum
-    that is subtracted, the exponential); the products are summed in float32. The row's sum has the same error again.
-    Scores that forbid are ignored.
+    A score takes at most eight roundings of ε / 2 (the product, the scale, three of a softcap, the bias, a maximum that
+    is subtracted, the exponential); the products are summed in float32. The row's sum has the same error again. Scores
+    of forbidden keys are ignored.
     """
     s = call.scores(rows, EVERY, heads)
     part, eps = call.part(heads=heads, rows=rows), torch.finfo(call.q.dtype).eps

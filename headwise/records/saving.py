@@ -1,7 +1,7 @@
 """Writes records to a file, for `Seen.save`. `headwise.records.storage` reads them again.
 
 The file is a safetensors file (`headwise.records.tensor_file`). Its metadata hold the version of the layout and a JSON
-description: the fields of every record, with the names of its tensors; the masks, as trees
+description: for every record its fields and the names of its tensors; the masks, as trees
 (`headwise.masks.description`); the names of rows and columns; the coverage. A tensor that several records share, such
 as a bias or the tables of a mask, is stored once. Nothing in a file is code.
 
@@ -16,9 +16,9 @@ the files. **Versions of the layout**:
 
 A file of any lower version can always be opened, and a field that it lacks has its default. A file has the highest
 version (`since`) of the fields that it holds, and a field newer than version 1 is omitted if it has its default: so a
-file with nothing new in it can be opened by every headwise since 0.1.0. A new field takes `since` 3 if the weights are
-right without it. Otherwise it takes the next number, which becomes `VERSION`: programs that do not know the field
-refuse the file and ask to upgrade.
+file with nothing new in it can be opened by every headwise since 0.1.0. A new field gets `since` 3 if the weights are
+right for a reader that ignores it. Otherwise it gets the next number, which becomes `VERSION`: programs that do not
+know the field refuse the file and ask to upgrade.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Names = NewType("Names", tuple)  # of rows or columns: in the file, their index 
 
 @dataclasses.dataclass(frozen=True)
 class RecordFields:
-    """The fields of a record besides its scores and its extras."""
+    """The fields of a record in a file, besides those of its scores (`Scores`) and its extras (`Extras`)."""
 
     site: Site | None
     share: Share | None = dataclasses.field(default=None, metadata={"since": 3})
@@ -61,7 +61,7 @@ class RecordFields:
 
 @dataclasses.dataclass(frozen=True)
 class PartOf:
-    """The part of a run that a file is, if several processes wrote one file each."""
+    """Which part of a run a file holds, if several processes wrote one file each."""
 
     run: str  # the same in all parts of one run, and different in other runs
     number: int  # from 0
@@ -73,26 +73,27 @@ class PartOf:
 
     @property
     def file_name(self) -> str:
-        """The file name of the part in the folder of all parts; names sort like the numbers."""
+        """The name of this part's file in the folder of all parts; sorting the names sorts the parts."""
         return f"{self.number:0{len(str(self.count - 1))}}-of-{self.count}.hw"
 
 
 def save(seen: Collection, path: str | Path, part: PartOf | None = None) -> None:
     """Write all records, the coverage and the tokens to `path`.
 
-    It needs no memory besides the records' own, except for a mask that is a predicate (`masks.from_predicate`): a file
-    holds no code, so its answers are stored, one bit per pair of query and key, and it is read as a mask of these bits.
-    A `WholeRecord` is put together from its parts during writing.
+    This needs no memory besides that of the records, except for a mask that is a predicate (`masks.from_predicate`): a
+    file holds no code, so its answers are stored, one bit per pair of query and key, and reading the file gives a mask
+    of these bits. A `WholeRecord` (the record of a sequence that several processes share) is put together while it is
+    written.
 
     Raises:
         FileError: the file cannot be written. An older file of that name then stays unchanged.
-        RecordError: a record that was changed in place, or has a tensor of a dtype that files do not have.
+        RecordError: a record that was changed in place, or has a tensor of a dtype that the file format lacks.
     """
     write_tensors(Path(path), *in_file(seen, part))
 
 
 def in_file(seen: Collection, part: PartOf | None = None) -> tuple[dict[str, Tensor | Pieced], dict[str, str]]:
-    """The tensors and the metadata of a file."""
+    """Make the tensors and the metadata of a file."""
     writer = _Writer()
     coverage = seen.coverage()
     if part is not None:
@@ -113,7 +114,7 @@ def in_file(seen: Collection, part: PartOf | None = None) -> tuple[dict[str, Ten
 
 
 class _Writer:
-    """Collects tensors, masks, and names of rows or columns, each once."""
+    """Collects the tensors, masks, and names of rows or columns for a file, each only once."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -127,7 +128,7 @@ class _Writer:
         return json.dumps(x, default=self.plain, separators=(",", ":"))
 
     def plain(self, x: object, cls: type | None = None) -> dict[str, Any]:
-        """The fields of a dataclass (of `cls`, if `x` has them as attributes) that the file holds."""
+        """Return the fields of a dataclass that the file holds; with `cls`, its fields, which are attributes of `x`."""
         found = {}
         for field in stored_fields(cls or type(x)).values():
             value = getattr(x, field.name)
@@ -137,7 +138,7 @@ class _Writer:
         return found
 
     def call_site(self, site: CallSite) -> object:
-        """A site of the coverage: a list, as in 0.1.0, unless it has a newer field."""
+        """Return a call site of the coverage as a list, as in 0.1.0, or as a dict if it has a newer field."""
         found, fields = self.plain(site), stored_fields(CallSite)
         return [*found.values()] if all(fields[name].since == 1 for name in found) else found
 
@@ -166,7 +167,7 @@ class _Writer:
         return entry
 
     def _mask(self, mask: Mask, q_len: int, k_len: int) -> int:
-        """The place in `masks` of this mask, or of one that is equal to it."""
+        """Return the index in `masks` of this mask, or of an equal mask; add the mask if there is none."""
         same: object = mask
         try:
             hash(mask)
@@ -187,7 +188,7 @@ class _Writer:
 
 
 def _unexpanded(x: Tensor) -> Tensor:
-    """The tensor without repetitions that broadcasting can restore."""
+    """Return the tensor without repetitions that broadcasting can restore."""
     for dim, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[dim] > 1:
             x = x.narrow(dim, 0, 1)

@@ -37,8 +37,8 @@ class Seen:
         seen[3, 7, "it", "animal"]        the same for tokens, by their text; "it:2" is the second "it"
         seen.call(1)                      the second forward pass, if there were several
 
-    `headwise.records.names.choose` describes how layers are chosen. RecordError, with the existing names, for a layer
-    that was not seen, or if one layer was expected and several match.
+    `headwise.records.names.choose` describes how layers are chosen. Raises RecordError, with the existing names, for a
+    layer that was not seen, or if several layers match where one was expected.
     """
 
     _tokens: list[Tokens] | None = None
@@ -52,11 +52,11 @@ class Seen:
 
     @property
     def records(self) -> list[AttentionRecord]:
-        """All records, in order."""
+        """All records, in the order in which the attention was computed."""
         return self._records
 
     def coverage(self) -> Coverage:
-        """Every place in the model that computes attention: seen, missed or refused, and why."""
+        """Return every place in the model's code that computes attention: seen, missed or refused, and why."""
         return self._coverage
 
     @property
@@ -122,16 +122,17 @@ class Seen:
         return records[0]
 
     def only(self, *layers: Layer | Sequence[Layer]) -> Seen:
-        """The layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`.
+        """Select the layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`.
 
-        Several may also be given as one list, as for `watch(only=)`.
+        Several layers may also be given as one list, as in `watch(only=)`.
         """
         return self._some(self._names([each for given in layers for each in names.check_choice(given)]))
 
     def call(self, number: int) -> Seen:
-        """One call of each layer: 0 is the first forward pass. A negative number counts from each layer's last call.
+        """Select one call of each layer: 0 is the first forward pass.
 
-        Records without a module count as one layer, called as often as there are records.
+        A negative number counts from each layer's last call. Records without a module together count as one layer, with
+        one call for each record.
         """
         chosen: set[int] = set()
         known: set[int] = set()
@@ -162,14 +163,14 @@ class Seen:
         return record.weights(rows=rows, cols=cols, heads=heads)
 
     def _calls(self) -> dict[str, list[AttentionRecord]]:
-        """Layer -> its records, one per call."""
+        """Return, for each layer name, the records of the layer, one for each call."""
         calls: dict[str, list[AttentionRecord]] = {}
         for record in self.records:
             calls.setdefault(names.name_of(record), []).append(record)
         return calls
 
     def _names(self, choice: Any) -> list[str]:
-        """The layers that a choice means, at least one."""
+        """Return the names of the layers that a choice means. RecordError if there are none."""
         if not self.layers:
             raise RecordError(self._nothing())
         try:
@@ -180,7 +181,7 @@ class Seen:
             raise
 
     def _explain(self, layer: int | str) -> None:
-        """Raise RecordError with the reason if this layer is in the model and was missed or refused."""
+        """Raise RecordError with the reason if this layer exists in the model but was missed or refused."""
         unseen = {site.name: site for site in (*self.coverage().missed, *self.coverage().refused)}
         found = names.select(list(unseen), [layer])[0] if isinstance(layer, str) else []
         if found and not names.select(self.layers, [layer])[0]:
@@ -209,11 +210,11 @@ class Seen:
 
     @property
     def tokens(self) -> list[Tokens] | None:
-        """The tokens of each example; for an encoder-decoder, the tokens of the decoder. None if they were not set.
+        """The tokens of each example, in an encoder-decoder those of the decoder; None if they were not set.
 
-        Set it to anything that `headwise.text.as_tokens` takes: the output of a tokenizer, `Tokens`, `Patches`,
-        `Frames`, names for each example; for an encoder-decoder to `{"source": ..., "target": ...}`. RecordError if a
-        record has another number of rows or columns.
+        It can be set to anything that `headwise.text.as_tokens` takes: the output of a tokenizer, `Tokens`, `Patches`,
+        `Frames`, or names for each example; for an encoder-decoder, to `{"source": ..., "target": ...}`. Raises
+        RecordError if a record has another number of rows or columns.
         """
         return self._tokens
 
@@ -236,20 +237,20 @@ class Seen:
 
     @property
     def source_tokens(self) -> list[Tokens] | None:
-        """The tokens that the encoder of an encoder-decoder read; None if they were not set."""
+        """The tokens that the encoder of an encoder-decoder model read; None if they were not set."""
         return self._source_tokens
 
     def unknown_tokens(self) -> tuple[int, int]:
-        """(the number of tokens that the model does not know and reads as [UNK], the number of all tokens)."""
+        """Count the tokens: (the number that the model does not know and reads as [UNK], the number of all tokens)."""
         named = [each for side in (self._source_tokens, self._tokens) for each in side or ()]
         return sum(each.unknown_count for each in named), sum(len(each.labels) for each in named)
 
     def row_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
-        """The labels of the rows (queries) of example `b`; None if there are no tokens."""
+        """Return the labels of the rows (queries) of example `b`; None if there are no tokens."""
         return self._labels(self.axes(record)[0], b)
 
     def col_labels(self, record: AttentionRecord, b: int = 0) -> tuple[str, ...] | None:
-        """The labels of the columns (keys) of example `b`; None if there are no tokens."""
+        """Return the labels of the columns (keys) of example `b`; None if there are no tokens."""
         return self._labels(self.axes(record)[1], b)
 
     def _labels(self, tokens: list[Tokens] | None, b: int) -> tuple[str, ...] | None:
@@ -260,11 +261,12 @@ class Seen:
         return tokens[b].labels
 
     def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
-        """The tokens of the rows and of the columns. RecordError if no side has as many.
+        """Return the tokens of the rows and of the columns. RecordError if neither side has that many.
 
-        The rows of cross-attention are the target, its columns the source. Self-attention belongs to the side with its
-        length; if both have it, to the source if "encoder" is a component of its path, else to the target. Rows or
-        columns with their own names (learned latents) keep them; the others then belong to the side with their length.
+        The sides are the source (the encoder's tokens) and the target (the decoder's). In cross-attention the rows are
+        the target and the columns the source. Self-attention belongs to the side that has its length; if both sides
+        have it, to the source if "encoder" is a component of its path, else to the target. Rows or columns that have
+        names (learned latents) keep these; the other axis then belongs to the side that has its length.
         """
         return self._axes(record, self._tokens, self._source_tokens)
 
@@ -299,7 +301,7 @@ class Seen:
         raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}. Received: {received}{hint}")
 
     def _tokens_of(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
-        """The names of rows or columns as tokens of each example."""
+        """Make tokens, for each example, from the names of rows or columns."""
         if labels is None:
             return None
         return self._named.setdefault((labels, batch), [Tokens.of_names(labels)] * batch)
@@ -307,15 +309,16 @@ class Seen:
     # Numbers.
 
     def statistics(self, *which: str, **options: Any) -> OfLayers:
-        """`record.statistics(*which, **options)` of every layer: a dict, by its name."""
+        """Compute `record.statistics(*which, **options)` for every layer: a dict from layer name to statistics."""
         from headwise.records.statistics.compute import OfLayers
 
         return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
 
     def summary(self, row: Place | None = None) -> Summary:
-        """A table with one row for each head: how widely it attends, how far, to which pair most. See also `to_pandas`.
+        """Make a table with one row for each head: how widely and how far it attends, and its strongest pair.
 
-        `row`: only of one query, by number or text: `seen.summary("it")` shows where each head attends from "it".
+        `row`: summarise only one query, given by its number or its text: `seen.summary("it")` shows where each head
+        attends from "it". See also `to_pandas`.
         """
         from headwise.records.summary import Summary, rows_of
 
@@ -324,14 +327,14 @@ class Seen:
         return Summary(rows, tokens, unknown)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows of `summary()` as a frame. Needs pandas: pip install "headwise[pandas]"."""
+        """Return the rows of `summary()` as a data frame. Needs pandas: pip install "headwise[pandas]"."""
         return self.summary().to_pandas()
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one file, for `headwise.load`; every program that reads safetensors can read it.
+        """Write all records to one file, for `headwise.load`; every program that reads safetensors can read it.
 
         The file is written beside `path` and then replaces it. Raises FileError if it cannot be written, and
-        RecordError if a record cannot be represented.
+        RecordError if a file cannot hold a record.
         """
         from headwise.records.saving import save
 
@@ -344,7 +347,7 @@ def _texts(choice: Any) -> bool:
 
 
 def one_layer(seen: Seen, layer: Layer | None) -> AttentionRecord:
-    """The record of a layer by its number, its name or a part of it; None = the only one.
+    """Return the record of a layer, given by its number, its name or a part of the name; None = the only layer.
 
     Raises:
         ArgumentError: there are several layers and `layer` is None, or `layer` is neither a number nor a name.
@@ -362,7 +365,7 @@ def one_layer(seen: Seen, layer: Layer | None) -> AttentionRecord:
 
 
 def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
-    """A choice of rows or columns with the positions of its texts. ArgumentError if they differ between examples."""
+    """Return a choice of rows or columns with positions for texts. ArgumentError if they differ among examples."""
     if not _texts(choice):
         return choice
     parts = [choice] if isinstance(choice, str) else list(choice)
@@ -377,7 +380,7 @@ def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:
-    """For each record: the number of the call of its layer; without a module, its place."""
+    """Return, for each record, the number of the call of its layer; without a module, its index among the records."""
     return [record.site.call if record.site else place for place, record in enumerate(records)]
 
 

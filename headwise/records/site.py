@@ -1,4 +1,4 @@
-"""The place in a model where attention was computed."""
+"""The place in a model's code where attention was computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOKED_AT = 2**24
 
 @dataclass(frozen=True)
 class Site:
-    """One attention computation in a model's code."""
+    """One place in a model's code that computes attention, and one call of it."""
 
     name: str  # the path of the module that computed it: "encoder.layer.3.attention.self"
     layer: int  # its place in its stack (the sites whose paths differ only in numbers), from 0
@@ -29,7 +29,8 @@ class Site:
 def is_causal(mask: Mask | None, q_len: int, k_len: int, blind: Tensor | None = None) -> bool:
     """Whether no query may attend to a key after its own position.
 
-    `blind`, bool [B|1, H|1, Q - 1], are queries to ignore. False for a mask that is too large to check.
+    `blind`, bool [B|1, H|1, Q - 1], True = a query to ignore. The result is False for a mask that is too large to
+    check.
     """
     if mask is None:
         return q_len == 1

@@ -1,4 +1,4 @@
-"""Reads records from a file: `load`. `headwise.records.saving` describes files, and which files can be read.
+"""Reads records from a file: `load`. `headwise.records.saving` describes the files, and which of them can be read.
 
 Files are not trusted: each value is checked against the type of its field, each tensor as `attention`
 checks its arguments, and a mask is rebuilt from data. Nothing is executed.
@@ -47,23 +47,24 @@ class _Sides:
 
 
 def load(path: str | Path, *, verify: bool = False) -> Seen:
-    """The records that `seen.save(path)` wrote. The file is mapped: data are read only when they are used.
+    """Load the records that `seen.save(path)` wrote. The file is mapped: data are read only when they are used.
 
-    A folder with a part from each of several processes (`headwise.parallel.joined`) is opened as the whole: a query is
-    answered by the parts that have its rows. Anything that needs all queries and keys of a layer, such as a page, joins
-    them in memory. A single part can be opened too, as the rows of its process.
+    A folder of files, one from each of several processes (`headwise.parallel.joined`), is opened as the record of the
+    whole sequence: for some rows, only the files with these rows are read. Anything that needs all queries and keys of
+    a layer, such as the HTML page, joins them in memory. A single file of the folder can be opened too: it holds the
+    rows of its process.
 
     The tensors are on the CPU. Do not change the file while they are in use (saving to the same path makes a new file,
-    and so is safe). Changes in memory do not change the file. Fields of a newer headwise are
-    ignored, with a note in `seen.coverage()`.
+    and so is safe). Changes in memory do not change the file. Fields that a newer headwise added are ignored, with a
+    note in `seen.coverage()`.
 
     Args:
-        path: the file, or the folder of all parts.
+        path: the file, or the folder with the files of all processes.
         verify: read the whole file now, and compare every tensor with the checksum that was stored with it.
 
     Raises:
         FileError: the file is missing, cannot be read, holds no records, is damaged, or needs a newer headwise; some
-            parts are missing, or the folder holds something else too.
+            files of a folder are missing, or the folder holds other files too.
         RecordError: the data of a record do not fit together.
     """
     path = Path(path)
@@ -76,7 +77,7 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
 
 
 def _of_folder(folder: Path, verify: bool) -> Seen:
-    """The records of the whole sequence, from the parts."""
+    """Load the record of the whole sequence from the files of all processes, in one folder."""
     files = sorted(folder.glob("*.hw")) if any(folder.glob("*-of-*.hw")) else []
     found = {path: _of_file(path, verify) for path in files}
     parts = {path: part for path, (_, part) in found.items() if part is not None}
@@ -113,7 +114,7 @@ def _of_folder(folder: Path, verify: bool) -> Seen:
 
 
 def _of_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
-    """The content of a file, and the part of a run that it is."""
+    """Read a file: its records, and which part of a run it holds (None if it is not a part)."""
     file = TensorFile(path)
     version = file.metadata.get("headwise", "")
     if not (version.isascii() and version.isdecimal() and 0 < len(version) < 10):
@@ -151,7 +152,7 @@ _RECORD = stored_fields(Scores) | stored_fields(Extras) | stored_fields(RecordFi
 
 
 class _Reader:
-    """Makes records from the contents of a file, each mask and each tensor once."""
+    """Makes records from the contents of a file; each mask and each tensor is made once."""
 
     def __init__(self, file: TensorFile, description: dict[str, Any]) -> None:
         self._file = file
@@ -163,7 +164,7 @@ class _Reader:
         return Seen([self._record(entry) for entry in self.said.records], self.said.coverage)
 
     def note(self) -> str:
-        """A sentence on the fields that were ignored."""
+        """Return a sentence about the fields that were ignored."""
         names = [shortened(name, 60) for name in sorted(self.fields.ignored)]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         return f"the file was written by a newer headwise: {', '.join(names[:4])}{more} ignored"
@@ -202,7 +203,7 @@ class _Reader:
 
 
 def _checked(share: Share, call: Scores) -> Share:
-    """The share with the mask of the whole. RecordError unless it fits the call."""
+    """Return the share with the mask of the whole sequence. RecordError unless the share fits the call."""
     for name, x, size in (("rows", share.rows, call.shape[2]), ("cols", share.cols, call.shape[3])):
         fits = x.dtype == torch.int64 and x.shape == (size,) and bool((x.diff() > 0).all())
         if not fits or (size and not 0 <= int(x[0]) <= int(x[-1]) < share.length):

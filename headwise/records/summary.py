@@ -1,4 +1,4 @@
-"""A summary of each head: a row with a few numbers and its strongest pair."""
+"""A summary of attention heads: for each head a row with a few numbers and its strongest pair of query and key."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BEGUN = 8  # rows of a `repr`
 
 @dataclass(frozen=True, repr=False)
 class HeadSummary:
-    """One head of one call: means over the examples and over the queries that attend to anything.
+    """One head in one call of its layer: means over the examples, and over the queries that attend to anything.
 
-    The numbers, one for each statistic with a column, are attributes too: `row.entropy`, `row.previous`. NaN where a
-    number has no meaning: distances between two sequences.
+    `numbers` has one number for each statistic that has a column. They are attributes too: `row.entropy`,
+    `row.previous`. A number is NaN where it has no meaning, such as a distance between two sequences.
     """
 
     layer: str  # its name
@@ -67,12 +67,12 @@ class HeadSummary:
 
     @staticmethod
     def fields() -> list[str]:
-        """The names of all values of a row, including the numbers, in order."""
+        """Return the names of all values of a row, including the numbers, in order."""
         numbers = [column.name for column in columns().values() if column.heading]
         return [name for each in fields(HeadSummary) for name in (numbers if each.name == "numbers" else [each.name])]
 
     def values(self) -> dict[str, Any]:
-        """All values, by name."""
+        """Return all values of the row, by name."""
         return {name: getattr(self, name) for name in self.fields()}
 
 
@@ -91,7 +91,7 @@ class Summary:
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        """The first rows; `print` writes more."""
+        """Write the first rows; `print` writes more."""
         if not self.rows:
             return "Summary(no heads)"
         layers = len({row.layer for row in self.rows})
@@ -113,7 +113,7 @@ class Summary:
         return head_table(self.rows, most=most, unknown=(self.unknown, self.tokens))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All rows as a frame; its columns are `HeadSummary.fields()`. ArgumentError if pandas is not installed."""
+        """Return all rows as a data frame with the columns `HeadSummary.fields()`. ArgumentError without pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -124,9 +124,10 @@ class Summary:
 
 
 class RunningSummary:
-    """The summary of many runs, one added after the other: a few numbers for each head, for any number of runs.
+    """The summary of many runs of a model, added one after the other. It keeps only a few numbers for each head.
 
-    Numbers are means over the queries of all runs; `example` of a row is the run with the strongest pair.
+    Numbers are means over the queries of all runs; `example` of a row is the number of the run that has the strongest
+    pair.
     """
 
     def __init__(self) -> None:
@@ -136,11 +137,11 @@ class RunningSummary:
 
     @staticmethod
     def statistics() -> dict[str, dict[str, Any]]:
-        """The statistics for a watch: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
+        """Return the statistics for `watch`: `watch(model, statistics=RunningSummary.statistics(), keep=False)`."""
         return {each.name: dict(column.options) for each, column in columns().items()}
 
     def add(self, seen: Collection) -> None:
-        """Add a run. Its records are not needed afterwards."""
+        """Add the records of one run. They are not needed afterwards."""
         unknown, tokens = seen.unknown_tokens()
         self._unknown, self._tokens = self._unknown + unknown, self._tokens + tokens
         for record in seen.records:
@@ -157,7 +158,7 @@ class RunningSummary:
         self.runs += 1
 
     def summary(self) -> Summary:
-        """One row for each layer and head, over all runs so far."""
+        """Return a summary with one row for each layer and head, over all runs so far."""
         rows = []
         for row, sums in self._of.values():
             means = {name: total / count for name, (total, count) in sums.items()}
@@ -166,14 +167,14 @@ class RunningSummary:
 
 
 def ask(record: AttentionRecord, kind: str, *, rows: int | None = None) -> Statistics:
-    """The statistics for `numbers`: `lse` and those with a column; from about `rows` rows, or from all."""
+    """Compute the statistics for `numbers`: `lse`, and those with a column; from about `rows` rows (None = all)."""
     asked = {each.name: column for each, column in columns().items() if not _meaningless(column, kind)}
     options = {name: value for column in asked.values() for name, value in column.options.items()}
     return record.statistics("lse", *asked, rows=rows, **options)
 
 
 def numbers(found: Statistics, kind: str, dims: tuple[int, ...]) -> dict[str, Tensor]:
-    """The number of each column, over these dimensions of [B, H, Q]; NaN if there is none."""
+    """Compute the number of each column, over these dimensions of [B, H, Q]; NaN where it has no meaning."""
     attends = found.lse > -math.inf  # not NaN, as for a skipped query
     nothing = torch.full_like(attends.sum(dims), math.nan, dtype=torch.double)
     return {
@@ -191,9 +192,10 @@ def _meaningless(column: Column, kind: str) -> bool:
 def rows_of(
     seen: Collection, record: AttentionRecord, row: Place | None = None, *, called: str = "row"
 ) -> list[HeadSummary]:
-    """The rows of one record of `seen`, one for each head.
+    """Make the rows of the summary for one record of `seen`, one for each head.
 
-    `row`: use only this query of each example, a number or the text of a token; messages call it `called`.
+    `row`: use only this query of each example, given by its number or the text of its token; error messages call it
+    `called`.
     """
     layer, (_, heads, q_len, k_len) = name_of(record), record.shape
     call, kind = (record.site.call, record.site.kind) if record.site else (0, "self")
@@ -232,16 +234,16 @@ def rows_of(
 
 
 def _alone(found: Statistics) -> Tensor:
-    """The queries with a single key, as a causal model's first token: bool [B, H, Q]. Their weight means nothing.
+    """Find the queries that attend to a single key, as a causal model's first token does: bool [B, H, Q].
 
-    None is marked if all queries of a head are like that.
+    Their weight of 1 means nothing. If all queries of a head are like that, none of them is True.
     """
     alone = (found.top.weights[..., 0] == 1) & (found.entropy == 0)
     return alone & ~alone.flatten(2).all(-1)[..., None]
 
 
 def _only_row(seen: Collection, record: AttentionRecord, row: Place, called: str) -> Tensor:
-    """The queries that are meant: bool [B, 1, Q]."""
+    """Find the query that is meant, in each example: bool [B, 1, Q]."""
     batch, _, q_len, _ = record.shape
     tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
     places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
@@ -266,7 +268,7 @@ def head_table(
     most: int | None = None,
     unknown: tuple[int, int] = (0, 0),
 ) -> Table:
-    """The rows as a table, with the columns of these headings (None = all); only the first `most` rows.
+    """Make a table of the rows, with the columns that have these headings (None = all); only of the first `most` rows.
 
     `unknown`: (number of tokens that the model does not know, number of all tokens), for a note.
     """
@@ -281,7 +283,7 @@ def head_table(
         title = "\n".join(said("layer ") + line for line in paths.legend(list(layers)))
 
     def cells(row: HeadSummary, *, first: bool) -> list[Cell]:
-        """`first`: whether the row is the first of its layer and call."""
+        """Return the cells of one row. `first`: whether the row is the first of its layer and call."""
         return [
             [(str(row.index), "bold" if first else "dim")],
             *([str(row.call)] if calls else []),
@@ -315,7 +317,7 @@ def head_table(
 
 
 def _explained(column: Column) -> str:
-    """A column in a few words, for the caption."""
+    """Describe a column in a few words, for the caption."""
     heading, sentence = said(column.heading), said(column.sentence)
     if column.unit in ("nats", "tokens"):
         return heading + said(f" in {column.unit}")
@@ -323,7 +325,7 @@ def _explained(column: Column) -> str:
 
 
 def unknown_said(unknown: int, tokens: int) -> str | None:
-    """`54 of 73 tokens are unknown to this model`; None if it knows all."""
+    """Return "54 of 73 tokens are unknown to this model", or None if the model knows all."""
     if not unknown:
         return None
     return said(f"{unknown:,} of {tokens:,} tokens {'is' if unknown == 1 else 'are'} unknown to this model")

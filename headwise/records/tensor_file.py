@@ -1,4 +1,4 @@
-"""A file of named tensors and a few strings, in the safetensors format: written as a stream, mapped when it is read.
+"""A file of named tensors and a few strings, in the safetensors format: written as a stream, read as mapped memory.
 
     8 bytes   the length of the header, little-endian
     header    JSON: {"__metadata__": {str: str}, name: {"dtype", "shape", "data_offsets"}, ...}, padded with spaces
@@ -72,12 +72,12 @@ Tensors = Mapping[str, Tensor | Pieced]
 
 
 def in_file_order(tensors: Tensors) -> dict[str, Tensor | Pieced]:
-    """Wide dtypes first: each tensor then begins at a multiple of its item's size."""
+    """Sort tensors with wide dtypes first: each tensor in the file then begins at a multiple of its item's size."""
     return dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    """Write a file that replaces `path` when it is complete: until then, and after an error, `path` is the old file.
+    """Write a file that replaces `path` when it is complete. Until then, and after an error, `path` stays the old file.
 
     Raises:
         FileError: the file cannot be written.
@@ -101,7 +101,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
 
 
 def _header(tensors: Tensors, metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:
-    """The header. Its length does not depend on the checksums, so it can be written again when they are known."""
+    """Make the header. Its length is the same for all checksums, so that it can be rewritten when they are known."""
     crc32 = json.dumps({name: f"{crc:08x}" for name, crc in crcs.items()}, separators=(",", ":"))
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata, "crc32": crc32}}
     end = 0
@@ -120,7 +120,7 @@ def _header(tensors: Tensors, metadata: Mapping[str, str], crcs: Mapping[str, in
 
 
 def _checksum(header: dict[str, Any]) -> str:
-    """SHA-256 of the header without the checksum."""
+    """Compute the SHA-256 of the header without its checksum."""
     said = {name: value for name, value in header["__metadata__"].items() if name != "checksum"}
     return hashlib.sha256(json.dumps({**header, "__metadata__": said}, sort_keys=True).encode()).hexdigest()
 
@@ -136,7 +136,7 @@ def _write(file: BinaryIO, x: Tensor | Pieced) -> int:
 
 
 def _pieces(x: Tensor) -> Iterator[Tensor]:
-    """The tensor in parts of at most about PIECE bytes, in the order of its elements."""
+    """Yield the tensor in parts of at most about PIECE bytes, in the order of its elements."""
     if x.nbytes <= PIECE:
         yield x
     elif rows := PIECE // x[0].nbytes:
@@ -150,7 +150,7 @@ def _pieces(x: Tensor) -> Iterator[Tensor]:
 
 
 class TensorFile:
-    """The tensors of a file, mapped: only what is used is read, and changes stay in memory.
+    """The tensors of a memory-mapped file: only tensors that are used are read, and changes stay in memory.
 
     Raises:
         FileError: the file is missing, cannot be read, is cut short, damaged, or in another format.
@@ -176,7 +176,7 @@ class TensorFile:
         return name in self._entries
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor of the file; the same one every time."""
+        """Return a tensor of the file: the same object every time."""
         if name not in self._tensors:
             dtype, shape, begin, _ = self._entries[name]
             count = math.prod(shape)
@@ -204,7 +204,7 @@ class TensorFile:
                     raise FileError(f"{self._path} is damaged: the bytes of {name} are not those that were written")
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
-        """(the header, the position where the data begin)."""
+        """Read (the header, the position where the data begin)."""
         start, size = 8 + int.from_bytes(self._bytes[:8], "little"), len(self._bytes)
         if size < 9 or start - 8 > MAX_HEADER or self._bytes[8:9] != b"{":
             raise FileError(f"{self._path} is not a file of records: expected one that seen.save(path) wrote")
@@ -217,7 +217,7 @@ class TensorFile:
         return header, start
 
     def _check_entries(self, start: int) -> dict[str, tuple[torch.dtype, tuple[int, ...], int, int]]:
-        """name -> (dtype, shape, first byte, byte after the last), if the header describes a complete file."""
+        """Return name -> (dtype, shape, first byte, byte after the last). FileError if the file is not complete."""
         entries = {}
         for name, entry in self._header.items():
             if name == "__metadata__":
@@ -247,7 +247,7 @@ class TensorFile:
 
 
 def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
-    """A JSON object from an untrusted file, without duplicate names and NaN; FileError for anything else."""
+    """Parse a JSON object of an untrusted file; FileError for anything else, for duplicate names and for NaN."""
     try:
         text = text.decode() if isinstance(text, bytes) else text  # json would guess at UTF-16 too
         found = parsed(functools.partial(json.loads, object_pairs_hook=_once, parse_constant=_refuse), text)

@@ -25,7 +25,7 @@ OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The terms of one row of one head, float64 on the CPU. `head_row` makes them."""
+    """The terms of one row (query) of one head, float64 on the CPU. `head_row` makes them."""
 
     q: Tensor  # [D]
     k: Tensor  # [K, D]; non-finite numbers in forbidden keys, such as padding, become 0
@@ -38,13 +38,13 @@ class Terms:
 
     @property
     def weights(self) -> Tensor:
-        """The weights of the row, [K]; 0 for an empty row."""
+        """The weights of the row, [K]; all 0 for a row that attends to nothing."""
         sinks = None if self.sink is None else self.k.new_tensor([self.sink])
         return attention_weights(self.scores[None, None, None], sinks)[0, 0, 0]
 
 
 def head_row(record: AttentionRecord, example: int, head: int, row: int) -> Terms:
-    """The terms of one row of one head of one example of a record.
+    """Compute the terms of one row (query) of one head of one example of a record.
 
     Raises:
         ArgumentError: there is no such example, head or row.
@@ -83,5 +83,5 @@ def check_shown(call: Scores) -> None:
 
 
 def _of(x: Tensor, example: int, head: int) -> Tensor:
-    """One example and head of a tensor [B|1, H|1, …]."""
+    """Take one example and head of a tensor [B|1, H|1, …]."""
     return x[example if len(x) > 1 else 0][head if x.shape[1] > 1 else 0]

@@ -1,4 +1,4 @@
-"""The tiles that a pass over a record's weights goes through: strips of rows, joined while they fit into the cache."""
+"""The tiles in which a record's weights are computed: strips of rows, joined as long as they fit into the cache."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Tiles:
     Args:
         mask: a mask that is aligned to the lengths; None = every query sees every key.
         q_len, k_len: the size of the matrix.
-        cells: the most cells that a tile should have, from its first key to its last (`LEAST_ROWS` over very many keys
-            have more).
-        overhead: the number of cells that could be computed in the fixed time of a tile.
-        device: the device for the patterns.
+        cells: the largest number of cells (queries × keys, from the first key to the last) that a tile should have
+            (`LEAST_ROWS` rows over very many keys have more).
+        overhead: the number of cells that could be computed in the fixed time that every tile costs.
+        device: the device of the patterns of forbidden pairs.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Tiles:
         self._known: dict[tuple[Hashable, ...], list[Forbidden]] = {}  # by shape, if tiles of one shape are equal
 
     def of(self, b: int, h: int) -> list[Tile]:
-        """The tiles of one example and head, in the order of their rows. Rows in no tile attend to nothing."""
+        """Return the tiles of one example and head, in the order of their rows. Rows in no tile attend to nothing."""
         mask = self.mask
         at = (None, None) if mask is None else (b if mask.batch else None, h if mask.heads else None)
         return self._tiles.get(at, [])
@@ -72,7 +72,7 @@ class Tiles:
 def forbidden_keys(
     mask: Mask | None, rows: Tensor, runs: Sequence[Run], k_lo: int, k_hi: int, b: int | None, h: int | None
 ) -> list[Forbidden]:
-    """The forbidden pairs of some queries in [k_lo, k_hi): all keys between the runs, and some keys of masked runs."""
+    """Find the forbidden pairs of some queries in [k_lo, k_hi): all keys between the runs, some keys of masked runs."""
     found: list[Forbidden] = []
     past = k_lo
     for run in (*runs, Run(k_hi, k_hi, False)):
@@ -94,7 +94,7 @@ def forbid(scores: Tensor, where: Sequence[Forbidden]) -> None:
 
 
 def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
-    """Parts of tiles with about `rows` rows in total, evenly spread over all rows."""
+    """Cut out parts of the tiles with about `rows` rows in total, evenly spread over all rows."""
     total = sum(tile.rows for tile in tiles)
     if rows >= total:
         return list(tiles)
@@ -114,7 +114,7 @@ def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
 
 
 def _joined(strips: Sequence[Tile], cells: int, overhead: int) -> list[Tile]:
-    """Join strips while that is quicker, and split tiles with too many cells into several with the same keys."""
+    """Join strips as long as that is quicker, and split tiles with too many cells into several of the same keys."""
     groups: list[tuple[list[Tile], int, int]] = []  # strips, and the first and last key of all of them
     for strip in strips:
         if groups and groups[-1][0][-1].q_hi == strip.q_lo:
@@ -137,7 +137,7 @@ def _joined(strips: Sequence[Tile], cells: int, overhead: int) -> list[Tile]:
 
 
 def _strips(mask: Mask | None, q_len: int, k_len: int) -> TileList:
-    """The matrix in strips of `STRIP` rows."""
+    """Cut the rows of the matrix into strips of `STRIP` rows; return them as tiles."""
     if mask is None:
         rows = range(0, q_len, STRIP) if k_len else ()
         return TileList(Tile(i, min(i + STRIP, q_len), (Run(0, k_len, False),)) for i in rows)

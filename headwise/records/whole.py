@@ -1,8 +1,8 @@
-"""`WholeRecord`: the record of a sequence whose rows are in several records, the parts.
+"""`WholeRecord`: the record of a whole sequence whose rows (queries) are in several records, called the parts.
 
-The parts are those of several processes (`headwise.parallel.joined`) or of several files (`headwise.load` of a
-folder). A question to the whole goes to every part, which answers for its rows; the answers are put in the
-order of the sequence. The owner of the parts joins their answers: `Parts.ask`.
+The parts are those of several processes (`headwise.parallel.joined`) or of several files (`headwise.load` of a folder).
+When the whole record is asked for something, such as weights, every part answers for its rows, and the answers are put
+in the order of the sequence. `Parts.ask` joins the answers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DIMS |= {name: field.dims for name, field in stored_fields(Extras).items()}
 
 
 class Answer(NamedTuple):
-    """The answer of one part, and the joint answer of all parts."""
+    """What one part answers to a question, or the joint answer of all parts."""
 
     rows: Sequence[Tensor] = ()  # requested rows of the part, […]; together: in the order of the parts
     sums: Sequence[Tensor] = ()  # together: added
@@ -47,27 +47,27 @@ Plan = Callable[[], tuple[Sequence[int], Work]]  # (requested rows of each part,
 
 
 class Parts(Protocol):
-    """The records that have the rows of one sequence, in one or several processes."""
+    """The parts: the records that have the rows of one sequence, in one or several processes."""
 
-    own: AttentionRecord  # one of them, from which their common properties are read
+    own: AttentionRecord  # one of the records, from which their common properties are read
     owner: Tensor  # int64 [N]: the number of the part of each row
     count: int
 
     def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
-        """The joint answer. An error in `plan` or in the work of one part ends the question for all parts."""
+        """Return the joint answer. An error in `plan` or in the work of one part ends the question for all parts."""
 
     def collect(self, work: Callable[[AttentionRecord], Tensor], counts: Sequence[int], like: Tensor) -> Tensor:
-        """The rows of all, [sum of counts, …], in the process that writes a file; in others they may be empty.
+        """Return the rows of all parts, [sum of counts, …], in the process that writes a file; in others maybe no rows.
 
         `like` has the shape of the rows after the first dimension, and their dtype.
         """
 
     def whole(self, fields: Callable[[], SimpleNamespace]) -> SimpleNamespace:
-        """`fields()`, with every `Pieced` as a tensor. RecordError if they cannot be in one process."""
+        """Return `fields()` with every `Pieced` made into a tensor. RecordError if they cannot be in one process."""
 
 
 class Here:
-    """Parts that are all in this process.
+    """The parts of a record, if all of them are in this process.
 
     Raises:
         RecordError: they are not the parts of one record.
@@ -117,7 +117,7 @@ class Here:
 
 
 def told_of(record: AttentionRecord) -> dict[str, object]:
-    """The properties that the parts of one record have in common."""
+    """Return the properties that all parts of one record have in common."""
     share, site = share_of(record), record.site
     batch, heads, _, _ = record.shape
     told = {"layer": site and site.name, "call": site and site.call, "B": batch, "H": heads, "length": share.length}
@@ -133,7 +133,7 @@ def told_of(record: AttentionRecord) -> dict[str, object]:
 
 
 def share_of(record: AttentionRecord) -> Share:
-    """The rows of a part. RecordError if the record is not a part."""
+    """Return which rows a part has. RecordError if the record is not a part."""
     share = record.share
     if share is None:
         where = f"{record.site.name}: " if record.site else ""
@@ -145,7 +145,7 @@ def share_of(record: AttentionRecord) -> Share:
 
 
 class WholeRecord(AttentionRecord):
-    """The record of a whole sequence, [B, H, N, N], from its parts. It answers like the record of one process.
+    """The record of a whole sequence, [B, H, N, N], made of its parts. It answers like the record of one process.
 
     Rows and columns are positions of the sequence. A question for some rows is answered by the parts that have them.
     """
@@ -162,12 +162,12 @@ class WholeRecord(AttentionRecord):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(B, H, N, N)"""
+        """The sizes (B, H, N, N), where N is the length of the sequence."""
         return self._shape
 
     @property
     def share(self) -> None:
-        """None, because the record is whole."""
+        """None, because the record has the whole sequence."""
         return None
 
     @property
@@ -177,19 +177,19 @@ class WholeRecord(AttentionRecord):
 
     @property
     def call(self) -> Scores:
-        """Queries, keys and options of the whole sequence. RecordError if they are with several processes."""
+        """The queries, keys and options of the whole sequence. RecordError if several processes have them."""
         found = self.parts.whole(self.fields)
         return Scores(found.q, found.k, mask=found.mask, **{name: getattr(found, name) for name in OPTIONS})
 
     @property
     def extras(self) -> Extras:  # type: ignore[override]
-        """The extras of the whole sequence."""
+        """The extras (values, gradients, …) of the whole sequence."""
         found = self.parts.whole(self.fields)
         return Extras(**{name: getattr(found, name) for name in stored_fields(Extras)})
 
     @property
     def lse(self) -> Tensor:
-        """As in `AttentionRecord`."""
+        """The log-sum-exps, as in `AttentionRecord`."""
         return self._ask("lse")
 
     def __repr__(self) -> str:
@@ -199,21 +199,21 @@ class WholeRecord(AttentionRecord):
     # Weights.
 
     def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """As in `AttentionRecord`; -inf also for keys that the mask forbids for all rows of a part."""
+        """Compute scores as in `AttentionRecord`; -inf also for keys that the mask forbids for all rows of a part."""
         return self._tile("scores", rows, cols, heads, EMPTY)
 
     def weights(
         self, rows: Choice = None, cols: Choice = None, heads: Choice = None, *, rounded: bool = False
     ) -> Tensor:
-        """The attention weights of a tile, [B, heads, rows, cols], as in `AttentionRecord`."""
+        """Compute attention weights, [B, heads, rows, cols], as in `AttentionRecord`."""
         return self._tile("weights", rows, cols, heads, 0.0, **({"rounded": True} if rounded else {}))
 
     def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
-        """As in `AttentionRecord`."""
+        """Return the weights that the model multiplied with its values, as in `AttentionRecord`."""
         return self._tile("used_weights", rows, cols, heads, 0.0)
 
     def rounding_bound(self, rows: Choice = None, heads: Choice = None) -> Tensor:
-        """As in `AttentionRecord`."""
+        """Bound the difference to a model's weights, as in `AttentionRecord`."""
         return self._tile("rounding_bound", rows, None, heads, 0.0)
 
     def _tile(self, name: str, rows: Choice, cols: Choice, heads: Choice, empty: float, **more: Any) -> Tensor:
@@ -245,12 +245,12 @@ class WholeRecord(AttentionRecord):
         return self._in_order(found.rows[0], torch.tensor(positions(rows, length, "rows"), dtype=torch.long))
 
     def _counts(self, rows: Tensor) -> list[int]:
-        """The number of these rows that each part has."""
+        """Count how many of these rows each part has."""
         counts: list[int] = self.parts.owner[rows].bincount(minlength=self.parts.count).tolist()
         return counts
 
     def _in_order(self, found: Tensor, rows: Tensor) -> Tensor:
-        """[B, H, rows, …] of [rows, B, H, …], in the order of the parts."""
+        """Bring rows [rows, B, H, …] from the order of the parts into the order of `rows`: [B, H, rows, …]."""
         order = self.parts.owner[rows].argsort(stable=True).to(found.device)
         return torch.empty_like(found).index_copy_(0, order, found).movedim(0, 2)
 
@@ -265,7 +265,7 @@ class WholeRecord(AttentionRecord):
         return asked if names else [each for each in asked if not self._why_not(each)]
 
     def _why_not(self, statistic: Statistic) -> str:
-        """Why a statistic of the whole cannot be computed from those of the parts; "" if it can."""
+        """Say why a statistic of the whole sequence cannot be computed from those of the parts; "" if it can."""
         if not statistic.of_shares:
             return "it does not say how it follows from the answers of several processes (of_shares)"
         if isinstance(self.parts.own, ComputedRecord) and type(statistic.for_share()) is not type(statistic):
@@ -307,7 +307,7 @@ class WholeRecord(AttentionRecord):
     # All tensors, for a file or for one process that has all parts.
 
     def fields(self) -> SimpleNamespace:
-        """The fields of `Scores` and `Extras`; each tensor with queries or keys is `Pieced`."""
+        """Return the fields of `Scores` and `Extras`; each tensor with queries or keys is `Pieced`."""
         own = self.parts.own
         found: dict[str, Any] = {name: getattr(own.call, name) for name in stored_fields(Scores)}
         found |= {name: own.extras.unchanged(name) for name in stored_fields(Extras)}
@@ -324,7 +324,7 @@ class WholeRecord(AttentionRecord):
         return SimpleNamespace(**found)
 
     def _sizes(self, names: Sequence[str]) -> dict[str, list[int]]:
-        """The shape of each tensor in the whole. A dimension that broadcasts in every part broadcasts there too."""
+        """Find each tensor's shape in the whole. A dimension that broadcasts in every part broadcasts there too."""
         length = len(self.parts.owner)
 
         def work(part: AttentionRecord) -> Answer:
@@ -343,7 +343,7 @@ class WholeRecord(AttentionRecord):
         return {name: list(itertools.islice(found, len(DIMS[name]))) for name in names}
 
     def _key_owner(self) -> Tensor:
-        """int64 [N]: the part that gives each key, the one with the query if it can; -1 = no part has the key."""
+        """Find the part that gives each key, int64 [N]; -1 = none has it. If possible it is the part with the query."""
         count, owner = self.parts.count, self.parts.owner
 
         def work(part: AttentionRecord) -> Answer:
@@ -357,7 +357,7 @@ class WholeRecord(AttentionRecord):
         return torch.where(told > 0, (told - 1) % count, -1)
 
     def _pieced(self, name: str, letters: str, dim: int, size: list[int], owner: Tensor, like: Tensor) -> Pieced:
-        """A tensor of the whole as pieces [some of what comes before `dim`, some positions, all that comes after]."""
+        """Make a tensor of the whole from pieces [some of what is before `dim`, some positions, all that is after]."""
         before, length, after = math.prod(size[:dim]), size[dim], math.prod(size[dim + 1 :])
 
         def pieces() -> Iterator[Tensor]:
@@ -410,7 +410,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _places(wanted: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """(the index of each position among the ascending positions `there`, whether it is among them)."""
+    """Return (the index of each position among the ascending positions `there`, whether it is among them)."""
     at = torch.searchsorted(there, wanted).clamp_(max=len(there) - 1)
     return at, there[at] == wanted
 

@@ -1,4 +1,4 @@
-"""The parts of the Q × K matrix to compute: a mask, cut into tiles."""
+"""The parts of the Q × K matrix to compute: a mask, cut into tiles (some queries, and the keys that they need)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Cutter(Protocol):
-    """A way to cut a mask into tiles."""
+    """A way to cut a mask into tiles (some consecutive queries, and the keys that they need)."""
 
     @property
     def HEIGHTS(self) -> Sequence[int | None]:  # noqa: N802 (a constant of the module)
@@ -36,7 +36,7 @@ class Cutter(Protocol):
         """Whether the cutter can cut this aligned mask."""
 
     def cut(self, mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
-        """The tiles, of at most `height` queries each."""
+        """Cut the mask into tiles of at most `height` queries each; None = as the cutter chooses."""
 
 
 # The first cutter that takes a mask cuts it; the last one takes all masks.
@@ -44,7 +44,7 @@ CUTTERS: dict[str, Cutter] = {"band": band, "documents": documents, "blocks": bl
 
 
 def cutter_of(mask: Mask) -> str:
-    """The name of the cutter that cuts this mask."""
+    """Return the name of the cutter that cuts this mask."""
     return next(name for name, cutter in CUTTERS.items() if cutter.takes(mask))
 
 

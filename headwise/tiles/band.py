@@ -1,4 +1,4 @@
-"""Windows, causal masks, and these joined by `&`: cut by the band's limits, without evaluating the mask."""
+"""Cuts windows, causal masks, and these joined by `&`, by the limits of their band, without evaluating the mask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def takes(mask: Mask) -> bool:
 
 
 def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
-    """Tiles of `height` queries, over the keys from the first query's lowest to the last query's highest."""
+    """Cut tiles of `height` queries, over the keys from the first query's lowest to the last query's highest."""
     band, height = mask.band(), height or min(HEIGHTS)
     assert band is not None
     low, high = int(max(band[0], -q_len)), int(min(band[1], k_len))
@@ -27,7 +27,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
 
 
 def runs_of_band(low: float, high: float, q_lo: int, q_hi: int, first: int, past: int) -> tuple[Run, ...]:
-    """The keys in [first, past) that the queries [q_lo, q_hi) see: the keys with low <= key - query <= high."""
+    """Return the runs of keys in [first, past) that the queries [q_lo, q_hi) see: low <= key - query <= high."""
     k_lo, k_hi = int(max(first, q_lo + low)), int(min(past, q_hi + high))
     # The keys that every query sees; the mask cuts the keys to their left and right.
     inner_lo, inner_hi = int(max(k_lo, q_hi - 1 + low)), int(min(k_hi, q_lo + high + 1))

@@ -1,4 +1,4 @@
-"""Any mask: cut by its answers for blocks; blocks in which it allows nothing are in no tile."""
+"""Cuts any mask into tiles, by its answers for blocks. Blocks in which it allows nothing are in no tile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def takes(mask: Mask) -> bool:
 
 
 def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
-    """One tile for each `height` queries that may attend to anything, with the blocks of keys that they need."""
+    """Make a tile for each `height` queries that may attend to anything, with the blocks of keys that they need."""
     strip = LONG_STRIP if max(q_len, k_len) > LONG else STRIP
     height = max(strip, (height or strip) // strip * strip)
     strips = mask.remember(("strips", q_len, k_len), lambda mask: list(_strips(mask, q_len, k_len, strip)))
@@ -35,7 +35,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
 
 
 def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
-    """The strips as one tile [q_lo, q_hi); strips between them that attend to nothing are empty rows of it."""
+    """Join strips to one tile [q_lo, q_hi); strips between them that attend to nothing are its empty rows."""
     tile = joined(strips)
     missing = tile.rows != sum(strip.rows for strip in strips) or (tile.q_lo, tile.q_hi) != (q_lo, q_hi)
     runs = tuple(run._replace(masked=True) for run in tile.runs) if missing else tile.runs
@@ -43,7 +43,7 @@ def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
 
 
 def _strips(mask: Mask, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
-    """The strips that may attend to anything, one head of one example after the other."""
+    """Yield the strips (rows of blocks) that may attend to anything, one head of one example after the other."""
     found = mask.runs_of_blocks(q_len, k_len, height, WIDTH)
     runs = list(
         map(Run, (found.lo * WIDTH).tolist(), np.minimum(found.hi * WIDTH, k_len).tolist(), found.some.tolist())

@@ -1,4 +1,4 @@
-"""Packed documents and padding: a document sees only itself, and padding is not computed."""
+"""Cuts masks of packed documents and of padding: a document sees only itself, and padding is not computed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HEIGHTS = (None, 768, 256, 64)  # None: whole documents
 
 
 def takes(mask: Mask) -> bool:
-    """Whether the mask is documents (and causal within them) or padding."""
+    """Whether the mask is documents (perhaps causal within them) or padding."""
     return _documents(mask) is not None or isinstance(mask, PaddingLengths | PaddingKeys)
 
 
 def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
-    """The tiles of each document, or of each example without its padding, of at most `height` queries."""
+    """Cut the tiles of each document, or of each example without its padding, of at most `height` queries."""
     height = max(1, q_len) if height is None else height
     found = _documents(mask)
     if found is None:
@@ -43,7 +43,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
 
 
 def _documents(mask: Mask) -> tuple[Documents, bool] | None:
-    """(the documents, whether attention is causal within them), if the mask has no other part."""
+    """Return (the documents, whether attention is causal within them); None if the mask has any other part."""
     documents = [part for part in mask.conjuncts if isinstance(part, Documents)]
     causal = [part for part in mask.conjuncts if isinstance(part, Band) and part.left is None and part.right == 0]
     if len(documents) != 1 or len(mask.conjuncts) != 1 + len(causal):
@@ -54,7 +54,7 @@ def _documents(mask: Mask) -> tuple[Documents, bool] | None:
 
 
 def _document_tiles(ids: Ints, causal: bool, q_len: int, offset: int, height: int) -> Iterator[Tile]:
-    """The tiles of one row of packed documents; a document in pieces gets the keys of all its pieces.
+    """Yield the tiles of one row of packed documents; a document in pieces gets the keys of all its pieces.
 
     Query q is at the position of key q + offset.
     """
@@ -82,7 +82,7 @@ def _in_rows(q_lo: int, q_hi: int, runs: tuple[Run, ...], height: int) -> list[T
 
 
 def _up_to_diagonal(runs: list[Run], first: int, past: int) -> tuple[Run, ...]:
-    """The keys that queries at positions [first, past) see: all up to the position of the first, then a triangle."""
+    """Return the keys that queries at positions [first, past) see: up to position `first`, then a triangle."""
     seen_by_all = [Run(run.lo, min(run.hi, first + 1), False) for run in runs]
     triangle = [Run(max(run.lo, first + 1), min(run.hi, past), True) for run in runs]
     return tuple(run for run in seen_by_all + triangle if run.lo < run.hi)

@@ -1,4 +1,4 @@
-"""Runs of keys: from the extents of blocks or of several rows, and split where that is faster."""
+"""Makes runs (consecutive keys) from the extent codes of blocks or rows, and splits tiles where that is faster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 64
 
 
 def runs_of(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
-    """The runs of keys, by the extent codes of the blocks between neighbouring `edges`; equal neighbours are joined."""
+    """Make runs of keys from the extent codes of the blocks between neighbouring `edges`; equal neighbours join."""
     table = np.asarray(codes)
     bounds = [*np.flatnonzero(np.diff(table, prepend=-1)).tolist(), len(table)]
     return tuple(
@@ -33,7 +33,7 @@ def runs_of(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
 def runs_of_rows(
     mask: Mask | None, b: int | None, h: int | None, q_lo: int, q_hi: int, first: int, past: int
 ) -> tuple[Run, ...]:
-    """The runs of the keys in [first, past) that the queries [q_lo, q_hi) of one example and head need."""
+    """Return the runs of keys in [first, past) that the queries [q_lo, q_hi) of one example and head need."""
     if mask is None or mask.cellwise:  # answers for blocks would also evaluate every cell
         return (Run(first, past, mask is not None),) if first < past else ()
     band = mask.band()
@@ -47,7 +47,7 @@ def runs_of_rows(
 
 
 def joined(tiles: Sequence[Tile]) -> Tile:
-    """Tiles of consecutive queries as one: a key is needed if any of them needs it, unmasked if it is so in all."""
+    """Join tiles of consecutive queries: a key is needed if any tile needs it, unmasked only if it is so in all."""
     first, last = tiles[0], tiles[-1]
     if len(tiles) == 1:
         return first
@@ -64,7 +64,7 @@ def joined(tiles: Sequence[Tile]) -> Tile:
 
 
 def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
-    """A tile as two if many of its keys need no mask, so that only the others are masked."""
+    """Split a tile in two if many of its keys need no mask, so that only the other keys are masked."""
     if not tile.masked_keys or tile.keys <= many_keys or 2 * tile.masked_keys > tile.keys:
         return (tile,)
     parts = [tuple([run for run in tile.runs if run.masked is masked]) for masked in (False, True)]
@@ -72,6 +72,6 @@ def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
 
 
 def forbidden(mask: Mask, rows: Tensor, run: Run, b: int | None, h: int | None) -> Tensor:
-    """The pairs of some queries and the keys of a run that the mask forbids, bool [B|1, H|1, rows, keys]."""
+    """Return which pairs of queries and keys of a run are forbidden: bool [B|1, H|1, rows, keys], True = forbidden."""
     cols = torch.arange(run.lo, run.hi, device=rows.device)
     return ~mask.cells(rows, cols, b=b, h=h)

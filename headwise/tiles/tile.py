@@ -1,6 +1,7 @@
-"""A tile, and a list of them: the parts of the Q × K matrix to compute.
+"""A tile, and a list of tiles: the parts of the Q × K matrix that must be computed.
 
-A tile is some consecutive queries and the runs of keys that they need. Queries in no tile attend to nothing.
+A tile is some consecutive queries and the runs of consecutive keys that they need. Queries in no tile attend to
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Queries [q_lo, q_hi), and the runs of keys that they need, in order, at least one."""
+    """Some queries [q_lo, q_hi), and the runs of keys that they need, in order, at least one."""
 
     q_lo: int
     q_hi: int
@@ -44,7 +45,7 @@ class Tile:
 
     @functools.cached_property
     def keys(self) -> int:
-        """The keys of all runs."""
+        """The number of keys in all runs."""
         return sum(run.hi - run.lo for run in self.runs)
 
     @functools.cached_property
@@ -61,20 +62,21 @@ class Tile:
 
     @property
     def span(self) -> int:
-        """The keys from the first to the last, including those between the runs."""
+        """The number of keys from the first to the last, including those between the runs."""
         return self.k_hi - self.k_lo
 
     @functools.cached_property
     def shape(self) -> tuple[Hashable, ...]:
-        """(the number of queries, the places of the keys relative to the first query)."""
+        """(the number of queries, the positions of the keys relative to the first query)."""
         return (self.rows, *((run.lo - self.q_lo, run.hi - self.q_lo, run.masked) for run in self.runs))
 
 
 class TileList:
-    """Tiles, and the same data as integers.
+    """A list of tiles, and the same data as arrays of integers.
 
-    `matrices` is the number of mask matrices from which they are cut: B|1 · H|1. `alike`: tiles of one `shape` have one
-    mask, which need be made only once. `height`: of all tiles except the last of a matrix; None = they differ.
+    `matrices` is the number of mask matrices from which they are cut: B|1 · H|1. `alike`: tiles of one `shape` have
+    equal masks, so that each is made only once. `height` is the height of all tiles except the last of a matrix; None =
+    their heights differ.
     """
 
     def __init__(
@@ -98,16 +100,16 @@ class TileList:
 
     @functools.cached_property
     def keys(self) -> Ints:
-        """The keys of each tile."""
+        """The number of keys of each tile."""
         return self._sums(self.hi - self.lo)
 
     @functools.cached_property
     def masked_keys(self) -> Ints:
-        """The keys of each tile whose mask must be evaluated."""
+        """The number of keys of each tile for which the mask must be evaluated."""
         return self._sums((self.hi - self.lo) * self.masked)
 
     def covers(self, q_len: int) -> bool:
-        """Whether every query is in a tile that is not shared."""
+        """Whether every query is in a tile that has all of its keys (that is not `shared`)."""
         return int(self.rows[~self.shared].sum()) == self.matrices * q_len
 
     def _sums(self, of_runs: Ints) -> Ints:
@@ -115,7 +117,7 @@ class TileList:
 
 
 def _table(rows: Iterable[Iterable[int]], width: int) -> Ints:
-    """The rows as an array [rows, width]. (np.array takes three times as long for a list of tuples.)"""
+    """Return the rows as an array [rows, width]. (np.array takes three times as long for a list of tuples.)"""
     return np.fromiter(itertools.chain.from_iterable(rows), np.int64).reshape(-1, width)
 
 

@@ -1,4 +1,4 @@
-"""The strategies of processes that share a sequence. Each says why it refuses a call and what the call would cost."""
+"""The strategies by which processes share a call. Each says why it refuses a call, or what the call would cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STRATEGIES: dict[str, Strategy] = {"gather": gather, "ring": ring, "heads": head
 
 
 def choose(part: Part, strategy: str, *, followed: bool) -> Strategy:
-    """The strategy of this name, or the cheapest that does not refuse. KernelRefused if the named one refuses."""
+    """Return the strategy of this name, or the cheapest that accepts the call. KernelRefused if the named refuses."""
     if strategy != "auto":
         asked = STRATEGIES[strategy]
         why = asked.refuse(part, followed=followed)

@@ -10,17 +10,17 @@ from headwise.parallel.strategies.part import Cost, Part, Sizes
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
-    """None: this strategy accepts every call."""
+    """Return None: this strategy accepts every call."""
     return None
 
 
 def cost(sizes: Sizes) -> Cost:
-    """The cost if the keys arrive before the computation begins."""
+    """Estimate the cost, if the keys arrive before the computation begins."""
     sent = int(sizes.keys.max()) * sizes.key_bytes
     return Cost(sent, sizes.computing + sent / sizes.bandwidth)
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
-    """Compute by one call of `local`, which records, listeners and edits see, with the mask of this process's rows."""
+    """Compute by one call of `local`, which records and edits see, with the mask of this process's rows."""
     k, v = needed_keys(part.k, part.v, part.routes, part.rank, part.group)
     return part.over(local, k, v, part.routes.keys, "gather")

@@ -21,7 +21,7 @@ from headwise.parallel.strategies.part import Cost, Part, Sizes
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
-    """Refuse numbers of heads that cannot be dealt evenly."""
+    """Refuse numbers of heads that cannot be dealt evenly, and calls that a record or an edit listens to."""
     count = part.layout.processes
     heads, key_heads = part.q.shape[1], part.k.shape[1]
     if heads % count or key_heads % count:
@@ -34,7 +34,7 @@ def refuse(part: Part, *, followed: bool) -> str | None:
 
 
 def cost(sizes: Sizes) -> Cost:
-    """The cost of sending q, k and v, and the output back; every process computes equally many cells."""
+    """Estimate the cost of sending q, k, v and the output; every process computes equally many cells."""
     if sizes.heads % len(sizes.rows) or sizes.key_heads % len(sizes.rows):
         return Cost(0, float("inf"))
     others = 1 - 1 / len(sizes.rows)
@@ -49,7 +49,7 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
     count, rank = part.layout.processes, part.rank
 
     def own(x: Tensor, dim: int) -> Tensor:
-        """The part for this process's heads."""
+        """Return the part of x for this process's heads."""
         return x if x.shape[dim] == 1 else x.chunk(count, dim)[rank]
 
     def ways(layout: Layout) -> list[Callable[[Tensor], Tensor]]:
@@ -67,7 +67,7 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
 
 
 def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
-    """[B, H, S, D] of these rows as [B, H / P, N, D] of these heads."""
+    """Bring [B, H, S, D] of this process's rows to [B, H / P, N, D] of this process's heads."""
     count = layout.processes
     rows = [len(each) for each in layout.positions]
     mine, own = rows[dist.get_rank(group)], x.shape[1] // count
@@ -78,7 +78,7 @@ def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
 
 
 def _back(x: Tensor, layout: Layout, group: Any) -> Tensor:
-    """The reverse of `_there`."""
+    """Bring [B, H / P, N, D] of this process's heads back to [B, H, S, D] of its rows."""
     count = dist.get_world_size(group)
     rows = [len(each) for each in layout.positions]
     mine = rows[dist.get_rank(group)]

@@ -1,4 +1,4 @@
-"""`Part`: the part of one process in a call that processes share; `Sizes`: the sizes that determine its cost."""
+"""`Part`: one process's part of a call that processes share. `Sizes`: the sizes of the call, which decide its cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GLOO, NCCL = 1.5e9, 5e10  # nominal bytes per second between two processes
 
 
 class Cost(NamedTuple):
-    """The cost of the slowest process."""
+    """The estimated cost of the slowest process."""
 
     sent: int  # the most bytes that a process receives
     time: float  # seconds, nominal
@@ -29,15 +29,15 @@ class Cost(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """A call on paper: what each process computes and receives.
+    """The sizes of a call: what each process computes and receives.
 
     Args:
         cells: [P], the allowed pairs, as a mean over examples and heads.
-        traffic: [P, P], keys that a process gets from each process, including itself.
-        rows: [P], the rows of each process.
-        key_rows: [P]: keys that each process holds.
+        traffic: [P, P], the number of keys that a process (row) gets from each process (column), including itself.
+        rows: [P], the number of rows of each process.
+        key_rows: [P], the number of keys that each process holds.
         batch, heads, key_heads, dim, value_dim: B, H, G, D, E.
-        itemsize: bytes of a number.
+        itemsize: the bytes of a number.
         bandwidth: bytes per second.
         flops: operations per second.
     """
@@ -57,7 +57,7 @@ class Sizes:
 
     @classmethod
     def of(cls, mask: Mask | None, layout: Layout, key_layout: Layout, *sizes: int, **speeds: Any) -> Sizes:
-        """The sizes for a mask that is aligned to the whole sequences."""
+        """Make the sizes for a mask that is aligned to the whole sequences."""
         grid, count = grid_of(mask, layout.edges, key_layout.edges), layout.processes
         cells, needed = grid.per_process(layout.owner, key_layout.owner, count)
         rows = np.bincount(layout.owner, grid.rows, count).astype(np.int64)
@@ -67,31 +67,31 @@ class Sizes:
 
     @property
     def keys(self) -> NDArray[np.int64]:
-        """[P]: keys from other processes."""
+        """The number of keys that each process gets from other processes, [P]."""
         keys: NDArray[np.int64] = self.traffic.sum(1) - self.traffic.diagonal()
         return keys
 
     @property
     def idle(self) -> NDArray[np.float64]:
-        """[P]: the share of the time in which a process waits for the one with the most cells."""
+        """The share of the time in which each process waits for the process with the most cells, [P]."""
         most = self.cells.max()
         idle: NDArray[np.float64] = 1 - self.cells / most if most else np.zeros_like(self.cells)
         return idle
 
     @property
     def computing(self) -> float:
-        """Seconds of the products of the process with the most cells."""
+        """The seconds of the matrix products in the process with the most cells."""
         return float(2 * self.batch * self.heads * self.cells.max() * (self.dim + self.value_dim) / self.flops)
 
     @property
     def key_bytes(self) -> int:
-        """The bytes of the key and value of one position."""
+        """The bytes of the key and the value of one position."""
         return self.batch * self.key_heads * (self.dim + self.value_dim) * self.itemsize
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """One process's rows: q [B, H, S, D], k [B, G, T, D], v [B, G, T, E], and the mask of the whole sequences."""
+    """One process's part of a call: its rows q [B, H, S, D], k [B, G, T, D], v [B, G, T, E], and the whole mask."""
 
     q: Tensor
     k: Tensor
@@ -105,12 +105,12 @@ class Part:
 
     @property
     def rows(self) -> Tensor:
-        """[S]: the positions of this process's rows."""
+        """The positions of this process's rows, [S]."""
         return self.layout.positions[self.rank]
 
     @cached_property
     def routes(self) -> Routes:
-        """The routes of the keys."""
+        """The routes of the keys: which keys this process sends and receives."""
         given = self.layout, self.dealt_keys, self.rank
         if self.mask is None:
             return routes_of(None, *given)
@@ -118,13 +118,13 @@ class Part:
 
     @property
     def dealt_keys(self) -> Layout:
-        """The layout of keys that are dealt."""
+        """The layout of keys, if they are dealt to the processes."""
         assert self.key_layout is not None
         return self.key_layout
 
     @property
     def key_length(self) -> int:
-        """K: the number of keys of the whole sequence that is read."""
+        """The number of keys of the whole sequence that is read, K."""
         return self.k.shape[2] if self.key_layout is None else self.key_layout.length
 
     @property
@@ -132,7 +132,7 @@ class Part:
         return self.layout.digest, b"" if self.key_layout is None else self.key_layout.digest
 
     def masked(self, keys: Tensor, purpose: object) -> Mask | None:
-        """The mask of this process's rows over some keys; remembered for `purpose`."""
+        """Return the mask of this process's rows over some keys; remembered for `purpose`."""
         if self.mask is None:
             return None
         device = self.q.device
@@ -145,14 +145,14 @@ class Part:
         return self.mask.remember(("picked", *self._digests, self.rank, purpose, str(device)), make)
 
     def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
-        """The result of `local` (attention of one process) for this process's rows and the keys at positions `keys`."""
+        """Call `local` (attention in one process) for this process's rows and the keys at the positions `keys`."""
         options = {**self.options, "bias": self.bias_of(keys), "slopes": None}
         own = self.key_layout is self.layout  # a call that reads another sequence is no share of a square matrix
         share = Share(self.rows, keys, self.layout.length, self.mask) if own else None
         return local(self.q, k, v, mask=self.masked(keys, purpose), share=share, **options)
 
     def bias_of(self, keys: Tensor) -> Tensor | None:
-        """Bias and slopes over some keys, as one bias [B|1, H|1, S|1, K|1]."""
+        """Return the bias and slopes over some keys, as one bias [B|1, H|1, S|1, K|1]."""
         bias, slopes = self.options.get("bias"), self.options.get("slopes")
         if bias is not None:
             bias = bias[(None,) * (4 - bias.ndim)]
@@ -166,20 +166,20 @@ class Part:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """The sizes that determine the costs."""
+        """The sizes of the call, from which costs are estimated."""
         shape = (*self.q.shape[:2], self.k.shape[1], self.q.shape[3], self.v.shape[3], self.q.element_size())
         bandwidth = NCCL if self.q.is_cuda else GLOO
         return Sizes.of(self.mask, self.layout, self.dealt_keys, *shape, bandwidth=bandwidth)
 
 
 class Strategy(Protocol):
-    """A strategy: a module with these functions."""
+    """A strategy is a module with these functions."""
 
     def refuse(self, part: Part, *, followed: bool) -> str | None:
-        """Why the strategy cannot run a call; None if it can."""
+        """Return why the strategy cannot run a call; None if it can."""
 
     def cost(self, sizes: Sizes) -> Cost:
-        """The cost of the forward pass."""
+        """Estimate the cost of the forward pass."""
 
     def attend(self, part: Part, local: Callable[..., Any]) -> Any:
-        """The result for this process's rows, by `local`, the attention of one process."""
+        """Compute the output for this process's rows by `local`, the attention of one process."""

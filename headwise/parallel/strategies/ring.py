@@ -1,8 +1,8 @@
-"""Keys and values are sent from process to process while those that have arrived are computed (ring attention).
+"""Ring attention: keys and values are sent from process to process, while attention over those here is computed.
 
-Liu et al. 2023, arXiv 2310.01889. Partial results are merged by their log-sum-exps. Only the keys that a process may
-see are sent to it, from one other process at a time, which bounds the memory. Backward sends them again, and
-their gradients back.
+Liu et al. 2023, arXiv 2310.01889. Partial results are merged by their log-sum-exps. Only the keys that the rows of a
+process may see are sent to it, from one other process at a time, which limits the memory. Backward sends the keys
+again, and their gradients back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MERGE = 1000  # operations, nominal, per number of an output that is merged: the
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
-    """Refuse calls that need whole rows of weights at once, or another kernel than the native ones."""
+    """Refuse calls that need whole rows of weights at once, or another kernel than the native kernels."""
     if followed:
         return "records, listeners and edits expect all keys of a row in one call"
     if part.options.get("kernel", "auto") not in ("auto", "native"):
@@ -58,7 +58,7 @@ def _too_small(sizes: Sizes) -> str | None:
 
 
 def cost(sizes: Sizes) -> Cost:
-    """The cost of the longer one of computation and transfers."""
+    """Estimate the cost: that of computation or of transfers, whichever takes longer."""
     sent = int(sizes.keys.max()) * sizes.key_bytes
     if _too_small(sizes) is not None:
         return Cost(sent, float("inf"))
@@ -70,8 +70,8 @@ def cost(sizes: Sizes) -> Cost:
 def attend(part: Part, local: Callable[..., Any]) -> Any:
     """Compute by the native kernels, once for the keys of each process.
 
-    The dropped weights depend on a seed for each part, their place in it, and the process: the same in forward
-    and backward.
+    Which weights dropout drops depends on a seed for each part (the keys of one process), their place in it, and the
+    process: it is the same in forward and backward.
     """
     seeds = [0] * part.layout.processes
     if part.options.get("dropout"):
@@ -139,7 +139,7 @@ class _Ring(torch.autograd.Function):
 
 
 class _Trip(NamedTuple):
-    """The rows that are sent, and their receivers."""
+    """Which rows this process sends and receives, and its group."""
 
     routes: Routes
     rank: int
@@ -147,10 +147,10 @@ class _Trip(NamedTuple):
 
 
 def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """(a process, the positions of its keys, the keys, the values), this process first; more arrive meanwhile."""
+    """Yield (a process, its keys' positions, the keys, the values), this process first; more arrive meanwhile."""
     rows, routes = rows_of(k, v), trip.routes
     count = len(routes.sends)
-    # In step s each process sends to the process s places ahead, and receives from the one s places behind.
+    # In step s each process sends to the process s places ahead, and receives from the process s behind.
     coming = _exchanged(trip, rows, trip.rank, trip.rank)
     for step in range(1, count + 1):
         process, received, works = coming
@@ -163,7 +163,7 @@ def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, 
 
 
 def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
-    """Begin to send the rows that `to` needs, and to receive rows from `source`."""
+    """Begin to send the rows that process `to` needs, and to receive rows from `source`."""
     sent = rows[trip.routes.sends[to]]
     if source == trip.rank:
         return source, sent, []
@@ -184,7 +184,7 @@ def _wait(trip: _Trip, works: list[Any]) -> None:
 
 
 class _Back:
-    """Sends gradients of keys and values to the processes that hold these, which add them."""
+    """Sends gradients of keys and values to the processes that hold these keys, which add them up."""
 
     def __init__(self, trip: _Trip, into: Tensor) -> None:
         self.trip, self.into = trip, into
@@ -201,7 +201,7 @@ class _Back:
             self.works.append([rows, dist.isend(rows.view(torch.uint8), group=trip.group, group_dst=process, tag=1)])
 
     def finish(self) -> None:
-        """Add the gradients from the others, in the order of processes, so that sums are reproducible."""
+        """Add the gradients from the other processes, in their order, so that sums are reproducible."""
         trip = self.trip
         for source, sends in enumerate(trip.routes.sends):
             if source == trip.rank or not len(sends):
@@ -216,20 +216,21 @@ class _Back:
 
 
 def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None) -> AttentionCall:
-    """The call of this process's rows over some keys."""
+    """Make the call of this process's rows over some keys."""
     return make_call(part.q, k, v, mask=mask, bias=part.bias_of(keys), **_options(part))
 
 
 def _options(part: Part) -> dict[str, Any]:
-    """The options that are the same for all keys; sinks are added at the end, once."""
+    """Return the options that are the same for all keys; sinks are added at the end, once."""
     apart = ("bias", "slopes", "sinks")
     return {name: x for name, x in part.options.items() if name in OPTIONS and name not in apart and x is not None}
 
 
 def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Normaliser, bool]:
-    """The output over some keys, its normaliser, and whether a number is not finite.
+    """Compute the output over some keys, its normaliser, and whether any key or value is not finite.
 
-    In that case it is computed by the definition, so that the number reaches only the rows that may see it.
+    If one is not finite, the output is computed by the definition, so that NaN or infinity reaches only the rows that
+    may see it.
     """
     out = _empty(call)
     normaliser = Normaliser(*(call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2)))
@@ -240,7 +241,7 @@ def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Nor
 
 
 def _kept(call: AttentionCall, seed: int) -> Tensor | None:
-    """The weights that dropout kept, as in `exact.kept_weights`; None = nothing is dropped."""
+    """Return the weights that dropout kept, as in `exact.kept_weights`; None = the call has no dropout."""
 
     def again(other: AttentionCall) -> Tensor:
         out = _empty(other)

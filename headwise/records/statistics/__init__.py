@@ -1,6 +1,7 @@
 """The statistics of attention weights, in the list `STATISTICS`.
 
-The record, the summary of heads, `headwise stats` and the page read `STATISTICS`. `register` adds one; see `Statistic`.
+The record, the summary of heads, `headwise stats` and the HTML page use the statistics in this list. `register` adds a
+statistic; see `Statistic`.
 
 Three names sound alike. The *learned sink* is a logit that takes part in the softmax of a head (`sinks=` of
 `headwise.attention`), and "learned_sink" is its weight. "first_visible" is the weight on the first key that any query
@@ -50,7 +51,7 @@ S = TypeVar("S", bound=type[Statistic])
 
 
 def register(statistic: S) -> S:
-    """Add a class to `STATISTICS`; a decorator. ArgumentError for a name that is taken or not an identifier."""
+    """Add a class to `STATISTICS`; usable as a decorator. ArgumentError if its name is taken or is no identifier."""
     name, overwrites = statistic.name, statistic.overwrites
     if not name.isidentifier() or name in STATISTICS:
         raise ArgumentError(f"register: the name of a statistic must be a new identifier. Received: name={name!r}")
@@ -64,7 +65,7 @@ def register(statistic: S) -> S:
 
 
 def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
-    """The named statistics, in the order of `STATISTICS`, each with its own among the options.
+    """Make the statistics of these names, in the order of `STATISTICS`. Each takes those of the options that it has.
 
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
@@ -84,12 +85,12 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
 
 
 def options_of(statistic: type[Statistic]) -> set[str]:
-    """The names of the options of a class."""
+    """Return the names of the options of a statistic."""
     return {field.name for field in dataclasses.fields(statistic)} if dataclasses.is_dataclass(statistic) else set()
 
 
 def columns() -> dict[type[Statistic], Column]:
-    """The statistics that have a number for each head, and their columns; with no field left empty."""
+    """Return the statistics that give one number for each head, with their columns, whose empty fields are filled."""
     found = {}
     for statistic in STATISTICS.values():
         if (column := statistic.column) is not None:

@@ -1,4 +1,4 @@
-"""All statistics in one or two passes over the weights, however many are requested, without all weights in memory."""
+"""Computes statistics in one or two passes over the weights, however many there are, without all weights in memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Look = Callable[[set[str], dict[str, Any]], Mapping[str, Tensor]]  # (names, opt
 
 
 class Statistics(SimpleNamespace):
-    """The answers, by the names of the statistics; None for those that were not requested.
+    """The values of statistics, as attributes with the statistics' names; None for a statistic that was not requested.
 
-    The classes in `headwise.records.statistics` describe them. An empty row (it attends to nothing) has 0
-    everywhere but in `lse` (-inf), and, if there is a learned sink, in `learned_sink` (1). Iterating gives names and
-    answers: `dict(record.statistics("lse"))`.
+    The classes in `headwise.records.statistics` describe them. A row that attends to nothing has 0 in every statistic
+    except `lse` (-inf) and, if there is a learned sink, `learned_sink` (1). Iterating gives names and answers:
+    `dict(record.statistics("lse"))`.
     """
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
@@ -40,7 +40,7 @@ class Statistics(SimpleNamespace):
         return Table(headings, [rows])._repr_html_()
 
     def _lines(self) -> list[tuple[str, str, str]]:
-        """The name, the shape and the mean of each answer; for an answer of several tensors, those of the first."""
+        """Return the name, shape and mean of each answer as text; of several tensors, those of the first."""
         found = []
         for name, answer in self:
             first = tensors_of(answer)[0]
@@ -68,10 +68,11 @@ class OfLayers(dict[str, Statistics]):
 
 
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
-    """The answers to some statistics of a call's weights, by name; from about `rows` rows, or from all.
+    """Compute statistics of a call's weights: answers by name. `rows`: use only about so many rows; None = all.
 
-    The native kernels, on a GPU those of Triton, compute what they can; a pass over tiles by torch computes the rest.
-    Which statistics are requested together decides how they are computed, and so the last digits.
+    The native kernels (on a GPU, the kernels written in Triton) compute the statistics that they can; a pass over tiles
+    by torch computes the rest. Which statistics are requested together decides how they are computed, and so the last
+    digits.
     """
     whole = rows is None and call.places is None  # kernels assume that the last query is at the last key
     answers = by_native(call, statistics) or by_triton(call, statistics) if whole else {}
@@ -80,21 +81,21 @@ def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = No
 
 
 def by_native(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
-    """The answers of the native kernels, in one call: for all, some or none of the statistics."""
+    """Compute what the native kernels can, in one pass: the answers to all, some or none of the statistics."""
     if refuse(call) is not None:
         return {}
     return _found(call, statistics, ANSWERS.keys(), lambda names, options: look(call, names, options))
 
 
 def by_triton(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
-    """The answers of the kernels for a GPU: for all, some or none of the statistics."""
+    """Compute what the kernels for a GPU can: the answers to all, some or none of the statistics."""
     if gpu.refuse(call) is not None:
         return {}
     return _found(call, statistics, gpu.ANSWERS, lambda names, _: gpu.look(call, names))
 
 
 def _found(call: Scores, statistics: Sequence[Statistic], known: Set[str], look: Look) -> dict[str, Any]:
-    """The answers that can be computed from the results of a kernel."""
+    """Compute the statistics that follow from the results (`known`) of a kernel, `look`."""
     asked, names, options = list[Statistic](), set[str](), dict[str, Any]()
     for each in statistics:
         own = each.native_options(call) if each.native and known >= set(each.native) else None
@@ -112,7 +113,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def by_tiles(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
-    """All answers, by torch: the weights are computed tile by tile."""
+    """Compute all of these statistics by torch: the weights are made tile by tile."""
     answers = {each.name: each.empty(call) for each in statistics}
     ordered = sorted(statistics, key=lambda each: each.overwrites)  # "" first
 

@@ -1,4 +1,4 @@
-"""Statistics that were computed during a call: how a watch keeps them, and how a record looks them up."""
+"""Statistics computed during an attention call: how `headwise.watch` keeps them, and how a record looks them up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Names = str | Collection[str] | Mapping[str, Mapping[str, Any]]
 
 
 def named(names: Names) -> list[Statistic]:
-    """The statistics that `watch(statistics=)` means; if there are any, also `lse`, which every pass gives.
+    """Make the statistics that `watch(statistics=)` names, and `lse`, which every pass gives; none if it names none.
 
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
@@ -44,7 +44,7 @@ def named(names: Names) -> list[Statistic]:
 
 
 def look_up(computed: Computed, asked: Iterable[Statistic]) -> dict[str, Any]:
-    """The answers that were computed, by name: copies, so that nobody changes the kept ones."""
+    """Return those of the requested statistics that were computed, by name. They are copies, safe to write to."""
     answers = {}
     for each in asked:
         for known, answer in computed:
@@ -55,7 +55,7 @@ def look_up(computed: Computed, asked: Iterable[Statistic]) -> dict[str, Any]:
 
 
 def not_known(computed: Computed, missing: Iterable[Statistic], where: str) -> RecordError:
-    """Why these statistics of a layer are not known, and what to do."""
+    """Make the error that says why these statistics of a layer are not known, and what to do."""
     known = {each.name: each for each, answer in computed if answer is not None}
     reasons = []
     for each in missing:

@@ -13,9 +13,9 @@ from headwise.records.statistics.statistic import Column, Statistic
 
 
 class Distance(Statistic):
-    """Σ_j A[i, j] |i - j| of each row, [B, H, Q], in tokens; the last query is at the position of the last key.
+    """The mean distance of a row's keys, Σ_j A[i, j] |i - j|, [B, H, Q], in tokens; the last query is at the last key.
 
-    In a share of a longer sequence, positions are those of the whole sequence.
+    If processes share a sequence, positions are those in the whole sequence.
     """
 
     name = "distance"
@@ -64,7 +64,7 @@ class Distance(Statistic):
 
 
 def _apart(weights: Tensor, of_row: Tensor, of_key: Tensor) -> Tensor:
-    """Σ_j A[i, j] (of_row[i] + of_key[j]), [n, rows]."""
+    """Compute Σ_j A[i, j] (of_row[i] + of_key[j]), [n, rows], where n is the number of heads."""
     n, rows, keys = weights.shape
     flat = weights.flatten(0, 1)
     return torch.addcmul(torch.mv(flat, of_key[:keys]).view(n, rows), flat.sum(-1).view(n, rows), of_row)

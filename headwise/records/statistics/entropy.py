@@ -1,4 +1,4 @@
-"""How widely each row spreads its attention."""
+"""The entropy of each row: how widely a query spreads its attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headwise.records.statistics.statistic import Column, Statistic
 
 
 class Entropy(Statistic):
-    """-Σ A log A of each row, [B, H, Q], in nats; 0 for an empty row. The learned sink counts as a key.
+    """The entropy -Σ A log A of each row, [B, H, Q], in nats; 0 for an empty row. The learned sink counts as a key.
 
     Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse".
     """

@@ -1,4 +1,4 @@
-"""The weight on the first key that is visible."""
+"""The weight on the first key to which any query may attend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwise.records.statistics.statistic import Column, Statistic
 
 @dataclasses.dataclass
 class FirstVisible(Statistic):
-    """The weight on the first keys that any query of the example may attend to, [B, H, Q].
+    """The weight on the first `first_keys` keys to which any query of the example may attend, [B, H, Q].
 
     This is where heads put the attention that they do not need. Xiao et al. 2024, "Efficient Streaming Language Models
     with Attention Sinks". (The weight of a *learned* sink is `learned_sink`.)
@@ -52,7 +52,7 @@ class FirstVisible(Statistic):
         return {"keys": self._keys(call.mask, *call.shape[2:], call.share)}
 
     def of_step(self, call: Scores, answer: Tensor, before: int) -> tuple[Tensor, ...]:
-        """Also the first visible key, counted from 1; 0 if there is none."""
+        """Return also the first visible key of this step, counted from 1; 0 if there is none."""
         first = self._keys(call.mask, *call.shape[2:])[..., :1, None].to(answer.device) + 1
         return answer[..., None], torch.where(first > 0, first + before, 0).expand(*answer.shape, 1)
 
@@ -65,9 +65,10 @@ class FirstVisible(Statistic):
         return torch.where(first == of_all, answer, 0.0)
 
     def _keys(self, mask: Mask | None, q_len: int, k_len: int, share: Share | None = None) -> Tensor:
-        """The first keys that are visible, int64 [B|1, H|1, first_keys]; -1 if there are no more.
+        """Find the first keys to which any query may attend, int64 [B|1, H|1, first_keys]; -1 if there are no more.
 
-        In a share, the columns of the keys that are first in the whole sequence; -1 also for keys that it lacks.
+        With a `share` (the rows and keys of a longer sequence that one process has), these are the columns here of the
+        first keys of the whole sequence; -1 also for keys that the share lacks.
         """
         if share is not None:
             keys, cols = self._keys(share.mask, share.length, share.length), share.cols.cpu()

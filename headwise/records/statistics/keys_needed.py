@@ -22,9 +22,10 @@ ROUND_OFF = {torch.float32: 1e-6, torch.float64: 1e-13}
 
 @dataclasses.dataclass
 class KeysNeeded(Statistic):
-    """The fewest keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row.
+    """The smallest number of keys that hold `share` of a row's weight on keys, int64 [B, H, Q]; 0 for an empty row.
 
-    A sum within round-off (one part in a million) of the share has reached it: nine of ten equal weights are 0.9.
+    A sum that is within round-off (one part in a million) of the share counts as reaching it: nine of ten equal weights
+    are enough for 0.9.
     """
 
     name = "keys_needed"

@@ -12,7 +12,7 @@ from headwise.softmax import Normaliser
 
 
 class LearnedSink(Statistic):
-    """exp(sink - lse), the weight on the learned sink (the logit `sinks=` of the call), [B, H, Q]; 0 without one."""
+    """The weight on the learned sink (the logit `sinks=` of the call), exp(sink - lse), [B, H, Q]; 0 without a sink."""
 
     name = "learned_sink"
     unit = "share"

@@ -16,7 +16,7 @@ from headwise.softmax import EMPTY, Normaliser
 
 
 class LogSumExp(Statistic):
-    """log Σ exp(s) over the keys and the learned sink, [B, H, Q]; natural log; -inf for an empty row without a sink."""
+    """The log-sum-exp log Σ exp(s) over the keys and the learned sink, [B, H, Q]; natural log; -inf without any."""
 
     name = "lse"
     unit = "nats"
@@ -38,7 +38,7 @@ class LogSumExp(Statistic):
 
 
 class NormaliserOfRows(Statistic):
-    """The two parts of the log-sum-exp, [B, H, Q, 2], for `Normaliser`: a record keeps them from every pass."""
+    """The two terms of the log-sum-exp, [B, H, Q, 2], for a `Normaliser`: a record keeps them after every pass."""
 
     name = "normaliser"
     unit = "nats"
@@ -60,7 +60,7 @@ class NormaliserOfRows(Statistic):
 
 
 def normaliser_of(call: Scores, rows: Tensor | None = None) -> Normaliser:
-    """The normaliser of the rows of a call, [B, H, Q]; with `rows` only of these, in any order."""
+    """Compute the normaliser of the rows of a call, [B, H, Q]; with `rows` only of these rows, in any order."""
     if rows is None:
         return Normaliser(*compute(call, [NormaliserOfRows()])["normaliser"].unbind(-1))
     few, places = rows.unique(return_inverse=True)

@@ -1,4 +1,4 @@
-"""The weight on the key some tokens back."""
+"""The weight on the key that is some tokens before the query."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from headwise.records.statistics.statistic import Column, Statistic
 
 @dataclasses.dataclass
 class OffsetMass(Statistic):
-    """A[i, i - d] for each offset d, [B, H, Q, offsets]; 0 where there is no such key.
+    """The weight A[i, i - d] on the key d tokens before the query, for each offset d: [B, H, Q, offsets].
 
-    d = 1 is the previous token. If a block of T tokens is repeated, T gives duplicate tokens and T - 1 induction.
+    It is 0 where there is no such key. d = 1 measures previous-token heads. If a text repeats a block of T tokens, d =
+    T measures duplicate-token heads, and d = T - 1 induction heads.
     """
 
     name = "offset_mass"

@@ -1,6 +1,6 @@
-"""The weights of a record, tile by tile: of some rows, and all keys to which they may attend.
+"""Computes the weights of a record tile by tile. A tile has some rows, and all keys to which they may attend.
 
-A tile is made, every statistic gets it while it is in the processor's cache, and then the next tile replaces it. The
+When a tile is made, every statistic gets it while it is in the processor's cache. Then the next tile replaces it. The
 memory is that of the answers and of a few tiles.
 """
 
@@ -37,7 +37,7 @@ WIDTH = 64
 
 
 class Unit(NamedTuple):
-    """Some heads of one example that share a mask."""
+    """The heads of one example that are computed together: they share a mask and its tiles."""
 
     tiles: Tiles
     b: int
@@ -45,7 +45,7 @@ class Unit(NamedTuple):
 
 
 def units(call: Scores) -> list[Unit]:
-    """All heads of all examples of a call."""
+    """Divide all heads of all examples of a call into units (heads that are computed together); return the list."""
     batch, heads, q_len, k_len = call.shape
     on_cpu = call.q.device.type == "cpu"
     cells, overhead = (CELLS, OVERHEAD) if on_cpu else (DEVICE_CELLS, DEVICE_OVERHEAD)
@@ -59,7 +59,7 @@ def units(call: Scores) -> list[Unit]:
 
 
 def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torch.device) -> None:
-    """Do the work of every unit, on as many threads as torch has."""
+    """Call `work` with every unit, on as many threads as torch has."""
     before = torch.get_num_threads()
     threads = min(before, len(units))
     if device.type != "cpu" or threads == 1:
@@ -79,7 +79,7 @@ def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torc
 
 @dataclasses.dataclass
 class WeightTile:
-    """The queries [q_lo, q_hi) of n heads, and the keys [k_lo, k_hi), the only ones to which they attend."""
+    """The weights of the queries [q_lo, q_hi) of n heads, and of the only keys [k_lo, k_hi) to which they attend."""
 
     part: Part
     q_lo: int
@@ -92,7 +92,7 @@ class WeightTile:
 
     @property
     def rows(self) -> slice:
-        """The queries."""
+        """The queries of the tile, as a slice."""
         return slice(self.q_lo, self.q_hi)
 
     @property
@@ -101,16 +101,16 @@ class WeightTile:
 
     @property
     def weights(self) -> Tensor:
-        """[n, rows, keys]; an empty row is 0."""
+        """The weights [n, rows, keys]; a row that attends to nothing is 0."""
         return self.filled[..., : self.k_hi - self.k_lo]
 
     @functools.cached_property
     def received(self) -> Tensor:
-        """The weight that each key gets from these queries, [n, keys]."""
+        """The weight that each key gets from the queries of this tile, [n, keys]."""
         return self.filled.sum(1)[:, : self.k_hi - self.k_lo]
 
     def spread(self) -> Tensor:
-        """A (s - highest) of every cell, written over the scores. All are negative: nothing cancels in their sum."""
+        """Compute A (s - highest) of every cell, in the memory of the scores. None is positive: nothing cancels."""
         s, lowest = self.scores, torch.finfo(self.scores.dtype).min  # 0 · lowest is 0, 0 · -inf is not
         s -= self.part.of_keys.highest[:, self.rows, None]
         if self.part.scores.bias is None:
@@ -124,9 +124,9 @@ class WeightTile:
 
 
 class Part:
-    """One pass over the rows of a unit; `shape` is (n, Q, K), where n is the number of its heads.
+    """One pass over the rows of a unit (heads that are computed together). `shape` is (n, Q, K) for n heads.
 
-    With `rows`, only about so many rows, evenly spread in small groups.
+    With `rows`, the pass uses only about so many rows, evenly spread in small groups.
     """
 
     def __init__(self, call: Scores, unit: Unit, rows: int | None) -> None:
@@ -143,14 +143,14 @@ class Part:
         self.of_keys = Normaliser.empty(self.scores.q.new_empty(n, q_len))  # of each row, without the sink
 
     def tiles(self) -> Iterator[WeightTile]:
-        """All tiles, in the order of their rows. Each is valid until the next."""
+        """Yield all tiles, in the order of their rows. A tile is valid until the next tile is made."""
         for tile in self.ranges:
             forbidden = self._tiles.forbidden(tile)
             s = self._scores_of(tile, forbidden)
             yield WeightTile(self, tile.q_lo, tile.q_hi, tile.k_lo, tile.k_hi, s, self._weights_of(s, tile), forbidden)
 
     def _scores_of(self, tile: Tile, forbidden: list[Forbidden]) -> Tensor:
-        """The scores [n, rows, width], -inf where attention is forbidden and at padded keys."""
+        """Compute the scores of a tile, [n, rows, width], -inf where attention is forbidden and at padded keys."""
         shape = (self.shape[0], tile.rows, _width(tile))
         s = self._buffers[0, : math.prod(shape)].view(shape)
         inner = s[..., : tile.span]
@@ -161,7 +161,7 @@ class Part:
         return s
 
     def _weights_of(self, s: Tensor, tile: Tile) -> Tensor:
-        """The weights exp(s - lse), 0 for an empty row. Stores the normaliser of each row."""
+        """Compute the weights exp(s - lse) of a tile, 0 for an empty row, and store the normaliser of each row."""
         weights, found = weigh(s, out=self._buffers[1, : s.numel()].view(s.shape))
         for known, x in zip(self.of_keys, found, strict=True):
             known[:, tile.q_lo : tile.q_hi] = x
@@ -170,7 +170,7 @@ class Part:
         return weights
 
     def close(self) -> None:
-        """After the last tile: compute `normaliser`, and the values below, for all rows at once, [n, Q] each.
+        """Compute, after the last tile, `normaliser` and the values below, for all rows at once, [n, Q] each.
 
         `above` is how far the log-sum-exp is above the highest score, `on_keys` and `on_sink` are the weights on all
         keys and on the learned sink. A row that was skipped has NaN in `lse`.
@@ -189,11 +189,11 @@ class Part:
 
 
 def _one_example(call: Scores, b: int, heads: slice) -> Scores:
-    """Some heads of one example, in float32 or better, without the mask; the queries are scaled."""
+    """Cut some heads of one example out of a call: float32 or better, no mask, and the queries already scaled."""
     part = call.part(b=slice(b, b + 1), heads=heads)
     return dataclasses.replace(part, q=part.q.to(call.dtype) * call.scale, k=part.k.to(call.dtype), scale=1.0)
 
 
 def _width(tile: Tile) -> int:
-    """The number of the tile's keys, padded."""
+    """Return the number of the tile's keys, rounded up to a multiple of `WIDTH`."""
     return -(-tile.span // WIDTH) * WIDTH

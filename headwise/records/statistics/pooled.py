@@ -1,4 +1,4 @@
-"""The matrix as a small picture, by means and by maxima."""
+"""The attention matrix as a small picture, each cell of which is the mean or the maximum of the weights it covers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Places = NDArray[np.int64]
 
 @dataclasses.dataclass
 class Pooled(Statistic):
-    """A picture of the matrix, [B, H, h, w], of `size` cells, (h, w) or one number for both, at most (Q, K).
+    """A small picture of the matrix, [B, H, h, w]. `size` is (h, w), or one number for both, at most (Q, K).
 
     Cell i of h covers rows ⌊i Q / h⌋ to ⌈(i + 1) Q / h⌉, as in torch's adaptive pooling.
 
@@ -72,7 +72,7 @@ class Pooled(Statistic):
         self.strips = self.answer.new_zeros(n, held, k_len)
 
     def add(self, tile: WeightTile) -> Tensor:
-        """Add a tile to the strips; returns its own strips, [n, strips, keys]."""
+        """Add a tile to the strips of rows in the buffer; return the strips of this tile, [n, strips, keys]."""
         lo, hi = self._place(tile.q_lo, tile.q_hi)
         if hi > self.first + self.strips.shape[1]:
             self.flush()
@@ -89,7 +89,7 @@ class Pooled(Statistic):
         return strips
 
     def flush(self) -> None:
-        """Pool the strips in the buffer over their keys, and make room for the next."""
+        """Pool the strips in the buffer over their keys, add them to the picture, and empty the buffer."""
         pooled = self.over_keys(self.strips, self.answer.shape[2])  # [n, strips, w]
         for cells, strips in self.places:
             here = (strips >= self.first) & (strips < self.first + self.strips.shape[1])
@@ -101,12 +101,12 @@ class Pooled(Statistic):
         self.flush()
 
     def _place(self, q_lo: int, q_hi: int) -> tuple[int, int]:
-        """The strips of these rows: (the first, one past the last)."""
+        """Return the strips to which the rows [q_lo, q_hi) belong: (the first, one past the last)."""
         return bisect.bisect_right(self.cuts, q_lo) - 1, bisect.bisect_left(self.cuts, q_hi)
 
 
 class PooledMean(Pooled):
-    """The matrix as a small picture, [B, H, h, w]: each cell the mean of its weights. See `Pooled`."""
+    """The matrix as a small picture, [B, H, h, w]: each cell is the mean of the weights it covers. See `Pooled`."""
 
     name = "pooled_mean"
     sentence = "The matrix as a small picture: each cell the mean of its weights."
@@ -130,7 +130,7 @@ class PooledMean(Pooled):
 
 
 class PooledMax(Pooled):
-    """The matrix as a small picture, [B, H, h, w]: each cell the largest of its weights. See `Pooled`."""
+    """The matrix as a small picture, [B, H, h, w]: each cell is the largest of the weights it covers. See `Pooled`."""
 
     name = "pooled_max"
     sentence = "The matrix as a small picture: each cell the largest of its weights."
@@ -148,7 +148,7 @@ class PooledMax(Pooled):
 
 
 class _OfShare(Pooled):
-    """The part of some rows of a longer sequence (`Scores.share`) in the picture [B, H, h, w] of the whole."""
+    """What the rows of one process (`Scores.share`) add to the picture [B, H, h, w] of the whole sequence."""
 
     def empty(self, call: Scores) -> Tensor:
         _, q_len, k_len = call.whole
@@ -190,20 +190,20 @@ class _MaxOfShare(_OfShare, PooledMax):
 
 
 def edges_of(length: int, count: int) -> tuple[Places, Places]:
-    """The first position of each of `count` cells, and the one after its last."""
+    """Return the first position of each of `count` cells, and the position after its last."""
     cells = np.arange(count)
     return cells * length // count, -(-(cells + 1) * length // count)
 
 
 def _cells(at: Tensor, length: int, count: int) -> list[tuple[int, int]]:
-    """The ascending positions `at` that are in each of `count` cells: [from, to)."""
+    """Return, for each of `count` cells, the range [from, to) of the ascending positions `at` that are in it."""
     edges = torch.from_numpy(np.stack(edges_of(length, count), 1)).to(at)
     found: list[tuple[int, int]] = [(lo, hi) for lo, hi in torch.searchsorted(at, edges).tolist()]
     return found
 
 
 def _inside(cells: list[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(cell, from, to) for the cells that overlap [first, end), counted from `first`."""
+    """Yield (cell, from, to) for each cell that overlaps [first, end), with positions counted from `first`."""
     for cell, (lo, hi) in enumerate(cells):
         if max(lo, first) < min(hi, end):
             yield cell, max(lo, first) - first, min(hi, end) - first
@@ -211,10 +211,10 @@ def _inside(cells: list[tuple[int, int]], first: int, end: int) -> Iterator[tupl
 
 @functools.lru_cache(maxsize=8)
 def _strips(q_len: int, height: int) -> tuple[list[int], list[tuple[Places, Places]]]:
-    """For a picture of `height` rows of cells: where strips are cut, and the strips of each cell.
+    """Return where strips are cut, for a picture of `height` rows of cells, and the strips of each of these rows.
 
-    The latter as pairs (cells, strips): the first strip of every cell, the second of those that have a second, and so
-    on.
+    The strips are given as pairs (cells, strips): the first strip of every row of cells, then the second strip of those
+    that have a second, and so on.
     """
     low, high = edges_of(q_len, height)
     cuts = np.unique(np.concatenate([low, high]))

@@ -10,7 +10,7 @@ from headwise.records.statistics.statistic import Statistic
 
 
 class Received(Statistic):
-    """Σ_i A[i, j], the attention that each key gets from all queries, [B, H, K]."""
+    """The attention that each key gets from all queries, Σ_i A[i, j], [B, H, K]."""
 
     name = "received"
     unit = "share"

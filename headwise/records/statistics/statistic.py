@@ -1,4 +1,4 @@
-"""The base class of statistics: a name, a unit, a sentence, and the computation tile by tile."""
+"""The base class of statistics. A statistic has a name, a unit, a sentence, and is computed tile by tile."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Turns a statistic into one number for each head, in the summary and on the page.
+    """Turns a statistic into one number for each head, for the summary and for the HTML page.
 
-    By default the number is the mean over the queries that attend to anything. An empty field is taken from the
-    statistic.
+    By default the number is the mean over the queries that attend to anything. The value of an empty field is taken
+    from the statistic.
     """
 
     heading: str = ""  #: the heading in the table of the summary; empty = the statistic is on the page only
@@ -35,13 +35,13 @@ class Column:
     within_sequence: bool = False  #: NaN if queries and keys are two sequences, as for distances
 
     def over(self, answer: Any, attends: Tensor, dims: tuple[int, ...]) -> Tensor:
-        """The number, float64, over these dimensions of [B, H, Q]. `attends`: the queries that attend to anything."""
+        """Compute the number, float64, over these dimensions of [B, H, Q]. `attends`: True = not an empty row."""
         values = self.values(answer).double().masked_fill(~attends, 0.0)
         return values.amax(dims) if self.largest else values.sum(dims) / attends.sum(dims)
 
 
 class Statistic:
-    """One statistic of the weights. To add one, derive from this class, and `register` it.
+    """One statistic of the weights. To add a statistic, derive a class from this class, and `register` it.
 
         @headwise.records.statistics.register
         class Highest(Statistic):
@@ -54,8 +54,8 @@ class Statistic:
                 self.answer[:, tile.rows] = tile.weights.amax(-1)
 
     A statistic with options is a dataclass: its fields are the options, `__post_init__` checks them. One pass over the
-    weights serves every statistic. It goes through parts, which are n heads of one example each, on several threads;
-    for each part there is a copy of the statistic, whose attributes may store data of the part.
+    weights serves every statistic. It goes through parts (n heads of one example each) on several threads. Each part
+    has its own copy of the statistic, whose attributes may store data of the part.
     """
 
     name: ClassVar[str]  #: an identifier
@@ -84,16 +84,16 @@ class Statistic:
         cls.of_shares = vars(cls).get("of_shares", "")
 
     def shape(self, q_len: int, k_len: int) -> tuple[int, ...]:
-        """The shape of the answer after B and H; by default one number for each query, [Q]."""
+        """Return the shape of the answer after B and H; by default one number for each query, [Q]."""
         return (q_len,)
 
     def empty(self, call: Scores) -> Any:
-        """The answer if no query attends to anything, [B, H, *shape]: 0. A pass visits only queries that do."""
+        """Make the answer for rows that attend to nothing, [B, H, *shape]: 0. A pass changes it for other rows."""
         batch, heads, q_len, k_len = call.shape
         return torch.zeros((batch, heads, *self.shape(q_len, k_len)), dtype=call.dtype, device=call.q.device)
 
     def of(self, part: Part, answer: Any) -> Statistic:
-        """A copy for one part."""
+        """Make a copy of the statistic for one part (some heads of one example)."""
         one = copy.copy(self)
         one.part = part
         one.answer = mapped(lambda x: x[part.b, part.heads], answer)
@@ -101,52 +101,52 @@ class Statistic:
         return one
 
     def begin(self) -> None:
-        """Called before the first tile."""
+        """Called before the first tile of a part."""
 
     def update(self, tile: WeightTile) -> None:
-        """Called for each tile, in the order of the rows."""
+        """Called for each tile of a part, in the order of the rows."""
 
     def finish(self) -> None:
-        """Called after the last tile."""
+        """Called after the last tile of a part."""
 
     def native_options(self, call: Scores) -> dict[str, Any] | None:
-        """The options of `headwise.native.attend.look`; None = it cannot compute this statistic."""
+        """Return the options for `headwise.native.attend.look`; None = it cannot compute this statistic."""
         return {}
 
     def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Any:
-        """The same answer as by tiles, from the answers of `headwise.native.attend.look`."""
+        """Compute the same answer as by tiles, from the results of `headwise.native.attend.look`."""
         return rows[self.native[0]]
 
     def found_in(self, other: Statistic, answer: Any) -> Any | None:
-        """This answer, from the answer of another instance; None if that does not contain it. By default: the same."""
+        """Take this answer from another instance's answer; None if it is not in it. By default: if options agree."""
         return answer if vars(self) == vars(other) else None
 
     # For statistics with `of_shares`.
 
     def for_share(self) -> Statistic:
-        """The statistic that each process computes for the answer to the whole sequence."""
+        """Return the statistic that each process computes, from which the answer to the whole sequence follows."""
         return self
 
     def in_whole(self, answer: Any, share: Share) -> Any:
-        """The answer of a process, with the keys of the whole sequence."""
+        """Return the answer of a process with the numbers (or the places) of keys in the whole sequence."""
         return answer
 
     # For statistics with `of_steps` = "rows".
 
     def of_step(self, call: Scores, answer: Any, before: int) -> tuple[Tensor, ...]:
-        """The data that `join` needs of a step with `before` keys before its first key: tensors [B, H, Q, ·]."""
+        """Return what `join` needs of a generation's step with `before` earlier keys: tensors [B, H, Q, ·]."""
         return (answer if len(self.shape(1, 1)) > 1 else answer[..., None],)
 
     def join(self, rows: Sequence[Tensor], k_len: int) -> Any:
-        """The answer of all rows, from the results of `of_step`, one step after the other."""
+        """Make the answer to all rows, from the results of `of_step` of all steps, joined in order."""
         return rows[0] if len(self.shape(1, 1)) > 1 else rows[0][..., 0]
 
 
 def mapped(function: Callable[[Tensor], Tensor], answer: Any) -> Any:
-    """An answer, a tensor or a named tuple of them, with each tensor replaced by the function's result."""
+    """Return an answer (a tensor or a named tuple of tensors) with each tensor replaced by the function's result."""
     return type(answer)(*map(function, answer)) if isinstance(answer, tuple) else function(answer)
 
 
 def tensors_of(answer: Any) -> tuple[Tensor, ...]:
-    """The tensors of an answer."""
+    """Return the tensors of an answer as a tuple."""
     return answer if isinstance(answer, tuple) else (answer,)

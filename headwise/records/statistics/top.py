@@ -32,7 +32,7 @@ class Largest(NamedTuple):
 class Top(Statistic):
     """The `top` largest weights of each row, descending, and their keys: (weights, keys), [B, H, Q, min(top, K)] each.
 
-    A row that attends to fewer keys is padded with other keys, whose weights are 0.
+    A row that attends to fewer keys is filled up with other keys, whose weights are 0.
     """
 
     name = "top"
@@ -108,7 +108,7 @@ class Top(Statistic):
 
 
 def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
-    """The largest of the first `keys` weights of each row, descending, and their places: [n, rows, top] each."""
+    """Return the largest of the first `keys` weights of each row, descending, and their keys: [n, rows, top] each."""
     n, rows, width = weights.shape
     chunks = width // CHUNK
     if chunks <= 2 * top:
@@ -128,7 +128,7 @@ def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
 
 
 def chunks_of(by_chunk: Tensor, places: Tensor) -> Tensor:
-    """Some chunks of each row, by_chunk [rows, chunks, width] at places [rows, some]: [rows, some, width]."""
+    """Take some chunks of each row: of by_chunk [rows, chunks, width] those at places [rows, n]: [rows, n, width]."""
     rows, chunks, _ = by_chunk.shape
     start = torch.arange(0, rows * chunks, chunks, device=places.device)[:, None]
     found = by_chunk.flatten(0, 1).index_select(0, (places + start).flatten())  # 5 times as fast as take_along_dim
@@ -136,10 +136,10 @@ def chunks_of(by_chunk: Tensor, places: Tensor) -> Tensor:
 
 
 def _places(x: Tensor, top: int, *, ordered: bool) -> Tensor:
-    """The places of the `top` largest along the last axis; the largest first if `ordered`.
+    """Return the positions of the `top` largest numbers along the last axis; the largest first if `ordered`.
 
     On the CPU NumPy partitions numbers with vector instructions, but not while it keeps track of their places. So each
-    number is packed with its place into one integer. (The bits of floats that are not negative, or -1, have the same
+    number is packed with its position into one integer. (The bits of floats that are not negative, or -1, have the same
     order as the floats.)
     """
     if x.device.type != "cpu" or x.dtype != torch.float32:
