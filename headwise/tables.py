@@ -58,8 +58,9 @@ class Table:
 
         body = "\n\n".join("\n".join(map(drawn, group)) for group in groups)
         table = "\n".join([drawn(heads), line, body])
-        below = "\n".join(filter(None, [self.caption, *self.notes]))
-        return "\n\n".join(filter(None, [self.title, table, below]))
+        title, caption = (_wrap(text, width(line) + 1) for text in (self.title, self.caption))
+        below = "\n".join(filter(None, [caption, *self.notes]))
+        return "\n\n".join(filter(None, [title, table, below]))
 
     def _repr_html_(self) -> str:
         """A small table that takes its colours from the notebook, and scrolls if it is long."""
@@ -156,6 +157,17 @@ class Printed:
 
     def _repr_html_(self) -> str:
         return f'<pre style="font-size: 12px; overflow-x: auto">{html.escape(str(self))}</pre>'
+
+
+def _wrap(text: str, columns: int) -> str:
+    """Wrap a text at its blanks, so that its lines take at most so many columns of a terminal."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and width(lines[-1]) + 1 + width(word) > columns:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
 
 
 def padded(text: str, columns: int, side: str = "left") -> str:

@@ -56,13 +56,13 @@ def test_an_interrupted_command_goes_on(
     """tests/profiles has what comes out of it."""
     corpus.write_text(TEXT * 2)
     command = ("profile", "--file", corpus, "--lines", "--layers", "0", "--batch", "16")
-    save = collect.save
+    save = collect.Profile.save
 
-    def stop(profile: object, path: Path) -> None:
-        save(profile, path)  # type: ignore[arg-type]
+    def stop(profile: collect.Profile, path: Path) -> None:
+        save(profile, path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(collect, "save", stop)
+    monkeypatch.setattr(collect.Profile, "save", stop)
     monkeypatch.setattr(collect.time, "monotonic", iter(range(0, 10**6, 100)).__next__)
     assert run(*command).code == 130
     monkeypatch.undo()
