@@ -23,7 +23,7 @@ from headwise.worksheet.description import CONSTANTS
 from .cases import CASES, x
 from .workbook import Workbook
 
-FEW = ["causal", "everything", "rope", "t5", "shaw", "cross", "mla", "latents", "encoder layer", "bert"]
+FEW = ["everything", "t5", "cross", "mla", "bert"]
 HOSTILE = ["=1+1", "+A1", "@SUM(A1)", "a\x00b", "</c>&<", "🙂", "\ud800", "I" * 200, "−∞", "'x", "", " "]
 
 
