@@ -141,7 +141,7 @@ def attention(
                 if each.traced:
                     each.listener(call, out)
         return out
-    call = parallel.as_share(call)
+    call = parallel.mark_share(call)
     edited = _edited(call)
     if edited is not None:
         if record:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwise.export.source import Source
 
 
-def _of_formats() -> Iterator[click.Option]:
+def _make_format_options() -> Iterator[click.Option]:
     """Yield the options that depend on the installed export formats."""
     forms = FORMATS.usable()
     yield click.Option(["--to", "kind"], type=click.Choice(list(FORMATS)), required=True, help="The format to write.")
@@ -47,7 +47,7 @@ def _of_formats() -> Iterator[click.Option]:
 
 @click.command(cls=Later, short_help="Write a trained model for ONNX, torch.export or TensorFlow.")
 @click.argument("source", metavar="RUN_OR_MODEL")
-@later(_of_formats)
+@later(_make_format_options)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

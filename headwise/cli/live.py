@@ -63,7 +63,7 @@ def predicts(model: str) -> bool:
     return generates(located(model))
 
 
-def title_of(model: str) -> str:
+def make_title(model: str) -> str:
     """The name of a model on a page: its id, or the name of its folder."""
     folder = Path(model).expanduser()
     return folder.resolve().name if folder.is_dir() else model
@@ -95,7 +95,7 @@ def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | No
             pieces_of(name),
             loaded.max_length,
         ),
-        title_of(name),
+        make_title(name),
         prompt,
         ranges,
     )

@@ -47,7 +47,7 @@ def _load_bert(name: str, dtype: Any) -> Pretrained | None:
     return Pretrained(name, bert, Tokenizer.from_pretrained(folder).encode, bert.config.max_positions)
 
 
-def only_of(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
+def make_only(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
     """The options --layers and --only as a value for `watch(only=)`; None = everything."""
     if ranges is None and not patterns:
         return None

@@ -96,9 +96,9 @@ def predict(
         _check_whole(file, why, engine, bulk)
     with working(f"reading {file}" if file is not None else "answering"):
         if task.reads_files:
-            rows = _of_files(task, [*lines, *([str(file)] if file else [])])
+            rows = _predict_files(task, [*lines, *([str(file)] if file else [])])
         elif file is not None:
-            rows = _of_file(task, file)
+            rows = _predict_file(task, file)
         else:
             asked = _asked(task, lines, context)
             answers = task.predict(asked)
@@ -136,9 +136,9 @@ def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: P
     if context is not None and file is not None:
         raise ArgumentError("--context: expected an INPUT. Received: --file, which has a column of contexts")
     if out is not None:
-        from headwise.tasks.rows.written import writer_of
+        from headwise.tasks.rows.written import choose_writer
 
-        writer_of(out)
+        choose_writer(out)
         check_writable(out, "--out", [file] if file else [])
 
 
@@ -183,7 +183,7 @@ def _lines(inputs: Sequence[str]) -> list[str]:
 def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
     """The inputs in the form that `predict` of this task takes."""
     if context is not None:
-        return [(line, _text_of(context)) for line in lines]
+        return [(line, _read_text(context)) for line in lines]
     if not task.reads_pairs:
         return list(lines)
     from headwise.tasks.task import SEPARATOR
@@ -202,7 +202,7 @@ def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
     return pairs
 
 
-def _text_of(context: str) -> str:
+def _read_text(context: str) -> str:
     """The content of the file with this name if there is one, otherwise `context` itself."""
     try:
         is_file = Path(context).is_file()
@@ -211,7 +211,7 @@ def _text_of(context: str) -> str:
     return Path(context).read_text(encoding="utf-8") if is_file else context
 
 
-def _of_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
+def _predict_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
     """The predictions for each file, such as the future of its series."""
     found: list[Row] = []
     for path in paths:
@@ -220,14 +220,14 @@ def _of_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
     return found
 
 
-def _of_file(task: Task[Any], path: Path) -> list[Row]:
+def _predict_file(task: Task[Any], path: Path) -> list[Row]:
     """The rows of a file that is read whole, with their predictions; a row that the task cannot use has none."""
     from headwise.tasks.bulk.answered import answer, sum_up
-    from headwise.tasks.rows.sources import open_table, suffix_of
+    from headwise.tasks.rows.sources import find_suffix, open_table
 
     wanted = task.file_columns(str(path))
     table = open_table(path, wanted)
-    documents = task.reads_documents and suffix_of(path) == ".txt"
+    documents = task.reads_documents and find_suffix(path) == ".txt"
     answered = answer(task, str(path) if documents else table, table, wanted)
     _, _, sentences = sum_up(str(path), [answered.note()])
     note((*table.notes, *sentences))

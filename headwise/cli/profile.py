@@ -15,7 +15,7 @@ import click
 from headwise.cli.bulk import check_ray, ray_options
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
-from headwise.cli.loading import load_model, only_of, plural, tell_missing
+from headwise.cli.loading import load_model, make_only, plural, tell_missing
 from headwise.cli.shared import COUNT, PATH, shared
 from headwise.errors import ArgumentError
 from headwise.language import said
@@ -93,7 +93,7 @@ def profile(
         batch=batch,
         kept=examples,
         max_tokens=max_tokens,
-        only=only_of(pretrained.model, ranges, ()),
+        only=make_only(pretrained.model, ranges, ()),
         out=out,
         engine=engine,
         workers=workers or 2,

@@ -110,10 +110,10 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
                 f"--config {path}: unknown option {name!r}{near(str(name), known)} Expected one of: {', '.join(known)}"
             )
     kinds = get_type_hints(options)
-    return {name: _as_kind(value, _without_none(kinds[name])) for name, value in content.items() if value is not None}
+    return {name: _convert(value, _without_none(kinds[name])) for name, value in content.items() if value is not None}
 
 
-def _as_kind(value: Any, kind: Any) -> Any:
+def _convert(value: Any, kind: Any) -> Any:
     """A value converted to its field's type: YAML reads `precision: 32` and `text: 1` as numbers, 1e-3 as text."""
     if isinstance(value, int) and not isinstance(value, bool) and _is_text(kind):
         return str(value)
@@ -123,7 +123,7 @@ def _as_kind(value: Any, kind: Any) -> Any:
         except ValueError:
             return value  # the checks of the options report it
     if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_as_kind(each, get_args(kind)[0]) for each in value)
+        return tuple(_convert(each, get_args(kind)[0]) for each in value)
     return value
 
 

@@ -49,7 +49,7 @@ class _Tasks(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Tasks"):
-            formatter.write_dl([(word, kinds.options_of(word).about) for word in kinds.names()])
+            formatter.write_dl([(word, kinds.find_options(word).about) for word in kinds.names()])
 
 
 @click.group(cls=_Tasks, subcommand_metavar="TASK DATA [OPTIONS]...", short_help="Train a model on your own data.")
@@ -76,7 +76,7 @@ class _TrainTask(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         word = self.name or ""
-        own, common = ({field.name for field in part} for part in task_options.in_order(kinds.options_of(word)))
+        own, common = ({field.name for field in part} for part in task_options.in_order(kinds.find_options(word)))
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         records = {option.name: option.get_help_record(ctx) for option in options}
         first = [record for name, record in records.items() if record and name not in own | common]
@@ -105,7 +105,7 @@ def _described(flag: str, options: Iterable[click.Option]) -> str | None:
 
 
 def _command(word: str) -> click.Command:
-    options = kinds.options_of(word)
+    options = kinds.find_options(word)
     data = click.Argument(["data"], required=False, metavar="DATA")
     path = click.Path(path_type=Path)
     how = [
@@ -141,7 +141,7 @@ def _train(
     print_config: bool,
     **chosen: Any,
 ) -> None:
-    options = kinds.options_of(word)
+    options = kinds.find_options(word)
     from_file = task_options.read_config(config, word, options) if config is not None else {}
     from_line = task_options.given_among(options, chosen)
     given = {**from_file, **from_line}
@@ -156,7 +156,7 @@ def _train(
         if not _LAUNCHED & os.environ.keys():  # with several processes only the first may look, in `fit`
             check_new(folder)
         _check(options, given, config, set(from_line))
-    task = _fit(word, data or _data_of(folder), folder, resume, given)
+    task = _fit(word, data or _read_data_name(folder), folder, resume, given)
     if _is_first():
         _sum_up(task, folder)
 
@@ -176,7 +176,7 @@ def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | No
         raise type(error)(f"{where}: {rest}") from error
 
 
-def _data_of(folder: Path) -> str:
+def _read_data_name(folder: Path) -> str:
     """The name of the training data of a run folder, so that --resume does not need it again."""
     from headwise.tasks.training.run import read_config
 
@@ -185,7 +185,7 @@ def _data_of(folder: Path) -> str:
 
 
 def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]) -> Task[Any]:
-    kind = kinds.class_of(word)
+    kind = kinds.find_class(word)
     from headwise.tasks.options.train import make
     from headwise.tasks.training.run import read_config
 

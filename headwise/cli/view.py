@@ -15,7 +15,7 @@ import click
 from headwise.cli.anything import view_images, view_texts
 from headwise.cli.files import NamedText, check_writable, encoded, read_texts, size
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
-from headwise.cli.live import is_bert, live_bert, live_causal, predicts, read_prompt, title_of
+from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predicts, read_prompt
 from headwise.cli.loading import plural
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
@@ -249,7 +249,7 @@ def _read_by_bert(
     whole = len(named) == 1 and not any(each.cut for one in seen for each in one.tokens or ())
     if not live or not whole:
         return _Found(inputs, title, None, print_tables)
-    model_too = live_bert(bert, tokenizer, named[0], ranges, title=title_of(model or "MiniLM"))
+    model_too = live_bert(bert, tokenizer, named[0], ranges, title=make_title(model or "MiniLM"))
     return _Found(inputs, title, None, print_tables, model_too)
 
 

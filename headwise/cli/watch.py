@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut, tell_unknown
 from headwise.cli.layers import LayerRange, parse_layers
-from headwise.cli.loading import DTYPES, load_model, only_of, plural, tell_missing
+from headwise.cli.loading import DTYPES, load_model, make_only, plural, tell_missing
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT, PATH, shared
 from headwise.errors import ArgumentError, RecordError
@@ -97,7 +97,7 @@ def watch(
         tokens = _encode(pretrained, named, max_length, generate or 0)
         for each, read in zip(named, tokens, strict=True):
             tell_unknown(each.name, read)
-        seen = _run(pretrained, tokens, only_of(pretrained.model, ranges, patterns), values, generate, tell)
+        seen = _run(pretrained, tokens, make_only(pretrained.model, ranges, patterns), values, generate, tell)
         _check(seen)
         tell(0, 0, f"writing {out}")
         seen.save(out)
@@ -139,7 +139,7 @@ def _print_statistics(
         tell(0, 0, f"loading {model or 'the model'}")
         pretrained = load_model(model, generates=False, dtype=dtype)
         tell_missing(pretrained)
-        only = only_of(pretrained.model, ranges, patterns)
+        only = make_only(pretrained.model, ranges, patterns)
         for document in documents:
             (read,) = _encode(pretrained, [document], max_length, 0)
             advance = _steps(tell, f"reading text {found.runs + 1}", -(-len(read.ids) // chunk))

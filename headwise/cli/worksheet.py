@@ -115,7 +115,7 @@ def worksheet(
             from headwise.worksheet.xlsx import load_xlsxwriter
 
             load_xlsxwriter()  # fail before the work begins
-    sheet = _sheet(kind, tokens, given) if records is None else _of_records(records, asked)
+    sheet = _sheet(kind, tokens, given) if records is None else _make_from_records(records, asked)
     if out is None or show:
         sheet.show()
     if out is not None:
@@ -123,7 +123,7 @@ def worksheet(
         click.echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
 
 
-def _of_records(path: Path, asked: dict[str, Any]) -> Worksheet:
+def _make_from_records(path: Path, asked: dict[str, Any]) -> Worksheet:
     """The worksheet of one weight in a file of records."""
     from headwise.records.storage import load
     from headwise.worksheet import of_weight
@@ -139,7 +139,7 @@ def _of_records(path: Path, asked: dict[str, Any]) -> Worksheet:
 
 def _sheet(kind: str, tokens: str, given: dict[str, Any]) -> Worksheet:
     mask = _parse_mask(given.pop("mask", "causal" if kind == "mla" else "none"), kind)
-    return _of_model(given["model"], tokens, mask) if "model" in given else _made_up(kind, tokens, mask, given)
+    return _make_from_model(given["model"], tokens, mask) if "model" in given else _made_up(kind, tokens, mask, given)
 
 
 def _made_up(kind: str, tokens: str, mask: Mask | None, given: dict[str, Any]) -> Worksheet:
@@ -152,7 +152,7 @@ def _made_up(kind: str, tokens: str, mask: Mask | None, given: dict[str, Any]) -
     return demo(kind, split(tokens), mask=mask, **given)
 
 
-def _of_model(model: str, text: str, mask: Mask | None) -> Worksheet:
+def _make_from_model(model: str, text: str, mask: Mask | None) -> Worksheet:
     """The worksheet of a small checkpoint on a text, tokenized by its own tokenizer."""
     import torch
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.edits.edit import Chosen, Edit
-from headwise.edits.means import means_of
+from headwise.edits.means import compute_means
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, ShapeError
 from headwise.records import Seen
@@ -94,7 +94,7 @@ def ablate(
         raise ArgumentError(f'ablate: how must be "zero", "mean" or "resample". Received: how={how!r}')
     if means is not None and how != "mean":
         raise ArgumentError(f'ablate: means are for how="mean". Received: how={how!r}')
-    given = None if means is None else means_of(means)
+    given = None if means is None else compute_means(means)
     return Ablate(where, how=how, means=given, **chosen)
 
 

@@ -17,7 +17,7 @@ from headwise.edits.edit import Edit
 from headwise.edits.inputs import Inputs
 from headwise.edits.naming import Naming
 from headwise.edits.progress import Progress
-from headwise.edits.run import output_of, run, weights_of
+from headwise.edits.run import edit_output, edit_weights, run
 from headwise.edits.where import Met, Where
 from headwise.errors import ArgumentError, EditRefused, brief
 from headwise.functional import attention, editors, running, tell, unasked
@@ -87,7 +87,7 @@ class Editor(Follower):
         number = self.parts.number_of(place)
         self.parts.computed(place)
         name = f"{place.name}#{number + 1}" if number else place.name
-        edits = self._edits_of(name)
+        edits = self._select_edits(name)
         if not edits:
             return
         at = self._progress.where(place, name, call, self.parts.nth(place))
@@ -116,7 +116,7 @@ class Editor(Follower):
             )
         self._recomputed += -1 if in_backward() else is_checkpointed()
         changed, new = run(call, edits, at)
-        event.new, event.weights = new, functools.partial(weights_of, changed, edits, at)
+        event.new, event.weights = new, functools.partial(edit_weights, changed, edits, at)
         if new is not None and of_weights:
             tell(changed, new, event.weights)
         if self.plans is not None:
@@ -124,9 +124,9 @@ class Editor(Follower):
         elif new is not None and changed.mask is not call.mask:
             self.emptied += _emptied(call, changed, new)
         if of_outputs := [each for each in edits if each.changes_output]:
-            event.then = functools.partial(output_of, of_outputs, at)
+            event.then = functools.partial(edit_output, of_outputs, at)
 
-    def _edits_of(self, name: str) -> list[Edit]:
+    def _select_edits(self, name: str) -> list[Edit]:
         if name not in self.sites:
             self.sites.append(name)
         return [each for each in self._edits if name in select(self.sites, check_choice(each.where))[0]]
@@ -135,14 +135,14 @@ class Editor(Follower):
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
         """Raise EditRefused, with the reason, if an edit selects the module at this place."""
-        if refusal.status != "not attention" and self._edits_of(place.name):
+        if refusal.status != "not attention" and self._select_edits(place.name):
             at = f" ({refusal.where})" if refusal.where else ""
             raise EditRefused(f"{place.name} cannot be edited: {' '.join(refusal.reason.split())}{at}")
 
     def check_closed(self) -> None:
         """At the beginning: raise EditRefused if an edit selects a module inside which nothing can be seen."""
         for line in self.parts.closed(set()):
-            if self.may_edit(line.name) and self._edits_of(line.name):
+            if self.may_edit(line.name) and self._select_edits(line.name):
                 raise EditRefused(f"{line.name} cannot be edited: {line.how}")
 
     def missed(self, name: str) -> None:

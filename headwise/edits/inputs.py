@@ -40,7 +40,7 @@ class Inputs(threading.local):
         def read(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> None:
             if kwargs is None:  # another thread has just removed the hook: torch has forgotten what it takes
                 return
-            found = _ids_of(kwargs, args)
+            found = _find_ids(kwargs, args)
             self._ids.pop(path, None)
             if found is not None:
                 self._ids[path] = found
@@ -70,7 +70,7 @@ class Inputs(threading.local):
 
     def prompt(self, site: str, total: int, batch: int, *, has_cache: bool) -> Tensor | None:
         """The ids [B, N] that `generate` was given; None if a layer that has read `total` tokens does not read them."""
-        ids = _ids_of(self.generating.inputs)
+        ids = _find_ids(self.generating.inputs)
         if ids is None or self._has_both or batch % len(ids):
             return None
         return ids if has_cache or total == ids.shape[1] else None
@@ -89,13 +89,13 @@ class Inputs(threading.local):
                 return found.bool().repeat_interleave(batch // len(found), 0)
         return None
 
-    def repeats_of(self, batch: int) -> int:
+    def count_repeats(self, batch: int) -> int:
         """The number of rows of this batch that belong to one example of the inputs of `generate`."""
         given = [x for x in self.generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
         return max(1, batch // len(given[0])) if given and len(given[0]) and batch % len(given[0]) == 0 else 1
 
 
-def _ids_of(kwargs: Mapping[str, Any], args: Sequence[Any] = ()) -> Tensor | None:
+def _find_ids(kwargs: Mapping[str, Any], args: Sequence[Any] = ()) -> Tensor | None:
     for x in (*(kwargs.get(name) for name in _IDS), *args[:1]):
         if _is_rows(x) and not x.is_floating_point():
             found: Tensor = x

@@ -50,7 +50,7 @@ def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*
     return {name: (total / rows).float() for name, (total, rows) in sums.items()}
 
 
-def means_of(source: Means | Seen) -> dict[str, Tensor]:
+def compute_means(source: Means | Seen) -> dict[str, Tensor]:
     """The means [H, E] by the path of the layer: those given, or those of records watched with values=True."""
     if not isinstance(source, Seen):
         return dict(source)

@@ -14,7 +14,7 @@ from headwise.analyses.stack import attended_values, by_key_head
 from headwise.call import AttentionCall
 from headwise.capture.generating import used_keys
 from headwise.edits.edit import Chosen, Edit
-from headwise.edits.positions import Positions, check_positions, keys_of, queries_of
+from headwise.edits.positions import Positions, check_positions, select_keys, select_queries
 from headwise.edits.run import CELLS
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, RecordError, ShapeError
@@ -111,7 +111,7 @@ class _Patch(Edit):
 
     def chosen_rows(self, at: Where, origins: Tensor) -> Tensor:
         """The rows to patch: bool [B, H, Q], or [B, H, K] for keys, True = patch."""
-        means = keys_of if self.of_keys else queries_of
+        means = select_keys if self.of_keys else select_queries
         rows = means(self.positions, at, "patch") & (origins >= 0)
         return self.cells(at)[:, :, None] & rows[:, None]
 

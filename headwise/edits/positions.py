@@ -33,15 +33,15 @@ class OfPairs(Edit):
 
     def pairs(self, at: Where) -> tuple[Tensor, Tensor]:
         """(the selected queries bool [B, Q], the selected keys bool [B, K]), True = selected."""
-        return queries_of(self.queries, at, self.name), keys_of(self.keys, at, self.name)
+        return select_queries(self.queries, at, self.name), select_keys(self.keys, at, self.name)
 
 
-def queries_of(choice: Positions, at: Where, what: str) -> Tensor:
+def select_queries(choice: Positions, at: Where, what: str) -> Tensor:
     """bool [B, Q], True = the choice selects this query. `what` names the edit in messages."""
     return _flags(choice, at.queries, at.lengths, at.tokens, f"{what}: queries", at)
 
 
-def keys_of(choice: Positions, at: Where, what: str) -> Tensor:
+def select_keys(choice: Positions, at: Where, what: str) -> Tensor:
     """bool [B, K], True = the choice selects this key. `what` names the edit in messages."""
     return _flags(choice, at.keys, at.key_lengths, at.key_tokens, f"{what}: keys", at)
 

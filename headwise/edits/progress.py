@@ -74,7 +74,7 @@ class Progress(threading.local):
                 first, last = _extent(call)
                 of = self._target(place, name, batch, q_len, first)
                 keys, shift, key_lengths = _positions(cols, first, last), k_len - q_len, last - first
-                names = self._names_of_source(name, first, key_lengths, k_len)
+                names = self._name_source(name, first, key_lengths, k_len)
             else:
                 of = self._last = self._sequence(place, name, call)
                 # A cache that slides has the last keys; a cache of a fixed size begins with the first key.
@@ -87,7 +87,7 @@ class Progress(threading.local):
         # A step sees no later key, whatever its mask says.
         stack: Literal["encoder", "decoder"] = "decoder" if kind == "cross" or causal or shift > 0 else "encoder"
         return Where(
-            name, kind, stack, step, batch, self._inputs.repeats_of(batch), heads, queries, keys, shift, lengths,
+            name, kind, stack, step, batch, self._inputs.count_repeats(batch), heads, queries, keys, shift, lengths,
             key_lengths, nth, call, share, drafts, tokens, names, self.met, self._naming.normal,
         )  # fmt: skip
 
@@ -177,7 +177,7 @@ class Progress(threading.local):
             real = zip(sequence.ids, padding, strict=True)
             sequence.tokens = self._naming.names([row[start:] for row, start in real])
 
-    def _names_of_source(self, name: str, first: Tensor, lengths: Tensor, k_len: int) -> Sequence[Tokens] | None:
+    def _name_source(self, name: str, first: Tensor, lengths: Tensor, k_len: int) -> Sequence[Tokens] | None:
         """The tokens of the keys of cross-attention, for each example; None if they are unknown."""
         padding = first.tolist()
         if not self._naming.reads_ids:

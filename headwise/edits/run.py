@@ -43,14 +43,14 @@ def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[Attentio
     return call, attention(call.q, call.k, call.v, mask=call.mask, **call.options())
 
 
-def output_of(edits: Sequence[Edit], at: Where, out: Tensor) -> Tensor:
+def edit_output(edits: Sequence[Edit], at: Where, out: Tensor) -> Tensor:
     """The output [B, H, Q, E], changed by the edits of outputs."""
     for each in edits:
         out = each.output(out, at)
     return out
 
 
-def weights_of(call: AttentionCall, edits: Sequence[Edit], at: Where, rows: slice = slice(None)) -> Tensor:
+def edit_weights(call: AttentionCall, edits: Sequence[Edit], at: Where, rows: slice = slice(None)) -> Tensor:
     """The weights [B, H, rows, K] of a call, changed by the edits of weights."""
     return _edited(call.weights(rows), edits, at, rows)
 

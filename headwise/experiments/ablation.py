@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.edits.means import means_of
+from headwise.edits.means import compute_means
 from headwise.errors import ArgumentError
 from headwise.experiments.running import Inputs, Metric
-from headwise.experiments.sweeping import numbers_of, strongest, sweep
+from headwise.experiments.sweeping import collect_numbers, strongest, sweep
 from headwise.records import Seen
 from headwise.records.names import Choice
 from headwise.tables import Printed
@@ -65,8 +65,8 @@ def ablation(
     """
     if over not in ("heads", "positions"):
         raise ArgumentError(f'over must be "heads" or "positions". Received: over={over!r}')
-    outputs, plain = numbers_of(model, inputs, metric, over=over, where=where)
-    given = None if means is None else means_of(means)
+    outputs, plain = collect_numbers(model, inputs, metric, over=over, where=where)
+    given = None if means is None else compute_means(means)
     instead = {}
     for name, x in outputs.items():
         if given is None:

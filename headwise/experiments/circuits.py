@@ -86,7 +86,7 @@ def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: b
     return Circuits(tuple(p.site for p in found), _eigenvalues(ov), None if qk is None else _eigenvalues(qk))
 
 
-def layers_of(observed: Observed) -> list[Projections]:
+def find_layers(observed: Observed) -> list[Projections]:
     """The layers, in their order, whose heads read and write one residual stream. Raises ProjectionError for others."""
     found = [find(observed, computed) for computed in observed.calls.values()]
     widths = {p.weight("o").shape[2] for p in found} | {p.weight("v").shape[1] for p in found}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError
-from headwise.experiments.circuits import layers_of
+from headwise.experiments.circuits import find_layers
 from headwise.experiments.observing import observe
 from headwise.experiments.projections import Projections
 from headwise.experiments.running import Inputs
@@ -75,7 +75,7 @@ def composition(
     """
     if kind not in ("q", "k", "v"):
         raise ArgumentError(f'composition: kind must be "q", "k" or "v". Received: kind={kind!r}')
-    layers = layers_of(observe(model, inputs, where))
+    layers = find_layers(observe(model, inputs, where))
     most = max(p.heads for p in layers)
     scores = torch.full((len(layers), most, len(layers), most), torch.nan, dtype=torch.float64)
     readers = [_reader(p, kind, folded) for p in layers]

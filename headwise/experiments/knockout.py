@@ -12,7 +12,7 @@ from headwise.edits import block
 from headwise.edits.context import edit
 from headwise.edits.positions import Positions
 from headwise.errors import ArgumentError
-from headwise.experiments.running import Inputs, Metric, batch_of, measured, run
+from headwise.experiments.running import Inputs, Metric, count_examples, measured, run
 from headwise.records.names import Choice, choose
 from headwise.tables import Printed
 
@@ -63,7 +63,7 @@ def knockout(
     """
     if window < 1 or window % 2 == 0:
         raise ArgumentError(f"knockout: window must be an odd number of layers. Received: window={window!r}")
-    batch = batch_of(inputs)
+    batch = count_examples(inputs)
     with torch.no_grad():
         with watch(model) as seen:
             plain = measured(metric, run(model, inputs), batch)

@@ -93,7 +93,7 @@ def fit(target: Tensor, source: Map) -> Fit | None:
     factor = float((zc * yc).sum()) / whole if whole > 0 else 1.0
     if factor <= 0 or not close(zc, factor * yc, z, dtype):
         return None
-    factor = as_one(factor, dtype)
+    factor = round_to_one(factor, dtype)
     measured = (z - factor * product).mean(0) / factor
     bias = _bias(measured, [b.double()[columns] for b in source.biases], product, dtype)
     heads = target.shape[1:]
@@ -105,7 +105,7 @@ def coarsest(*tensors: Tensor) -> torch.dtype:
     return max((x.dtype for x in tensors), key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def as_one(factor: float, dtype: torch.dtype) -> float:
+def round_to_one(factor: float, dtype: torch.dtype) -> float:
     """The factor, or 1 if it differs from 1 only by rounding."""
     return 1.0 if abs(factor - 1) < max(1e-5, torch.finfo(dtype).eps) else factor
 

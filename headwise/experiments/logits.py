@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, ProjectionError, brief
 from headwise.experiments.linear import close
-from headwise.experiments.norms import Norm, norm_of
+from headwise.experiments.norms import Norm, find_norm
 from headwise.experiments.observing import Observed, observe
 from headwise.experiments.projections import Projections, find
 from headwise.experiments.readout import Term, readout
-from headwise.experiments.running import Inputs, batch_of
+from headwise.experiments.running import Inputs, count_examples
 from headwise.experiments.sweeping import strongest
 from headwise.tables import Printed
 
@@ -96,7 +96,7 @@ def direct_logit_attribution(
     batch, length, vocabulary = read.logits.shape
     if not -length <= position < length:
         raise ArgumentError(f"position must be in {-length} … {length - 1}. Received: position={position}")
-    ids = _ids(token, batch_of(inputs), vocabulary, "token")
+    ids = _ids(token, count_examples(inputs), vocabulary, "token")
     direction, constant = read.unembedding.mT[ids], read.constant[ids]
     rows = torch.arange(batch)
     logit = read.logits[rows, position, ids]
@@ -162,7 +162,7 @@ class _Adding:
 
     def _norm(self, x: Tensor) -> Norm | None:
         if id(x) not in self._norms:
-            self._norms[id(x)] = norm_of(self._observed, x)
+            self._norms[id(x)] = find_norm(self._observed, x)
         return self._norms[id(x)]
 
 

@@ -20,7 +20,7 @@ from headwise.capture.context import watch
 from headwise.errors import ArgumentError
 from headwise.experiments.observing import tensors_in
 from headwise.experiments.running import Inputs, run
-from headwise.experiments.scores import names_of
+from headwise.experiments.scores import name_layers
 from headwise.tables import Printed
 
 
@@ -85,7 +85,7 @@ def massive_activations(model: nn.Module, inputs: Inputs, *, above: float = 100.
     """
     with torch.no_grad(), watch(model) as seen:
         states = _states(model, inputs, [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential))])
-    layers = names_of(seen)
+    layers = name_layers(seen)
     blocks = [name for name in states if any(site == name or site.startswith(f"{name}.") for site in layers)]
     blocks = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
     if not blocks:

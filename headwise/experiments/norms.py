@@ -40,7 +40,7 @@ class Norm:
         return self.scale * part * self.gain
 
 
-def norm_of(observed: Observed, y: Tensor) -> Norm | None:
+def find_norm(observed: Observed, y: Tensor) -> Norm | None:
     """The normalisation whose module gave `y` [B, N, M], or a tensor of which `y` is a multiple; None = not found."""
     for given, factor in observed.sums.multiples(y):
         for event in observed.makers(given):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, ShapeError
 from headwise.experiments.running import Inputs, Metric
-from headwise.experiments.sweeping import Over, attributed, largest, numbers_of, sweep
+from headwise.experiments.sweeping import Over, attributed, collect_numbers, largest, sweep
 from headwise.records.names import Choice
 from headwise.tables import Printed
 
@@ -107,8 +107,8 @@ def patching(
     """
     if over not in ("heads", "positions", "edges"):
         raise ArgumentError(f'over must be "heads", "positions" or "edges". Received: over={over!r}')
-    good, best = numbers_of(model, clean, metric, over=over, where=where)
-    bad, worst = numbers_of(model, corrupted, metric, over=over, where=where)
+    good, best = collect_numbers(model, clean, metric, over=over, where=where)
+    bad, worst = collect_numbers(model, corrupted, metric, over=over, where=where)
     of = "weights" if over == "edges" else "outputs"
     for name, x in good.items():
         if name not in bad or bad[name].shape != x.shape:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, ProjectionError
 from headwise.experiments.linear import Fit, fit, maps
-from headwise.experiments.norms import Norm, norm_of
+from headwise.experiments.norms import Norm, find_norm
 from headwise.experiments.observing import Computed, Event, Observed, observe
 from headwise.experiments.outward import output_projection
 from headwise.experiments.rotations import fit_rotated
@@ -145,7 +145,7 @@ def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Project
         rotated=max((each.rotated for each in turning), default=0),
         sources=sources,
         problems=problems,
-        norms={role: norm_of(observed, each.source.x) for role, each in fits.items()},
+        norms={role: find_norm(observed, each.source.x) for role, each in fits.items()},
         added=added,
     )
 

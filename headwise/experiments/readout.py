@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.errors import ProjectionError
 from headwise.experiments.linear import close, in_rows
-from headwise.experiments.norms import Norm, norm_of
+from headwise.experiments.norms import Norm, find_norm
 from headwise.experiments.observing import Observed, tensors_in
 
 
@@ -59,7 +59,7 @@ def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: Fals
 
     Raises ProjectionError, which says what was not found.
     """
-    logits = logits_of(observed.result)
+    logits = find_logits(observed.result)
     (inner, scaling), *others = observed.sums.of(logits)  # some models multiply their logits by a number
     found = None if others else _unembedding(observed, inner)
     if found is None:
@@ -68,7 +68,7 @@ def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: Fals
             f"logits {list(logits.shape)} that no module gives so; they may be capped or scaled afterwards"
         )
     x, weight, bias = found[0], scaling * found[1], scaling * found[2]
-    norm = norm_of(observed, x)
+    norm = find_norm(observed, x)
     named = [
         Term(_name(observed, each), each, times, _value(each, times, x.shape))
         for each, times in observed.sums.of(x if norm is None else norm.x, whole)
@@ -76,7 +76,7 @@ def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: Fals
     return Readout(logits.double(), weight, bias, norm, named, logits.dtype)
 
 
-def logits_of(result: object) -> Tensor:
+def find_logits(result: object) -> Tensor:
     """The logits in a model's result: `.logits`, or the first tensor [B, N, V].
 
     Raises ProjectionError if there are none.

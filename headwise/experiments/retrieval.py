@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from headwise.capture.context import watch
 from headwise.errors import ArgumentError
-from headwise.experiments.readout import logits_of
-from headwise.experiments.scores import names_of
+from headwise.experiments.readout import find_logits
+from headwise.experiments.scores import name_layers
 from headwise.experiments.sweeping import strongest
 from headwise.records.names import Choice
 from headwise.tables import Printed
@@ -102,12 +102,12 @@ def retrieval_scores(
         found[layer, : len(x)] = x
     text = ids[:, needle.start : needle.stop]
     copied = (text[:, :, None] == answer[:, None]).any(2).float().mean(1)
-    return Retrieval(names_of(seen), found, answer, copied)
+    return Retrieval(name_layers(seen), found, answer, copied)
 
 
 def _greedy(model: nn.Module, ids: Tensor, count: int) -> Tensor:
     """The likeliest next tokens, [B, count]; computed without a cache, so that any model can do it."""
     whole = ids
     for _ in range(count):
-        whole = torch.cat([whole, logits_of(model(whole))[:, -1:].argmax(-1)], 1)
+        whole = torch.cat([whole, find_logits(model(whole))[:, -1:].argmax(-1)], 1)
     return whole[:, ids.shape[1] :]

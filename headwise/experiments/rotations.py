@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.experiments.linear import Fit, Map, alike, as_one, close, coarsest
+from headwise.experiments.linear import Fit, Map, alike, close, coarsest, round_to_one
 
 
 def fit_rotated(target: Tensor, source: Map) -> Fit | None:
@@ -46,7 +46,7 @@ def _fit(target: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, float, 
         if not bool(same.all()):
             continue
         found = places[:, at]
-        factor = as_one(float((pairs.abs() * found.abs()).sum() / (found.abs() ** 2).sum()), dtype)
+        factor = round_to_one(float((pairs.abs() * found.abs()).sum() / (found.abs() ** 2).sum()), dtype)
         if not _turns_alike(pairs, factor * found, heads, dtype):
             continue
         columns = index.view(heads, width).clone()

@@ -23,7 +23,7 @@ def run(model: nn.Module, inputs: Inputs) -> Any:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
-def batch_of(inputs: Inputs) -> int:
+def count_examples(inputs: Inputs) -> int:
     """B: the size of the first dimension of the first tensor. Raises ArgumentError if there is no tensor."""
     values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
     for each in values:
@@ -36,7 +36,7 @@ def batch_of(inputs: Inputs) -> int:
 
 def copies(inputs: Inputs, count: int) -> Inputs:
     """The inputs, with all examples repeated `count` times, one copy of the batch after another."""
-    batch = batch_of(inputs)
+    batch = count_examples(inputs)
 
     def repeated(x: Any) -> Any:
         if isinstance(x, Tensor) and x.ndim and x.shape[0] == batch:

@@ -78,9 +78,9 @@ def head_scores(
     with torch.no_grad(), watch(model, only=where) as seen:
         run(model, ids.to(device))
     found = pattern_scores(seen, length)
-    return HeadScores(names_of(seen), found.induction, found.previous_token, found.duplicate_token)
+    return HeadScores(name_layers(seen), found.induction, found.previous_token, found.duplicate_token)
 
 
-def names_of(seen: Seen) -> tuple[str, ...]:
+def name_layers(seen: Seen) -> tuple[str, ...]:
     """A tuple with the path of each record's layer."""
     return tuple(f"record {i}" if record.site is None else record.site.name for i, record in enumerate(seen))

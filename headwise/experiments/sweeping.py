@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headwise.edits import Edit, Where, output, weights
 from headwise.edits.context import edit
-from headwise.experiments.running import Inputs, Metric, batch_of, check_gradient, copies, measured, run
+from headwise.experiments.running import Inputs, Metric, check_gradient, copies, count_examples, measured, run
 from headwise.records.names import Choice
 
 Over = Literal["heads", "positions", "edges"]
@@ -27,7 +27,7 @@ Numbers = Mapping[str, Tensor]  # the numbers of each layer
 _DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # number of indices that name a place
 
 
-def numbers_of(
+def collect_numbers(
     model: nn.Module, inputs: Inputs, metric: Metric, *, over: Over, where: Choice
 ) -> tuple[dict[str, Tensor], Tensor]:
     """(path of a layer -> its numbers, the metric [B]), from a run without changes."""
@@ -38,7 +38,7 @@ def numbers_of(
         return x
 
     with torch.no_grad(), edit(model, _through(keep, over, where)):
-        measures = measured(metric, run(model, inputs), batch_of(inputs))
+        measures = measured(metric, run(model, inputs), count_examples(inputs))
     return {name: torch.cat(each, 2) for name, each in parts.items()}, measures
 
 
@@ -61,7 +61,7 @@ def sweep(
     has the model's own numbers, as for weights that the mask forbids, the metric is that of the plain run, `plain` [B],
     and nothing is run.
     """
-    names, examples, depth = tuple(source), batch_of(inputs), _DIMENSIONS[over]
+    names, examples, depth = tuple(source), count_examples(inputs), _DIMENSIONS[over]
     sizes = [max(x.shape[dim] for x in source.values()) for dim in range(1, depth + 1)]
     found = torch.full((len(names), *sizes, examples), torch.nan)
     places: list[Place] = []

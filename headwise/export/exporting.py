@@ -51,7 +51,7 @@ def export(
         weights: for onnx and torch: whether the graphs also return the attention weights.
         tolerance: the largest allowed difference from the model's outputs, in standard deviations of their values.
         rows: for a task: real inputs for the comparison, in the form that `task.predict` takes.
-        mask, examples: for a module without a task; see `graphs_of`.
+        mask, examples: for a module without a task; see `make_graphs`.
         speed: whether to measure the time of calls, for the card.
         options: the options of the format. onnx: attention="op", "plain" or "auto" (the default). torch: aoti=True or
             False, whether to compile AOTInductor packages; the default is True if a C++ compiler is found.

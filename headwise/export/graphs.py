@@ -1,4 +1,4 @@
-"""`graphs_of`: the graphs (functions of named tensors) of a task, a model, or any module with examples."""
+"""`make_graphs`: the graphs (functions of named tensors) of a task, a model, or any module with examples."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from headwise.errors import ArgumentError
 from headwise.export.tracing import first_line
 from headwise.graphs import attention
-from headwise.graphs.axes import axes_of, sizes_of_words
+from headwise.graphs.axes import name_axes, read_sizes
 from headwise.graphs.graph import Graph, Value
 from headwise.graphs.models import MODELS
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 
 
-def graphs_of(
+def make_graphs(
     subject: Task[Any] | nn.Module,
     rows: Any = None,
     *,
@@ -45,13 +45,13 @@ def graphs_of(
             f"expected float32 weights. Received: {odd.pop()}. Call .float() first; precision= lowers it in the export"
         )
     if not isinstance(subject, Task):
-        return _of_module(subject, mask, examples)
+        return _make_from_module(subject, mask, examples)
     if mask is not None or examples:
         raise ArgumentError("mask, examples: a task has its own. Pass real inputs as rows=")
     return subject.graphs(rows)
 
 
-def _of_module(
+def _make_from_module(
     module: nn.Module, mask: Mask | Tensor | None, examples: Sequence[tuple[Tensor, ...]]
 ) -> tuple[Graph, ...]:
     """The graphs of a model of headwise, of a module of `headwise.nn`, or, with examples, of any module.
@@ -64,7 +64,7 @@ def _of_module(
     if mask is not None:
         raise ArgumentError(f"mask: expected a module of headwise.nn. Received: a {type(module).__name__}")
     if examples and not known:
-        return (_of_examples(module, examples),)
+        return (_make_from_examples(module, examples),)
     for kind, make in MODELS.items():
         if isinstance(module, kind):
             graph, *others = make(module)
@@ -95,7 +95,7 @@ def _told(dtype: torch.dtype, axes: Sequence[int | str]) -> str:
 
 
 @torch.no_grad()
-def _of_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
+def _make_from_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
     """The graph "model": input_0, input_1 … → output_0, output_1 …. Axes whose sizes differ in examples are dynamic."""
     if len(examples) < 2 or len({len(given) for given in examples}) > 1:
         raise ArgumentError(
@@ -110,7 +110,7 @@ def _of_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> G
         )
     words: dict[str, tuple[int, ...]] = {}
     inputs = _values("input", examples, words)
-    sizes = sizes_of_words(inputs, examples)
+    sizes = read_sizes(inputs, examples)
     # A trace with size 1 may be valid for size 1 only.
     first = next((n for n in range(len(examples)) if all(each[n] > 1 for each in sizes.values())), None)
     if first is None:
@@ -138,5 +138,5 @@ def _values(name: str, calls: Sequence[tuple[Tensor, ...]], words: dict[str, tup
     found = []
     for number, tensors in enumerate(zip(*calls, strict=True)):
         called = f"{name}_{number}"
-        found.append(Value(called, tensors[0].dtype, axes_of(called, tensors, words)))
+        found.append(Value(called, tensors[0].dtype, name_axes(called, tensors, words)))
     return tuple(found)

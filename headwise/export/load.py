@@ -51,7 +51,7 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
             f"{folder}: expected a task of {', '.join(kinds.names())}. Received: {found.task!r} in {manifest.NAME}, "
             f"{config['task']!r} in {CONFIG}"
         )
-    kind = kinds.class_of(found.task)
+    kind = kinds.find_class(found.task)
     with unweighted():
         task = rebuild(folder, config, kind)
     stand_in(task)

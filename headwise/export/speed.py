@@ -54,7 +54,7 @@ def timings(graphs: Sequence[Graph], runs: Callable[[Graph], Runs]) -> tuple[Tim
     found = []
     for graph in graphs:
         beside: Runs = {"PyTorch": graph.module, **runs(graph)}
-        found += [measure(beside, inputs, graph.name, batch) for batch, inputs in batches_of(graph).items()]
+        found += [measure(beside, inputs, graph.name, batch) for batch, inputs in make_batches(graph).items()]
     return tuple(found)
 
 
@@ -75,7 +75,7 @@ def measure(runs: Runs, inputs: tuple[Tensor, ...], graph: str, batch: int) -> T
     return Timing(graph, batch, tuple(inputs[0].shape), seconds, torch.get_num_threads())
 
 
-def batches_of(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[Tensor, ...]]:
+def make_batches(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[Tensor, ...]]:
     """The batch size -> the graph's first example with this many rows (repeated); {} if it has no axis "batch"."""
     places = [value.axes.index("batch") if "batch" in value.axes else None for value in graph.inputs]
     if all(place is None for place in places):

@@ -34,7 +34,7 @@ def trace(graph: Graph, dtype: torch.dtype = torch.float32) -> ExportedProgram:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", DEPRECATED, FutureWarning)
-            return torch.export.export(module.eval(), given, dynamic_shapes=_as_called(module, open_axes), strict=False)
+            return torch.export.export(module.eval(), given, dynamic_shapes=_pack_args(module, open_axes), strict=False)
     except Exception as cause:  # a user's module may raise anything, and so does PyTorch
         raise ExportError(f"{graph.name}: torch.export cannot trace the module: {first_line(cause)}") from cause
 
@@ -66,7 +66,7 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _as_called(module: nn.Module, each: list[Any]) -> tuple[Any, ...]:
+def _pack_args(module: nn.Module, each: list[Any]) -> tuple[Any, ...]:
     """The inputs in the form that `torch.export` expects: those that are passed to `*args` are one tuple."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     first = next((i for i, one in enumerate(parameters) if one.kind is one.VAR_POSITIONAL), None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headwise.export.graphs import graphs_of
+from headwise.export.graphs import make_graphs
 from headwise.export.manifest import GraphFile
 from headwise.export.speed import Timing
 from headwise.graphs.graph import Graph
@@ -51,7 +51,7 @@ class Order:
         """The graphs (functions of named tensors) of the subject, which is moved to the CPU and set to eval mode."""
         from headwise.graphs.weights import with_weights
 
-        graphs = graphs_of(self.subject, self.rows, mask=self.mask, examples=self.examples)
+        graphs = make_graphs(self.subject, self.rows, mask=self.mask, examples=self.examples)
         return tuple(with_weights(graph) for graph in graphs) if self.weights else graphs
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise import nn as layers
-from headwise.graphs.axes import axes_of, sizes_of_words
+from headwise.graphs.axes import name_axes, read_sizes
 from headwise.graphs.graph import Graph, Value
 from headwise.graphs.tokens import SIZES
 from headwise.masks import Mask
@@ -49,7 +49,7 @@ def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
     called = _Called(module.eval(), mask)
     with torch.no_grad():
         outputs = [called(*given) for given in examples]
-    output = Value("output", torch.float32, axes_of("output", outputs, sizes_of_words(inputs, examples)))
+    output = Value("output", torch.float32, name_axes("output", outputs, read_sizes(inputs, examples)))
     return Graph("model", called, inputs, (output,), examples)
 
 

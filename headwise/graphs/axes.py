@@ -11,7 +11,7 @@ from headwise.graphs.graph import Value
 Axes = tuple[int | str, ...]
 
 
-def sizes_of_words(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...]]) -> dict[str, tuple[int, ...]]:
+def read_sizes(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...]]) -> dict[str, tuple[int, ...]]:
     """The name of each dynamic axis of the inputs -> its size in each example."""
     found: dict[str, tuple[int, ...]] = {}
     for number, value in enumerate(inputs):
@@ -21,7 +21,7 @@ def sizes_of_words(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...
     return found
 
 
-def axes_of(name: str, tensors: Sequence[Tensor], words: dict[str, tuple[int, ...]]) -> Axes:
+def name_axes(name: str, tensors: Sequence[Tensor], words: dict[str, tuple[int, ...]]) -> Axes:
     """The axes of a tensor: numbers for fixed sizes, words for dynamic ones. `tensors`: its value in each example.
 
     An axis that has the sizes of a word in `words` gets this word. An axis of constant size gets the size. Any other

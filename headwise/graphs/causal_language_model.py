@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.graphs.graph import Computation, Graph, Value
-from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
+from headwise.graphs.past import PAST, Past, Reading, make_values, pairs
 from headwise.graphs.session import Session, Sessions, replace_methods
 from headwise.graphs.tokens import doubled, random_tokens
 from headwise.models.cross_entropy import summed_cross_entropy
@@ -33,10 +33,10 @@ def graphs(
     module, config = DecoderGraph(model), model.config
     sizes = (config.num_layers, config.num_heads)
     width = config.dim // config.num_heads
-    inputs = (Value("ids", torch.int64, ("batch", "length")), *values_of(PAST, *sizes, "past", width))
+    inputs = (Value("ids", torch.int64, ("batch", "length")), *make_values(PAST, *sizes, "past", width))
     outputs = (
         Value("logits", torch.float32, ("batch", "length", config.vocab_size)),
-        *values_of("", *sizes, "present", width),
+        *make_values("", *sizes, "present", width),
     )
     batches = [*doubled(real), *random_tokens(config.vocab_size, longest)[:2]]
     empty = [torch.empty(1, config.num_heads, 0, width)] * 2 * config.num_layers

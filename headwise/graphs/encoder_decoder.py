@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.graphs.graph import Computation, Graph, Value
-from headwise.graphs.past import PAST, Past, Reading, pairs, values_of
+from headwise.graphs.past import PAST, Past, Reading, make_values, pairs
 from headwise.graphs.session import Session, Sessions, replace_methods
 from headwise.graphs.tokens import doubled, random_tokens
 from headwise.models.cross_entropy import summed_cross_entropy
@@ -48,7 +48,7 @@ def graphs(
     sources = [*doubled(real), *((ids, mask.bool()) for ids, mask, _ in random)]
     copied = (SOURCE_IDS, Value("memory", torch.float32, ("batch", "source", config.dim)))[: 2 * config.copies]
     sizes, width = (config.decoder_layers, config.num_heads), config.dim // config.num_heads
-    cross = values_of("cross_", *sizes, "source", width)
+    cross = make_values("cross_", *sizes, "source", width)
     return (
         Graph("encoder", encoder, (SOURCE_IDS, SOURCE_REAL), (*cross, *copied[1:]), sources, bool(real)),
         Graph(
@@ -58,12 +58,12 @@ def graphs(
                 Value("target_ids", torch.int64, ("batch", "length")),
                 SOURCE_REAL,
                 *copied,
-                *values_of(PAST, *sizes, "past", width),
+                *make_values(PAST, *sizes, "past", width),
                 *cross,
             ),
             (
                 Value("logits", torch.float32, ("batch", "length", model.target_embedding.num_embeddings)),
-                *values_of("", *sizes, "present", width),
+                *make_values("", *sizes, "present", width),
             ),
             _steps(encoder, decoder, sources, begin),
             bool(real),

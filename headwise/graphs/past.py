@@ -82,7 +82,7 @@ def pairs(tensors: Sequence[Tensor]) -> list[Pair]:
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
-def values_of(prefix: str, layers: int, heads: int, length: str, width: int) -> tuple[Value, ...]:
+def make_values(prefix: str, layers: int, heads: int, length: str, width: int) -> tuple[Value, ...]:
     """The `Value`s (name, dtype, axes) of the keys and values of all layers: [batch, heads, length, width] each."""
     axes = ("batch", heads, length, width)
     names = [f"{prefix}{what}_{layer}" for layer in range(layers) for what in ("keys", "values")]

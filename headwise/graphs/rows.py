@@ -11,7 +11,7 @@ from torch import Tensor, nn
 MOST = 4  # the maximum number of batches for the comparison
 
 
-def inputs_of(
+def collect_inputs(
     module: nn.Module, predict: Callable[[Any], object], rows: Any, most: int = MOST
 ) -> list[tuple[Tensor, ...]]:
     """The positional tensors of the first `most` calls of `module` during `predict(rows)`, which is then aborted.

@@ -12,7 +12,7 @@ from headwise.call import AttentionCall
 from headwise.capture import watch
 from headwise.errors import ExportError
 from headwise.functional import listening
-from headwise.graphs.axes import axes_of, sizes_of_words
+from headwise.graphs.axes import name_axes, read_sizes
 from headwise.graphs.graph import Graph, Value
 from headwise.records.names import name_of
 
@@ -38,9 +38,9 @@ def with_weights(graph: Graph) -> Graph:
             f"{graph.name}: the model has {len(names)} attention calls, but headwise computes "
             f"{counts}. Expected a model that uses headwise's attention only. Leave --weights out"
         )
-    words = sizes_of_words(graph.inputs, graph.examples)
+    words = read_sizes(graph.inputs, graph.examples)
     found = [
-        Value(f"weights.{name}", torch.float32, axes_of(f"weights.{name}", tensors, words))
+        Value(f"weights.{name}", torch.float32, name_axes(f"weights.{name}", tensors, words))
         for name, tensors in zip(names, zip(*outputs, strict=True), strict=True)
     ]
     return replace(graph, module=module, outputs=(*graph.outputs, *found))

@@ -108,7 +108,7 @@ class BertEncoder(Packable):
         """
         config = self.config
         check_ids("input_ids", input_ids, config.vocab_size)
-        if parallel.length_of(input_ids.shape[1]) > config.max_positions:
+        if parallel.find_length(input_ids.shape[1]) > config.max_positions:
             raise ShapeError(
                 f"input_ids: expected at most {config.max_positions} tokens, the model's limit. Received: "
                 f"input_ids={list(input_ids.shape)}. Cut or split the text"

@@ -211,7 +211,7 @@ class EncoderDecoder(Packable):
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
         """The memory: the output of the encoder, [B, K, M] (if it is a BERT, M of BERT). Arguments as in `forward`."""
-        with parallel.memory_as_own():
+        with parallel.treat_memory_as_own():
             if isinstance(self.encoder, Bert):
                 return self.encoder(source_ids, source_real)
             memory: Tensor = self.encoder(self.embed_source(source_ids), real=source_real)
@@ -233,7 +233,7 @@ class EncoderDecoder(Packable):
         start = 0 if cache is None else cache.length
         x_BQM = self._embed("target_ids", target_ids, self.target_embedding, self.target_positions, start)
         # A single token may see all tokens before it.
-        mask = masks.causal() if parallel.length_of(target_ids.shape[1]) > 1 else None
+        mask = masks.causal() if parallel.find_length(target_ids.shape[1]) > 1 else None
         hidden: Tensor = self.decoder(x_BQM, memory, mask=mask, cache=cache, memory_real=source_real)
         return hidden
 
@@ -255,7 +255,7 @@ class EncoderDecoder(Packable):
         if self.copy is None:
             return logits
         length = hidden.shape[1]
-        if parallel.length_of(memory.shape[1], memory=True) != memory.shape[1]:
+        if parallel.find_length(memory.shape[1], memory=True) != memory.shape[1]:
             raise ArgumentError(
                 "copies: expected the whole source in every process. Received: its rows of one of them. Pass "
                 "context_parallel(memory='whole')"

@@ -273,9 +273,9 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             return q, held_k, held_v, None, cache.key_real
         query_ids = positions_of(query, cache, real, ids)
         if cache is None:
-            length = parallel.length_of(query.shape[1])
+            length = parallel.find_length(query.shape[1])
             q, k = (locally(lambda x: scheme.rotate(x, query_ids, length), x) for x in (q, k))
-            return q, k, v, (query_ids, parallel.keys_of(query_ids)), real
+            return q, k, v, (query_ids, parallel.gather_positions(query_ids)), real
         length = query.shape[1] + cache.length
         if ids is not None and (scheme.depends_on_length or type(scheme).bias is not Positions.bias):
             raise ArgumentError(
@@ -297,7 +297,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         scheme = self.positions
         key_ids = positions_of(key, None, real if scheme is not None else None, None, memory=True)
 
-        length = parallel.length_of(key.shape[1], memory=True)
+        length = parallel.find_length(key.shape[1], memory=True)
 
         def make(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
             k, v = self.project(key, "kv") if value is key else (*self.project(key, "k"), *self.project(value, "v"))
@@ -310,8 +310,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         if scheme is None:
             return q, k, v, None
         query_ids = positions_of(query, None, None, ids)
-        q = locally(lambda q: scheme.rotate(q, query_ids, parallel.length_of(query.shape[1])), q)
-        return q, k, v, (query_ids, parallel.keys_of(key_ids, memory=True))
+        q = locally(lambda q: scheme.rotate(q, query_ids, parallel.find_length(query.shape[1])), q)
+        return q, k, v, (query_ids, parallel.gather_positions(key_ids, memory=True))
 
     def project(self, x: Tensor, names: str) -> list[Tensor]:
         """The projections of x listed in `names` ("q", "kv" …): each [B, heads, S, D], for values [B, heads, S, E]."""

@@ -22,14 +22,14 @@ DIGESTS = ("mask", "options", "layout", "memory")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def digest_of(mask: Mask | None) -> int:
+def digest_mask(mask: Mask | None) -> int:
     """Compute a number that is the same for equal masks, on every machine. A function counts only by its name."""
     if mask is None:
         return 0
     return mask.remember(("digest",), lambda mask: _number(_written(mask)))
 
 
-def digest_of_options(options: dict[str, Any]) -> int:
+def digest_options(options: dict[str, Any]) -> int:
     """Compute a number for option values and tensor shapes; a bias may have only the rows of its process."""
     told = {name: _shape(name, x) if isinstance(x, Tensor) else x for name, x in sorted(options.items())}
     return _number(repr(told).encode())

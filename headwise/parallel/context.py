@@ -18,7 +18,7 @@ from headwise.errors import ArgumentError, ShapeError
 from headwise.masks import Mask
 from headwise.masks.cellwise import as_mask
 from headwise.parallel import exchange
-from headwise.parallel.agreement import DTYPES, agreed_rows, digest_of, digest_of_options
+from headwise.parallel.agreement import DTYPES, agreed_rows, digest_mask, digest_options
 from headwise.parallel.layout import Layout, deal
 from headwise.parallel.placements import is_dtensor, sharded
 from headwise.parallel.strategies import STRATEGIES, choose
@@ -95,7 +95,7 @@ class Processes:
         trains = [name for name, x in options.items() if isinstance(x, Tensor) and x.requires_grad]
         reads_memory = _reads_memory.get()
         decides = {**options, "": (followed, self.strategy, torch.is_grad_enabled(), trains, reads_memory)}
-        digests = digest_of(whole), digest_of_options(decides), _digest(self.layout), _digest(self.memory)
+        digests = digest_mask(whole), digest_options(decides), _digest(self.layout), _digest(self.memory)
         rows, key_rows = agreed_rows((q.shape[2], k.shape[2]), (*told, *digests), self.group)
         if self._is_of_memory(rows, key_rows, reads_memory):
             layout = self._dealt("cross-attention")
@@ -147,7 +147,7 @@ class Processes:
             )
         return self.layout
 
-    def layout_of(self, what: str, *, memory: bool) -> Layout | None:
+    def choose_layout(self, what: str, *, memory: bool) -> Layout | None:
         """Return the layout of the sequence or memory; None = every process has all rows. ArgumentError if unknown."""
         if not memory:
             return self._dealt(what)
@@ -278,7 +278,7 @@ def alone(share: Share | None) -> Iterator[None]:
         yield
 
 
-def as_share(call: AttentionCall) -> AttentionCall:
+def mark_share(call: AttentionCall) -> AttentionCall:
     """Return the call, marked as a share (some rows) of a longer call if it is one."""
     share = _share.get()
     return call if share is None else call.of(share)
@@ -321,12 +321,12 @@ def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:
     return within(_reads_memory, yes)
 
 
-def memory_as_own() -> contextlib.AbstractContextManager[None]:
+def treat_memory_as_own() -> contextlib.AbstractContextManager[None]:
     """Return a context in which the memory is the own sequence: for the encoder that computes the memory."""
     here = current()
     if here is None:
         return contextlib.nullcontext()
-    layout = here.layout_of("an encoder", memory=True)
+    layout = here.choose_layout("an encoder", memory=True)
     return within(_current, None if layout is None else Processes(here.mesh, layout, here.strategy))
 
 
@@ -378,14 +378,14 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
 def whole(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
     """Return a whole tensor (such as which tokens are real) from the parts of the processes; x outside the context."""
     here = current()
-    layout = None if here is None else here.layout_of("a module that is told real tokens", memory=memory)
+    layout = None if here is None else here.choose_layout("a module that is told real tokens", memory=memory)
     return x if here is None or layout is None else gather(x, layout, here.mesh, dim=dim)
 
 
 def positions_here(count: int, device: torch.device, *, memory: bool = False) -> Tensor:
     """Return the positions of this process's `count` rows, [count]; 0, 1, 2 … outside of `context_parallel`."""
     here = current()
-    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    layout = None if here is None else here.choose_layout("a module that counts positions", memory=memory)
     if here is None or layout is None:
         return torch.arange(count, device=device)
     positions = layout.positions[here.rank].to(device)
@@ -400,17 +400,17 @@ def positions_here(count: int, device: torch.device, *, memory: bool = False) ->
 def rows_here(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
     """Return this process's rows of a tensor of the whole sequence, or memory; x outside of the context."""
     here = current()
-    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    layout = None if here is None else here.choose_layout("a module that counts positions", memory=memory)
     return x if here is None or layout is None else layout.shard(x, here.rank, dim)
 
 
-def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
+def gather_positions(positions: Tensor, *, memory: bool = False) -> Tensor:
     """Return the positions of all keys, [K] or [B, K], from those of this process's rows, [S] or [B, S].
 
     Outside of the context, return `positions`. With `memory`, both are positions in the memory.
     """
     here = current()
-    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    layout = None if here is None else here.choose_layout("a module that counts positions", memory=memory)
     if here is None or layout is None:
         return positions
     if positions.ndim == 1 and torch.equal(positions, layout.positions[here.rank].to(positions.device)):
@@ -418,10 +418,10 @@ def keys_of(positions: Tensor, *, memory: bool = False) -> Tensor:
     return gather(positions, layout, here.mesh, dim=positions.ndim - 1)
 
 
-def length_of(count: int, *, memory: bool = False) -> int:
+def find_length(count: int, *, memory: bool = False) -> int:
     """Return the length of the whole sequence, or memory, if this process has `count` rows; `count` outside."""
     here = current()
-    layout = None if here is None else here.layout_of("a module that counts positions", memory=memory)
+    layout = None if here is None else here.choose_layout("a module that counts positions", memory=memory)
     return count if layout is None else layout.length
 
 

@@ -80,7 +80,7 @@ def attend(
             f"other weights. Received: q={q.placements}, dropout={options['dropout']}"
         )
     of_q, of_k = ranges(q), ranges(k)
-    q_here, (k_here, v_here) = q.to_local(), (_as_q(x, q) for x in (k, v))
+    q_here, (k_here, v_here) = q.to_local(), (_take_part(x, q) for x in (k, v))
     k_here, v_here = (_read_heads(x, of_q[1], of_k[1], q.shape[1] // k.shape[1]) for x in (k_here, v_here))
     given = {name: _share(name, x, split, mesh, of_q) for name, x in options.items()}
     if mask is not None:
@@ -137,7 +137,7 @@ def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
     return split
 
 
-def _as_q(x: DTensor, q: DTensor) -> Tensor:
+def _take_part(x: DTensor, q: DTensor) -> Tensor:
     """Return this process's part of keys or values. If only q is split, each process has a share of their gradient."""
     from torch.distributed.tensor import Partial
 

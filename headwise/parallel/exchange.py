@@ -69,7 +69,7 @@ def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
     return out
 
 
-def rows_of(k: Tensor, v: Tensor) -> Tensor:
+def pack_rows(k: Tensor, v: Tensor) -> Tensor:
     """Arrange keys [B, G, S, D] and values [B, G, S, E] as rows to send, [S, B G (D + E)]."""
     width = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3])  # (not -1: there may be no rows)
     return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], width)
@@ -95,7 +95,7 @@ class _Needed(torch.autograd.Function):
     def forward(ctx: Any, k: Tensor, v: Tensor, routes: Routes, rank: int, group: Any) -> tuple[Tensor, ...]:
         ways = _Ways.of(routes, rank, k.device)
         ctx.rest = ways, group, k.shape[2]
-        received = all_to_all(rows_of(k[:, :, ways.sent], v[:, :, ways.sent]), ways.sends, ways.receives, group)
+        received = all_to_all(pack_rows(k[:, :, ways.sent], v[:, :, ways.sent]), ways.sends, ways.receives, group)
         found = []
         for own, new in zip((k, v), split(received, k, v), strict=True):
             whole = own.new_empty(*own.shape[:2], len(routes.keys), own.shape[3])
@@ -108,7 +108,7 @@ class _Needed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, _: object, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
         ways, group, rows = ctx.rest
-        away = rows_of(dk[:, :, ways.received_at], dv[:, :, ways.received_at])
+        away = pack_rows(dk[:, :, ways.received_at], dv[:, :, ways.received_at])
         back = split(all_to_all(away, ways.receives, ways.sends, group), dk, dv)
         found = []
         for own, new in zip((dk, dv), back, strict=True):

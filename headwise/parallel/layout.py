@@ -115,7 +115,7 @@ class Grid:
         return keys
 
 
-def grid_of(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
+def make_grid(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
     """Make the grid of a mask that is aligned to both whole sequences, for these blocks; remembered with the mask."""
     if mask is None:
         cells = np.diff(edges) * float(key_edges[-1])
@@ -129,7 +129,7 @@ def grid_of(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
 def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
     """Make the grid of a mask for self-attention, with blocks as small as the number of processes needs."""
     edges = _even(length, processes)
-    grid = grid_of(mask, edges, edges)
+    grid = make_grid(mask, edges, edges)
     if mask is None:
         return grid
     # Rows that see far more than others, such as global tokens, are cut finer, until none has many cells.
@@ -140,7 +140,7 @@ def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
         pieces = [np.linspace(a, b, int(min(n, b - a)) + 1, dtype=np.int64) for a, b, n in cut]
         low, high = (np.concatenate([each[part] for each in pieces]) for part in (slice(-1), slice(1, None)))
         found, cells = np.union1d(found, low), _cells(mask, low, high, edges)[0]
-    return grid if found is edges else grid_of(mask, found, found)
+    return grid if found is edges else make_grid(mask, found, found)
 
 
 def _even(length: int, processes: int) -> Ints:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks import Mask
-from headwise.parallel.layout import Layout, grid_of
+from headwise.parallel.layout import Layout, make_grid
 
 
 class Routes(NamedTuple):
@@ -20,9 +20,9 @@ class Routes(NamedTuple):
     receives: tuple[Tensor, ...]  # for each process: the places in `keys` of the rows that it sends
 
 
-def routes_of(mask: Mask | None, layout: Layout, key_layout: Layout, process: int) -> Routes:
+def make_routes(mask: Mask | None, layout: Layout, key_layout: Layout, process: int) -> Routes:
     """Make the routes of a process; `mask` is aligned to the whole sequences of the rows and of the keys."""
-    grid = grid_of(mask, layout.edges, key_layout.edges)
+    grid = make_grid(mask, layout.edges, key_layout.edges)
     needed = grid.per_process(layout.owner, key_layout.owner, layout.processes)[1]
     wanted = needed.repeat(grid.keys, axis=1)  # [P, K]
     owner = key_layout.owner_of_rows

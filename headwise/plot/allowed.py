@@ -15,7 +15,7 @@ from headwise.masks import Extent, Mask
 from headwise.plot.colour import FAINT, MASKED_LINES, colours
 from headwise.plot.fonts import Letters
 from headwise.plot.paper import DPI, EDGE, GAP, LINE, NOTE, TITLE, TITLES, add_boxes, check_out, drawing, frame, write
-from headwise.plot.subject import Labels, check_place, make_axis, names_of
+from headwise.plot.subject import Labels, check_place, find_labels, make_axis
 from headwise.plot.ticks import fit_names, name_side
 from headwise.plot.weights import Array
 
@@ -75,7 +75,7 @@ def mask(
     if title is None:
         parts = (name, f"head {h}" if mask.heads else "", f"example {b}" if mask.batch else "")
         title = ", ".join(filter(None, parts))
-    named = [(None, None)] * 2 if tokens is None else names_of(tokens, mask.batch or 1, b, (q_len, k_len))
+    named = [(None, None)] * 2 if tokens is None else find_labels(tokens, mask.batch or 1, b, (q_len, k_len))
     rows = make_axis("rows", "query", q_len, None, row_labels, *named[0])
     cols = make_axis("cols", "key", k_len, None, col_labels, *named[1])
     block = -(-max(q_len, k_len) // MOST)

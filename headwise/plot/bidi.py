@@ -14,7 +14,7 @@ from typing import Literal
 Direction = Literal["L", "R"]
 
 
-def direction_of(texts: Sequence[str]) -> Direction:
+def find_direction(texts: Sequence[str]) -> Direction:
     """Return the most frequent direction of the pieces that have a direction."""
     found = [_strong(text) for text in texts]
     return "R" if found.count("R") > found.count("L") else "L"

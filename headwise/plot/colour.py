@@ -46,7 +46,7 @@ def colours(name: str | Colormap) -> Colormap:
     return chosen.with_extremes(bad=(0, 0, 0, 0))
 
 
-def norm_of(scale: Scale, top: float) -> Normalize:
+def choose_norm(scale: Scale, top: float) -> Normalize:
     """Return the normalisation from weights to colours: from 0 (for "log": `DECADES` below `top`) to `top`."""
     from matplotlib.colors import LogNorm, Normalize, PowerNorm
 

@@ -12,7 +12,7 @@ import torch
 
 from headwise.errors import ArgumentError, DtypeError
 from headwise.masks import Extent
-from headwise.plot.colour import FAINT, GROUND, INK, Scale, check_look, colours, norm_of, scale_note
+from headwise.plot.colour import FAINT, GROUND, INK, Scale, check_look, choose_norm, colours, scale_note
 from headwise.plot.fonts import Letters
 from headwise.plot.paper import (
     BAR,
@@ -121,7 +121,7 @@ def heads(
             *(letters, title, notes, left, above, (most * pitch, len(rows) * pitch), BAR_NAMES[scale], width or 0.0)
         )
         top = vmax or max(float(row.values.max(initial=0.0)) for row in rows)
-        _draw_maps(axes, rows, norm_of(scale, top), colours(cmap))
+        _draw_maps(axes, rows, choose_norm(scale, top), colours(cmap))
         _name_maps(axes, letters, rows, most, pitch)
         add_bar(figure, letters, axes.images[0], bar)
         return write(figure, path, letters, title)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from headwise.errors import ArgumentError
-from headwise.plot.colour import FAINT, HIDDEN, Scale, check_look, colours, ink_on, norm_of, scale_note
+from headwise.plot.colour import FAINT, HIDDEN, Scale, check_look, choose_norm, colours, ink_on, scale_note
 from headwise.plot.fonts import Letters
 from headwise.plot.layout import Layout, lay_out, within
 from headwise.plot.paper import (
@@ -27,7 +27,7 @@ from headwise.plot.paper import (
 )
 from headwise.plot.subject import Head, Labels, Places, Subject, find_subject
 from headwise.plot.ticks import name_side
-from headwise.plot.weights import Weights, hidden_note, sink_key, weights_of
+from headwise.plot.weights import Weights, compute_weights, hidden_note, sink_key
 from headwise.records import AttentionRecord, Seen
 from headwise.records.seen import Layer
 
@@ -110,13 +110,13 @@ def heatmap(
         printed = values is True or (values == "auto" and short)
         layout = lay_out(subject, letters, width, scale, printed) if ax is None else within(subject, letters, ax)
         most = (min(MOST, int(layout.size[1] * DPI)), min(MOST, int(layout.size[0] * DPI)))
-        weights = weights_of(subject, most, sink_key(subject.record, subject.example) if hide_sink else None)
+        weights = compute_weights(subject, most, sink_key(subject.record, subject.example) if hide_sink else None)
         notes = [*_notes(subject, weights, letters), *scale_note(scale)]
         if ax is None:
             figure, axes, bar = frame(letters, title, notes, layout.left, layout.above, layout.size, layout.bar_names)
         else:
             figure, axes = ax.figure.canvas.figure, ax
-        image = _draw_cells(axes, subject, weights, norm_of(scale, vmax or weights.top), colours(cmap))
+        image = _draw_cells(axes, subject, weights, choose_norm(scale, vmax or weights.top), colours(cmap))
         if ax is not None:
             bar = _surround(axes, letters, title)
         add_bar(figure, letters, image, bar)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise.errors import ArgumentError, DtypeError
-from headwise.plot.bidi import Direction, arrange, direction_of, joins
-from headwise.plot.colour import FAINT, HIDDEN, INK, PAPER, Scale, check_look, colours, ink_on, norm_of, scale_note
+from headwise.plot.bidi import Direction, arrange, find_direction, joins
+from headwise.plot.colour import FAINT, HIDDEN, INK, PAPER, Scale, check_look, choose_norm, colours, ink_on, scale_note
 from headwise.plot.fonts import Letters
 from headwise.plot.paper import (
     COLUMN,
@@ -37,7 +37,7 @@ from headwise.plot.paper import (
     write_notes,
 )
 from headwise.plot.subject import Axis, Head, Labels, Places, Subject, find_subject
-from headwise.plot.weights import hidden_note, sink_key, weights_of
+from headwise.plot.weights import compute_weights, hidden_note, sink_key
 from headwise.records import AttentionRecord, Seen
 from headwise.records.seen import Layer
 from headwise.text.places import Place
@@ -121,7 +121,7 @@ def text(
         title = letters.of(title)
         pieces = [piece if piece.text.isspace() else Piece(letters.of(piece.text), piece.place) for piece in pieces]
         hidden = sink_key(subject.record, subject.example) if hide_sink and row is not None else None
-        weights = weights_of(subject, (len(subject.rows), len(subject.cols)), hidden)
+        weights = compute_weights(subject, (len(subject.rows), len(subject.cols)), hidden)
         framed = asking.places[0] if _is_same_text(subject) and asking.places[0] in shown.places else None
 
         inner = (width or PAGE) - 2 * EDGE
@@ -131,7 +131,7 @@ def text(
         notes = [] if framed is None else [f"framed: the {asking.word}"]
         notes += [*hidden_note(subject, weights, letters), *scale_note(scale)]
         figure, axes, bar = _page(letters, title, [MASKED_NOTE] * weights.masked, notes, inner, len(lines))
-        norm = norm_of(scale, vmax or weights.top)
+        norm = choose_norm(scale, vmax or weights.top)
         shades = dict(zip(shown.places, weights.values.ravel(), strict=True))
         if weights.hidden is not None:
             shades[subject.cols.places[weights.hidden]] = HIDE
@@ -293,7 +293,7 @@ def _draw_lines(
     cmap: Colormap,
 ) -> PatchCollection:
     """Draw the lines; return the shaded backgrounds, whose array holds the weights in the order of the tokens."""
-    base = direction_of([piece.text for line in lines for piece in line])
+    base = find_direction([piece.text for line in lines for piece in line])
     font, edge = letters.properties(SIZE), axes.get_xlim()[1]
     boxes: dict[int, Box] = {}
     for number, line in enumerate(lines):

@@ -136,11 +136,11 @@ def _names(
     if given is None:
         assert isinstance(what, Seen)
         return [(side[example].labels, side[example]) if side else (None, None) for side in what.axes(record)]
-    side = names_of(given, record.shape[0], example, sizes)
+    side = find_labels(given, record.shape[0], example, sizes)
     return [(names, None) if names else each for names, each in zip(own, side, strict=True)]
 
 
-def names_of(
+def find_labels(
     given: Any, batch: int, example: int, sizes: Sequence[int]
 ) -> list[tuple[Sequence[str] | None, Tokens | None]]:
     """Return the labels that `tokens=` gives to rows and columns of one example: to a side with as many as tokens."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from headwise.errors import ArgumentError
-from headwise.plot.colour import FAINT, INK, MASKED, Scale, check_look, colours, norm_of, scale_note
+from headwise.plot.colour import FAINT, INK, MASKED, Scale, check_look, choose_norm, colours, scale_note
 from headwise.plot.fonts import Letters
 from headwise.plot.paper import (
     BAR,
@@ -27,7 +27,7 @@ from headwise.plot.paper import (
 )
 from headwise.plot.subject import Axis, Head, Labels, Places, find_subject
 from headwise.plot.ticks import PITCH, ordinal
-from headwise.plot.weights import Array, Weights, weights_of
+from headwise.plot.weights import Array, Weights, compute_weights
 from headwise.records import AttentionRecord, Seen
 from headwise.records.seen import Layer
 
@@ -89,7 +89,7 @@ def surface3d(
 
         letters = Letters([*subject.rows.names, *subject.cols.names, title])
         title = letters.of(title)
-        weights = weights_of(subject, (MOST, MOST))
+        weights = compute_weights(subject, (MOST, MOST))
         notes = [f"grey: {MASKED_NOTE}"] if weights.masked else []
         if weights.block != (1, 1):
             notes.append(f"each step is the largest of {weights.block[0]} × {weights.block[1]} weights")
@@ -101,7 +101,7 @@ def surface3d(
         middle, tall = box.y0 + 0.56 * box.height, side / inches
         square = (box.x0 - 0.04 * box.width, middle - tall / 2, box.width, tall)
         axes = figure.add_axes(square, projection="3d", computed_zorder=False)
-        norm = norm_of(scale, vmax or weights.top)
+        norm = choose_norm(scale, vmax or weights.top)
         _set_scene(axes, letters, weights)
         _draw_steps(axes, weights, norm, colours(cmap))
         _name_edge(axes, letters, subject.cols, weights.block[1], "front")
@@ -110,7 +110,7 @@ def surface3d(
         return write(figure, path, letters, title)
 
 
-def steps_of(values: Array, *, towards: tuple[float, float]) -> Iterator[tuple[int, int, Array]]:
+def list_faces(values: Array, *, towards: tuple[float, float]) -> Iterator[tuple[int, int, Array]]:
     """Yield the visible faces of a surface with one flat step per cell, from the far side to the near side.
 
     In a parallel projection this order is exact: no face hides a later one. matplotlib's own sorting, by the middle of
@@ -149,7 +149,7 @@ def _draw_steps(axes: Axes3D, weights: Weights, norm: Normalize, cmap: Colormap)
     azimuth = np.deg2rad(axes.azim)
     across, down = (np.sign(np.subtract(*limits)) for limits in (axes.get_xlim()[::-1], axes.get_ylim()[::-1]))
     towards = (np.cos(azimuth) * across, np.sin(azimuth) * down)
-    faces = list(steps_of(weights.values, towards=towards))
+    faces = list(list_faces(weights.values, towards=towards))
     corners = np.stack([face for _, _, face in faces])
     x, y, _ = proj_transform(*corners.reshape(-1, 3).T, axes.get_proj())
     colour = np.array(cmap(norm(np.nan_to_num(weights.values))))

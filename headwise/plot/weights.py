@@ -37,7 +37,7 @@ class Weights:
         return float(np.fmax.reduce(self.values, axis=None, initial=0.0))
 
 
-def weights_of(subject: Subject, most: tuple[int, int], hidden: int | None = None) -> Weights:
+def compute_weights(subject: Subject, most: tuple[int, int], hidden: int | None = None) -> Weights:
     """Compute at most `most` = (rows, columns) cells; `hidden` is a column of the record that is left out."""
     rows, cols = subject.rows, subject.cols
     block = (-(-len(rows) // most[0]), -(-len(cols) // most[1]))

@@ -21,7 +21,7 @@ FUNCTION_WORDS = frozenset(_WORDS.split())
 _NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
 
 
-def classes_of(tokens: Tokens) -> list[int]:
+def classify_tokens(tokens: Tokens) -> list[int]:
     """The number of each token's class.
 
     A special token is "start" at the first position, as [CLS] is, and "separator" elsewhere. A token is a "word piece"

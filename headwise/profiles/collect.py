@@ -15,7 +15,7 @@ from headwise.profiles.measuring import measured
 from headwise.profiles.memory import give_back
 from headwise.profiles.profile import Profile
 from headwise.profiles.reading import Read, Reading
-from headwise.profiles.resuming import digest_of, partial, resumed
+from headwise.profiles.resuming import digest_model, partial, resumed
 from headwise.profiles.sums import LayerSums
 from headwise.tasks.bulk.running import Engine
 
@@ -86,7 +86,7 @@ def profile(
     options = {"length": length, "batch": batch, "kept": kept, "only": None if only is None else list(only)}
     options["max_tokens"] = max_tokens
     found = Profile(
-        model.name, name or str(getattr(texts, "name", "texts")), options, model_digest=digest_of(model.model)
+        model.name, name or str(getattr(texts, "name", "texts")), options, model_digest=digest_model(model.model)
     )
     checkpoint = None if out is None else partial(out)
     if checkpoint is not None and checkpoint.exists():

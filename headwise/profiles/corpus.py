@@ -9,7 +9,7 @@ from pathlib import Path
 from headwise.errors import ArgumentError
 from headwise.profiles.windows import LONGEST
 from headwise.tasks.rows.chunks import SUFFIXES, Reader, look_through, opened
-from headwise.tasks.rows.sources import decode, readable, suffix_of
+from headwise.tasks.rows.sources import decode, find_suffix, readable
 from headwise.tasks.rows.streamed import stream_column
 from headwise.tasks.rows.tables import as_texts, find_column
 
@@ -41,7 +41,7 @@ def of_file(path: Path, column: str = "text", *, lines: bool = False) -> Corpus:
         FileError: during reading: the file is missing or cannot be read; the message says where.
         ArgumentError: the column does not exist; the message lists the columns.
     """
-    if suffix_of(path) in SUFFIXES:
+    if find_suffix(path) in SUFFIXES:
         if lines:
             raise ArgumentError(f"{path} is a table, whose rows are texts. Leave --lines out")
         return Corpus(path.name, lambda: _rows(path, column))

@@ -18,7 +18,7 @@ KINDS = {
 }
 
 
-def kind_of(
+def choose_kind(
     shares: Mapping[str, float], even_punctuation: float, special: float, relative_entropy: float
 ) -> tuple[str, float]:
     """(the kind of a head, the share or number that decided it).

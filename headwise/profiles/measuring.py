@@ -15,7 +15,7 @@ from headwise.capture.context import watch
 from headwise.capture.pretrained import Pretrained
 from headwise.errors import RecordError
 from headwise.profiles.bins import BINS, MEASURES, NEAR, OF_RECORDS
-from headwise.profiles.classes import CLASSES, SEPARATOR, START, classes_of
+from headwise.profiles.classes import CLASSES, SEPARATOR, START, classify_tokens
 from headwise.profiles.examples import Example, Window
 from headwise.profiles.pairs import ALL, PairSketch
 from headwise.profiles.sums import LayerSums
@@ -40,7 +40,7 @@ class Batch:
     def of(cls, windows: Sequence[Window]) -> Batch:
         """The batch of these windows, padded on the right."""
         ids = padded([each.tokens.ids for each in windows], -1)
-        codes = padded([classes_of(each.tokens) for each in windows], -1)
+        codes = padded([classify_tokens(each.tokens) for each in windows], -1)
         text = (codes >= 0) & (codes != START) & (codes != SEPARATOR)
         classes = one_hot(codes.clamp(min=0), len(CLASSES)).float() * (codes >= 0)[..., None]
         own = (ids[:, :, None] == ids[:, None, :]) & text[:, :, None] & text[:, None, :]

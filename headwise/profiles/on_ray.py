@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError, HeadwiseError
 from headwise.profiles.measuring import measured
 from headwise.profiles.profile import Profile
 from headwise.profiles.reading import Read, Reading
-from headwise.profiles.resuming import digest_of
+from headwise.profiles.resuming import digest_model
 from headwise.profiles.sums import LayerSums
 from headwise.tasks.bulk.ray_engine import Do, connected, on_workers
 
@@ -86,7 +86,7 @@ class _Measure:
 
     def __call__(self) -> Do:
         model = self._load()
-        if digest_of(model.model) != self._digest:
+        if digest_model(model.model) != self._digest:
             raise ArgumentError(
                 f"{self._name}: a Ray worker loads other weights than the process that started it. Give each machine "
                 "the same model under the same name"

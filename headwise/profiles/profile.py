@@ -14,7 +14,7 @@ from headwise.errors import ArgumentError
 from headwise.profiles.bins import MEASURES, OFFSETS
 from headwise.profiles.classes import CLASSES, PUNCTUATION, SEPARATOR, START
 from headwise.profiles.examples import Example
-from headwise.profiles.kinds import kind_of
+from headwise.profiles.kinds import choose_kind
 from headwise.profiles.measuring import SPREAD
 from headwise.profiles.saving import save
 from headwise.profiles.sums import LayerSums
@@ -127,7 +127,7 @@ class Head:
         }
         even_text = max(1e-12, sum(even.values()) - even[CLASSES[START]] - even[CLASSES[SEPARATOR]])
         punctuation = even[CLASSES[PUNCTUATION]] / even_text
-        return kind_of(shares, punctuation, self.means["special"], self.relative_entropy)
+        return choose_kind(shares, punctuation, self.means["special"], self.relative_entropy)
 
     def pairs(self, count: int = 20) -> list[Pair]:
         """The pairs of tokens with the most weight, the pair with the most weight first."""

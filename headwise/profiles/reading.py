@@ -11,7 +11,7 @@ from pathlib import Path
 from headwise.errors import DtypeError, brief
 from headwise.profiles.examples import Window
 from headwise.profiles.resuming import digest_text, skip
-from headwise.profiles.windows import Encode, batches_of, pieces_of, windows_of
+from headwise.profiles.windows import Encode, cut_windows, make_batches, split_text
 
 POOL = 8  # batches that are sorted by length together; a checkpoint is written between pools
 
@@ -59,7 +59,7 @@ class Reading:
             DtypeError: something in the corpus is not a string. Errors of reading the corpus pass through.
         """
         digest = hashlib.sha256()
-        texts = (piece for text in self.texts for piece in pieces_of(_checked(text)))
+        texts = (piece for text in self.texts for piece in split_text(_checked(text)))
         if self.checkpoint is not None:
             skip(texts, self.before, self.digest, digest, self.checkpoint)
         pool: list[Window] = []
@@ -67,7 +67,7 @@ class Reading:
         for number in itertools.count(self.before):
             text = next(texts, None)
             if text is None or tokens >= POOL * self.batch:  # a pool ends with a text: there a run can be resumed
-                batches = batches_of(pool, self.batch)
+                batches = make_batches(pool, self.batch)
                 for place, windows in enumerate(batches, start=1):
                     yield Read(windows, number, digest.hexdigest() if place == len(batches) else "")
                 pool, tokens = [], 0
@@ -75,7 +75,7 @@ class Reading:
                     yield Read([], number)
                     return
             digest_text(digest, text)
-            for window in windows_of(text, number, self.encode, self.length):
+            for window in cut_windows(text, number, self.encode, self.length):
                 pool.append(window)
                 tokens += len(window.tokens.ids)
 

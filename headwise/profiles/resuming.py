@@ -22,7 +22,7 @@ def partial(out: Path) -> Path:
     return out.with_name(f"{out.stem}.partial{out.suffix}")
 
 
-def digest_of(model: nn.Module) -> str:
+def digest_model(model: nn.Module) -> str:
     """SHA-256 of the names, shapes and some values of all parameters and buffers."""
     found = hashlib.sha256()
     for name, x in model.state_dict().items():

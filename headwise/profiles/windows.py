@@ -15,7 +15,7 @@ _LETTERS = 12  # more letters per token than texts have, so that a long text is 
 _END = re.compile(r"\s\S*\Z")
 
 
-def pieces_of(text: str) -> Iterator[str]:
+def split_text(text: str) -> Iterator[str]:
     """Yield the text, or parts of a very long text that end at word ends, so that no text fills the memory."""
     start = 0
     while len(text) - start > LONGEST:
@@ -25,7 +25,7 @@ def pieces_of(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def windows_of(text: str, number: int, encode: Encode, length: int) -> Iterator[Window]:
+def cut_windows(text: str, number: int, encode: Encode, length: int) -> Iterator[Window]:
     """Yield the windows of a text, with at most `length` tokens each, special tokens included.
 
     A window ends at the end of a word, if there is one in it.
@@ -55,7 +55,7 @@ def _whole_words(piece: str) -> str:
     return _END.sub("", piece) or piece
 
 
-def batches_of(windows: Sequence[Window], batch: int) -> list[list[Window]]:
+def make_batches(windows: Sequence[Window], batch: int) -> list[list[Window]]:
     """Batches of windows of similar length: at most `batch` tokens each, with padding, or a single longer window."""
     lengths = [len(each.tokens.ids) for each in windows]
     return [[windows[place] for place in places] for places in sorted_batches(lengths, tokens=batch, size=None)]

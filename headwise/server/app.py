@@ -99,7 +99,7 @@ def create(
 
     app.add_exception_handler(HeadwiseError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _of_router)
+    app.add_exception_handler(HTTPException, _refuse_route)
     # The last middleware added is the outermost.
     app.add_middleware(tasks.TaskRoutes, engine=engine, others=app.routes)
     app.add_middleware(Packing)
@@ -130,7 +130,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
     return refusal(RequestRefused("bad_input", f"invalid value: {', '.join(sorted(where))}"))
 
 
-async def _of_router(_: Request, error: Exception) -> Response:
+async def _refuse_route(_: Request, error: Exception) -> Response:
     """The answer for an unknown route or a wrong method."""
     assert isinstance(error, HTTPException)
     sentences: dict[int, Any] = {

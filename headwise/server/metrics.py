@@ -51,8 +51,8 @@ class Metrics:
 
     def tell_engine(self, engine: Engine, statistics: Statistics) -> None:
         """Add the loaded models and the statistics of a pool; both are read anew at each scrape."""
-        self._registry.register(_Asked(lambda: _of_models(engine)))
-        self._registry.register(_Asked(lambda: _of_pool(statistics)))
+        self._registry.register(_Asked(lambda: _collect_models(engine)))
+        self._registry.register(_Asked(lambda: _collect_pool(statistics)))
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""
@@ -67,14 +67,14 @@ class _Asked:
         return []  # otherwise registration would call collect()
 
 
-def _of_models(engine: Engine) -> Iterable[Metric]:
+def _collect_models(engine: Engine) -> Iterable[Metric]:
     ready = GaugeMetricFamily("headwise_model_ready", "1 if a worker has loaded the model.", labels=[*_MODEL, "task"])
     for served in engine.models():
         ready.add_metric([served.name, served.version, served.description.task], float(served.ready))
     yield ready
 
 
-def _of_pool(statistics: Statistics) -> Iterable[Metric]:
+def _collect_pool(statistics: Statistics) -> Iterable[Metric]:
     yield GaugeMetricFamily("headwise_workers", "Worker processes that can answer.", statistics.workers)
     yield CounterMetricFamily("headwise_worker_restarts", "Workers that died and were replaced.", statistics.restarts)
     loads = CounterMetricFamily("headwise_model_loads", "Model loads.", labels=["outcome"])

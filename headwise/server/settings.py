@@ -116,7 +116,7 @@ class Settings:
         """The number of threads of each worker."""
         return self.threads or max(1, _cores() // self.workers)
 
-    def threads_of(self, busy: int) -> int:
+    def count_threads(self, busy: int) -> int:
         """The number of threads of each busy worker while `busy` workers have work: they also use the others' cores."""
         return self.threads or max(self.worker_threads, _cores() // max(1, min(busy, self.workers)))
 

@@ -15,10 +15,10 @@ from torch.nn import functional
 from headwise.errors import ArgumentError, brief
 from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
-from headwise.graphs.rows import inputs_of
+from headwise.graphs.rows import collect_inputs
 from headwise.models.span_reader import SpanReader
 from headwise.records import Seen
-from headwise.tasks.columns import Column, Columns, Row, text_of
+from headwise.tasks.columns import Column, Columns, Row, take_text
 from headwise.tasks.options.answer import AnswerOptions
 from headwise.tasks.rows.squad import Span, read_questions
 from headwise.tasks.rows.tables import Data
@@ -204,7 +204,7 @@ class Answer(Task[AnswerOptions]):
         called = [each["answer"] for each in self.predict(data)]
         pieces = _pieces(contexts, self.subwords)
         count = max(round(self.mean), 1)
-        beginnings = [text[: _end_of(pieces[text], count)] for text in contexts]
+        beginnings = [text[: _find_end(pieces[text], count)] for text in contexts]
         sentences = [found[0] if (found := _SENTENCE.match(text.strip())) else "" for text in contexts]
         return Scores(
             values=_values(called, answers, contexts),
@@ -252,7 +252,7 @@ class Answer(Task[AnswerOptions]):
         )
 
     def read_row(self, row: Row) -> Read:
-        return self.subwords.read([text_of(row, "question"), text_of(row, "context")])
+        return self.subwords.read([take_text(row, "question"), take_text(row, "context")])
 
     def count_tokens(self, asked: Read) -> int:
         return asked.size
@@ -279,7 +279,7 @@ class Answer(Task[AnswerOptions]):
 
         The answer is the best span of the context, or [CLS], whose logits mean that there is no answer.
         """
-        return text_encoders.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
+        return text_encoders.graphs(self.model, collect_inputs(self.model, self.predict, rows), self.max_length)
 
     @property
     def reads_pairs(self) -> bool:
@@ -348,17 +348,17 @@ def _token_spans(data: Data, subwords: Subwords) -> list[range | None]:
     """The token range of each row's first answer; None for questions without an answer."""
     pieces = _pieces(data.columns["context"], subwords)
     rows = zip(data.columns["context"], data.columns["answers"], strict=True)
-    return [_tokens_of(answers[0], pieces[context]) if answers else None for context, answers in rows]
+    return [_find_tokens(answers[0], pieces[context]) if answers else None for context, answers in rows]
 
 
-def _tokens_of(answer: Span, context: Pieces) -> range | None:
+def _find_tokens(answer: Span, context: Pieces) -> range | None:
     """The range of the tokens that overlap the answer; None if no token does."""
     end = answer.start + len(answer.text)
     touched = [i for i, (low, high) in enumerate(context.offsets) if low < end and high > answer.start]
     return range(touched[0], touched[-1] + 1) if touched else None
 
 
-def _end_of(context: Pieces, count: int) -> int:
+def _find_end(context: Pieces, count: int) -> int:
     """The index in the context of the character after its first `count` tokens."""
     return context.offsets[min(count, len(context.offsets)) - 1][1] if context.offsets else 0
 

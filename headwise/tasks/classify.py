@@ -15,11 +15,11 @@ from torchmetrics import MeanMetric
 from headwise.errors import ArgumentError, brief
 from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
-from headwise.graphs.rows import inputs_of
+from headwise.graphs.rows import collect_inputs
 from headwise.models.bert import Bert
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
-from headwise.tasks.columns import Column, Columns, Row, text_of
+from headwise.tasks.columns import Column, Columns, Row, take_text
 from headwise.tasks.options.classify import ClassifyOptions
 from headwise.tasks.rows.tables import Data, check_filled, read_table, texts_in
 from headwise.tasks.scores import Scores
@@ -187,7 +187,7 @@ class Classify(Task[ClassifyOptions]):
         )
 
     def read_row(self, row: Row) -> Read:
-        return self.subwords.read([text_of(row, name) for name in self._names()])
+        return self.subwords.read([take_text(row, name) for name in self._names()])
 
     def count_tokens(self, asked: Read) -> int:
         return asked.size
@@ -222,7 +222,7 @@ class Classify(Task[ClassifyOptions]):
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
         """Graph "model": input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
-        return text_encoders.graphs(self.model, inputs_of(self.model, self.predict, rows), self.max_length)
+        return text_encoders.graphs(self.model, collect_inputs(self.model, self.predict, rows), self.max_length)
 
     @property
     def reads_pairs(self) -> bool:

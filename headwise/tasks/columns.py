@@ -72,7 +72,7 @@ def check_names(row: Row, columns: Sequence[Column]) -> None:
         raise ArgumentError(f"{missing[0]}: this column is missing. Expected: {', '.join(names)}")
 
 
-def text_of(row: Row, name: str) -> str:
+def take_text(row: Row, name: str) -> str:
     """The cell in the column `name` as non-empty text. Raises DtypeError, ArgumentError."""
     value = row[name]
     if not isinstance(value, str):
@@ -86,7 +86,7 @@ def text_of(row: Row, name: str) -> str:
     return value
 
 
-def array_of(row: Row, column: Column) -> np.ndarray:
+def take_array(row: Row, column: Column) -> np.ndarray:
     """The cell in this column as an array of numbers in the column's dtype.
 
     Raises DtypeError, ShapeError, ArgumentError.
@@ -110,24 +110,24 @@ def array_of(row: Row, column: Column) -> np.ndarray:
     return cast
 
 
-def cell_of(row: Row, column: Column) -> Any:
+def take_cell(row: Row, column: Column) -> Any:
     """The checked cell in a column of any kind. Raises DtypeError, ShapeError, ArgumentError."""
     if column.binary:
         if not isinstance(row[column.name], bytes):
             raise DtypeError(f"{column.name}: expected bytes. Received: {type(row[column.name]).__name__}")
         return row[column.name]
     if column.datatype == "BYTES":
-        return texts_of(row, column.name) if column.shape else text_of(row, column.name)
-    cell = array_of(row, column)
+        return take_texts(row, column.name) if column.shape else take_text(row, column.name)
+    cell = take_array(row, column)
     return cell if column.shape else cell.item()
 
 
-def texts_of(row: Row, name: str) -> list[str]:
+def take_texts(row: Row, name: str) -> list[str]:
     """The cell in the column `name` as a list of non-empty texts. Raises DtypeError, ArgumentError."""
     found = np.asarray(row[name], dtype=object)
     if found.ndim != 1:
         raise ShapeError(f"{name}: expected [-1], -1 = any size. Received: {list(found.shape)}")
-    return [text_of({name: each}, name) for each in found.tolist()]
+    return [take_text({name: each}, name) for each in found.tolist()]
 
 
 def _shape(column: Column) -> str:

@@ -19,13 +19,13 @@ from torch.nn.functional import huber_loss
 from headwise.errors import ArgumentError
 from headwise.graphs import patch_forecaster
 from headwise.graphs.graph import Graph
-from headwise.graphs.rows import inputs_of
+from headwise.graphs.rows import collect_inputs
 from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster, PatchForecasterConfig
 from headwise.tasks.columns import Columns, Row
 from headwise.tasks.forecasting import served
 from headwise.tasks.forecasting.served import Past
 from headwise.tasks.options.forecast import ForecastOptions
-from headwise.tasks.rows.series import TIME, VALUE, channels_of, read_series, rows_of, step_of
+from headwise.tasks.rows.series import TIME, VALUE, group_rows, list_channels, read_series, read_step
 from headwise.tasks.rows.series_windows import SeriesWindow, SeriesWindows
 from headwise.tasks.rows.tables import Data
 from headwise.tasks.scores import Scores
@@ -97,7 +97,7 @@ class Forecast(Task[ForecastOptions]):
         """
         least = options.context + options.horizon
         learned, held, whole = list[int](), list[int](), list[str]()
-        for name, rows in rows_of(data).items():
+        for name, rows in group_rows(data).items():
             count = max(round(options.validation_share * len(rows)), options.horizon)
             border = len(rows) - count
             if border < least:
@@ -107,7 +107,7 @@ class Forecast(Task[ForecastOptions]):
                 learned += rows[:border]
                 held += rows[border - options.context :]
         if not held:
-            longest = max(map(len, rows_of(data).values()))
+            longest = max(map(len, group_rows(data).values()))
             raise ArgumentError(
                 f"{data.name}: expected {least + options.horizon} rows or more in some series, to learn from and to "
                 f"hold out (context {options.context} + 2 × horizon {options.horizon}). Received: {longest}; choose a "
@@ -123,7 +123,7 @@ class Forecast(Task[ForecastOptions]):
         Raises:
             ArgumentError: a column that is constant.
         """
-        channels, step = channels_of(data), step_of(data)
+        channels, step = list_channels(data), read_step(data)
         season = options.season or (1 if step is None else step.season)
         facts = {name: _facts(values_TC, season, options) for name, values_TC in _arrays(data, channels)}
         for place, channel in enumerate(channels):
@@ -239,16 +239,16 @@ class Forecast(Task[ForecastOptions]):
             and one column per quantile, such as "0.1"; in the units of the column.
         """
         data = self._read(inputs, targets=False)
-        step, horizon = step_of(data), self.options.horizon
+        step, horizon = read_step(data), self.options.horizon
         y_NCFO = torch.cat([y for y, _, _ in self._forecasts(self.encode(data, targets=False))])
         found: list[dict[str, Any]] = []
-        for number, ((name, rows), (_, facts)) in enumerate(zip(rows_of(data).items(), self.scales(data), strict=True)):
+        for i, ((name, rows), (_, facts)) in enumerate(zip(group_rows(data).items(), self.scales(data), strict=True)):
             ahead: dict[str, list[Any]] = {"step": list(range(1, horizon + 1))}
             if step is not None:
                 ahead = {"time": [str(time) for time in step.after(data.columns[TIME][rows[-1]], horizon)]}
             (word, times), which = ahead.popitem(), {"series": name} if name else {}
             for place, channel in enumerate(self.channels):
-                own_FO = y_NCFO[number, place].double() * facts["spread"][place] + facts["mean"][place]
+                own_FO = y_NCFO[i, place].double() * facts["spread"][place] + facts["mean"][place]
                 names = ["forecast", *(f"{share:g}" for share in self.quantiles)]
                 found += [
                     {**which, word: time, "column": channel, **dict(zip(names, outputs, strict=True))}
@@ -293,7 +293,7 @@ class Forecast(Task[ForecastOptions]):
         for source in sources:
             data = self._read(source, targets=False)
             windows = self.encode(data, targets=False)
-            for number, rows in enumerate(rows_of(data).values()):
+            for number, rows in enumerate(group_rows(data).values()):
                 batch = self.transfer_batch_to_device(self.collate([windows[number]]), self.device, 0)
                 with torch.no_grad():
                     _, seen = self.model(batch["context"], record=True)
@@ -335,7 +335,7 @@ class Forecast(Task[ForecastOptions]):
         Values are in the standardised units of the training: for each column, (x - mean) / spread, with the numbers in
         the state of the run folder. O counts the point forecast and the quantiles, which may cross.
         """
-        return patch_forecaster.graphs(self.model, inputs_of(self.model, self.predict, rows))
+        return patch_forecaster.graphs(self.model, collect_inputs(self.model, self.predict, rows))
 
     def state(self) -> dict[str, Any]:
         """The columns, their scales in each series, the season, and whether the model also has a linear map."""
@@ -361,7 +361,7 @@ class Forecast(Task[ForecastOptions]):
         if lacking:
             raise ArgumentError(
                 f"{data.name}: there is no column {lacking[0]!r}, which the task was trained on. "
-                f"The columns are: {', '.join(map(repr, channels_of(data)))}"
+                f"The columns are: {', '.join(map(repr, list_channels(data)))}"
             )
         for name, values_TC in _arrays(data, self.channels):
             facts = self.facts.get(name) or _facts(values_TC, self.season, self.options)
@@ -385,7 +385,7 @@ class Forecast(Task[ForecastOptions]):
         if isinstance(model, CausalPatchForecaster):
             spans = [*spans, *((start, start + size) for start in range(context, context + horizon - size, size))]
         steps = [str(step) for step in range(len(rows) - context, len(rows) + horizon)]
-        if (step := step_of(data)) is not None:
+        if (step := read_step(data)) is not None:
             times = [data.columns[TIME][row] for row in rows[-context:]]
             times += step.after(times[-1], horizon)
             steps = [_short(time, [times[0], times[1], times[-1]]) for time in times]
@@ -401,7 +401,7 @@ def _least(options: ForecastOptions, targets: bool) -> int:
 def _arrays(data: Data, channels: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (name, values float64 [T, C]) of each series."""
     values_TC = np.stack([np.asarray(data.columns[VALUE + name], dtype=np.float64) for name in channels], axis=1)
-    for name, rows in rows_of(data).items():
+    for name, rows in group_rows(data).items():
         yield name, values_TC[rows]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headwise.tasks.task import Task
 
 
-def class_of(name: str) -> type[Task[Any]]:
+def find_class(name: str) -> type[Task[Any]]:
     """The class of a task, imported now if necessary.
 
     Raises:
@@ -34,14 +34,14 @@ def class_of(name: str) -> type[Task[Any]]:
     return kind
 
 
-def options_of(name: str) -> type[TrainOptions]:
+def find_options(name: str) -> type[TrainOptions]:
     """The class of a task's options. For a built-in task, nothing heavy is imported.
 
     Raises:
-        ArgumentError: see `class_of`.
+        ArgumentError: see `find_class`.
     """
     if name not in BUILT_IN:
-        return class_of(name).options_type
+        return find_class(name).options_type
     module = importlib.import_module(f"headwise.tasks.options.{name}")
     options: type[TrainOptions] = getattr(module, f"{name.capitalize()}Options")
     return options
@@ -59,4 +59,4 @@ def load(folder: str | Path) -> Task[Any]:
     name = run.read_config(folder)["task"]
     if name not in names():
         raise CheckpointError(f"{folder}: expected a run of one of {', '.join(names())}. Received: {name!r}")
-    return run.restore(folder, class_of(name))
+    return run.restore(folder, find_class(name))

@@ -28,7 +28,7 @@ from headwise.models.language_model import CausalConfig, CausalLanguageModel, Ma
 from headwise.nn import Cache
 from headwise.parallel import context_parallel, deal, shard
 from headwise.records import Seen
-from headwise.tasks.columns import Column, Columns, Row, text_of
+from headwise.tasks.columns import Column, Columns, Row, take_text
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
 from headwise.tasks.rows.tables import Data, check_filled, texts_in
@@ -183,7 +183,7 @@ class Language(Task[LanguageOptions]):
         )
 
     def read_row(self, row: Row) -> Encoded:
-        return self.tokenize(text_of(row, "text"))
+        return self.tokenize(take_text(row, "text"))
 
     def count_tokens(self, asked: Encoded) -> int:
         return len(asked.ids)

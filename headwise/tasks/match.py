@@ -18,26 +18,26 @@ from headwise.capture import watch
 from headwise.errors import ArgumentError, HeadwiseError, brief
 from headwise.graphs import image_text
 from headwise.graphs.graph import Graph
-from headwise.graphs.rows import inputs_of
+from headwise.graphs.rows import collect_inputs
 from headwise.graphs.session import Sessions
 from headwise.models import Bert, BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
-from headwise.tasks.columns import Column, Columns, Row, text_of
+from headwise.tasks.columns import Column, Columns, Row, take_text
 from headwise.tasks.matching.candidates import (
     Candidates,
-    batch_of_images,
-    batch_of_texts,
     encode_images,
     encode_texts,
-    ids_of,
+    make_ids,
+    pad_texts,
     room_for,
+    stack_images,
 )
 from headwise.tasks.matching.contrast import contrastive, others, paired
 from headwise.tasks.matching.finding import BEST, Finder
 from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.gallery import Gallery, Question, asked_in, questions
-from headwise.tasks.rows.pictures import FORMATS, Pixels, decoded, digest, name_of, read_picture, why_not
+from headwise.tasks.rows.pictures import FORMATS, Pixels, decoded, digest, name_image, read_picture, why_not
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.retrieval import DEPTHS, recall, recall_by_chance
@@ -101,7 +101,7 @@ class Match(Task[MatchOptions]):
         columns: dict[str, list[Any]] = {"name": [], "pixels": [], "text": data.columns["text"]}
         unusable: dict[int, str] = {}
         for row, (image, number) in enumerate(zip(data.columns["image"], data.numbers, strict=True)):
-            name, pixels = name_of(image, number), None
+            name, pixels = name_image(image, number), None
             try:
                 pixels = found.get(name)
                 if pixels is None:
@@ -171,8 +171,8 @@ class Match(Task[MatchOptions]):
         of_text = {text: place for place, text in enumerate(texts)}
         others = [torch.tensor(example.texts) for example in images.values()]
         return {
-            "pixels": batch_of_images([example.pixels for example in images.values()]),
-            **batch_of_texts([example.ids for example in texts.values()], self.subwords.pad),
+            "pixels": stack_images([example.pixels for example in images.values()]),
+            **pad_texts([example.ids for example in texts.values()], self.subwords.pad),
             "image_of": torch.tensor([of_image[example.image] for example in examples]),
             "text_of": torch.tensor([of_text[example.text] for example in examples]),
             "texts": torch.tensor(list(texts))[:, None],
@@ -279,7 +279,7 @@ class Match(Task[MatchOptions]):
         if row.get("image") is not None:
             found = Question(pixels=read_picture(decoded(row["image"]), options.image_size, options.channels))
         if row.get("text") is not None:
-            text = text_of(row, "text")
+            text = take_text(row, "text")
             found = replace(found, text=text, read=self.subwords.read([text]))
         return found
 
@@ -305,7 +305,7 @@ class Match(Task[MatchOptions]):
         tokens = self.subwords.named(pair.read or self.subwords.read([pair.text]), [slice(room)])
         grid = self.model.config.grid
         named = {"target": [tokens], "source": [Patches(grid, grid, prefix=()).tokens()]}
-        pixels = batch_of_images([pair.pixels]).to(self.device)
+        pixels = stack_images([pair.pixels]).to(self.device)
         with torch.no_grad(), watch(self.model, tokens=named) as seen:
             self.model(pixels, torch.tensor([tokens.ids], device=self.device))
         return seen, _picture(pair)
@@ -349,8 +349,8 @@ class Match(Task[MatchOptions]):
         """
         if rows is None and self.gallery.images:
             rows = list(self.gallery.texts[:PICTURES])
-        pixels = [(each[:PICTURES],) for (each,) in inputs_of(self.model.image, self.predict, rows, most=1)]
-        return image_text.graphs(self.model, pixels, inputs_of(self.model.text, self.predict, rows, most=1))
+        pixels = [(each[:PICTURES],) for (each,) in collect_inputs(self.model.image, self.predict, rows, most=1)]
+        return image_text.graphs(self.model, pixels, collect_inputs(self.model.text, self.predict, rows, most=1))
 
     def run_on(self, sessions: Sessions) -> None:
         image_text.run_on(self.model, sessions)
@@ -376,7 +376,7 @@ class Match(Task[MatchOptions]):
         self.gallery.save(folder)
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return ids_of(self.subwords, texts, self.options.max_length)
+        return make_ids(self.subwords, texts, self.options.max_length)
 
 
 def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from headwise.errors import ArgumentError
-from headwise.tasks.columns import Columns, Row, text_of
+from headwise.tasks.columns import Columns, Row, take_text
 from headwise.tasks.options.reply import ReplyOptions
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scoring.text_scores import distinct
@@ -65,9 +65,9 @@ class Reply(TextToText[ReplyOptions]):
         return Pairs(["\n".join(turns[:i]) for turns, i in places], [[turns[i]] for turns, i in places])
 
     @classmethod
-    def rows_of(cls, data: Data, options: ReplyOptions) -> Sequence[int]:
+    def list_rows(cls, data: Data, options: ReplyOptions) -> Sequence[int]:
         if options.dialogue is None:
-            return super().rows_of(data, options)
+            return super().list_rows(data, options)
         return [row for row, text in enumerate(data.columns["dialogue"]) for _ in _turns(text)[1:]]
 
     def columns(self) -> Columns:
@@ -79,7 +79,7 @@ class Reply(TextToText[ReplyOptions]):
 
     def read_row(self, row: Row) -> Encoded:
         """A dialogue becomes its turns, without empty lines."""
-        text = text_of(row, "text")
+        text = take_text(row, "text")
         return self.source_vocabulary.read(text if self.options.dialogue is None else "\n".join(_turns(text)))
 
     def look_over(self, pairs: Pairs) -> None:

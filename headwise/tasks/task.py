@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headwise.errors import ArgumentError, HeadwiseError
 from headwise.graphs.session import replace_forward
 from headwise.tasks import registered
-from headwise.tasks.columns import Columns, Row, cell_of
+from headwise.tasks.columns import Columns, Row, take_cell
 from headwise.tasks.options.train import COLUMN
 from headwise.tasks.rows.tables import Data
 from headwise.tasks.trainable import Batch, OptionsT, Trainable
@@ -110,7 +110,7 @@ class Task(Trainable[OptionsT]):
             HeadwiseError: a cell is invalid; the message names its column.
         """
         return {
-            column.name: cell_of(row, column) for column in self.columns().inputs if row.get(column.name) is not None
+            column.name: take_cell(row, column) for column in self.columns().inputs if row.get(column.name) is not None
         }
 
     def count_tokens(self, asked: Any) -> int:

@@ -22,14 +22,14 @@ from headwise.graphs.session import Sessions
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
-from headwise.tasks.columns import Column, Columns, Row, text_of
+from headwise.tasks.columns import Column, Columns, Row, take_text
 from headwise.tasks.options.text_to_text import TextToTextOptions
 from headwise.tasks.rows.tables import Data, check_filled, cut_notes, texts_in
 from headwise.tasks.scores import Scores
 from headwise.tasks.task import Batch, Task
 from headwise.tasks.text import encoders
 from headwise.tasks.text.cuts import cut, limit
-from headwise.tasks.text.decoding import CachedSteps, MakeSteps, draws_of, follow, write
+from headwise.tasks.text.decoding import CachedSteps, MakeSteps, draw_numbers, follow, write
 from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.pieces import pieces
 from headwise.tasks.text.running.batch import RunningBatch
@@ -93,7 +93,7 @@ class TextToText(Task[TextOptions]):
         """The pairs of texts in the rows from `read`."""
 
     @classmethod
-    def rows_of(cls, data: Data, options: TextOptions) -> Sequence[int]:
+    def list_rows(cls, data: Data, options: TextOptions) -> Sequence[int]:
         """For each pair the index of its row. By default each row is one pair."""
         return range(len(data))
 
@@ -258,7 +258,7 @@ class TextToText(Task[TextOptions]):
         """Notes on sources that are cut, and on rows whose target is learned only up to `max_target_length` tokens."""
         targets = self.target_vocabulary.encode([each[0] for each in self.pairs(data, self.options).references])
         long = cut((len(ids) - 1 for ids in targets), self.options.max_target_length, what="a target of ")  # no [BOS]
-        rows = self.rows_of(data, self.options)
+        rows = self.list_rows(data, self.options)
         found = {rows[pair]: said for pair, said in long.items()}
         return (*super().remarks(data), *cut_notes(found, data.numbers, data.unit))
 
@@ -290,7 +290,7 @@ class TextToText(Task[TextOptions]):
         )
 
     def read_row(self, row: Row) -> Encoded:
-        return self.source_vocabulary.read(text_of(row, "text"))
+        return self.source_vocabulary.read(take_text(row, "text"))
 
     def count_tokens(self, asked: Encoded) -> int:
         return len(asked.ids)
@@ -310,7 +310,7 @@ class TextToText(Task[TextOptions]):
         def read(asked: Encoded) -> Asked:
             source = self._example(asked).source
             limit = self._limit(source)
-            draws = draws_of(decoding, [limit])
+            draws = draw_numbers(decoding, [limit])
             return Asked(source, limit, None if draws is None else draws[0])
 
         return RunningBatch(

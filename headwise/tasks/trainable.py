@@ -163,7 +163,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         if empty:
             total, count = total * 0, count * 0
         world = self.trainer.world_size
-        whole = self._of_all(total, count)
+        whole = self._sum_shares(total, count)
         check_finite(self.trainer, self.options, whole[0])
         terms = torch.where(whole[1] > 0, whole[1], 1.0)
         # The factor, because Lightning's strategies average the gradients of all processes.
@@ -175,13 +175,13 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     def log_loss(self, total: Tensor, count: Tensor) -> None:
         """Log "validation_loss" from the result of `loss` for this process's share of a validation batch."""
-        whole = self._of_all(total, count)
+        whole = self._sum_shares(total, count)
         terms = int(whole[1])
         # Lightning's own reduction truncates the mean number of terms to an integer.
         mean = whole[0] / max(terms, 1)
         self.log("validation_loss", mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=terms)
 
-    def _of_all(self, total: Tensor, count: Tensor) -> Tensor:
+    def _sum_shares(self, total: Tensor, count: Tensor) -> Tensor:
         """[sum of the losses, number of terms], a tensor [2], over the shares of the batch of all processes."""
         whole = torch.stack((total.detach().float(), count.detach().float()))
         if self.trainer.world_size > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.tasks.options.translate import TranslateOptions
 from headwise.tasks.rows.aligned_lines import are_aligned, read_aligned
-from headwise.tasks.rows.chunks import layout_of
+from headwise.tasks.rows.chunks import find_layout
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import Data, read_table
 from headwise.tasks.scoring.text_scores import bleu, chrf
@@ -42,7 +42,7 @@ class Translate(TextToText[TranslateOptions]):
     def read(cls, source: Any, options: TranslateOptions, *, targets: bool = True) -> Data:
         if are_aligned(source):
             return read_aligned(source)
-        names = columns_of(source, options)
+        names = choose_columns(source, options)
         columns = {side: name for side, name in names.items() if targets or side == "source"}
         data = read_table(source, columns, texts=tuple(columns))
         if not targets or isinstance(source, Data) or options.source is not None or options.target is not None:
@@ -56,7 +56,7 @@ class Translate(TextToText[TranslateOptions]):
         return Pairs(data.columns["source"], references)
 
     def file_columns(self, source: Any) -> tuple[str, ...]:
-        return tuple(columns_of(source, self.options).values())
+        return tuple(choose_columns(source, self.options).values())
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
         """Corpus BLEU and chrF by sacreBLEU, beside a baseline that copies the source."""
@@ -67,7 +67,7 @@ class Translate(TextToText[TranslateOptions]):
         return values, {"the source, copied": copied}
 
 
-def columns_of(source: Any, options: TranslateOptions) -> dict[str, str]:
+def choose_columns(source: Any, options: TranslateOptions) -> dict[str, str]:
     """The task's columns "source" and "target" -> the names of these columns in the data."""
     asked = {"source": options.source, "target": options.target}
     given = [str(name) for name in asked.values() if name is not None]
@@ -89,7 +89,7 @@ def _two_columns(source: Any) -> tuple[str, ...] | None:
     if isinstance(source, Table):
         names = tuple(source.columns)
     elif isinstance(source, str) and source.lower().removesuffix(".gz").endswith(".tsv"):
-        names = layout_of(Path(source), ()).names
+        names = find_layout(Path(source), ()).names
     else:
         return None
     return names if len(names) == 2 else None

@@ -110,7 +110,7 @@ class Answers:
         self.check(asked)
         head = self.head(asked.head)
         cuts, edges = _cuts(*asked.rows, asked.height), _cuts(*asked.cols, asked.width)
-        rows, bins = _rows_of(cuts, asked.how)
+        rows, bins = _choose_rows(cuts, asked.how)
         out, lock = np.full((asked.height, asked.width), np.nan, np.float32), threading.Lock()
 
         def part(strip: slice) -> Part:
@@ -196,7 +196,7 @@ def _cuts(first: int, past: int, bins: int) -> Numbers:
     return first + np.arange(bins + 1) * (past - first) // bins
 
 
-def _rows_of(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
+def _choose_rows(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
     """(the rows to compute, for each of these rows the number of its block)."""
     blocks = np.arange(len(cuts) - 1)
     if how == "sample":

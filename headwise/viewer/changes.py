@@ -80,7 +80,7 @@ def check_prompt(prompt: str) -> None:
         )
 
 
-def edits_of(changes: Sequence[Change], seen: Seen) -> list[Edit]:
+def make_edits(changes: Sequence[Change], seen: Seen) -> list[Edit]:
     """Turn these changes into edits of `headwise.edits`, for the model whose records are `seen`.
 
     Raises ArgumentError for a layer, a head or a position that the model does not have.

@@ -17,8 +17,8 @@ from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.groups import Groups
 from headwise.viewer.inputs import Axis, Input, Layer, Stack, is_long
-from headwise.viewer.pairs import pairs_of
-from headwise.viewer.statistics import cost, descriptions, rows_of_estimate, statistics_of
+from headwise.viewer.pairs import find_pairs
+from headwise.viewer.statistics import choose_rows, compute_statistics, cost, descriptions
 from headwise.viewer.threads import on_threads
 
 QUICK_CELLS = 1e8  # weights that are processed in about half a second
@@ -51,7 +51,7 @@ def facts_of(
     relevance = functools.cache(_relevance)  # examples of a batch share their records
     axes = _Axes()
     told = []
-    for stack, pairs in zip(stacks, pairs_of(stacks), strict=True):
+    for stack, pairs in zip(stacks, find_pairs(stacks), strict=True):
         example = stack.layers[0].example
         relevances = relevance(tuple(layer.record for layer in stack.layers)) if complete else None
         layers = [{**_layer(layer), "stats": statistics.get((layer.record, layer.example))} for layer in stack.layers]
@@ -131,8 +131,8 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
 
     def of(record: AttentionRecord) -> dict[int, dict[str, Any]]:
         tokens = {example: stack.cols.tokens for example, stack in examples[record].items()}
-        some = None if rows is None or cost(record) <= QUICK_CELLS else rows_of_estimate(record, rows)
-        found = statistics_of(record, tokens, kind=next(iter(examples[record].values())).kind, rows=some)
+        some = None if rows is None or cost(record) <= QUICK_CELLS else choose_rows(record, rows)
+        found = compute_statistics(record, tokens, kind=next(iter(examples[record].values())).kind, rows=some)
         return {example: {**numbers, **({"estimated": some} if some else {})} for example, numbers in found.items()}
 
     found = zip(examples, on_threads(of, examples), strict=True)

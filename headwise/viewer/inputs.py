@@ -264,7 +264,7 @@ def is_long(tokens: Tokens) -> bool:
     return len(tokens.labels) > LONG
 
 
-def title_of(inputs: Sequence[Input]) -> str:
+def make_title(inputs: Sequence[Input]) -> str:
     """The default title of a page."""
     names = " · ".join(each.name for each in inputs)
     return names if len(names) <= LONGEST else f"{names[:LONGEST]}…"

@@ -21,7 +21,7 @@ from headwise.edits.context import edit
 from headwise.errors import ArgumentError
 from headwise.records import Seen
 from headwise.text import Tokens
-from headwise.viewer.changes import Asked, Change, check_position, check_prompt, edits_of
+from headwise.viewer.changes import Asked, Change, check_position, check_prompt, make_edits
 from headwise.viewer.facts import facts_of
 from headwise.viewer.inputs import inputs_of
 from headwise.viewer.predictions import compared
@@ -130,7 +130,7 @@ class Live:
         with torch.no_grad(), contextlib.ExitStack() as contexts:
             changed = None
             if plain is not None:
-                changed = contexts.enter_context(edit(module, edits_of(asked.changes, plain.seen)))
+                changed = contexts.enter_context(edit(module, make_edits(asked.changes, plain.seen)))
             seen = contexts.enter_context(watch(module, tokens=[tokens]))
             logits = self.model.run(torch.tensor([tokens.ids]))
             emptied = 0 if changed is None else changed.emptied

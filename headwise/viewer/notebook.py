@@ -23,7 +23,7 @@ from headwise.registry import Bundle
 from headwise.viewer.bundle import assemble
 from headwise.viewer.encoding import TOLERANCE
 from headwise.viewer.facts import facts_of
-from headwise.viewer.inputs import Input, Layer, inputs_of, title_of
+from headwise.viewer.inputs import Input, Layer, inputs_of, make_title
 from headwise.viewer.page import blocks_of, page_of
 from headwise.viewer.picture import overview
 
@@ -95,7 +95,7 @@ def mimebundle(shown: Seen | AttentionRecord) -> tuple[Bundle, Bundle]:
     def page() -> Inline:
         inputs = inputs_of(shown)
         if isinstance(shown, Seen):
-            return Inline(inputs, title_of(inputs), write='headwise.view(seen, "page.html")')
+            return Inline(inputs, make_title(inputs), write='headwise.view(seen, "page.html")')
         record = "headwise.Seen([record])"
         return Inline(inputs, name_of(shown), write='headwise.view(record, "page.html")', save=record)
 

@@ -41,7 +41,7 @@ class Pair:
     keys: int
 
 
-def pairs_of(stacks: Sequence[Stack]) -> list[list[Pair]]:
+def find_pairs(stacks: Sequence[Stack]) -> list[list[Pair]]:
     """For each stack a list of its strongest readable pairs, strongest first; no pairs if attention is nearly even."""
     examples: dict[AttentionRecord, dict[int, tuple[Stack, _Readable]]] = {}
     for stack in stacks:
@@ -91,7 +91,7 @@ def _in_example(
         seen = allowed.any(0).any(0)
         worth[:, int(seen.int().argmax())] = 0  # the sink: the first key that any query may attend to
     keys = allowed.sum(-1, keepdim=True).clamp(min=1)  # [H, R, 1]
-    of_key = _mean_of_others(weights, weights.sum(1, keepdim=True), allowed.sum(1, keepdim=True))
+    of_key = _average_others(weights, weights.sum(1, keepdim=True), allowed.sum(1, keepdim=True))
     usual = of_key.maximum(_usual_at_distance(weights, allowed, rows)).maximum(1 / keys)
     scores = worth * weights * (weights / usual).log()
     strong = (worth > 0) & (weights >= LEAST) & (weights * keys >= TIMES_EVEN) & (weights >= TIMES_USUAL * usual)
@@ -113,10 +113,10 @@ def _usual_at_distance(weights: Tensor, allowed: Tensor, rows: Sequence[int]) ->
     sums = weights.new_zeros(2, heads, int(far.max()) + 1)
     sums[0].index_add_(1, at, weights.flatten(1))
     sums[1].index_add_(1, at, allowed.flatten(1).float())
-    return _mean_of_others(weights, *(each[:, at].view_as(weights) for each in sums))
+    return _average_others(weights, *(each[:, at].view_as(weights) for each in sums))
 
 
-def _mean_of_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
+def _average_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
     return (sums - weights) / (counts - 1).clamp(min=1)
 
 

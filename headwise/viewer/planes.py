@@ -38,7 +38,7 @@ class Shared:
         except TypeError:  # a custom mask that is not hashable
             key = (id(mask), *sizes)
         if key not in self._known:
-            found = planes_of(mask, *sizes)
+            found = encode_planes(mask, *sizes)
             self._known[key] = [[self._planes.setdefault(data, len(self._planes)) for data in each] for each in found]
         planes: list[list[int]] = self._known[key]
         return planes[example % len(planes)]
@@ -50,7 +50,7 @@ class Shared:
             return None
         key = (*given, example, record.shape, record.sinks is None)
         if key not in self._known:
-            found = bias_of(record, example)
+            found = encode_bias(record, example)
             self._known[key] = found and {
                 "block": f"bias{self._biases.setdefault(found.data, len(self._biases))}",
                 "kind": found.kind,
@@ -73,7 +73,7 @@ class Bias:
     data: bytes
 
 
-def runs_of(matrix: Array) -> NDArray[np.uint32]:
+def encode_runs(matrix: Array) -> NDArray[np.uint32]:
     """The allowed keys of each query: Q + 1 indices into a list of runs, then each run as (first key, last key + 1)."""
     # A forbidden key before each row, and one after the last row: so a run ends in its row, or at the start of the
     # next.
@@ -86,10 +86,10 @@ def runs_of(matrix: Array) -> NDArray[np.uint32]:
     return np.concatenate([places, np.stack([first, past], axis=1).ravel()]).astype("<u4")
 
 
-def planes_of(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
-    """The runs (`runs_of`) of each example and head, as bytes: B lists (1 if examples share them) of H (or 1) each."""
+def encode_planes(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
+    """The `encode_runs` of each example and head, as bytes: B lists (1 if examples share them) of H (or 1) each."""
     blocks = list(_row_blocks(q_len, k_len * (mask.batch or 1) * (mask.heads or 1)))
-    parts = [[[runs_of(head) for head in example] for example in _cells(mask, rows, k_len).numpy()] for rows in blocks]
+    parts = [[[encode_runs(x) for x in example] for example in _cells(mask, rows, k_len).numpy()] for rows in blocks]
     counts = [len(rows) for rows in blocks]
     return [
         [_joined([part[b][h] for part in parts], counts).tobytes() for h in range(len(parts[0][b]))]
@@ -98,7 +98,7 @@ def planes_of(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
 
 
 def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.uint32]:
-    """Join parts of `runs_of`, each for some consecutive rows; `counts`: the number of runs in each part."""
+    """Join parts of `encode_runs`, each for some consecutive rows; `counts`: the number of runs in each part."""
     places, runs, before = [np.zeros(1, "<u4")], [], 0
     for part, count in zip(parts, counts, strict=True):
         places.append(part[1 : count + 1] + np.uint32(before))
@@ -128,7 +128,7 @@ def common_to_rows(record: AttentionRecord) -> bool:
     return bool(record.bias.shape[-1] == 1 < record.shape[3])
 
 
-def bias_of(record: AttentionRecord, example: int) -> Bias | None:
+def encode_bias(record: AttentionRecord, example: int) -> Bias | None:
     """The bias of one example, in the smallest form that is exact; None if the bias changes no weight."""
     _, _, q_len, k_len = record.shape
     if record.bias is None and record.slopes is not None:

@@ -17,12 +17,12 @@ from headwise.capture.context import watch
 from headwise.capture.pretrained import Pretrained
 from headwise.errors import ArgumentError
 from headwise.profiles import Profile
-from headwise.profiles.resuming import digest_of
+from headwise.profiles.resuming import digest_model
 from headwise.viewer.bundle import assemble, read
 from headwise.viewer.inputs import inputs_of
 from headwise.viewer.page import policy, whole_page
 from headwise.viewer.profiled import ENTRY, profile_page
-from headwise.viewer.site import POLICY, Guarded, place_of
+from headwise.viewer.site import POLICY, Guarded, read_place
 
 
 class ProfileSite(Guarded):
@@ -45,9 +45,9 @@ class ProfileSite(Guarded):
 
     async def give_text(self, request: Request) -> Response:
         """Respond with the page of the records of one example."""
-        layer = place_of(request, "layer", len(self.profile.layers))
-        head = self.profile[layer, place_of(request, "head", self.profile.layers[layer].heads)]
-        number = place_of(request, "example", len(head.examples))
+        layer = read_place(request, "layer", len(self.profile.layers))
+        head = self.profile[layer, read_place(request, "head", self.profile.layers[layer].heads)]
+        number = read_place(request, "example", len(head.examples))
         page = await asyncio.to_thread(self.text_page, layer, head.head, number)
         return HTMLResponse(page, headers={"Content-Security-Policy": self.text_policy})
 
@@ -62,7 +62,7 @@ class ProfileSite(Guarded):
         with self.reading:
             if self.model is None:
                 model = self.load()
-                if digest_of(model.model) != self.profile.model_digest:
+                if digest_model(model.model) != self.profile.model_digest:
                     raise ArgumentError(
                         f"{model.name} has other weights than the model of this profile, {self.profile.model}. "
                         "Start headwise view with --model and that model"

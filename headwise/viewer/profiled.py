@@ -38,10 +38,10 @@ def write_profile_page(path: Path | str, profile: Profile, *, title: str) -> Non
 
 def profile_page(profile: Profile, *, title: str, serves: bool = False) -> Iterator[str]:
     """The HTML of the page, in parts. `serves`: a server shows the texts of the examples in other views, at text?…"""
-    return page_of(facts_of_profile(profile, title=title, serves=serves), entry=ENTRY)
+    return page_of(collect_facts(profile, title=title, serves=serves), entry=ENTRY)
 
 
-def facts_of_profile(profile: Profile, *, title: str, serves: bool = False) -> dict[str, Any]:
+def collect_facts(profile: Profile, *, title: str, serves: bool = False) -> dict[str, Any]:
     """The data of the page, as JSON."""
     windows = distinct([each for sums in profile.layers for each in sums.examples])
     places = {(window.text, window.start): place for place, window in enumerate(windows)}

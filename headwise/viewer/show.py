@@ -99,11 +99,11 @@ def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int 
         what, layer = what[layer], None
     if layer is not None:
         raise ArgumentError(f"layer: {type(what).__name__} is one layer already. Received: layer={layer!r}")
-    record = what if isinstance(what, AttentionRecord) else record_of(what)
+    record = what if isinstance(what, AttentionRecord) else make_record(what)
     return Seen([record]), record, None
 
 
-def record_of(weights: Any) -> AttentionRecord:
+def make_record(weights: Any) -> AttentionRecord:
     """Make a record that has these weights [H, Q, K], [B, H, Q, K] or [Q, K]: its scores are their logarithms.
 
     Raises DtypeError, ShapeError and ArgumentError for arrays that are not weights: negative, NaN, rows with another

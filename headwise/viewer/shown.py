@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headwise.records import AttentionRecord
 from headwise.viewer.answers import Answers
 from headwise.viewer.inputs import Input
-from headwise.viewer.statistics import Numbers, statistics_of
+from headwise.viewer.statistics import Numbers, compute_statistics
 
 
 class Shown:
@@ -31,5 +31,5 @@ class Shown:
             stacks = [stack for each in self.inputs for stack in each.stacks]
             of = {layer.example: stack for stack in stacks for layer in stack.layers if layer.record is record}
             tokens = {each: stack.cols.tokens for each, stack in of.items()}
-            self.told[record] = statistics_of(record, tokens, kind=next(iter(of.values())).kind, rows=rows)
+            self.told[record] = compute_statistics(record, tokens, kind=next(iter(of.values())).kind, rows=rows)
         return self.told[record][example]

@@ -205,7 +205,7 @@ class Site(Guarded):
         """Respond with all numbers from which the weights of a row of a head are computed."""
         _, answers = self.layer(request)
         _, heads, q_len, _ = answers.record.shape
-        head, row = place_of(request, "head", heads), place_of(request, "row", q_len)
+        head, row = read_place(request, "head", heads), read_place(request, "row", q_len)
         numbers = await _waited_for(request, self.tiles.ask(answers.terms(head, row)))
         return Response(numbers.astype("<f8").tobytes(), media_type="application/octet-stream")
 
@@ -213,7 +213,7 @@ class Site(Guarded):
         """Respond with the statistics of the heads of a layer; for long inputs estimated from some rows."""
         _, answers = self.layer(request)
         shown, record, example = self.shown(request), answers.record, answers.example
-        rows = rows_of(record) if cost(record) > QUICK_CELLS else None
+        rows = count_rows(record) if cost(record) > QUICK_CELLS else None
 
         def part() -> Part:
             shown.statistics(record, example, rows)
@@ -241,13 +241,13 @@ class Site(Guarded):
     def layer(self, request: Request) -> tuple[tuple[str, int, int, int], Answers]:
         """((name of the run, indices of input, stack and layer), the `Answers` about this layer)."""
         shown = self.shown(request)
-        number = place_of(request, "input", len(shown.inputs))
-        stack = place_of(request, "stack", len(shown.inputs[number].stacks))
-        place = number, stack, place_of(request, "layer", len(shown.inputs[number].stacks[stack].layers))
+        number = read_place(request, "input", len(shown.inputs))
+        stack = read_place(request, "stack", len(shown.inputs[number].stacks))
+        place = number, stack, read_place(request, "layer", len(shown.inputs[number].stacks[stack].layers))
         return (shown.name, *place), shown.layer(place)
 
 
-def rows_of(record: AttentionRecord) -> int:
+def count_rows(record: AttentionRecord) -> int:
     """The number of rows from which the statistics of a long record are estimated."""
     return max(FEWEST_ROWS, min(ESTIMATED_ROWS, ESTIMATED_CELLS * record.shape[2] // cost(record)))
 
@@ -334,7 +334,7 @@ def _number(request: Request, name: str) -> int:
     return int(value)
 
 
-def place_of(request: Request, name: str, count: int) -> int:
+def read_place(request: Request, name: str, count: int) -> int:
     number = _number(request, name)
     if number >= count:
         raise ArgumentError(f"{name}: expected 0 to {count - 1}. Received: {number}")

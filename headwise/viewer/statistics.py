@@ -43,7 +43,7 @@ _OF_THE_PAGE = [
 
 
 def descriptions() -> list[dict[str, str]]:
-    """The key, name, unit and description of each number of `statistics_of`."""
+    """The key, name, unit and description of each number of `compute_statistics`."""
     listed = [
         {"key": each.name, "name": each.title, "unit": each.unit, "about": each.sentence} for each in columns().values()
     ]
@@ -55,7 +55,7 @@ def cost(record: AttentionRecord) -> int:
     return math.prod(record.shape)
 
 
-def rows_of_estimate(record: AttentionRecord, rows: int) -> int | None:
+def choose_rows(record: AttentionRecord, rows: int) -> int | None:
     """`rows`, if statistics of this many rows are faster than those of all rows; else None.
 
     The native kernels process all rows in the time in which torch processes a quarter of them.
@@ -64,7 +64,7 @@ def rows_of_estimate(record: AttentionRecord, rows: int) -> int | None:
     return None if record.shape[2] <= quick * rows else rows
 
 
-def statistics_of(
+def compute_statistics(
     record: AttentionRecord, tokens: Mapping[int, Tokens], *, kind: str, rows: int | None = None
 ) -> dict[int, Numbers]:
     """The statistics of every head, for each example in `tokens`, the tokens of the columns.

@@ -9,7 +9,7 @@ from pathlib import Path
 from headwise.errors import ArgumentError
 from headwise.language import LANGUAGES, known
 from headwise.viewer.images import Normalisation
-from headwise.viewer.inputs import Images, Many, inputs_of, title_of
+from headwise.viewer.inputs import Images, Many, inputs_of, make_title
 from headwise.viewer.notebook import Inline, in_notebook
 from headwise.viewer.page import write_page
 
@@ -65,7 +65,7 @@ def view(
     if language is not None and known(language) is None:
         raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
     inputs = inputs_of(seen, images=images, processor=processor, generated=generated)
-    title = title_of(inputs) if title is None else title
+    title = make_title(inputs) if title is None else title
     if out is None and in_notebook():
         return Inline(inputs, title, write='headwise.view(…, "page.html")', language=language)
     path = PAGE if out is None else Path(out)

@@ -149,7 +149,7 @@ class _Cells:
         return self.values[row, col]
 
 
-def _of_numbers(fn: Callable[[Array], Any]) -> Callable[..., Any]:
+def _ignore_text(fn: Callable[[Array], Any]) -> Callable[..., Any]:
     """A spreadsheet function of all numbers in some cells, which ignores text."""
 
     def call(*parts: Any) -> Any:
@@ -169,25 +169,25 @@ def _row(matrix: Array, row: float, col: int) -> Any:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ABS": np.abs,
-    "AVERAGE": _of_numbers(np.mean),
+    "AVERAGE": _ignore_text(np.mean),
     "COS": np.cos,
-    "DEVSQ": _of_numbers(lambda x: np.sum((x - x.mean()) ** 2)),
+    "DEVSQ": _ignore_text(lambda x: np.sum((x - x.mean()) ** 2)),
     "EXP": lambda x: np.exp(np.asarray(x, dtype=np.float64)),
     "IF": lambda condition, yes, no: _text(yes) if condition else _text(no),
     "INDEX": _row,
     "INT": np.floor,
     "ISNUMBER": lambda x: x != -np.inf,
     "LN": np.log,
-    "MAX": _of_numbers(lambda x: x.max() if x.size else 0.0),
-    "MIN": _of_numbers(lambda x: x.min() if x.size else 0.0),
+    "MAX": _ignore_text(lambda x: x.max() if x.size else 0.0),
+    "MIN": _ignore_text(lambda x: x.min() if x.size else 0.0),
     "MMULT": lambda a, b: np.atleast_2d(a) @ np.atleast_2d(b),
     "NORMSDIST": lambda x: 0.5 * math.erfc(-x / math.sqrt(2.0)),  # Φ(x)
     "PI": lambda: math.pi,
     "SIN": np.sin,
     "SQRT": np.sqrt,
-    "SUM": _of_numbers(np.sum),
+    "SUM": _ignore_text(np.sum),
     "SUMPRODUCT": lambda *parts: np.sum(np.prod([np.ravel(part) for part in parts], axis=0)),
-    "SUMSQ": _of_numbers(lambda x: np.sum(x**2)),
+    "SUMSQ": _ignore_text(lambda x: np.sum(x**2)),
     "TANH": np.tanh,
     "TRANSPOSE": np.transpose,
 }

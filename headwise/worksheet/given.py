@@ -105,8 +105,8 @@ class Given:
         scheme = getattr(module, "positions", None)
         tokens = self.get(real)
         ids = self.get("position_ids")
-        query_ids = multi_head.ids_of(scheme, query.shape[1], tokens if memory is None else query_real, ids)
-        key_ids = query_ids if memory is None else multi_head.ids_of(scheme, keys, tokens, None)
+        query_ids = multi_head.make_ids(scheme, query.shape[1], tokens if memory is None else query_real, ids)
+        key_ids = query_ids if memory is None else multi_head.make_ids(scheme, keys, tokens, None)
         return Reading(allowed, query_ids, key_ids)
 
 

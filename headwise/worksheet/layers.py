@@ -93,7 +93,7 @@ def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, rea
             z = cross_layer(b, read, z, x, reading)
         for j, layer in enumerate(read.layers):
             with b.part(f"Read {i + 1}, layer {j + 1}", f"Read{i + 1}_layer{j + 1}"):
-                z = encoder_layer(b, layer, z, _of_all(names, names))
+                z = encoder_layer(b, layer, z, _allow_all(names, names))
     if module.num_reads > len(module.reads):
         b.notes.append(
             "In the module, the second read and all later ones share their weights. Here each has its own cells: a "
@@ -101,11 +101,11 @@ def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, rea
         )
     if module.read_out is not None:
         with b.part("Read-out", "Out"):
-            z = cross_layer(b, module.read_out, queries, z, _of_all(queries.rows, names))
+            z = cross_layer(b, module.read_out, queries, z, _allow_all(queries.rows, names))
     return z
 
 
-def _of_all(rows: Axis, cols: Axis) -> Reading:
+def _allow_all(rows: Axis, cols: Axis) -> Reading:
     """A `Reading` in which each row may attend to each column."""
     return Reading(np.ones((1, len(rows), len(cols)), dtype=bool))
 

@@ -18,7 +18,7 @@ from headwise.worksheet.builder import FITS, Builder
 from headwise.worksheet.description import LONGEST_TITLE, Matrix, printable
 from headwise.worksheet.given import Given, Inputs
 from headwise.worksheet.kinds import KINDS
-from headwise.worksheet.sheet import Worksheet, writer_of
+from headwise.worksheet.sheet import Worksheet, choose_writer
 
 EXACT = 1e-9  # the largest allowed difference between worksheet and module, relative to the largest number
 MOST_PARAMETERS = 5_000_000  # an embedding table may be large, because only the rows for the text are shown
@@ -53,7 +53,7 @@ def make(
         WorksheetError: an unsupported module or option, a module that is too large, numbers that are not finite.
         ShapeError, DtypeError, MaskError, ArgumentError: the errors of the module for invalid arguments.
     """
-    kind = KINDS[type_of(module)]
+    kind = KINDS[find_type(module)]
     _check_eval(module)
     parameters = sum(each.numel() for each in module.parameters())
     if parameters > MOST_PARAMETERS:
@@ -97,13 +97,13 @@ def write(
         WorksheetError: as for `make`, or XlsxWriter is missing.
         FileError: the file cannot be written.
     """
-    writer_of(Path(path))  # before any work
+    choose_writer(Path(path))  # before any work
     sheet = make(module, inputs, tokens=tokens, memory_tokens=memory_tokens, title=title, **arguments)
     sheet.write(path)
     return sheet
 
 
-def type_of(module: nn.Module) -> type[nn.Module]:
+def find_type(module: nn.Module) -> type[nn.Module]:
     """The supported class of a module; WorksheetError for other modules, and for subclasses with their own forward."""
     for kind in KINDS:
         if isinstance(module, kind) and type(module).forward is kind.forward:

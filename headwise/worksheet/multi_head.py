@@ -176,10 +176,10 @@ def _rotated(
         )
     theta, amplitude = rotary.frequencies(b, scheme, len(q[0].rows))
     if itself:
-        query_turn = key_turn = rotary.turn_of(b, scheme, reading.query_ids, q[0].rows, theta, amplitude)
+        query_turn = key_turn = rotary.make_turn(b, scheme, reading.query_ids, q[0].rows, theta, amplitude)
     else:
-        query_turn = rotary.turn_of(b, scheme, reading.query_ids, q[0].rows, theta, amplitude, "_q")
-        key_turn = rotary.turn_of(b, scheme, reading.key_ids, k[0].rows, theta, amplitude, "_k")
+        query_turn = rotary.make_turn(b, scheme, reading.query_ids, q[0].rows, theta, amplitude, "_q")
+        key_turn = rotary.make_turn(b, scheme, reading.key_ids, k[0].rows, theta, amplitude, "_k")
     made = []
     for words, heads, turn in (("queries", q, query_turn), ("keys", k, key_turn)):
         turned = rotary.turned(b, heads, turn, [f"{b.local(each)}_turned" for each in heads])
@@ -222,7 +222,7 @@ def _output(b: Builder, module: MultiHeadAttention, z: Matrix, x: Matrix, name: 
     return shown[-1]
 
 
-def ids_of(scheme: Positions | None, length: int, real: Tensor | None, given: Tensor | None) -> Tensor | None:
+def make_ids(scheme: Positions | None, length: int, real: Tensor | None, given: Tensor | None) -> Tensor | None:
     """The positions of one sequence: `given`, or counted over the `real` tokens [S]; None without a position scheme."""
     if scheme is None:
         return None

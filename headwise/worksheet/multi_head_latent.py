@@ -23,7 +23,7 @@ def latent_attention(
     check_heads(module.num_heads)
     assert reading.query_ids is not None
     theta, amplitude = rotary.frequencies(b, module.positions, len(x.rows))
-    turn = rotary.turn_of(b, module.positions, reading.query_ids, x.rows, theta, amplitude)
+    turn = rotary.make_turn(b, module.positions, reading.query_ids, x.rows, theta, amplitude)
     q = _queries(b, module, x, turn)
     latents, key = _latents(b, module, x, turn)
     k, v = _keys_and_values(b, module, latents, key)

@@ -134,7 +134,7 @@ def _scaled(
     return theta, shown, "θ'ᵢ = (1 − γᵢ) · θᵢ / factor + γᵢ · θᵢ,  γ = share of the frequency that is kept"
 
 
-def turn_of(
+def make_turn(
     b: Builder,
     scheme: Rope | Rope2D,
     ids: Tensor,

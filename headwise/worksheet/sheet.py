@@ -35,7 +35,7 @@ class Worksheet(Steps):
             FileError: the file cannot be written.
         """
         path = Path(path)
-        writer = writer_of(path)
+        writer = choose_writer(path)
         with writing(path) as part:
             writer(self, part)
 
@@ -46,7 +46,7 @@ class Worksheet(Steps):
         print_worksheet(self, console)
 
 
-def writer_of(path: Path) -> Callable[[Steps, Path], None]:
+def choose_writer(path: Path) -> Callable[[Steps, Path], None]:
     """The function that writes this kind of file. ArgumentError for another suffix; WorksheetError: no XlsxWriter."""
     suffix = path.suffix.lower()
     if suffix == ".xlsx":

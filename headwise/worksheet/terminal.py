@@ -49,11 +49,11 @@ def _print_step(console: Console, number: int, step: Step) -> None:
     console.print(Text(step.symbols, style="italic dim"))
     room = console.width - MARGIN
 
-    def width_of(drawn: RenderableType) -> int:
+    def measure_width(drawn: RenderableType) -> int:
         return Measurement.get(console, console.options, drawn).maximum + GAP
 
     for row in step.grid:
-        for line in in_lines((_drawn(matrix, room) for matrix in row), width_of, room):
+        for line in in_lines((_drawn(matrix, room) for matrix in row), measure_width, room):
             side_by_side = Table.grid(padding=(0, GAP, 0, 0))
             side_by_side.add_row(*line)
             console.print(Padding(side_by_side, (1, 0, 0, MARGIN), expand=False))

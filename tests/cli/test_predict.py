@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwise import tasks
-from headwise.cli.predict import _asked, _of_file
+from headwise.cli.predict import _asked, _predict_file
 from headwise.errors import ArgumentError
 from headwise.tasks.rows.tables import read_table
 
@@ -120,7 +120,7 @@ def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_ru
     object.__setattr__(task.options, "text", "1")
     object.__setattr__(task.options, "label", "2")
     (tmp_path / "in.tsv").write_text("a good film\t1\nno film\t0\n", encoding="utf-8")
-    rows = _of_file(task, tmp_path / "in.tsv")
+    rows = _predict_file(task, tmp_path / "in.tsv")
     assert [(row["1"], row["2"]) for row in rows] == [("a good film", "1"), ("no film", "0")]
     assert [row["label"] for row in rows] == [row["label"] for row in task.predict(["a good film", "no film"])]
 
@@ -196,5 +196,5 @@ def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
             return [{"filled": text.upper()} for text in data.columns["text"]]
 
     (tmp_path / "in.txt").write_text("a\nb\n\nc\n", encoding="utf-8")
-    rows = _of_file(Documents(), tmp_path / "in.txt")  # type: ignore[arg-type]
+    rows = _predict_file(Documents(), tmp_path / "in.txt")  # type: ignore[arg-type]
     assert rows == [{"text": "a\nb", "filled": "A\nB"}, {"text": "c", "filled": "C"}]

@@ -12,7 +12,7 @@ import yaml
 
 from headwise.cli import task_options
 from headwise.cli.train import _say, train
-from headwise.tasks.kinds import BUILT_IN, options_of
+from headwise.tasks.kinds import BUILT_IN, find_options
 from headwise.tasks.options.train import make
 
 from .conftest import Run, contents, refused
@@ -41,7 +41,7 @@ def test_the_tasks_are_listed_if_none_is_named(run: Run) -> None:
 def test_every_option_of_a_task_is_one_of_the_command(word: str) -> None:
     command = train.get_command(None, word)  # type: ignore[arg-type]
     flags = {name: each.opts[0] for each in command.params if (name := each.name)}
-    options = [field.name for field in fields(options_of(word))]
+    options = [field.name for field in fields(find_options(word))]
     assert set(flags) == {*options, "data", "out", "resume", "config", "print_config", "lang", "debug"}
     assert all(flags[name] == f"--{name.replace('_', '-')}" for name in options)
 
@@ -51,7 +51,7 @@ def test_what_print_config_prints_changes_nothing(run: Run, tmp_path: Path, word
     result = run("train", word, "--print-config")
     assert (result.code, result.err) == (0, "")
     (tmp_path / "run.yaml").write_text(result.out, encoding="utf-8")
-    options = options_of(word)
+    options = find_options(word)
     assert make(options, task_options.read_config(tmp_path / "run.yaml", word, options)) == make(options, {})
     assert run("train", word, "--config", "run.yaml", "--print-config").out == result.out
     said = result.out.replace("\n# ", " ")
@@ -70,7 +70,7 @@ def test_values_of_the_file_and_the_line_meet(run: Run, tmp_path: Path) -> None:
     assert printed["precision"] == "32"
     assert (printed["lr"], printed["epochs"]) == (0.5, 7)
     assert (printed["compile"], printed["lowercase"]) == (False, False)
-    read = task_options.read_config(tmp_path / "run.yaml", "classify", options_of("classify"))
+    read = task_options.read_config(tmp_path / "run.yaml", "classify", find_options("classify"))
     assert read == {"text": "1", "precision": "32", "lr": 1e-3, "compile": True, "lowercase": False}
 
 

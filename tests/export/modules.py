@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.export.graphs import graphs_of
+from headwise.export.graphs import make_graphs
 from headwise.export.onnx.unweighted import stand_in
 from headwise.graphs.graph import Graph, Value
 from headwise.graphs.session import Sessions
@@ -41,5 +41,5 @@ def run_by_modules(task: Task[Any]) -> Task[Any]:
     other = copy.deepcopy(task)
     stand_in(other)
     other.on_torch = False
-    other.run_on(Sessions({graph.name: ModuleSession(graph) for graph in graphs_of(task)}))
+    other.run_on(Sessions({graph.name: ModuleSession(graph) for graph in make_graphs(task)}))
     return other.eval()

@@ -12,8 +12,8 @@ from torch import nn
 import headwise
 from headwise import masks
 from headwise.errors import ArgumentError, ExportError
-from headwise.export.graphs import graphs_of
-from headwise.graphs.axes import axes_of
+from headwise.export.graphs import make_graphs
+from headwise.graphs.axes import name_axes
 from headwise.graphs.graph import Graph
 from headwise.graphs.weights import with_weights
 from headwise.models import Bert, BertConfig, CausalConfig, CausalLanguageModel, EncoderDecoder, EncoderDecoderConfig
@@ -58,7 +58,7 @@ def check(graph: Graph) -> None:
 def test_of_a_task(name: str) -> None:
     make, rows = TASKS[name]
     task = make()
-    alone, real = graphs_of(task), graphs_of(task, rows)
+    alone, real = make_graphs(task), make_graphs(task, rows)
     for graph in (*alone, *real):
         check(graph)
     assert all(graph.real for graph in real)
@@ -71,7 +71,7 @@ def test_of_a_task(name: str) -> None:
 def test_what_one_call_gives_to_the_next_is_contiguous(name: str) -> None:
     """A package of AOTInductor does not look at strides, and would read another tensor."""
     make, rows = TASKS[name]
-    graphs = graphs_of(make(), rows)
+    graphs = make_graphs(make(), rows)
     read = {value.name.removeprefix("past_") for graph in graphs for value in graph.inputs}
     given = []
     for graph in graphs:
@@ -90,7 +90,7 @@ def test_real_inputs_are_what_the_model_is_given_when_it_predicts(encoder: str) 
     if encoder == "bert":  # which predicts without padding
         task.model.encoder = Bert(BertConfig(len(task.subwords), 16, 1, 2, 32, 64))
         task.predict(["ant bee antx", "gnu"])
-    (graph,) = graphs_of(task, ["ant bee antx", "gnu"])
+    (graph,) = make_graphs(task, ["ant bee antx", "gnu"])
     ids, mask, types = graph.examples[0]
     batch = task.collate(
         task.encode(task.read({"text": ["gnu", "ant bee antx"]}, task.options, targets=False), targets=False)
@@ -100,7 +100,7 @@ def test_real_inputs_are_what_the_model_is_given_when_it_predicts(encoder: str) 
 
 
 def test_of_one_text_there_are_two_rows_to_trace() -> None:
-    (graph,) = graphs_of(tiny.classifier(), "ant bee")
+    (graph,) = make_graphs(tiny.classifier(), "ant bee")
     assert len(graph.examples[0][0]) == 2
 
 
@@ -119,14 +119,14 @@ def test_of_one_text_there_are_two_rows_to_trace() -> None:
     ids=lambda each: type(each).__name__,
 )
 def test_of_a_module(module: nn.Module, mask: masks.Mask | None) -> None:
-    for graph in graphs_of(module, mask=mask):
+    for graph in make_graphs(module, mask=mask):
         check(graph)
         assert not graph.real
 
 
 def test_the_mask_of_a_module_stands_inside_its_graph() -> None:
     module = MultiHeadAttention(8, 2).eval()
-    (graph,) = graphs_of(module, mask=masks.causal())
+    (graph,) = make_graphs(module, mask=masks.causal())
     hidden, padding = graph.examples[0]
     torch.testing.assert_close(graph.module(hidden, padding), module(hidden, mask=masks.causal(), real=padding))
 
@@ -138,7 +138,7 @@ def test_of_any_module_the_examples_tell_what_is_open() -> None:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x @ y
 
-    (graph,) = graphs_of(Product(), examples=given)
+    (graph,) = make_graphs(Product(), examples=given)
     check(graph)
     assert [value.axes for value in graph.inputs] == [("input_0_0", "input_0_1"), ("input_0_1", 4)]
     assert graph.outputs[0].axes == ("input_0_0", 4)
@@ -146,30 +146,30 @@ def test_of_any_module_the_examples_tell_what_is_open() -> None:
 
 def test_examples_of_a_module_that_is_known_are_more_to_compare_on() -> None:
     module = MultiHeadAttention(8, 2)
-    own, given = graphs_of(module)[0], (torch.randn(2, 4, 8), torch.ones(2, 4, dtype=torch.bool))
-    (graph,) = graphs_of(module, mask=masks.causal(), examples=[given])
+    own, given = make_graphs(module)[0], (torch.randn(2, 4, 8), torch.ones(2, 4, dtype=torch.bool))
+    (graph,) = make_graphs(module, mask=masks.causal(), examples=[given])
     assert (graph.inputs, len(graph.examples)) == (own.inputs, len(own.examples) + 1)
     with pytest.raises(ArgumentError, match=r"expected hidden float32 \[batch, length, 8\], real bool .* Received: "):
-        graphs_of(module, examples=[given[:1]])
+        make_graphs(module, examples=[given[:1]])
 
 
 def test_the_first_example_is_one_that_holds_for_any_size() -> None:
-    (graph,) = graphs_of(nn.Linear(4, 2), examples=[(torch.randn(1, 4),), (torch.randn(3, 4),)])
+    (graph,) = make_graphs(nn.Linear(4, 2), examples=[(torch.randn(1, 4),), (torch.randn(3, 4),)])
     assert [len(given[0]) for given in graph.examples] == [3, 1]
     with pytest.raises(ArgumentError, match="every dynamic axis has size 2 or more"):
-        graphs_of(nn.Linear(4, 2), examples=[(torch.randn(1, 4),), (torch.randn(0, 4),)])
+        make_graphs(nn.Linear(4, 2), examples=[(torch.randn(1, 4),), (torch.randn(0, 4),)])
 
 
 def test_an_axis_is_the_word_whose_size_it_has_in_every_example() -> None:
     words = {"batch": (2, 3), "length": (5, 7)}
     tensors = [torch.zeros(2, 4, 5, 6), torch.zeros(3, 4, 7, 9)]
-    assert axes_of("out", tensors, words) == ("batch", 4, "length", "out_3")
+    assert name_axes("out", tensors, words) == ("batch", 4, "length", "out_3")
 
 
 @pytest.mark.parametrize("name", ["classify", "classify with latents", "forecast, causal", "match", "translate"])
 def test_weights_are_named_and_numbered_as_the_records_are(name: str) -> None:
     make, rows = TASKS[name]
-    for graph in graphs_of(make(), rows):
+    for graph in make_graphs(make(), rows):
         more = with_weights(graph)
         check(more)
         with headwise.watch(graph.module) as seen, torch.no_grad():
@@ -181,7 +181,7 @@ def test_weights_are_named_and_numbered_as_the_records_are(name: str) -> None:
 
 
 def test_a_model_without_attention_has_no_weights_to_return() -> None:
-    graph = graphs_of(nn.Linear(4, 2), examples=[(torch.randn(2, 4),), (torch.randn(3, 4),)])[0]
+    graph = make_graphs(nn.Linear(4, 2), examples=[(torch.randn(2, 4),), (torch.randn(3, 4),)])[0]
     with pytest.raises(ExportError, match="Leave --weights out"):
         with_weights(graph)
 
@@ -199,4 +199,4 @@ def test_a_model_without_attention_has_no_weights_to_return() -> None:
 )
 def test_what_there_is_no_graph_of(subject: nn.Module, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
-        graphs_of(subject, **options)
+        make_graphs(subject, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwise.plot.bidi import arrange, direction_of, joins
+from headwise.plot.bidi import arrange, find_direction, joins
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_signs_go_the_way_of_their_neighbours() -> None:
 
 
 def test_a_text_has_the_direction_of_most_of_its_words() -> None:
-    assert direction_of(["א", "ב", "a", "."]) == "R"
-    assert direction_of(["א", "a", "b"]) == "L"
-    assert direction_of(["1", "!"]) == "L"
+    assert find_direction(["א", "ב", "a", "."]) == "R"
+    assert find_direction(["א", "a", "b"]) == "L"
+    assert find_direction(["1", "!"]) == "L"
 
 
 def test_only_arabic_letters_join() -> None:

@@ -13,7 +13,7 @@ from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.plot import surface, surface3d
 from headwise.plot.colour import MASKED
-from headwise.plot.surface import steps_of
+from headwise.plot.surface import list_faces
 from headwise.records import Seen
 
 from .conftest import WORDS, make_record, weights_of, written
@@ -21,7 +21,7 @@ from .conftest import WORDS, make_record, weights_of, written
 
 def test_two_steps_by_hand() -> None:
     """From the right and the front: the lower step first, of whose walls the front one is seen."""
-    found = [(i, j, face.tolist()) for i, j, face in steps_of(np.array([[0.25, 0.75]]), towards=(1.0, 1.0))]
+    found = [(i, j, face.tolist()) for i, j, face in list_faces(np.array([[0.25, 0.75]]), towards=(1.0, 1.0))]
     assert found == [
         (0, 0, [[-0.5, 0.5, 0], [0.5, 0.5, 0], [0.5, 0.5, 0.25], [-0.5, 0.5, 0.25]]),
         (0, 0, [[-0.5, -0.5, 0.25], [0.5, -0.5, 0.25], [0.5, 0.5, 0.25], [-0.5, 0.5, 0.25]]),
@@ -37,7 +37,7 @@ def test_the_face_drawn_last_is_the_nearest_one(eye: tuple[float, float, float])
     random = np.random.default_rng(0)
     values = 2 * random.random((5, 6)) ** 3
     values[1, 2] = np.nan
-    faces = np.stack([face for _, _, face in steps_of(values, towards=eye[:2])])
+    faces = np.stack([face for _, _, face in list_faces(values, towards=eye[:2])])
     towards = np.array(eye) / np.linalg.norm(eye)
     right = np.cross([0, 0, 1], towards)
     right /= np.linalg.norm(right)
@@ -66,16 +66,16 @@ def test_the_surface_is_the_records_weights(seen: Seen, monkeypatch: pytest.Monk
     def remember(values: np.ndarray, **options: Any) -> Any:
         heights.append(values)
         assert min(options["towards"]) > 0, "the last query and the last key are in front"
-        return steps_of(values, **options)
+        return list_faces(values, **options)
 
-    monkeypatch.setattr(surface, "steps_of", remember)
+    monkeypatch.setattr(surface, "list_faces", remember)
     figure = surface3d(seen, layer=1, head=2)
     weights = weights_of(seen[1], 2)
     np.testing.assert_array_equal(heights[0], weights)
     axes = figure.axes[-1]
     assert axes.get_zlim()[1] == pytest.approx(weights.max())
     (painted,) = axes.collections
-    faces = sum(1 for _ in steps_of(weights, towards=(1.0, 1.0)))
+    faces = sum(1 for _ in list_faces(weights, towards=(1.0, 1.0)))
     assert len(painted.get_paths()) == faces
     # Its highest corner is where the library itself projects it.
     row, col = np.unravel_index(weights.argmax(), weights.shape)

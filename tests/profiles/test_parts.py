@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from headwise.profiles import windows
 from headwise.profiles.bins import BINS, MEASURES
-from headwise.profiles.classes import CLASSES, classes_of
+from headwise.profiles.classes import CLASSES, classify_tokens
 from headwise.profiles.examples import Example, TopExamples, Window
-from headwise.profiles.kinds import KINDS, kind_of
+from headwise.profiles.kinds import KINDS, choose_kind
 from headwise.profiles.pairs import PairSketch
-from headwise.profiles.windows import batches_of, windows_of
+from headwise.profiles.windows import cut_windows, make_batches
 from headwise.text import Tokens
 
 from .tiny import encode
@@ -27,7 +27,7 @@ def test_each_token_has_one_class() -> None:
     special = tuple(label.startswith("[") for label in labels)
     words = (None, 0, None, 1, 1, 2, 3, 4, 5, None)
     tokens = Tokens(tuple(range(10)), labels, ((0, 0),) * 10, special, "", word_ids=words)
-    assert [CLASSES[place] for place in classes_of(tokens)] == [
+    assert [CLASSES[place] for place in classify_tokens(tokens)] == [
         *(
             "start",
             "function word",
@@ -107,7 +107,7 @@ def test_top_examples_do_not_depend_on_the_order(rows: list[tuple[int, int, int]
 
 @given(st.text(alphabet="ab ,\n", max_size=300), st.integers(4, 9))
 def test_windows_hold_every_word_once(text: str, length: int) -> None:
-    found = list(windows_of(text, 7, encode, length))
+    found = list(cut_windows(text, 7, encode, length))
     whole = [label for label in encode(text, None).labels[1:-1] if label]
     if all(len(word) < 12 for word in text.split()):  # a longer one is cut, as no window could hold it
         assert [label for each in found for label in each.tokens.labels[1:-1]] == whole
@@ -123,29 +123,29 @@ def test_a_window_ends_at_the_end_of_a_word() -> None:
         labels = tuple(text[a:b] for a, b in kept)
         return Tokens((1,) * len(kept), labels, tuple(kept), (False,) * len(kept), text, len(places) - len(kept))
 
-    found = list(windows_of("one two three", 0, letters, 5))
+    found = list(cut_windows("one two three", 0, letters, 5))
     assert ["".join(each.tokens.labels) for each in found] == ["one", "two", "three"]
 
 
 def test_long_words_are_not_cut_where_a_piece_ends() -> None:
     text = " ".join(f"{'long' * 5}{number}" for number in range(30))
-    found = list(windows_of(text, 0, encode, 9))
+    found = list(cut_windows(text, 0, encode, 9))
     assert " ".join(label for each in found for label in each.tokens.labels[1:-1]) == text
 
 
 def test_a_text_that_fills_the_memory_is_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "LONGEST", 12)
     text = "one two three four\nfive sixsevenxeightxnine ten"
-    pieces = list(windows.pieces_of(text))
+    pieces = list(windows.split_text(text))
     assert "".join(pieces) == text
     assert max(map(len, pieces)) <= 12
     assert pieces[:3] == ["one two", " three four", "\nfive"]
-    assert list(windows.pieces_of("one two")) == ["one two"]
+    assert list(windows.split_text("one two")) == ["one two"]
 
 
 def test_batches_are_of_similar_length_and_not_too_large() -> None:
     found = [Window(i, 0, encode("w " * n, None)) for i, n in enumerate((9, 1, 5, 1, 2, 30))]
-    batches = [[len(each.tokens.ids) for each in batch] for batch in batches_of(found, 12)]
+    batches = [[len(each.tokens.ids) for each in batch] for batch in make_batches(found, 12)]
     assert batches == [[3, 3, 4], [7], [11], [32]]
 
 
@@ -163,5 +163,5 @@ def test_batches_are_of_similar_length_and_not_too_large() -> None:
 )
 def test_kinds(shares: dict[str, float], special: float, entropy: float, kind: str) -> None:
     names = ("previous token", "next token", "itself", "same token", "punctuation", "neighbours")
-    assert kind_of({name: shares.get(name, 0.0) for name in names}, 0.1, special, entropy)[0] == kind
+    assert choose_kind({name: shares.get(name, 0.0) for name in names}, 0.1, special, entropy)[0] == kind
     assert kind in KINDS

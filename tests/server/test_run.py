@@ -26,7 +26,7 @@ import psutil
 import pytest
 import tritonclient.http
 
-from headwise.server.protocols.tensorflow_tensors import MESSAGES, array_of
+from headwise.server.protocols.tensorflow_tensors import MESSAGES, make_array
 from headwise.tasks.columns import Column
 from tests.cli.conftest import reviews_run
 from tests.server.protocols.clients import triton_grpc
@@ -167,7 +167,7 @@ def test_clients_of_triton_and_tensorflow_serving_get_what_the_plain_route_gives
     with grpc.insecure_channel(address) as channel:
         predict = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
         told = MESSAGES["PredictResponse"].FromString(predict(request.SerializeToString(), timeout=PATIENCE))
-    assert array_of(Column("probabilities", "FP32", (2,)), told.outputs["probabilities"]).flatten().tolist() == expected
+    assert make_array(Column("probabilities", "FP32", (2,)), told.outputs["probabilities"]).ravel().tolist() == expected
 
 
 def test_a_worker_that_is_killed_under_load_is_replaced(server: Server) -> None:

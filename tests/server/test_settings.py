@@ -58,6 +58,6 @@ def test_several_ports_may_be_free_ones() -> None:
 def test_workers_share_the_cores_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings(workers=1000).worker_threads == 1
     assert Settings(workers=2, threads=3).worker_threads == 3
-    assert [Settings(workers=2, threads=3).threads_of(busy) for busy in (1, 2)] == [3, 3]
+    assert [Settings(workers=2, threads=3).count_threads(busy) for busy in (1, 2)] == [3, 3]
     monkeypatch.setattr("headwise.server.settings._cores", lambda: 8)
-    assert [Settings(workers=4).threads_of(busy) for busy in (0, 1, 2, 3, 4, 99)] == [8, 8, 4, 2, 2, 2]
+    assert [Settings(workers=4).count_threads(busy) for busy in (0, 1, 2, 3, 4, 99)] == [8, 8, 4, 2, 2, 2]

@@ -14,7 +14,7 @@ from headwise.server.engine import Served
 from headwise.server.interface import Interface
 from headwise.server.interfaces import open_interface
 from headwise.server.interfaces.task_interface import TaskInterface
-from headwise.server.pool.answering import answers_of
+from headwise.server.pool.answering import answer_all
 from headwise.tasks.columns import Row
 from headwise.tasks.rows.tables import Data
 from tests.server.plain_engine import client
@@ -41,7 +41,7 @@ class OfInterface(InProcess):
     async def answer(
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
-        return list(answers_of(self.interface, rows, 8, lambda what, error: pytest.fail(f"{what}: {error}")))
+        return list(answer_all(self.interface, rows, 8, lambda what, error: pytest.fail(f"{what}: {error}")))
 
 
 def test_its_run_folder_is_served(run: Path) -> None:

@@ -14,7 +14,7 @@ from headwise import tasks
 from headwise.errors import ArgumentError, DtypeError
 from headwise.tasks.forecast import Forecast
 from headwise.tasks.options.forecast import ForecastOptions
-from headwise.tasks.rows.series import VALUE, rows_of
+from headwise.tasks.rows.series import VALUE, group_rows
 from headwise.tasks.scoring.forecast_scores import ForecastSums, last_value, pinball, seasonal_naive
 from tests.tasks import problems
 
@@ -217,7 +217,7 @@ def test_the_end_of_each_series_is_held_out_with_the_context_before_it() -> None
     learned, held = Forecast.split(Forecast.read(table, options), options)
     assert learned.columns[VALUE + "x"] == [*range(15), *range(20, 29)]
     assert held.columns[VALUE + "x"] == [*range(9, 20)]
-    assert list(rows_of(held)) == ["a"]
+    assert list(group_rows(held)) == ["a"]
     assert held.left_out == ("1 series too short to hold out a part, used for training as a whole",)
 
 

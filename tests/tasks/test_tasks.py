@@ -21,7 +21,7 @@ def test_public_names_are_pinned() -> None:
 def test_each_word_of_the_command_is_the_name_of_its_task() -> None:
     for word in kinds.BUILT_IN:
         assert getattr(tasks, word.capitalize()).name == word
-        assert kinds.class_of(word).options_type is kinds.options_of(word)
+        assert kinds.find_class(word).options_type is kinds.find_options(word)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -21,7 +21,7 @@ from headwise.tasks.rows.sources import open_table
 from headwise.tasks.scoring.text_scores import bleu, bleu_tokenizer, chrf, distinct, first_words, rouge, words
 from headwise.tasks.summarize import Summarize
 from headwise.tasks.text_to_text import Example
-from headwise.tasks.translate import Translate, columns_of
+from headwise.tasks.translate import Translate, choose_columns
 from tests.tasks import problems
 
 SMALL: dict[str, Any] = {
@@ -212,7 +212,7 @@ class TestFiles:
         (note,) = data.left_out
         source, target = header.split("\t")[::-1] if turned else header.split("\t")
         assert f"read as a header: {source!r} is the source, {target!r} the target" in note
-        table = open_table(str(path), tuple(columns_of(str(path), make_options()).values()))
+        table = open_table(str(path), tuple(choose_columns(str(path), make_options()).values()))
         assert Translate.read(table, make_options()).columns == data.columns
         asked = Translate.read(str(path), make_options(source="1", target="2"))
         assert (asked.columns["source"][0], asked.left_out) == (header.split("\t")[0], ())

@@ -114,11 +114,11 @@ def test_a_package_that_is_installed_names_its_task(monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(registered.DEFINED, "toy")
     others = [name for name in registered.DEFINED if name not in kinds.BUILT_IN]  # of other tests in this process
     assert kinds.names() == [*kinds.BUILT_IN, "toy", "no", *others]
-    assert kinds.options_of("toy") is ToyOptions
+    assert kinds.find_options("toy") is ToyOptions
     with pytest.raises(ArgumentError, match=r"the entry point 'no' of headwise\.tasks cannot be imported from"):
-        kinds.class_of("no")
+        kinds.find_class("no")
     with pytest.raises(ArgumentError, match=r"expected one of classify, .*toy.* Received: 'toi'"):
-        kinds.class_of("toi")
+        kinds.find_class("toi")
 
 
 def test_no_two_tasks_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_no_two_tasks_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(ArgumentError, match=rf"Received: name={name!r} of .*Another, which .*{place} has"):
             type("Another", (Toy,), {"name": name})
-    assert kinds.class_of("toy") is Toy
+    assert kinds.find_class("toy") is Toy
     clash = dataclasses.make_dataclass("Clash", [("out", int, 3)], bases=(ToyOptions,), frozen=True, kw_only=True)
     with pytest.raises(ArgumentError, match=r"^Clash\.out: headwise train has an argument of this name"):
         type("Clashing", (Toy,), {"name": "clashing", "options_type": clash})

@@ -373,4 +373,4 @@ def induction(live: Live) -> int:
 def _plain_opening(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages open on the first head with nothing pinned, as most tests expect, unless a test is marked `opening`."""
     if not request.node.get_closest_marker("opening"):
-        monkeypatch.setattr(facts, "pairs_of", lambda stacks: [[] for _ in stacks])
+        monkeypatch.setattr(facts, "find_pairs", lambda stacks: [[] for _ in stacks])

@@ -13,7 +13,7 @@ from headwise import masks
 from headwise.records import AttentionRecord
 from headwise.viewer import facts_of, inputs, inputs_of, site
 from headwise.viewer.server import serving
-from headwise.viewer.statistics import statistics_of
+from headwise.viewer.statistics import compute_statistics
 
 from .conftest import look, record
 
@@ -67,9 +67,9 @@ def test_how_many_weights_the_mask_allows(monkeypatch: pytest.MonkeyPatch) -> No
 def test_statistics_are_estimated_from_fewer_rows_of_longer_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "ESTIMATED_CELLS", 2 * 300 * 40)
     short, long = record(length=30), record(length=300)
-    assert (site.rows_of(short), site.rows_of(long)) == (256, 40)
+    assert (site.count_rows(short), site.count_rows(long)) == (256, 40)
     tokens = inputs_of(long)[0].stacks[0].cols.tokens
-    found = statistics_of(long, {0: tokens}, kind="self", rows=40)[0]
+    found = compute_statistics(long, {0: tokens}, kind="self", rows=40)[0]
     assert found["induction"] == [None, None]
     assert all(isinstance(each, float) for each in found["entropy"])
 

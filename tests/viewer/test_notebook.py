@@ -50,7 +50,7 @@ before = changed.q.mul_(2)
 """
 
 # Pages open on the first head, as in the other tests (conftest.py).
-PLAIN = "from headwise.viewer import facts; facts.pairs_of = lambda stacks: [[] for _ in stacks]"
+PLAIN = "from headwise.viewer import facts; facts.find_pairs = lambda stacks: [[] for _ in stacks]"
 
 CELLS = {
     "make": MAKE,

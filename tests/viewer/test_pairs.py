@@ -9,7 +9,7 @@ import headwise
 from headwise import masks
 from headwise.records import AttentionRecord, Seen
 from headwise.viewer import inputs_of
-from headwise.viewer.pairs import CELLS, Pair, pairs_of
+from headwise.viewer.pairs import CELLS, Pair, find_pairs
 
 WORDS = ["[CLS]", "the", "animal", "slept", "because", "it", "was", "tired", ".", "[SEP]"]
 IT, ANIMAL, LENGTH = 5, 2, len(WORDS)
@@ -35,7 +35,7 @@ def looking(row: int, col: int, score: float = 3.0) -> torch.Tensor:
 def pairs(*records: AttentionRecord, words: list[str] = WORDS) -> list[Pair]:
     seen = Seen(records)
     seen.tokens = [words] * records[0].shape[0]
-    return pairs_of(inputs_of(seen)[0].stacks)[0]
+    return find_pairs(inputs_of(seen)[0].stacks)[0]
 
 
 def test_the_strongest_pair_comes_first() -> None:
@@ -98,7 +98,7 @@ def test_each_example_of_a_batch_has_its_own() -> None:
     nothing = torch.zeros(2, 1, LENGTH, 4)
     seen = Seen([headwise.attention(nothing, nothing, nothing, bias=scores, record=True)[1]])
     seen.tokens = [WORDS, WORDS]
-    found = pairs_of([stack for each in inputs_of(seen) for stack in each.stacks])
+    found = find_pairs([stack for each in inputs_of(seen) for stack in each.stacks])
     assert [(first.row, first.col) for first, *_ in found] == [(IT, ANIMAL), (7, 3)]
 
 
@@ -114,7 +114,7 @@ def test_of_long_inputs_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch)
     length = int((CELLS / 2) ** 0.5)
     q = torch.randn(1, 3, length, 2)
     seen = Seen([headwise.attention(q, q, q, record=True)[1]])
-    pairs_of(inputs_of(seen)[0].stacks)
+    find_pairs(inputs_of(seen)[0].stacks)
     assert looked == [list(range(1, length, 2))]
 
 

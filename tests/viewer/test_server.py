@@ -149,13 +149,13 @@ def test_statistics_of_long_inputs_are_estimated_and_say_so(monkeypatch: pytest.
     inputs = inputs_of(seen)
     exact = facts_of(inputs, title="")
     looked = []
-    real = shown_module.statistics_of
+    real = shown_module.compute_statistics
 
     def counted(*args: Any, **options: Any) -> Any:
         looked.append(options["rows"])
         return real(*args, **options)
 
-    monkeypatch.setattr(shown_module, "statistics_of", counted)
+    monkeypatch.setattr(shown_module, "compute_statistics", counted)
     with serving(inputs, title="") as url:
         client = Client(url)
         for example in range(3):

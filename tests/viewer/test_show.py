@@ -15,7 +15,7 @@ from headwise import masks
 from headwise.errors import ArgumentError, DtypeError, RecordError, ShapeError
 from headwise.records import Seen
 from headwise.viewer import notebook
-from headwise.viewer.show import MOST, record_of
+from headwise.viewer.show import MOST, make_record
 
 from .conftest import look, record
 from .test_notebook import WIDGET, Kernel
@@ -115,17 +115,17 @@ def test_one_example_of_a_batch(seen: Seen) -> None:
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32", "float64"])
 def test_plain_weights_are_those_of_their_record(kind: str) -> None:
     given = record(heads=3, mask=masks.causal()).weights()[0].to(getattr(torch, kind))
-    found = record_of(given)
+    found = make_record(given)
     off = 1e-6 if given.dtype.itemsize > 2 else 1e-2  # rows of rounded weights do not sum to 1
     torch.testing.assert_close(found.weights()[0], given.float(), atol=off, rtol=0)
     assert bool((found.weights()[0][given == 0] == 0).all())
-    assert record_of(given[0]).shape == (1, 1, 9, 9)
-    assert record_of(given[None].detach().numpy() if kind.startswith("float") else given[None]).shape == (1, 3, 9, 9)
+    assert make_record(given[0]).shape == (1, 1, 9, 9)
+    assert make_record(given[None].detach().numpy() if kind.startswith("float") else given[None]).shape == (1, 3, 9, 9)
 
 
 def test_a_query_that_attends_to_nothing_stays_so() -> None:
     weights = torch.tensor([[0.25, 0.75], [0.0, 0.0]])
-    found = record_of(weights)
+    found = make_record(weights)
     torch.testing.assert_close(found.weights()[0, 0], weights)
     assert found.lse[0, 0, 1] == -torch.inf
 

@@ -17,7 +17,7 @@ from headwise.analyses import head_importance, relevance, stack
 from headwise.records import AttentionRecord, Seen
 from headwise.text import Tokens
 from headwise.viewer import facts, facts_of, inputs_of
-from headwise.viewer.statistics import descriptions, statistics_of
+from headwise.viewer.statistics import compute_statistics, descriptions
 
 from .conftest import look, placed, record, tokens, write
 
@@ -26,7 +26,7 @@ KEYS = [each["key"] for each in descriptions()]
 
 def told(seen: AttentionRecord, read: Tokens | None = None, *, example: int = 0, kind: str = "self") -> dict[str, Any]:
     read = read or tokens([f"w{i}" for i in range(seen.shape[3])])
-    return statistics_of(seen, {example: read}, kind=kind)[example]
+    return compute_statistics(seen, {example: read}, kind=kind)[example]
 
 
 def dense(seen: AttentionRecord, example: int = 0) -> Tensor:
@@ -36,7 +36,7 @@ def dense(seen: AttentionRecord, example: int = 0) -> Tensor:
 def test_the_numbers_are_those_of_the_record_for_each_example() -> None:
     """tests/records/test_statistics.py has the definitions."""
     seen = record(4, 2, 9, 4, batch=2, size=2.0, mask=masks.lengths(torch.tensor([9, 5])))
-    together = statistics_of(seen, {0: tokens(list("abcdefghi")), 1: tokens(list("abcdefghi"))}, kind="self")
+    together = compute_statistics(seen, {0: tokens(list("abcdefghi")), 1: tokens(list("abcdefghi"))}, kind="self")
     for example in range(2):
         a, found = dense(seen, example), told(seen, example=example)
         assert found["entropy"] == pytest.approx(seen.entropy()[example].mean(-1).tolist(), abs=1e-4)
@@ -109,7 +109,7 @@ def test_induction_is_the_definition(block_bytes: int, monkeypatch: pytest.Monke
     seen = record(4, 2, 12, 4, batch=2, mask=masks.causal())
     first = dataclasses.replace(named("abcabcabcaab"), special=(*[False] * 11, True))
     second = dataclasses.replace(named("xyxyxy......"), special=(*[False] * 6, *[True] * 6))
-    together = statistics_of(seen, {0: first, 1: second}, kind="self")
+    together = compute_statistics(seen, {0: first, 1: second}, kind="self")
     for example, read in enumerate((first, second)):
         expected = prefix_matching(dense(seen, example), read.labels, read.special)
         assert expected[0] is not None

@@ -49,10 +49,10 @@ def translations(form: Form) -> dict[Callable[..., Any], Callable[..., Any]]:
     PyTorch's own translation to plain operators (torch 2.13) masks with the smallest number of the dtype instead of
     -inf, so a query that may attend to no key would get the mean of all values instead of 0.
     """
-    return {torch.ops.aten.scaled_dot_product_attention.default: _as_op if form == "op" else _as_plain}
+    return {torch.ops.aten.scaled_dot_product_attention.default: _write_op if form == "op" else _write_plain}
 
 
-def _as_op(
+def _write_op(
     query: Any,
     key: Any,
     value: Any,
@@ -77,7 +77,7 @@ def _as_op(
     return out
 
 
-def _as_plain(
+def _write_plain(
     query: Any,
     key: Any,
     value: Any,

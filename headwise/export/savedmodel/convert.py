@@ -19,7 +19,7 @@ import torch
 
 from headwise.errors import ExportError, HeadwiseError
 from headwise.export.savedmodel.request import Request
-from headwise.export.savedmodel.twins import twin_of
+from headwise.export.savedmodel.twins import make_twin
 from headwise.export.speed import timings
 
 
@@ -39,7 +39,7 @@ def write(asked: Request) -> dict[str, Any]:
         ExportError: the graph and the Keras twin do not have the same inputs.
         HeadwiseError: a part of the model has no Keras twin.
     """
-    twin = twin_of(asked.model, asked.mask)
+    twin = make_twin(asked.model, asked.mask)
     graph = asked.graph
     names = [value.name for value in graph.inputs]
     if set(names) != set(inspect.signature(type(twin).call).parameters) - {"self"}:

@@ -79,7 +79,7 @@ class ClassifierTwin(Twin):
 
     def __init__(self, model: models.TextClassifier) -> None:
         super().__init__()
-        self.encoder: Any = twin_of(model.encoder)
+        self.encoder: Any = make_twin(model.encoder)
         self.head = _part(model.head)
         self.pooling = model.pooling
 
@@ -101,7 +101,7 @@ class SpanTwin(Twin):
 
     def __init__(self, model: models.SpanReader) -> None:
         super().__init__()
-        self.encoder: Any = twin_of(model.encoder)
+        self.encoder: Any = make_twin(model.encoder)
         self.head = _part(model.head)
 
     def call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
@@ -199,7 +199,7 @@ class Stack(keras.layers.Layer):
         return x_BSM if self.norm is None else self.norm(x_BSM)
 
 
-def twin_of(model: nn.Module, mask: Mask | None = None) -> Twin:
+def make_twin(model: nn.Module, mask: Mask | None = None) -> Twin:
     """The Keras twin of a model, with its weights, in float32. `mask`: for a module of `headwise.nn`, its mask.
 
     Raises:

@@ -14,8 +14,8 @@ from torch import Tensor
 from headwise.call import Scores, Share
 from headwise.masks import Mask
 from headwise.masks.picked import picked
-from headwise.parallel.layout import Layout, grid_of
-from headwise.parallel.routes import Routes, routes_of
+from headwise.parallel.layout import Layout, make_grid
+from headwise.parallel.routes import Routes, make_routes
 
 GLOO, NCCL = 1.5e9, 5e10  # nominal bytes per second between two processes
 
@@ -58,7 +58,7 @@ class Sizes:
     @classmethod
     def of(cls, mask: Mask | None, layout: Layout, key_layout: Layout, *sizes: int, **speeds: Any) -> Sizes:
         """Make the sizes for a mask that is aligned to the whole sequences."""
-        grid, count = grid_of(mask, layout.edges, key_layout.edges), layout.processes
+        grid, count = make_grid(mask, layout.edges, key_layout.edges), layout.processes
         cells, needed = grid.per_process(layout.owner, key_layout.owner, count)
         rows = np.bincount(layout.owner, grid.rows, count).astype(np.int64)
         key_rows = np.bincount(key_layout.owner, grid.keys, count).astype(np.int64)
@@ -113,8 +113,8 @@ class Part:
         """The routes of the keys: which keys this process sends and receives."""
         given = self.layout, self.dealt_keys, self.rank
         if self.mask is None:
-            return routes_of(None, *given)
-        return self.mask.remember(("routes", *self._digests, self.rank), lambda mask: routes_of(mask, *given))
+            return make_routes(None, *given)
+        return self.mask.remember(("routes", *self._digests, self.rank), lambda mask: make_routes(mask, *given))
 
     @property
     def dealt_keys(self) -> Layout:
@@ -146,12 +146,12 @@ class Part:
 
     def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
         """Call `local` (attention in one process) for this process's rows and the keys at the positions `keys`."""
-        options = {**self.options, "bias": self.bias_of(keys), "slopes": None}
+        options = {**self.options, "bias": self.compute_bias(keys), "slopes": None}
         own = self.key_layout is self.layout  # a call that reads another sequence is no share of a square matrix
         share = Share(self.rows, keys, self.layout.length, self.mask) if own else None
         return local(self.q, k, v, mask=self.masked(keys, purpose), share=share, **options)
 
-    def bias_of(self, keys: Tensor) -> Tensor | None:
+    def compute_bias(self, keys: Tensor) -> Tensor | None:
         """Return the bias and slopes over some keys, as one bias [B|1, H|1, S|1, K|1]."""
         bias, slopes = self.options.get("bias"), self.options.get("slopes")
         if bias is not None:

@@ -23,7 +23,7 @@ from headwise.masks.cellwise import fixed
 from headwise.native import attend as native
 from headwise.native.sight import Sight, sight_of
 from headwise.options import OPTIONS
-from headwise.parallel.exchange import rows_of, split, talking
+from headwise.parallel.exchange import pack_rows, split, talking
 from headwise.parallel.routes import Routes
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
@@ -131,7 +131,7 @@ class _Ring(torch.autograd.Function):
                 found = out, total.highest, total.log_sum, d_out.contiguous()
                 d_part, dk, dv, *_ = native.backward(call, *found, sight=ctx.sights[source], seed=seed)
             dq += d_part
-            back.send(source, rows_of(dk.float(), dv.float()))
+            back.send(source, pack_rows(dk.float(), dv.float()))
         back.finish()
         dk, dv = split(d_rows.to(k.dtype), k, v)
         d_sinks = None if sinks is None else sinks_gradient(sinks, total, out, d_out)
@@ -148,7 +148,7 @@ class _Trip(NamedTuple):
 
 def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Yield (a process, its keys' positions, the keys, the values), this process first; more arrive meanwhile."""
-    rows, routes = rows_of(k, v), trip.routes
+    rows, routes = pack_rows(k, v), trip.routes
     count = len(routes.sends)
     # In step s each process sends to the process s places ahead, and receives from the process s behind.
     coming = _exchanged(trip, rows, trip.rank, trip.rank)
@@ -217,7 +217,7 @@ class _Back:
 
 def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None) -> AttentionCall:
     """Make the call of this process's rows over some keys."""
-    return make_call(part.q, k, v, mask=mask, bias=part.bias_of(keys), **_options(part))
+    return make_call(part.q, k, v, mask=mask, bias=part.compute_bias(keys), **_options(part))
 
 
 def _options(part: Part) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class Answering(ABC, Generic[Asked]):
             (answered,) = self.answer([asked])
         if isinstance(answered, HeadwiseError):
             raise answered
-        found = explaining.weights_of(calls, names, places)
+        found = explaining.compute_weights(calls, names, places)
         return {"answer": answered, "tokens": names, **found}
 
     def page(self, asked: Asked) -> str:

@@ -16,7 +16,7 @@ from headwise.models.checkpoint import resolve
 from headwise.server.interface import Description, Embeds
 from headwise.server.interfaces.answering import Answering
 from headwise.server.interfaces.precision import Precision
-from headwise.tasks.columns import Column, Row, array_of
+from headwise.tasks.columns import Column, Row, take_array
 from headwise.text import Tokenizer, as_tokens
 from headwise.viewer import Input, inputs_of
 
@@ -100,8 +100,8 @@ class BertTensors(Answering[Ids]):
         return Text(ids[:most], [0] * min(len(ids), most), count, prompt)
 
     def parse(self, row: Row) -> Ids:
-        ids = array_of(row, IDS)
-        arrays = {column.name: array_of(row, column) for column in (MASK, TYPES) if row.get(column.name) is not None}
+        ids = take_array(row, IDS)
+        arrays = {column.name: take_array(row, column) for column in (MASK, TYPES) if row.get(column.name) is not None}
         for name, array in arrays.items():
             if len(array) != len(ids):
                 raise ArgumentError(

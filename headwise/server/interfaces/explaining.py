@@ -46,7 +46,7 @@ def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def weights_of(calls: Sequence[AttentionCall], names: Sequence[str], places: Sequence[int]) -> dict[str, Any]:
+def compute_weights(calls: Sequence[AttentionCall], names: Sequence[str], places: Sequence[int]) -> dict[str, Any]:
     """Some rows of the weights of each attention call, computed from its queries and keys without the other rows.
 
     Args:

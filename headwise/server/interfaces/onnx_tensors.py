@@ -14,7 +14,7 @@ from headwise.export.onnx.session import Runtime, Session
 from headwise.graphs.graph import Value
 from headwise.server.interface import Description
 from headwise.server.interfaces.answering import Answering
-from headwise.tasks.columns import DTYPES, Column, Datatype, Row, array_of
+from headwise.tasks.columns import DTYPES, Column, Datatype, Row, take_array
 
 DATATYPES: dict[torch.dtype, Datatype] = {
     torch.bool: "BOOL",
@@ -67,7 +67,7 @@ class OnnxTensors(Answering[Arrays]):
     def parse(self, row: Row) -> Arrays:
         found = {}
         for column, value in zip(self.inputs, self.session.inputs, strict=True):
-            array = array_of(row, column).astype(str(value.dtype).removeprefix("torch."), copy=False)
+            array = take_array(row, column).astype(str(value.dtype).removeprefix("torch."), copy=False)
             found[column.name] = array[None] if self.batched else array
         self.session.check(found)
         return found

@@ -45,7 +45,7 @@ def open_interface(
 def _open(path: str | Path, backend: str, precision: str, threads: int) -> Answering[Any]:
     folder = Path(path).expanduser()
     if manifest.is_export(folder):
-        return _of_export(folder, backend, precision, threads)
+        return _open_export(folder, backend, precision, threads)
     if backend == "onnx":
         raise CheckpointError(
             f"{path} is not an ONNX export, which backend onnx needs. Make one with "
@@ -67,7 +67,7 @@ def _open(path: str | Path, backend: str, precision: str, threads: int) -> Answe
     return BertTensors(path, precisions.check(precision, torch.device("cpu")))
 
 
-def _of_export(folder: Path, backend: str, precision: str, threads: int) -> Answering[Any]:
+def _open_export(folder: Path, backend: str, precision: str, threads: int) -> Answering[Any]:
     found = manifest.read(folder)
     if found.kind != "onnx":
         raise CheckpointError(

@@ -17,7 +17,7 @@ Log = Callable[[str, BaseException], None]
 Value = TypeVar("Value")
 
 
-def answers_of(
+def answer_all(
     model: Interface[Any], rows: Sequence[Row], max_tokens: int | None, log: Log
 ) -> list[Row | RequestRefused]:
     """A list with an answer or an error for each row, in order."""
@@ -26,7 +26,7 @@ def answers_of(
     return [each if isinstance(each, RequestRefused) else next(answers) for each in read]
 
 
-def value_of(
+def ask_model(
     ask: Callable[[Any], Value], model: Interface[Any], row: Row, max_tokens: int | None, log: Log
 ) -> Value | RequestRefused:
     """The result of `ask`, called with a row as `model` reads it; or an error."""
@@ -36,7 +36,7 @@ def value_of(
     try:
         return ask(asked)
     except Exception as error:
-        return refusal_of(error, log)
+        return refuse_row(error, log)
 
 
 def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> Any:
@@ -50,7 +50,7 @@ def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> 
         asked = model.read(row)
         tokens = 0 if max_tokens is None else model.tokens(asked)
     except Exception as error:
-        return refusal_of(error, log)
+        return refuse_row(error, log)
     if max_tokens is None or tokens <= max_tokens:
         return asked
     return RequestRefused("too_large", f"expected at most {max_tokens} tokens. Received: {tokens} tokens")
@@ -67,7 +67,7 @@ def _answers(model: Interface[Any], asked: Sequence[Any], log: Log) -> list[Row 
         return [refusal(each) if isinstance(each, HeadwiseError) else each for each in answers]
     except Exception as error:
         if len(asked) == 1:
-            return [refusal_of(error, log)]
+            return [refuse_row(error, log)]
     middle = len(asked) // 2
     return [*_answers(model, asked[:middle], log), *_answers(model, asked[middle:], log)]
 
@@ -77,7 +77,7 @@ def refusal(error: HeadwiseError) -> RequestRefused:
     return error if isinstance(error, RequestRefused) else RequestRefused("bad_input", str(error))
 
 
-def refusal_of(error: Exception, log: Log) -> RequestRefused:
+def refuse_row(error: Exception, log: Log) -> RequestRefused:
     """The answer to a row on which the model raised an error, which is logged unless the row was invalid."""
     if isinstance(error, HeadwiseError):
         return refusal(error)

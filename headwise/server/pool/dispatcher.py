@@ -121,7 +121,7 @@ class Dispatcher:
 
     def _give_batch(self, worker: Worker, model: Model, share: int, now: float) -> None:
         settings = self._settings
-        threads = model.pace.choose(settings.worker_threads, settings.threads_of(self._expected(model)))
+        threads = model.pace.choose(settings.worker_threads, settings.count_threads(self._expected(model)))
         rows = model.take(min(share, settings.max_batch))
         model.level *= _FADE
         batch = Batch(self.number(), model, rows, threads)

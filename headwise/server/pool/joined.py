@@ -8,7 +8,7 @@ from typing import Any
 
 from headwise.errors import RequestRefused
 from headwise.server.interface import Interface, Running
-from headwise.server.pool.answering import Log, refusal_of, value_of
+from headwise.server.pool.answering import Log, ask_model, refuse_row
 from headwise.tasks.columns import Row
 
 Give = Callable[[int, float, "Row | RequestRefused"], None]
@@ -37,7 +37,7 @@ class Joined:
     def add(self, number: int, key: int, model: Interface[Any], row: Row) -> None:
         """Add a row for the model with this key."""
         begun = time.perf_counter()
-        ticket = value_of(lambda asked: self._running(key, model).add(asked), model, row, self._max_tokens, self._log)
+        ticket = ask_model(lambda asked: self._running(key, model).add(asked), model, row, self._max_tokens, self._log)
         if isinstance(ticket, RequestRefused):
             self._give(number, time.perf_counter() - begun, ticket)
         else:
@@ -62,7 +62,7 @@ class Joined:
         """Take one step in every row, and give the answers of those that are finished."""
         for key, (_, running) in list(self._models.items()):
             for ticket, found in running.step():
-                answer = refusal_of(found, self._log) if isinstance(found, Exception) else found
+                answer = refuse_row(found, self._log) if isinstance(found, Exception) else found
                 self._end(self._numbers[key, ticket], answer)
             if not len(running):
                 del self._models[key]  # the model may be unloaded

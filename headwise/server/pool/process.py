@@ -102,7 +102,7 @@ class Worker(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard = self._loop.time()
         self._buffer += data
-        while (end := self._end_of_first()) is not None:
+        while (end := self._find_end()) is not None:
             try:
                 message = pickle.loads(self._buffer[LENGTH.size : end])
             except Exception as error:
@@ -111,7 +111,7 @@ class Worker(asyncio.Protocol):
             del self._buffer[:end]
             self._handle(message)
 
-    def _end_of_first(self) -> int | None:
+    def _find_end(self) -> int | None:
         if len(self._buffer) < LENGTH.size:
             return None
         end = LENGTH.size + int(LENGTH.unpack_from(self._buffer)[0])

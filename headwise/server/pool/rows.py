@@ -62,7 +62,7 @@ class Waiting:
 
     def __init__(self, request: Request, at: int, row: Row, now: float) -> None:
         self.request, self.at, self.row, self.since = request, at, row, now
-        self.size = _LEAST + size_of(row)
+        self.size = _LEAST + measure_row(row)
 
 
 @dataclass(eq=False)
@@ -151,7 +151,7 @@ class Model:
             rows = [oldest]
         else:
             batched = [waiting for waiting in self.queue if waiting.request.kind == "batch"]
-            rows = (oldest_of if self.description.packs else alike)(batched, most)
+            rows = (take_oldest if self.description.packs else alike)(batched, most)
         self.remove(rows)
         return rows
 
@@ -183,7 +183,7 @@ class Model:
         self._counted = self.waiting
 
 
-def oldest_of(rows: list[Waiting], most: int) -> list[Waiting]:
+def take_oldest(rows: list[Waiting], most: int) -> list[Waiting]:
     """The first rows: at most `most`, with no more characters than the budget of a batch, but at least one row."""
     total = 0
     for count, waiting in enumerate(rows[:most]):
@@ -217,6 +217,6 @@ def alike(rows: list[Waiting], most: int) -> list[Waiting]:
     return ordered[below : above + 1]
 
 
-def size_of(row: Row) -> int:
+def measure_row(row: Row) -> int:
     """The number of characters and array elements of a row. Bytes do not count: every image is scaled to one size."""
     return sum(len(value) if isinstance(value, str) else getattr(value, "size", 1) for value in row.values())

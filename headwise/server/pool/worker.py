@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.interface import Interface
 from headwise.server.logs import raised_at
-from headwise.server.pool.answering import answers_of, failure, refusal, value_of
+from headwise.server.pool.answering import answer_all, ask_model, failure, refusal
 from headwise.server.pool.joined import Joined
 from headwise.server.pool.messages import LENGTH, Message, pack
 from headwise.tasks.columns import Row
@@ -164,7 +164,7 @@ class _Worker:
         if more:
             model.threads = more[0]
         if kind == "batch":
-            answers = answers_of(model, given, self._max_tokens, self.tell)
+            answers = answer_all(model, given, self._max_tokens, self.tell)
             self._give("answers", number, time.perf_counter() - begun, answers)
         elif kind == "join":
             self._joined.add(number, key, model, given)
@@ -176,7 +176,7 @@ class _Worker:
                 "explain": model.explain,
                 "attend": lambda asked: model.attend(asked, more[1]),
             }
-            value = value_of(asks[kind], model, given, self._max_tokens, self.tell)
+            value = ask_model(asks[kind], model, given, self._max_tokens, self.tell)
             self._give("value", number, time.perf_counter() - begun, value)
 
     def _give(self, kind: str, number: int, seconds: float, given: Any) -> None:
@@ -193,7 +193,7 @@ class _Worker:
         self._give("answers", number, seconds, [answer])
 
     def _begin(self, number: int, model: Interface[Any], row: Row) -> None:
-        begun = value_of(lambda asked: iter(model.stream(asked)), model, row, self._max_tokens, self.tell)
+        begun = ask_model(lambda asked: iter(model.stream(asked)), model, row, self._max_tokens, self.tell)
         if isinstance(begun, RequestRefused):
             self._send("end", number, begun)
         else:

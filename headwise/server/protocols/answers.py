@@ -20,12 +20,12 @@ async def answers(engine: Engine, served: Served, rows: Sequence[Row], *, timeou
     good: list[Row] = []
     for number, answer in enumerate(found):
         if isinstance(answer, HeadwiseError):
-            raise _of_row(refusal(answer), number, len(found)) from answer
+            raise _name_row(refusal(answer), number, len(found)) from answer
         good.append(answer)
     return good
 
 
-def _of_row(refused: RequestRefused, number: int, rows: int) -> RequestRefused:
+def _name_row(refused: RequestRefused, number: int, rows: int) -> RequestRefused:
     if rows == 1:
         return refused
     message = f"row {number} (from 0) of {rows}: {refused}"

@@ -24,7 +24,7 @@ def check_count(rows: int) -> None:
         raise RequestRefused("too_large", f"expected at most {MOST_ROWS} rows in one request. Received: {rows} rows")
 
 
-def column_of(columns: Sequence[Column], name: str, kind: str = "input") -> Column:
+def find_column(columns: Sequence[Column], name: str, kind: str = "input") -> Column:
     """The column with this name. If there is none, raises RequestRefused with the names of all columns."""
     for column in columns:
         if column.name == name:
@@ -36,7 +36,7 @@ def column_of(columns: Sequence[Column], name: str, kind: str = "input") -> Colu
 def check_names(columns: Sequence[Column], names: Sequence[str]) -> None:
     """Raise RequestRefused if a required input is missing, or an input is given twice."""
     for name in names:
-        column_of(columns, name)
+        find_column(columns, name)
     for column in columns:
         if names.count(column.name) > 1:
             raise bad_input(f"input {column.name}: it is given more than once")
@@ -67,7 +67,7 @@ def check_size(column: Column, shape: Sequence[int], size: int) -> None:
         )
 
 
-def rows_of(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> list[Row]:
+def make_rows(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> list[Row]:
     """The rows of a request.
 
     Args:
@@ -116,7 +116,7 @@ def _binary(value: bytes | str) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
 
 
-def array_of(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
+def make_array(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
     """An array, in the column's dtype, of plain JSON values.
 
     Args:
@@ -165,7 +165,7 @@ def flat(values: Any, shape: Sequence[int]) -> list[Any] | None:
     return None if any(isinstance(element, list) for element in level) else level
 
 
-def arrays_of(description: Description, rows: Sequence[Row], names: Sequence[str] = ()) -> dict[str, np.ndarray]:
+def make_arrays(description: Description, rows: Sequence[Row], names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Name of an output -> array [N, *shape] of the answers to the N rows of a request.
 
     If rows have outputs of different lengths, shorter ones are padded with 0 or empty text. A missing output is NaN, 0
@@ -177,13 +177,13 @@ def arrays_of(description: Description, rows: Sequence[Row], names: Sequence[str
     Raises:
         RequestRefused: "bad_input": an unknown name.
     """
-    wanted = [column_of(description.outputs, name, "output") for name in names]
+    wanted = [find_column(description.outputs, name, "output") for name in names]
     if not names:
         wanted = [c for c in description.outputs if not c.optional or any(row.get(c.name) is not None for row in rows)]
-    return {column.name: _box(column, [cell_of(column, row) for row in rows]) for column in wanted}
+    return {column.name: _box(column, [take_cell(column, row) for row in rows]) for column in wanted}
 
 
-def cell_of(column: Column, row: Row) -> Any:
+def take_cell(column: Column, row: Row) -> Any:
     """The cell of a row of the answer in this column; None if the column is optional and the row lacks it."""
     if column.name not in row and not column.optional:  # the model was replaced after it was looked up
         raise RequestRefused("unavailable", "the model was replaced while it answered; try again", retry_after=1)

@@ -16,14 +16,14 @@ import headwise
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.protocols.columns import (
-    array_of,
-    arrays_of,
     check_names,
     check_shape,
     check_size,
-    column_of,
+    find_column,
     flat,
-    rows_of,
+    make_array,
+    make_arrays,
+    make_rows,
 )
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.sdk import InferInput, InferOutput
@@ -49,7 +49,7 @@ def request_rows(served: Served, inputs: Sequence[InferInput]) -> list[Row]:
     """The rows of a request. Raises RequestRefused."""
     columns = served.description.inputs
     check_names(columns, [given.name for given in inputs])
-    return rows_of(columns, {given.name: _array(column_of(columns, given.name), given) for given in inputs})
+    return make_rows(columns, {given.name: _array(find_column(columns, given.name), given) for given in inputs})
 
 
 def _array(column: Column, given: InferInput) -> np.ndarray:
@@ -77,7 +77,7 @@ def _listed(column: Column, given: InferInput) -> np.ndarray:
     check_size(column, given.shape, len(values))
     if column.binary and any(isinstance(value, str) for value in values):
         raise bad_input(f"input {column.name}: JSON cannot hold bytes. Send it as binary data")
-    return array_of(column, values, f"input {column.name}").reshape(given.shape)
+    return make_array(column, values, f"input {column.name}").reshape(given.shape)
 
 
 def _raw(column: Column, given: InferInput) -> np.ndarray:
@@ -110,7 +110,7 @@ def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]
     """
     seen: set[str] = set()
     for name, parameters in wanted:
-        column_of(served.description.outputs, name, "output")
+        find_column(served.description.outputs, name, "output")
         if name in seen:
             raise bad_input(f"output {name}: it is requested more than once")
         seen.add(name)
@@ -122,12 +122,12 @@ def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]
 def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[InferOutput]:
     """The outputs with these names (no names = all outputs), with arrays as their data."""
     return [
-        InferOutput(name, list(array.shape), column_of(served.description.outputs, name, "output").datatype, array)
-        for name, array in arrays_of(served.description, rows, names).items()
+        InferOutput(name, list(array.shape), find_column(served.description.outputs, name, "output").datatype, array)
+        for name, array in make_arrays(served.description, rows, names).items()
     ]
 
 
-def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+def read_timeout(parameters: Mapping[str, Any]) -> float | None:
     """Triton's request parameter "timeout", converted from microseconds to seconds; None if it is 0 or missing."""
     wished = parameters.get("timeout", 0)
     if isinstance(wished, bool) or not isinstance(wished, int) or wished < 0:

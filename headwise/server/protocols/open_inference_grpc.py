@@ -129,7 +129,7 @@ async def _infer(engine: Engine, request: Any) -> Any:
     served = engine.find(request.model_name, request.model_version or None)
     asked, names = _parsed(served, request)
     rows = oip.request_rows(served, asked.inputs)
-    answered = await answers(engine, served, rows, timeout=oip.timeout_of(_parameters(request)))
+    answered = await answers(engine, served, rows, timeout=oip.read_timeout(_parameters(request)))
     return _response(served, asked, oip.outputs(served, answered, names))
 
 
@@ -147,7 +147,7 @@ async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
     if len(rows) != 1:
         raise bad_input(f"expected one row in each request of a stream. Received: {len(rows)} rows")
     written = served.description.written
-    timeout = oip.timeout_of(_parameters(request))
+    timeout = oip.read_timeout(_parameters(request))
     pieces = engine.stream(served.name, served.version, rows[0], timeout=timeout)
     async with contextlib.aclosing(pieces):  # type: ignore[type-var]  # all that there are, are generators
         async for piece in pieces:

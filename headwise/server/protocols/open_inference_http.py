@@ -119,7 +119,7 @@ async def _infer(engine: Engine, request: Request, served: Served) -> Response:
     oip.check_outputs(served, [(output.name, output.parameters or {}) for output in asked.outputs or []])
     wanted = {output.name: output.parameters or {} for output in asked.outputs or []}
     rows = oip.request_rows(served, inputs)
-    answered = await answers(engine, served, rows, timeout=oip.timeout_of(parameters))
+    answered = await answers(engine, served, rows, timeout=oip.read_timeout(parameters))
 
     outputs = oip.outputs(served, answered, list(wanted))
     default = parameters.get("binary_data_output", False)

@@ -11,11 +11,11 @@ from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.protocols import tensorflow_serving as tf
 from headwise.server.protocols.answers import answers
-from headwise.server.protocols.columns import array_of as array_of_values
-from headwise.server.protocols.columns import arrays_of, check_count, check_names, check_shape, column_of, rows_of
+from headwise.server.protocols.columns import check_count, check_names, check_shape, find_column, make_arrays, make_rows
+from headwise.server.protocols.columns import make_array as make_array_of_values
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.grpc_service import Method, service
-from headwise.server.protocols.tensorflow_tensors import MESSAGES, array_of, shape_of, tensor_of
+from headwise.server.protocols.tensorflow_tensors import MESSAGES, make_array, make_shape, make_tensor
 from headwise.tasks.columns import Column, Row
 
 PREDICTION = "tensorflow.serving.PredictionService"
@@ -34,12 +34,12 @@ def _methods(engine: Engine) -> tuple[dict[str, Method], dict[str, Method]]:
         served = _find(engine, request.model_spec)
         columns = served.description.inputs
         for name in request.output_filter:  # refuse before anything is computed
-            column_of(served.description.outputs, name, "output")
+            find_column(served.description.outputs, name, "output")
         check_names(columns, list(request.inputs))
-        arrays = {name: array_of(column_of(columns, name), tensor) for name, tensor in request.inputs.items()}
-        answered = await answers(engine, served, rows_of(columns, arrays))
-        boxes = arrays_of(served.description, answered, list(dict.fromkeys(request.output_filter)))
-        tensors = {name: tensor_of(column_of(served.description.outputs, name), box) for name, box in boxes.items()}
+        arrays = {name: make_array(find_column(columns, name), tensor) for name, tensor in request.inputs.items()}
+        answered = await answers(engine, served, make_rows(columns, arrays))
+        boxes = make_arrays(served.description, answered, list(dict.fromkeys(request.output_filter)))
+        tensors = {name: make_tensor(find_column(served.description.outputs, name), box) for name, box in boxes.items()}
         return MESSAGES["PredictResponse"](outputs=tensors, model_spec=_spec(served))
 
     async def classify(request: Any, context: Any) -> Any:
@@ -113,7 +113,7 @@ def _signature(served: Served) -> Any:
     def tensors(columns: Sequence[Column]) -> dict[str, Any]:
         return {
             c.name: MESSAGES["TensorInfo"](
-                name=f"{tf.SIGNATURE}_{c.name}:0", dtype=tf.DTYPES[c.datatype][1], tensor_shape=shape_of((-1, *c.shape))
+                name=f"{tf.SIGNATURE}_{c.name}:0", dtype=tf.DTYPES[c.datatype][1], tensor_shape=make_shape(-1, *c.shape)
             )
             for c in columns
         }
@@ -136,8 +136,8 @@ def _examples(served: Served, given: Any) -> list[Row]:
         features = shared | dict(example.features.feature)
         try:
             check_names(columns, list(features))
-            arrays = {name: _feature(column_of(columns, name), feature) for name, feature in features.items()}
-            rows.extend(rows_of(columns, arrays))
+            arrays = {name: _feature(find_column(columns, name), feature) for name, feature in features.items()}
+            rows.extend(make_rows(columns, arrays))
         except RequestRefused as error:
             raise RequestRefused(error.kind, f"row {number} (from 0): {error}") from error
     return rows
@@ -153,4 +153,4 @@ def _feature(column: Column, feature: Any) -> Any:
     check_shape(column, shape)
     if len(values) != (shape[1:] or (1,))[0]:
         raise bad_input(f"input {column.name}: expected one value in {field}. Received: {len(values)} values")
-    return array_of_values(column, values, f"input {column.name}").reshape(shape)
+    return make_array_of_values(column, values, f"input {column.name}").reshape(shape)

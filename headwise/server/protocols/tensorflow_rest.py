@@ -20,7 +20,7 @@ from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.protocols import tensorflow_serving as tf
 from headwise.server.protocols.answers import answers
-from headwise.server.protocols.columns import array_of, cell_of, check_count, check_names, flat, rows_of
+from headwise.server.protocols.columns import check_count, check_names, flat, make_array, make_rows, take_cell
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, add_of_model, checked, json_body, json_of, parsed
 from headwise.tasks.columns import Column, Row
@@ -83,7 +83,7 @@ def router(engine: Engine) -> APIRouter:
         tf.check_signature(asked.signature_name)
         if (asked.instances is None) == (asked.inputs is None):
             raise bad_input('expected either "instances" (rows) or "inputs" (columns)')
-        rows = _of_columns(served, asked.inputs) if asked.instances is None else _of_rows(served, asked.instances)
+        rows = _read_columns(served, asked.inputs) if asked.instances is None else _read_rows(served, asked.instances)
         answered = await answers(engine, served, rows)
         if asked.instances is None:
             return json_of({"outputs": _in_columns(served.description.outputs, answered)})
@@ -94,7 +94,7 @@ def router(engine: Engine) -> APIRouter:
         tf.classifier(served.description)
         asked = checked(Classify, parsed(await request.body()))
         tf.check_signature(asked.signature_name)
-        rows = _of_rows(served, [asked.context | example for example in asked.examples])
+        rows = _read_rows(served, [asked.context | example for example in asked.examples])
         answered = await answers(engine, served, rows)
         return json_of({"result": tf.classes(served, answered)})
 
@@ -114,12 +114,12 @@ def router(engine: Engine) -> APIRouter:
     return routes
 
 
-def _of_rows(served: Served, instances: Sequence[Any]) -> list[Row]:
+def _read_rows(served: Served, instances: Sequence[Any]) -> list[Row]:
     check_count(len(instances))
     return [_row(served.description.inputs, instance, number) for number, instance in enumerate(instances)]
 
 
-def _of_columns(served: Served, given: Any) -> list[Row]:
+def _read_columns(served: Served, given: Any) -> list[Row]:
     named = _named(served.description.inputs, given)
     for name, values in named.items():
         if not isinstance(values, list):
@@ -127,7 +127,7 @@ def _of_columns(served: Served, given: Any) -> list[Row]:
     if len({len(values) for values in named.values()}) > 1:
         raise bad_input("expected the same number of rows in each input")
     check_count(len(next(iter(named.values()), [])))
-    return _of_rows(served, [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)])
+    return _read_rows(served, [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)])
 
 
 def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
@@ -135,7 +135,7 @@ def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
     try:
         named = _named(columns, instance)
         check_names(columns, list(named))
-        return rows_of(columns, {c.name: _array(c, named[c.name]) for c in columns if c.name in named})[0]
+        return make_rows(columns, {c.name: _array(c, named[c.name]) for c in columns if c.name in named})[0]
     except RequestRefused as error:
         raise RequestRefused(error.kind, f"row {number} (from 0): {error}") from error
 
@@ -166,7 +166,7 @@ def _array(column: Column, value: Any) -> np.ndarray:
         elements = [_bytes(column, element) if isinstance(element, dict) else element for element in elements]
         if column.binary and not all(isinstance(element, bytes) for element in elements):
             raise bad_input(f'input {column.name}: expected bytes, {{"b64": "…"}}')
-    return array_of(column, elements, f"input {column.name}").reshape(shape)
+    return make_array(column, elements, f"input {column.name}").reshape(shape)
 
 
 def _bytes(column: Column, element: dict[str, Any]) -> bytes:
@@ -181,13 +181,13 @@ def _bytes(column: Column, element: dict[str, Any]) -> bytes:
 
 def _in_row(columns: Sequence[Column], row: Row) -> Any:
     """Name of an output -> its cell in a row; the cell alone if the model has only one output."""
-    cells = {column.name: (column, cell_of(column, row)) for column in columns}
+    cells = {column.name: (column, take_cell(column, row)) for column in columns}
     values = {name: _plain(*cell) for name, cell in cells.items() if cell[1] is not None}
     return values if len(columns) > 1 else values[columns[0].name]
 
 
 def _in_columns(columns: Sequence[Column], rows: Sequence[Row]) -> Any:
-    values = {column.name: [_plain(column, cell_of(column, row)) for row in rows] for column in columns}
+    values = {column.name: [_plain(column, take_cell(column, row)) for row in rows] for column in columns}
     return values if len(columns) > 1 else values[columns[0].name]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
 from headwise.server.interface import Description
-from headwise.server.protocols.columns import cell_of
+from headwise.server.protocols.columns import take_cell
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.tasks.columns import Column, Datatype, Row
 
@@ -56,7 +56,7 @@ def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]
     """For each row a list of (label, probability)."""
     scores = classifier(served.description)
     return [
-        [(label, float(score)) for label, score in zip(served.description.labels, cell_of(scores, row), strict=True)]
+        [(label, float(score)) for label, score in zip(served.description.labels, take_cell(scores, row), strict=True)]
         for row in rows
     ]
 

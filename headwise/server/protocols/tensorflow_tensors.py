@@ -66,7 +66,7 @@ MESSAGES = proto.messages("""
 _NAMES = {number: name for name, number, _ in DTYPES.values()}
 
 
-def array_of(column: Column, tensor: Any) -> np.ndarray:
+def make_array(column: Column, tensor: Any) -> np.ndarray:
     """A TensorProto as an array [N, *shape] of a column's dtype.
 
     Its values are bytes or a list. A short list is filled with its last value, as TensorFlow does.
@@ -107,14 +107,14 @@ def _size(column: Column, shape: list[int], received: str) -> RequestRefused:
     )
 
 
-def tensor_of(column: Column, array: np.ndarray) -> Any:
+def make_tensor(column: Column, array: np.ndarray) -> Any:
     """The TensorProto of an array."""
     _, number, field = DTYPES[column.datatype]
-    tensor = MESSAGES["TensorProto"](dtype=number, tensor_shape=shape_of(array.shape))
+    tensor = MESSAGES["TensorProto"](dtype=number, tensor_shape=make_shape(*array.shape))
     getattr(tensor, field).extend(array.ravel().tolist())
     return tensor
 
 
-def shape_of(shape: Any) -> Any:
-    """The TensorShapeProto of a shape."""
-    return MESSAGES["TensorShapeProto"](dim=[{"size": size} for size in shape])
+def make_shape(*sizes: int) -> Any:
+    """The TensorShapeProto of a shape: -1 = any size."""
+    return MESSAGES["TensorShapeProto"](dim=[{"size": size} for size in sizes])

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from headwise.errors import RequestRefused, brief
 from headwise.server.engine import Engine, Served
 from headwise.server.protocols.errors import bad_input
-from headwise.server.routes.rows import read_object, row_of
+from headwise.server.routes.rows import make_row, read_object
 from headwise.tasks.columns import Row
 
 
@@ -32,7 +32,7 @@ class Asked:
 
     def row(self) -> Row:
         """The row of a request that has only one."""
-        return row_of(self.cells[0], self.served.description)
+        return make_row(self.cells[0], self.served.description)
 
 
 async def read(request: Request, engine: Engine, candidates: Iterable[Served], what: str, *parameters: str) -> Asked:

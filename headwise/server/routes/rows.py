@@ -45,7 +45,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     return read
 
 
-def row_of(cells: Any, description: Description) -> Row:
+def make_row(cells: Any, description: Description) -> Row:
     """Turn a JSON object into a row of the model. An optional column may also be null.
 
     Raises:

@@ -19,7 +19,7 @@ from headwise.server.protocols.routes import json_of
 from headwise.server.routes.ask import Asked, read
 from headwise.server.routes.events import events
 from headwise.server.routes.refusal import refusal, told
-from headwise.server.routes.rows import cells_of, plain, row_of
+from headwise.server.routes.rows import cells_of, make_row, plain
 from headwise.tasks.columns import Row
 
 
@@ -135,6 +135,6 @@ async def _each(engine: Engine, asked: Asked) -> list[dict[str, object]]:
 
 def _read(cells: object, description: Description) -> Row | RequestRefused:
     try:
-        return row_of(cells, description)
+        return make_row(cells, description)
     except RequestRefused as error:
         return error

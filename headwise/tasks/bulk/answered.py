@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import ArgumentError
 from headwise.tasks.rows.gallery import Question
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, left_out, numbers_of
+from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, group_numbers, left_out
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -114,7 +114,7 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
         cut: dict[str, list[int]] = {}
     else:
         names = list(answers[0])
-        cut = numbers_of(task.cut(data), data.numbers)
+        cut = group_numbers(task.cut(data), data.numbers)
     of_table = source is table and (table.plain or any(name in table.columns for name in wanted))
     given, numbers = (table.columns, table.numbers) if of_table else (data.columns, data.numbers)
     places = {number: place for place, number in enumerate(data.numbers)}

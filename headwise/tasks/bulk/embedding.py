@@ -14,7 +14,7 @@ from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import How, Tell, Written, compute
 from headwise.tasks.rows.chunks import Found, Reader, check_suffix, look_through
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, as_texts, find_column, numbers_of
+from headwise.tasks.rows.tables import LISTED, as_texts, find_column, group_numbers
 from headwise.tasks.rows.written import check_vectors
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table)
     found = encoder.embed(texts, job.prompt, batch_tokens=job.batch_tokens, dtype=job.dtype, tell=tell)
     vectors_NM = found.vectors.numpy()
     reason = f"more than {encoder.max_tokens} tokens, the rest was cut"
-    cut = numbers_of(dict.fromkeys(found.cut, reason), table.numbers)
+    cut = group_numbers(dict.fromkeys(found.cut, reason), table.numbers)
     columns = {} if job.alone else dict(table.columns)
     arrow = {} if job.alone else {**table.arrow, VECTOR: _fixed_size(vectors_NM)}
     answered: dict[str, Any] = {**columns, VECTOR: vectors_NM}

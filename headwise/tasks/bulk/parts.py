@@ -61,10 +61,10 @@ class Work:
     out: Path
 
     def part(self, number: int) -> Path:
-        return folder_of(self.out) / f"{number:06d}{self.out.suffix.lower()}"
+        return name_folder(self.out) / f"{number:06d}{self.out.suffix.lower()}"
 
     def note(self, number: int) -> Path:
-        return folder_of(self.out) / f"{number:06d}.json"
+        return name_folder(self.out) / f"{number:06d}.json"
 
     def missing(self) -> list[int]:
         """The numbers of the parts that do not exist or are damaged."""
@@ -81,7 +81,7 @@ class Work:
         """The summary of a finished part."""
         return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
 
-    def rows_of(self, number: int) -> str:
+    def describe_rows(self, number: int) -> str:
         """The rows of a part, for messages: counted from 1; for a text file also the line of the first row."""
         chunk = self.found.chunks[number]
         line = f", from line {chunk.line:,} on" if chunk.line else ""
@@ -102,7 +102,7 @@ class Work:
         write_part(self.part(number), answered.columns, answered.arrow, settled)
 
 
-def folder_of(out: Path) -> Path:
+def name_folder(out: Path) -> Path:
     """The folder of the parts of a file."""
     return out.with_name(f".{out.name}.parts")
 
@@ -117,9 +117,9 @@ def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]
         ArgumentError: existing parts belong to another file, job or chunk size.
         FileError: the journal cannot be read or written.
     """
-    folder = folder_of(out)
+    folder = name_folder(out)
     _clear(out)
-    about = {"format": _FORMAT, "chunk": chunk, **_state_of(path), **job.state()}
+    about = {"format": _FORMAT, "chunk": chunk, **_read_state(path), **job.state()}
     try:
         journal = json.loads((folder / _JOURNAL).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def join(work: Work) -> tuple[int, tuple[str, ...]]:
 
 def delete(out: Path) -> None:
     """Delete the parts of a file."""
-    shutil.rmtree(folder_of(out), ignore_errors=True)
+    shutil.rmtree(name_folder(out), ignore_errors=True)
     _clear(out)
 
 
@@ -191,7 +191,7 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
         ArgumentError: another process uses the folder.
         FileError: the folder cannot be made.
     """
-    folder = folder_of(out)
+    folder = name_folder(out)
     try:
         folder.mkdir(exist_ok=True)
         lock = (folder / _LOCK).open("a")
@@ -234,7 +234,7 @@ def _lock(lock: Any, out: Path) -> None:
         return
 
 
-def _state_of(path: Path) -> dict[str, Any]:
+def _read_state(path: Path) -> dict[str, Any]:
     """The size and time of a file, to notice changes."""
     try:
         state = path.stat()

@@ -44,7 +44,7 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
             [{"item": number, "given": pickle.dumps(number), "error": ""} for number in missing],
             override_num_blocks=min(len(missing), 64 * workers),
         )
-        for number, _ in on_workers(ray, items, _Parts(work), workers, work.rows_of, gpus=gpus):
+        for number, _ in on_workers(ray, items, _Parts(work), workers, work.describe_rows, gpus=gpus):
             yield number
 
 

@@ -13,7 +13,7 @@ from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import How, Tell, Written, compute
 from headwise.tasks.kinds import load
 from headwise.tasks.rows.chunks import SUFFIXES, Found, look_through
-from headwise.tasks.rows.sources import is_packed, suffix_of
+from headwise.tasks.rows.sources import find_suffix, is_packed
 from headwise.tasks.rows.written import STREAMED
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG, WEIGHTS
@@ -48,7 +48,7 @@ class Predictions:
 
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:
     """Why this file cannot be processed in chunks; None if it can."""
-    suffix = suffix_of(path)
+    suffix = find_suffix(path)
     if task.reads_files:
         return f"{task.name} reads whole files"
     if suffix not in SUFFIXES or (suffix == ".parquet" and is_packed(path)):

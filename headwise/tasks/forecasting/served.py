@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import ArgumentError
-from headwise.tasks.columns import Column, Columns, Row, array_of, text_of, texts_of
+from headwise.tasks.columns import Column, Columns, Row, take_array, take_text, take_texts
 from headwise.tasks.options.forecast import ForecastOptions
-from headwise.tasks.rows.series import SERIES, TIME, read_series, step_of
+from headwise.tasks.rows.series import SERIES, TIME, read_series, read_step
 from headwise.tasks.rows.series_windows import SeriesWindows
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.tables import Data
@@ -75,7 +75,7 @@ def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) ->
     Raises:
         ArgumentError, DtypeError, ShapeError: a history that is too short or not of numbers, or times that do not fit.
     """
-    values = array_of(row, _history(options, channels))
+    values = take_array(row, _history(options, channels))
     odd = ~np.isfinite(values) if not options.interpolate else np.isinf(values)
     if odd.any():
         place, column = (int(each) for each in np.argwhere(odd)[0])
@@ -88,7 +88,7 @@ def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) ->
     columns: dict[str, list[Any]] = dict(zip(channels, values.T.tolist(), strict=True))
     time = "time" if "time" not in columns else "time of the row"
     if row.get("time") is not None:
-        columns[time] = texts_of(row, "time")
+        columns[time] = take_texts(row, "time")
         if len(columns[time]) != len(values):
             raise ArgumentError(
                 f"time: expected {len(values)} times, one per row of history. Received: {len(columns[time])} times"
@@ -97,7 +97,7 @@ def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) ->
     chosen = replace(options, time=time if time in columns else "none", series=None)
     data = read_series(table, chosen, least=options.context, columns=channels)
     if row.get("series") is not None:
-        name = text_of(row, "series")
+        name = take_text(row, "series")
         data = replace(data, columns={SERIES: [name] * len(data), **data.columns})
     return data
 
@@ -109,7 +109,7 @@ def answer(asked: Past, y_CFO: np.ndarray) -> Row:
         raise too_large()
     horizon, outputs = own_FCO.shape[0], own_FCO.shape[2]
     times = [str(step) for step in range(1, horizon + 1)]
-    if (step := step_of(asked.data)) is not None:
+    if (step := read_step(asked.data)) is not None:
         times = [str(time) for time in step.after(asked.data.columns[TIME][-1], horizon)]
     row: Row = {"forecast": np.ascontiguousarray(own_FCO[..., 0])}
     if outputs > 1:

@@ -69,14 +69,14 @@ class Candidates:
 @torch.no_grad()
 def encode_images(model: ImageText, images: Sequence[Pixels]) -> Encoded:
     """Encode the images, at most `AT_ONCE` in a pass."""
-    parts = batch_of_images(images).split(AT_ONCE)
+    parts = stack_images(images).split(AT_ONCE)
     return _joined([model.encode_image(some.to(model.log_scale.device)) for some in parts])
 
 
 @torch.no_grad()
 def encode_texts(model: ImageText, texts: Sequence[Sequence[int]], pad: int) -> tuple[Encoded, Tensor]:
     """Encode texts, from their ids, at most `AT_ONCE` in a pass. Returns also `real`, True = a token, not padding."""
-    device, batch = model.log_scale.device, batch_of_texts(texts, pad)
+    device, batch = model.log_scale.device, pad_texts(texts, pad)
     ids, real = batch["input_ids"].to(device), batch["real"].to(device)
     parts = zip(ids.split(AT_ONCE), real.split(AT_ONCE), strict=True)
     return _joined([model.encode_text(*some) for some in parts]), real
@@ -91,18 +91,18 @@ def room_for(subwords: Subwords, most: int) -> int:
     return most - subwords.frames[0].size
 
 
-def ids_of(subwords: Subwords, texts: Sequence[str], most: int, read: Read | None = None) -> list[list[int]]:
+def make_ids(subwords: Subwords, texts: Sequence[str], most: int, read: Read | None = None) -> list[list[int]]:
     """The ids that the model reads of each text, at most `most`; `read`: the tokens of the only text, if known."""
     found = subwords.pieces(texts) if read is None else read.pieces
     return [subwords.pair(pieces.ids[: room_for(subwords, most)])[0] for pieces in found]
 
 
-def batch_of_images(images: Sequence[Pixels]) -> Tensor:
+def stack_images(images: Sequence[Pixels]) -> Tensor:
     """One tensor of the images, uint8 [B, channels, height, width]."""
     return torch.stack([torch.from_numpy(pixels) for pixels in images]).permute(0, 3, 1, 2)
 
 
-def batch_of_texts(texts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
+def pad_texts(texts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
     """ "input_ids" [B, S] with padding after the shorter texts, and "real" [B, S], True = a token."""
     ids, real = padded_with_real(texts, pad)
     return {"input_ids": ids, "real": real}

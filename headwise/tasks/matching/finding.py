@@ -11,7 +11,7 @@ import torch
 
 from headwise.errors import ArgumentError
 from headwise.models.image_text import ImageText
-from headwise.tasks.matching.candidates import Candidates, encode_images, encode_texts, ids_of
+from headwise.tasks.matching.candidates import Candidates, encode_images, encode_texts, make_ids
 from headwise.tasks.options.match import MatchOptions
 from headwise.tasks.rows.gallery import Gallery, Question
 from headwise.tasks.text.subwords import Subwords
@@ -52,7 +52,7 @@ class Finder:
     def _answers(self, wants: str, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
         """The answers to questions that want the same: a "pair" its score, others an "image" or a "text"."""
         model, options = self._model, self._options
-        ids = partial(ids_of, self._subwords, most=options.max_length)
+        ids = partial(make_ids, self._subwords, most=options.max_length)
         encode = partial(encode_texts, model, pad=self._subwords.pad)
         images = (
             self._encoded("images", gallery, lambda: encode_images(model, gallery.images))

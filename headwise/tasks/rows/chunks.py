@@ -24,12 +24,12 @@ from headwise.tasks.rows.sources import (
     classes,
     decode,
     decoded,
+    find_suffix,
     from_arrow,
     is_packed,
     of_rows,
     parse_row,
     readable,
-    suffix_of,
     transposed,
 )
 
@@ -92,7 +92,7 @@ class Found:
 
 def check_suffix(path: Path) -> None:
     """Raise ArgumentError if a file with this name cannot be read in chunks."""
-    suffix, known = suffix_of(path), (*SUFFIXES, LINES)
+    suffix, known = find_suffix(path), (*SUFFIXES, LINES)
     if suffix not in known or (suffix == ".parquet" and is_packed(path)):
         raise ArgumentError(f"{path}: expected a name that ends in {', '.join(known)}. Received: {path.name}")
 
@@ -108,7 +108,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
         ArgumentError: the kind of file is not supported, or it has no rows.
     """
     check_suffix(path)
-    suffix = suffix_of(path)
+    suffix = find_suffix(path)
     if suffix == ".parquet":
         with _parquet(path) as file:
             total, names = file.metadata.num_rows, tuple(file.schema_arrow.names)
@@ -125,18 +125,18 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
     return found
 
 
-def layout_of(path: Path, wanted: Sequence[str]) -> Layout:
+def find_layout(path: Path, wanted: Sequence[str]) -> Layout:
     """The layout of a CSV or TSV file. Raises FileError, like `look_through`."""
     with readable(path), contextlib.ExitStack() as files:
 
         def lines() -> Iterable[str]:
             return _Lines(files.enter_context(opened(path)), str(path))
 
-        return separated.survey(lines, str(path), wanted, tabs=suffix_of(path) == ".tsv")
+        return separated.survey(lines, str(path), wanted, tabs=find_suffix(path) == ".tsv")
 
 
 def _separated(path: Path, wanted: Sequence[str], most: int, tell: Tell) -> Found:
-    layout = layout_of(path, wanted)
+    layout = find_layout(path, wanted)
     with opened(path) as file:
         lines = _Lines(file, str(path))
         chunks = _cut(separated.rows(lines, layout, str(path)), lines, most, path, tell)
@@ -230,13 +230,13 @@ class Reader:
         """
         found, chunk = self.found, self.found.chunks[number]
         name = str(found.path)
-        if suffix_of(found.path) == ".parquet":
-            return self._of_parquet(number, chunk)
+        if find_suffix(found.path) == ".parquet":
+            return self._read_parquet(number, chunk)
         with readable(found.path):
             if self._file is None:
                 self._file = opened(found.path)
             self._file.seek(chunk.offset)
-            is_text = suffix_of(found.path) == LINES
+            is_text = find_suffix(found.path) == LINES
             lines = _Lines(self._file, name, chunk, returns=is_text or found.layout is not None)
             if is_text:
                 texts = [line.rstrip("\r\n") for line in islice(lines, chunk.rows)]
@@ -251,7 +251,7 @@ class Reader:
                 table = of_rows(name, found.layout, list(islice(cells, chunk.rows)))
         return self._checked(table, chunk)
 
-    def _of_parquet(self, number: int, chunk: Chunk) -> Table:
+    def _read_parquet(self, number: int, chunk: Chunk) -> Table:
         path = self.found.path
         if self._file is None:
             self._file = _parquet(path)

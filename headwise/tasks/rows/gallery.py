@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, FileError, HeadwiseError
 from headwise.files import replacing
 from headwise.tasks.options.match import MatchOptions
-from headwise.tasks.rows.pictures import Pixels, is_image_path, name_of, read_picture, why_not
+from headwise.tasks.rows.pictures import Pixels, is_image_path, name_image, read_picture, why_not
 from headwise.tasks.rows.sources import Table, open_table
 from headwise.tasks.rows.tables import Data, as_texts
 from headwise.tasks.text.subwords import Read
@@ -87,11 +87,11 @@ def questions(inputs: Any, options: MatchOptions) -> list[Question]:
     if isinstance(inputs, Data):
         return inputs.columns[QUESTION]
     if isinstance(inputs, Path | str) and not is_image_path(str(inputs)) and Path(inputs).is_file():
-        return _of_table(inputs, options, Path(inputs).parent)
+        return _read_table(inputs, options, Path(inputs).parent)
     if isinstance(inputs, Path) and not is_image_path(str(inputs)):
         raise FileError(f"{inputs}: no such file")
     if hasattr(inputs, "columns") or _is_columns(inputs):
-        return _of_table(inputs, options, None)
+        return _read_table(inputs, options, None)
     several = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if not several:
         raise ArgumentError("expected a text, an image or a pair of them. Received: an empty list")
@@ -125,7 +125,7 @@ def _with_image(image: Any, text: str | None, place: int, options: MatchOptions,
         pixels = read_picture(image, options.image_size, options.channels, folder)
     except HeadwiseError as error:
         raise type(error)(f"input {place}: {error}") from error
-    return Question(name_of(image, place), pixels, text)
+    return Question(name_image(image, place), pixels, text)
 
 
 def asked_in(table: Table, options: MatchOptions) -> Data:
@@ -134,7 +134,7 @@ def asked_in(table: Table, options: MatchOptions) -> Data:
     Raises:
         ArgumentError: a table with neither of the columns; NoUsableRows, whose questions have a black image.
     """
-    images, texts = _columns_of(table, options)
+    images, texts = _find_columns(table, options)
     folder, side = Path(table.name).parent, options.image_size
     asked = []
     unusable: dict[int, str] = {}
@@ -148,20 +148,20 @@ def asked_in(table: Table, options: MatchOptions) -> Data:
             pixels = read_picture(images[row], side, options.channels, folder)
         except HeadwiseError as error:
             unusable[row] = why_not(images[row], error)
-        asked.append(Question(name_of(images[row], number), pixels, text))
+        asked.append(Question(name_image(images[row], number), pixels, text))
     return Data(table.name, {QUESTION: asked}, table.numbers, unit=table.unit).without(unusable)
 
 
-def _of_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Question]:
+def _read_table(source: Any, options: MatchOptions, folder: Path | None) -> list[Question]:
     table = open_table(source)
-    images, texts = _columns_of(table, options)
+    images, texts = _find_columns(table, options)
     if images is None:
         return [Question(text=text) for text in texts or ()]
     rows = zip(images, [None] * len(images) if texts is None else texts, table.numbers, strict=True)
     return [_with_image(image, text, number, options, folder) for image, text, number in rows]
 
 
-def _columns_of(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[str] | None]:
+def _find_columns(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[str] | None]:
     """(the images, the texts) of a table; None for a column that it does not have."""
     images, texts = table.columns.get(options.image), table.columns.get(options.text)
     if images is None and texts is None:

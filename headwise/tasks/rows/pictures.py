@@ -74,7 +74,7 @@ def decoded(data: Any) -> Any:
     )
 
 
-def name_of(image: Any, place: int) -> str:
+def name_image(image: Any, place: int) -> str:
     """The name of an image: its path, or "image 3" (its `place` among the inputs) if it has no path."""
     return str(image) if isinstance(image, (str, Path)) else f"image {place}"
 

@@ -75,7 +75,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     return _data(table, found, names, left_out)
 
 
-def step_of(data: Data) -> Step | None:
+def read_step(data: Data) -> Step | None:
     """The time step that all series have; None without times.
 
     Raises:
@@ -84,7 +84,7 @@ def step_of(data: Data) -> Step | None:
     if TIME not in data.columns:
         return None
     steps: dict[Step, str] = {}
-    for name, rows in rows_of(data).items():
+    for name, rows in group_rows(data).items():
         step = find_step(pd.Index([data.columns[TIME][row] for row in rows]))
         if step is not None:
             steps.setdefault(step, name)
@@ -96,12 +96,12 @@ def step_of(data: Data) -> Step | None:
     return next(iter(steps), None)
 
 
-def rows_of(data: Data) -> dict[str, list[int]]:
+def group_rows(data: Data) -> dict[str, list[int]]:
     """Name of a series -> the indices of its rows, in order."""
     return grouped(data.columns.get(SERIES, [""] * len(data)))
 
 
-def channels_of(data: Data) -> list[str]:
+def list_channels(data: Data) -> list[str]:
     """The names of the columns that hold values, without the prefix VALUE."""
     return [name.removeprefix(VALUE) for name in data.columns if name.startswith(VALUE)]
 

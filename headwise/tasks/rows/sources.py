@@ -75,13 +75,13 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
         return _from_hub(source)
     module = type(source).__module__.partition(".")[0]
     if module == "pandas" and hasattr(source, "columns"):
-        return _of_columns("the frame", {str(name): source[name].tolist() for name in source.columns})
+        return _make_table("the frame", {str(name): source[name].tolist() for name in source.columns})
     if module == "datasets":
-        return _of_dataset("the data set", source)
+        return _read_dataset("the data set", source)
     if isinstance(source, Mapping):
-        return _of_columns("the dict", {str(name): _listed(name, cells) for name, cells in source.items()})
+        return _make_table("the dict", {str(name): _listed(name, cells) for name, cells in source.items()})
     if isinstance(source, (list, tuple)) and all(isinstance(row, Mapping) for row in source):
-        return _of_columns("the list", transposed(source))
+        return _make_table("the list", transposed(source))
     received = type(source).__name__
     if isinstance(source, (list, tuple)):
         received += f" with {type(next(row for row in source if not isinstance(row, Mapping))).__name__}"
@@ -90,17 +90,17 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
 
 def _is_path(source: str) -> bool:
     """Whether a text is a path, not a data set on the hub: the file exists, or the name is like that of a file."""
-    return Path(source).exists() or suffix_of(Path(source)) in _SUFFIXES or not _HUB_NAME.fullmatch(source)
+    return Path(source).exists() or find_suffix(Path(source)) in _SUFFIXES or not _HUB_NAME.fullmatch(source)
 
 
-def suffix_of(path: Path) -> str:
+def find_suffix(path: Path) -> str:
     """The suffix of a file's name, without .gz: ".csv"."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     """Read a file by its suffix."""
-    suffix = suffix_of(path)
+    suffix = find_suffix(path)
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
             f"{path}: expected a name that ends in {', '.join(_SUFFIXES)} (or one of these and .gz). "
@@ -115,14 +115,14 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
             data = gzip.decompress(data)
     name = str(path)
     if suffix == ".parquet":
-        return _of_columns(name, from_arrow(_parquet(path, data)), fingerprint, first=1)
+        return _make_table(name, from_arrow(_parquet(path, data)), fingerprint, first=1)
     text = decode(data, name)
     if suffix in (".csv", ".tsv"):
         return _separated(path, text, wanted, fingerprint)
     if suffix == ".txt":
         lines = text.splitlines()
         return Table(name, {"text": list(lines)}, list(range(1, len(lines) + 1)), "line", fingerprint, plain=True)
-    return _of_json(name, text, lines=suffix != ".json", fingerprint=fingerprint)
+    return _parse_table(name, text, lines=suffix != ".json", fingerprint=fingerprint)
 
 
 def is_packed(path: Path) -> bool:
@@ -164,7 +164,7 @@ def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -
     def lines() -> Iterable[str]:
         return io.StringIO(text, newline="")
 
-    layout = separated.survey(lines, name, wanted, tabs=suffix_of(path) == ".tsv")
+    layout = separated.survey(lines, name, wanted, tabs=find_suffix(path) == ".tsv")
     return of_rows(name, layout, list(separated.rows(lines(), layout, name)), fingerprint)
 
 
@@ -177,7 +177,7 @@ def of_rows(
     return Table(name, columns, [line for line, _ in found], "line", fingerprint, layout.headed, notes=layout.notes)
 
 
-def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
+def _parse_table(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
     """The table in JSON lines, or in one list of objects, or in an object that has this list under "data"."""
     if lines:
         rows, numbers = [], []
@@ -191,19 +191,19 @@ def _of_json(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
     if isinstance(whole, dict) and isinstance(whole.get("data"), list):
         whole = whole["data"]
     if isinstance(whole, dict) and whole and all(isinstance(cells, list) for cells in whole.values()):
-        return _of_columns(name, whole, fingerprint, first=1)
+        return _make_table(name, whole, fingerprint, first=1)
     if not isinstance(whole, list):
         raise FileError(f"{name}: expected a list of objects. Received: {type(whole).__name__}")
-    rows = [_as_row(each, name, "row", number) for number, each in enumerate(whole, start=1)]
+    rows = [_check_row(each, name, "row", number) for number, each in enumerate(whole, start=1)]
     return Table(name, transposed(rows), list(range(1, len(whole) + 1)), "row", fingerprint)
 
 
 def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
     """The object in a line of a JSON lines file. Raises FileError if there is no object."""
-    return _as_row(_parse(line, name, number), name, "line", number)
+    return _check_row(_parse(line, name, number), name, "line", number)
 
 
-def _as_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
+def _check_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
     if not isinstance(row, dict):
         raise FileError(f'{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {brief(row)}')
     return row
@@ -238,7 +238,7 @@ def _listed(name: Any, cells: Any) -> list[Any]:
     return cells.tolist() if hasattr(cells, "tolist") else list(cells)
 
 
-def _of_columns(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None, *, first: int = 0) -> Table:
+def _make_table(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None, *, first: int = 0) -> Table:
     """The table of these columns. `first` is the number of its first row: 1 in files, 0 in memory, as Python counts."""
     columns = {column: decoded(cells) for column, cells in columns.items()}
     lengths = {column: len(cells) for column, cells in columns.items()}
@@ -298,14 +298,14 @@ def _from_hub(name: str) -> Table:
     else:  # "glue/sst2" is a data set and one of its configurations, "stanfordnlp/sst2" is a data set of an owner
         places = [(place, None), *([(parts[0], parts[1])] if len(parts) == 2 else [])]
     failures = []
-    with quiet() as datasets, as_reachable(places[0][0]) as answers:
+    with quiet() as datasets, try_hub(places[0][0]) as answers:
         for repository, config in places:
             try:
                 found = datasets.load_dataset(repository, config, split=split or "train")
             except Exception as error:  # noqa: PERF203 (each library below has its own)
                 failures.append(error)
             else:
-                return _of_dataset(name, found)
+                return _read_dataset(name, found)
     said = " ".join(str(failures[0]).split()) if answers else "it cannot be reached from here"
     raise FileError(
         f"{name}: there is no such file, and the hub gave no data set of that name: {shortened(said, 200)}"
@@ -313,7 +313,7 @@ def _from_hub(name: str) -> Table:
 
 
 @contextlib.contextmanager
-def as_reachable(repository: str) -> Iterator[bool]:
+def try_hub(repository: str) -> Iterator[bool]:
     """A context with whether the hub answers. If not, only earlier downloads are used inside, without long tries."""
     import datasets
     from huggingface_hub import HfApi, constants
@@ -334,13 +334,13 @@ def as_reachable(repository: str) -> Iterator[bool]:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
-def _of_dataset(name: str, rows: Any) -> Table:
+def _read_dataset(name: str, rows: Any) -> Table:
     """The table of a `datasets.Dataset`, or of a similar class."""
     if isinstance(rows, Mapping):
         raise ArgumentError(f"{name}: expected one split. Received: {len(rows)}: choose one of {', '.join(rows)}")
     if not hasattr(rows, "with_format"):
         raise DtypeError(f"data: expected {_ACCEPTED}. Received: {type(rows).__name__} of datasets")
-    return _of_columns(name, _columns(rows))
+    return _make_table(name, _columns(rows))
 
 
 def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:

@@ -91,7 +91,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
         begins = options.answer_start or (_START if _START in table.columns else None)
         starts = [None] * len(answers) if begins is None else table.columns[find_column(table, begins)]
         columns["answers"] = [
-            _of_cell(cell, start, f"{table.name}, {table.unit} {number}")
+            _read_answers(cell, start, f"{table.name}, {table.unit} {number}")
             for cell, start, number in zip(answers, starts, table.numbers, strict=True)
         ]
     if not table.numbers:
@@ -99,7 +99,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
     return Data(table.name, columns, table.numbers, table.notes, table.fingerprint, table.unit)
 
 
-def _of_cell(cell: Any, start: Any, where: str) -> Answers:
+def _read_answers(cell: Any, start: Any, where: str) -> Answers:
     """The answers of one row as (text, stated start or None); an empty cell is a question without an answer."""
     if isinstance(cell, Mapping):
         texts, starts = cell.get("text"), cell.get(_START)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError, FileError, shortened
-from headwise.tasks.rows.sources import as_reachable, quiet
+from headwise.tasks.rows.sources import quiet, try_hub
 from headwise.tasks.rows.tables import as_text
 
 _DATASET = re.compile(r"(?P<name>[^:]+)(:(?P<split>[\w\[\]:%]+))?")
@@ -45,7 +45,7 @@ def _dataset(name: str) -> Any:
         if not Path(place).is_dir():
             if place.count("/") == 2:
                 place, _, config = place.rpartition("/")
-            around.enter_context(as_reachable(place))
+            around.enter_context(try_hub(place))
         try:
             if (Path(place) / "dataset_dict.json").is_file():
                 return datasets.load_from_disk(place)[split]

@@ -62,7 +62,7 @@ class Data:
         """
         if not reasons:
             return self
-        by_reason = numbers_of(reasons, self.numbers)
+        by_reason = group_numbers(reasons, self.numbers)
         sentences = tuple(left_out(len(numbers), numbers, reason, self.unit) for reason, numbers in by_reason.items())
         kept = [row for row in range(len(self)) if row not in reasons]
         whole = replace(self, left_out=(*self.left_out, *sentences), reasons={**self.reasons, **by_reason})
@@ -269,7 +269,7 @@ def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
     return found
 
 
-def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, list[int]]:
+def group_numbers(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, list[int]]:
     """Turn {index of a row: reason} into {reason: numbers of the rows}."""
     found: dict[str, list[int]] = {}
     for row in sorted(reasons):
@@ -279,7 +279,7 @@ def numbers_of(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[str, 
 
 def cut_notes(cut: Mapping[int, str], numbers: Sequence[int], unit: str) -> tuple[str, ...]:
     """Sentences like `1 row read in part: more than 512 tokens, the rest was cut (line 4)`; `cut`: from `Task.cut`."""
-    by_reason = numbers_of(cut, numbers)
+    by_reason = group_numbers(cut, numbers)
     return tuple(left_out(len(found), found, reason, unit, READ_IN_PART) for reason, found in by_reason.items())
 
 

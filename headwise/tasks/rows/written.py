@@ -31,7 +31,7 @@ def write_table(path: Path, columns: Columns) -> None:
         ArgumentError: an unsupported suffix; a column with values that Parquet cannot have in one column.
         FileError: it cannot be written.
     """
-    write = writer_of(path)
+    write = choose_writer(path)
     with writing(path) as part:
         write(part, columns)
 
@@ -58,7 +58,7 @@ def write_part(
         elif suffix == ".parquet":
             _parquet(part, {**columns, **arrow})
         elif suffix in _SEPARATORS:
-            _separated(part, _of_rows(columns), _SEPARATORS[suffix])
+            _separated(part, _zip_rows(columns), _SEPARATORS[suffix])
         else:
             _WRITERS[suffix](part, columns)
         settle(part)
@@ -112,7 +112,7 @@ def schema_with(part: Path, schema: Any) -> Any:
         raise ArgumentError(f"Parquet has one type a column. Received: {shortened(said, 200)}; {_INSTEAD}") from error
 
 
-def writer_of(path: Path) -> Callable[[Path, Columns], None]:
+def choose_writer(path: Path) -> Callable[[Path, Columns], None]:
     """The function that writes a file with this name. Raises ArgumentError if there is none."""
     if path.suffix.lower() not in _WRITERS:
         raise ArgumentError(f"{path}: expected a name that ends in {', '.join(_WRITERS)}. Received: {path.name}")
@@ -133,12 +133,12 @@ def _separated(path: Path, rows: Iterable[Sequence[Any]], separator: str) -> Non
 
 def _with_header(separator: str) -> Callable[[Path, Columns], None]:
     def write(path: Path, columns: Columns) -> None:
-        _separated(path, [list(columns), *_of_rows(columns)], separator)
+        _separated(path, [list(columns), *_zip_rows(columns)], separator)
 
     return write
 
 
-def _of_rows(columns: Columns) -> Iterator[tuple[Any, ...]]:
+def _zip_rows(columns: Columns) -> Iterator[tuple[Any, ...]]:
     return zip(*columns.values(), strict=True)
 
 
@@ -150,12 +150,12 @@ def _cell(cell: Any) -> Any:
 
 def _json_lines(path: Path, columns: Columns) -> None:
     with path.open("w", encoding="utf-8") as out:
-        for row in _of_rows(columns):
+        for row in _zip_rows(columns):
             out.write(json.dumps(_object(columns, row), ensure_ascii=False, default=str) + "\n")
 
 
 def _json(path: Path, columns: Columns) -> None:
-    rows = [_object(columns, row) for row in _of_rows(columns)]
+    rows = [_object(columns, row) for row in _zip_rows(columns)]
     path.write_text(json.dumps(rows, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
 
 

@@ -114,14 +114,14 @@ def _asked(sources: Sequence[Sequence[int]], limits: Sequence[int], decoding: De
         raise ArgumentError(f"limits: expected at least 1 token each. Received: {min(limits)}")
     if any(not len(source) for source in sources):
         raise ArgumentError("sources: expected at least one token each. Received: an empty one")
-    draws = draws_of(decoding, limits)
+    draws = draw_numbers(decoding, limits)
     return [
         Asked(source, limit, None if draws is None else draws[i, :limit])
         for i, (source, limit) in enumerate(zip(sources, limits, strict=True))
     ]
 
 
-def draws_of(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
+def draw_numbers(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
     """Random numbers [sources, steps] in [0, 1) for sampling; None if the decoding does not sample."""
     if not decoding.sample:
         return None

@@ -77,7 +77,7 @@ def pretrained(
         CheckpointError, ArgumentError: as for `make`.
     """
     folder = default_model() if name is None else resolve(name)
-    bert = _of_run(folder, dropout) if (folder / CONFIG).is_file() else Bert.from_pretrained(folder, dropout=dropout)
+    bert = _load_run(folder, dropout) if (folder / CONFIG).is_file() else Bert.from_pretrained(folder, dropout=dropout)
     if max_length is not None and max_length > bert.config.max_positions:
         raise ArgumentError(
             f"{asked_as}: {folder.name} reads at most {bert.config.max_positions} tokens. Received: {max_length}"
@@ -141,7 +141,7 @@ _KINDS: dict[str, tuple[type[AnyEncoder], Any]] = {
 }
 
 
-def _of_run(folder: Path, dropout: float) -> Bert:
+def _load_run(folder: Path, dropout: float) -> Bert:
     """The BERT that the run in this folder has trained."""
     trained = next((each for each in load(folder).model.modules() if isinstance(each, Bert)), None)
     if trained is None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from headwise.tasks.batching import sorted_batches, training_batches
 from headwise.tasks.options.train import TrainOptions
-from headwise.tasks.training.sharding import share_of
+from headwise.tasks.training.sharding import find_share
 
 
 class Shares(Sampler[list[int]]):
@@ -21,7 +21,7 @@ class Shares(Sampler[list[int]]):
 
     Args:
         batches: the batches of all processes together.
-        rank, world: see `share_of`.
+        rank, world: see `find_share`.
         done: the number of batches that were taken before, in a run that is resumed; `len` counts them, like Lightning.
     """
 
@@ -93,7 +93,7 @@ class Examples(LightningDataModule):
             self._validation_lengths,
             tokens=self.options.batch_tokens,
             size=self.options.batch_size,
-            least=share_of(self._trainer()).world,
+            least=find_share(self._trainer()).world,
         )
         return self._loader(self.validation, batches)
 
@@ -106,7 +106,7 @@ class Examples(LightningDataModule):
 
         return DataLoader(
             examples,  # type: ignore[arg-type]  # a list serves
-            batch_sampler=Shares(batches, *share_of(trainer), done),
+            batch_sampler=Shares(batches, *find_share(trainer), done),
             collate_fn=collate,
             pin_memory=trainer.strategy.root_device.type == "cuda",
         )

@@ -32,7 +32,7 @@ from headwise.tasks.training.callbacks.progress import Telling
 from headwise.tasks.training.callbacks.seeding import Seeding
 from headwise.tasks.training.callbacks.signals import Interrupt
 from headwise.tasks.training.folder import check_new
-from headwise.tasks.training.sharding import share_of
+from headwise.tasks.training.sharding import find_share
 from headwise.tasks.training.weights import save_weights
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _train(
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        if held_out is not None and len(validated) < (shares := share_of(trainer).world):
+        if held_out is not None and len(validated) < (shares := find_share(trainer).world):
             raise ArgumentError(
                 f"{held_out.name}: expected at least {shares} examples to validate on, one for each "
                 f"device. Received: {len(validated)}"

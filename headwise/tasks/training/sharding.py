@@ -28,7 +28,7 @@ class Share(NamedTuple):
     world: int
 
 
-def share_of(trainer: Any) -> Share:
+def find_share(trainer: Any) -> Share:
     """The share of this process in each batch. Processes that share a sequence take the same examples."""
     rank, world = trainer.global_rank, trainer.world_size
     together = trainer.strategy.sequence_processes if isinstance(trainer.strategy, Replicate) else 1

@@ -22,7 +22,7 @@ from headwise.errors import ArgumentError, ExportError
 from headwise.export import manifest
 from headwise.export.exported import Exported
 from headwise.export.exporting import export as export_to
-from headwise.export.graphs import graphs_of
+from headwise.export.graphs import make_graphs
 from headwise.export.onnx import attention
 from headwise.export.onnx import write as writing
 from headwise.export.onnx.check import compared
@@ -222,7 +222,7 @@ def test_a_file_of_other_weights_is_found_out(classified: tuple[Classify, Export
     other = tiny.classifier()
     with torch.no_grad():
         other.model.head.bias[0] += 0.1
-    (graph,) = graphs_of(other)
+    (graph,) = make_graphs(other)
     file = dataclasses.replace(done.manifest.graphs[0], outputs=done.manifest.graphs[0].outputs)
     with pytest.raises(ExportError, match=r"model: output 'logits' differs .* expected at most 0\.0001"):
         compared(done.folder, file, graph, 1e-4)
@@ -239,7 +239,7 @@ def test_a_damaged_file_is_an_error_that_names_it(classified: tuple[Classify, Ex
     task, done = classified
     (tmp_path / "model.onnx").write_bytes((done.folder / "model.onnx").read_bytes()[:-200])
     with pytest.raises(ExportError, match=r"model\.onnx"):
-        compared(tmp_path, done.manifest.graphs[0], graphs_of(task)[0], 1e-4)
+        compared(tmp_path, done.manifest.graphs[0], make_graphs(task)[0], 1e-4)
 
 
 @pytest.mark.parametrize(("option", "said"), [("attention", "auto, op, plain"), ("precision", "fp32, fp16, int8")])

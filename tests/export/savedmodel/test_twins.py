@@ -13,8 +13,8 @@ import keras
 from headwise import masks, models
 from headwise import nn as modules
 from headwise.errors import ArgumentError
-from headwise.export.graphs import graphs_of
-from headwise.export.savedmodel.twins import twin_of
+from headwise.export.graphs import make_graphs
+from headwise.export.savedmodel.twins import make_twin
 from headwise.nn.positions import Rope
 
 
@@ -60,8 +60,8 @@ def test_a_twin_computes_what_the_model_does(make: object) -> None:
     with torch.no_grad():
         for parameter in model.parameters():  # what begins as 0 or 1 must not hide a mistake
             parameter.add_(0.1 * torch.randn_like(parameter))
-    (graph,) = graphs_of(model)
-    twin = twin_of(model)
+    (graph,) = make_graphs(model)
+    twin = make_twin(model)
     for example in graph.examples:
         with torch.no_grad():
             expected = graph.module(*example)
@@ -74,9 +74,9 @@ def test_a_twin_computes_what_the_model_does(make: object) -> None:
 
 def test_a_module_keeps_its_mask() -> None:
     module = modules.MultiHeadAttention(8, 2).eval()
-    (graph,) = graphs_of(module, mask=masks.causal())
+    (graph,) = make_graphs(module, mask=masks.causal())
     hidden, padding = graph.examples[0]
-    (found,) = twin_of(module, masks.causal())(hidden.numpy(), padding.numpy())
+    (found,) = make_twin(module, masks.causal())(hidden.numpy(), padding.numpy())
     with torch.no_grad():
         expected = graph.module(hidden, padding)
     torch.testing.assert_close(torch.tensor(keras.ops.convert_to_numpy(found)), expected, rtol=1e-4, atol=1e-5)
@@ -86,4 +86,4 @@ def test_a_part_that_somebody_replaced_is_refused() -> None:
     model = models.TextClassifier(small(), 3)
     model.head = nn.Sequential(nn.Linear(8, 3))  # type: ignore[assignment]
     with pytest.raises(ArgumentError, match=r"expected a plain Linear, .* Received: Sequential"):
-        twin_of(model)
+        make_twin(model)

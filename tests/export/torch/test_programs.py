@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise import nn as modules
 from headwise.errors import ExportError
 from headwise.export.comparing import compare, compared
-from headwise.export.graphs import graphs_of
+from headwise.export.graphs import make_graphs
 from headwise.export.torch import programs
 from headwise.export.torch.programs import run_alone
 from headwise.export.tracing import trace
@@ -83,7 +83,7 @@ def test_a_program_runs_any_batch_and_length_where_there_is_no_headwise(graph: G
 )
 def test_every_kind_of_model_is_a_program(makes: tuple[Callable[[], Any], ...], tmp_path: Path) -> None:
     # Those whose models are of another kind; that the graphs of all tasks can be traced is seen in onnx/test_export.py.
-    graphs = [graph for make in makes for graph in graphs_of(make())]
+    graphs = [graph for make in makes for graph in make_graphs(make())]
     paths = [tmp_path / f"{number}.pt2" for number in range(len(graphs))]
     for graph, path in zip(graphs, paths, strict=True):
         programs.save(trace(graph), path)

@@ -13,7 +13,7 @@ import torch
 
 from headwise.errors import ArgumentError, HeadwiseError, RequestRefused
 from headwise.server.interfaces.answering import Answering
-from headwise.server.pool.answering import answers_of, value_of
+from headwise.server.pool.answering import answer_all, ask_model
 from headwise.tasks.columns import DTYPES, Column
 from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.vocabulary import Vocabulary
@@ -77,7 +77,7 @@ def test_a_row_that_cannot_be_used_fails_alone(opened: Opened, name: str) -> Non
     (alone,) = asked(interface, [example])
     first = interface.description.inputs[0].name
     given = [example, {}, {**example, "other": 1}, {**example, first: 3.5}, example]
-    good, missing, unknown, wrong, last = answers_of(interface, given, 4096, never)
+    good, missing, unknown, wrong, last = answer_all(interface, given, 4096, never)
     for error in (missing, unknown, wrong):
         assert isinstance(error, RequestRefused)
         assert error.kind == "bad_input"
@@ -141,15 +141,15 @@ def test_a_row_is_tokenized_once(opened: Opened, name: str, monkeypatch: pytest.
             monkeypatch.setattr(part, "_backend", Counting(part._backend, counted))
     row = interface.description.example or {}
     texts = sorted(cell for cell in row.values() if isinstance(cell, str))
-    (answer,) = answers_of(interface, [row], 4096, never)
+    (answer,) = answer_all(interface, [row], 4096, never)
     assert isinstance(answer, dict)
     assert sorted(counted) == texts
     counted.clear()
-    assert not isinstance(value_of(interface.explain, interface, row, 4096, never), RequestRefused)
+    assert not isinstance(ask_model(interface.explain, interface, row, 4096, never), RequestRefused)
     assert sorted(counted) == texts
     if interface.description.streams:
         counted.clear()
-        pieces = value_of(interface.stream, interface, row, 4096, never)
+        pieces = ask_model(interface.stream, interface, row, 4096, never)
         assert not isinstance(pieces, RequestRefused)
         assert "".join(pieces) == answer[interface.description.written]
         assert counted == texts
@@ -195,7 +195,7 @@ def test_one_that_fails_for_a_reason_of_its_own_is_found_by_halving(
     monkeypatch.setattr(interface, "answer", fail)
     texts = ("ant", "bee", "poison", "cat", "dog", "elk", "fox", "gnu")
     rows = [{"text": text} for text in texts]
-    answers = answers_of(interface, rows, None, lambda what, error: logged.append((what, error)))
+    answers = answer_all(interface, rows, None, lambda what, error: logged.append((what, error)))
     assert [isinstance(answer, RequestRefused) for answer in answers] == [text == "poison" for text in texts]
     assert isinstance(answers[2], RequestRefused)
     assert answers[2].kind == "failed"
@@ -207,7 +207,7 @@ def test_one_that_fails_for_a_reason_of_its_own_is_found_by_halving(
 
 
 def test_nothing_is_answered_with_nothing(opened: Opened) -> None:
-    assert answers_of(opened("classify"), [], 4096, never) == []
+    assert answer_all(opened("classify"), [], 4096, never) == []
 
 
 def test_the_threads_that_were_asked_for_are_those_of_whoever_calls(opened: Opened) -> None:

@@ -95,7 +95,7 @@ async def test_an_idle_worker_waits_for_as_many_rows_as_there_were_before(start:
 async def test_a_lone_client_has_all_cores_and_several_share_them(start: Start) -> None:
     pool = await start(threads=None, workers=2)
     (answer,) = await pool.answer("m", None, rows("a"))
-    assert answer["threads"] == pool.settings.threads_of(1)
+    assert answer["threads"] == pool.settings.count_threads(1)
     answers = await pool.answer("m", None, rows("a", "b", "c", "d"))
     assert {each["threads"] for each in answers} == {pool.settings.worker_threads}
 

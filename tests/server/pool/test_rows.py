@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headwise.server.pool.rows import Request, Waiting, alike, oldest_of, size_of
+from headwise.server.pool.rows import Request, Waiting, alike, measure_row, take_oldest
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def test_the_first_row_and_those_nearest_to_it(
 
 def test_without_padding_the_first_rows_share_a_batch_up_to_the_budget(loop: asyncio.AbstractEventLoop) -> None:
     rows = waiting(loop, 1, 16_000, 16_000, 700, 1)  # with 32 for each: 33, 16 065, 32 097, 32 829 of 32 768
-    assert oldest_of(rows, 9) == rows[:3]
-    assert oldest_of(rows, 2) == rows[:2]
-    assert oldest_of(rows[3:], 9) == rows[3:]
-    assert oldest_of(waiting(loop, 10**6, 1), 9)[0].size == 10**6 + 32  # a row above the budget comes alone
-    assert len(oldest_of(waiting(loop, 10**6, 1), 9)) == 1
+    assert take_oldest(rows, 9) == rows[:3]
+    assert take_oldest(rows, 2) == rows[:2]
+    assert take_oldest(rows[3:], 9) == rows[3:]
+    assert take_oldest(waiting(loop, 10**6, 1), 9)[0].size == 10**6 + 32  # a row above the budget comes alone
+    assert len(take_oldest(waiting(loop, 10**6, 1), 9)) == 1
 
 
 def test_a_padded_batch_keeps_to_the_budget_too(loop: asyncio.AbstractEventLoop) -> None:
@@ -65,6 +65,6 @@ def test_rows_of_one_length_stay_in_order(loop: asyncio.AbstractEventLoop) -> No
 
 
 def test_the_size_of_a_row_counts_characters_and_elements_but_not_the_bytes_of_an_image() -> None:
-    assert size_of({"text": "four", "other": "six by"}) == 10
-    assert size_of({"ids": np.zeros((2, 3)), "number": 7.5}) == 7
-    assert size_of({"image": b"\x00" * 1000, "flag": True}) == 2
+    assert measure_row({"text": "four", "other": "six by"}) == 10
+    assert measure_row({"ids": np.zeros((2, 3)), "number": 7.5}) == 7
+    assert measure_row({"image": b"\x00" * 1000, "flag": True}) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from headwise.errors import RequestRefused
 from headwise.server.interface import Description
-from headwise.server.protocols.columns import array_of, arrays_of, flat, rows_of
+from headwise.server.protocols.columns import flat, make_array, make_arrays, make_rows
 from headwise.tasks.columns import Column
 
 TEXT, IMAGE = Column("text", "BYTES"), Column("image", "BYTES", binary=True)
@@ -28,7 +28,7 @@ def test_rows_hold_python_values_and_arrays() -> None:
         "names": np.array([[b"a", b"b"], ["c", "d"]], np.object_),
         "size": np.array([1.5, 2], np.float32),
     }
-    first, second = rows_of((TEXT, IMAGE, NAMES, SIZE), arrays)
+    first, second = make_rows((TEXT, IMAGE, NAMES, SIZE), arrays)
     assert (first["text"], first["image"], first["size"]) == ("a", b"\xff", 1.5)
     assert (second["text"], second["image"]) == ("ü", "ü".encode())
     assert type(second["size"]) is float
@@ -38,28 +38,28 @@ def test_rows_hold_python_values_and_arrays() -> None:
 def test_says_which_row_is_not_text() -> None:
     names = np.array([[b"a", b"b"], [b"c", b"\xff"]], np.object_)
     with pytest.raises(RequestRefused, match=r"input names, row 1 \(from 0\): it is not UTF-8 text"):
-        rows_of((NAMES,), {"names": names})
+        make_rows((NAMES,), {"names": names})
 
 
 def test_shorter_rows_end_with_nothing() -> None:
     rows = [{"grid": np.array([[1, 2, 3]])}, {"grid": np.array([[4], [5]])}]
-    grid = arrays_of(described(GRID), rows)["grid"]
+    grid = make_arrays(described(GRID), rows)["grid"]
     assert grid.tolist() == [[[1, 2, 3], [0, 0, 0]], [[4, 0, 0], [5, 0, 0]]]
     assert grid.dtype == np.int32
 
 
 def test_an_output_that_a_row_lacks_is_nothing_and_one_that_all_lack_is_left_out() -> None:
     rows = [{"names": np.array(["a", "ü"], np.object_)}, {"size": 2.0}]
-    found = arrays_of(described(NAMES, SIZE), rows)
+    found = make_arrays(described(NAMES, SIZE), rows)
     assert found["names"].tolist() == [[b"a", "ü".encode()], [b"", b""]]
     assert math.isnan(found["size"][0])
-    assert list(arrays_of(described(NAMES, SIZE), rows[:1])) == ["names"]
-    assert list(arrays_of(described(NAMES, SIZE), rows[:1], ["size"])) == ["size"]
+    assert list(make_arrays(described(NAMES, SIZE), rows[:1])) == ["names"]
+    assert list(make_arrays(described(NAMES, SIZE), rows[:1], ["size"])) == ["size"]
 
 
 def test_a_model_that_was_replaced_while_it_answered_is_to_be_asked_again() -> None:
     with pytest.raises(RequestRefused, match="replaced") as refused:
-        arrays_of(described(TEXT), [{"other": "a"}])
+        make_arrays(described(TEXT), [{"other": "a"}])
     assert refused.value.kind == "unavailable"
 
 
@@ -83,4 +83,4 @@ def test_nested_lists_have_the_shape_that_is_said_or_none() -> None:
 )
 def test_values_that_a_dtype_cannot_hold_are_refused(datatype: str, values: list[object]) -> None:
     with pytest.raises(RequestRefused, match="input x: "):
-        array_of(Column("x", datatype), values, "input x")  # type: ignore[arg-type]
+        make_array(Column("x", datatype), values, "input x")  # type: ignore[arg-type]

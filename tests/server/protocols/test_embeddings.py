@@ -21,7 +21,7 @@ from headwise.server.app import create
 from headwise.server.engine import Served
 from headwise.server.interfaces import open_interface
 from headwise.server.interfaces.answering import Answering
-from headwise.server.pool.answering import answers_of
+from headwise.server.pool.answering import answer_all
 from headwise.server.settings import Settings
 from headwise.tasks.columns import Row
 from tests.conftest import missing
@@ -55,7 +55,7 @@ class Embedding(InProcess):
         if name != "minilm" or any(row.get("text") == "busy" for row in rows):
             return await super().answer(name, version, rows, timeout=timeout)
         with torch.inference_mode():
-            return list(answers_of(minilm(), rows, 4096, lambda what, error: pytest.fail(f"{what}: {error}")))
+            return list(answer_all(minilm(), rows, 4096, lambda what, error: pytest.fail(f"{what}: {error}")))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from headwise.errors import RequestRefused
-from headwise.server.protocols.tensorflow_tensors import MESSAGES, array_of
+from headwise.server.protocols.tensorflow_tensors import MESSAGES, make_array
 from headwise.tasks.columns import Column
 from tests.server.protocols.clients import Addresses
 
@@ -108,7 +108,7 @@ def test_refuses_what_does_not_fit_with_a_sentence(call: Any, name: str, inputs:
 def test_one_value_does_not_stand_for_billions() -> None:
     few = MESSAGES["TensorProto"](**tensor(INT64, [1, 2**40], int64_val=[1]))
     with pytest.raises(RequestRefused, match="Received: 1 values"):
-        array_of(Column("ids", "INT64", (-1,)), few)
+        make_array(Column("ids", "INT64", (-1,)), few)
 
 
 def test_refuses_an_unknown_output_signature_version_or_field(call: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from headwise import tasks
 from headwise.profiles import load
-from headwise.tasks.bulk.parts import Work, folder_of
+from headwise.tasks.bulk.parts import Work, name_folder
 from headwise.tasks.bulk.streaming import predict_file
 
 from . import on_ray
@@ -72,7 +72,7 @@ def test_rows_that_end_every_worker_are_named(tmp_path: Path) -> None:
         f"{tmp_path / 'in.csv'}: rows 7 to 9, from line 8 on: a Ray worker ended each of the 3 times that it computed "
         "them. Look at them for what needs too much memory. What is finished is kept: the same command resumes"
     )
-    kept = sorted(path.stem for path in folder_of(tmp_path / "always.csv").glob("*.csv"))
+    kept = sorted(path.stem for path in name_folder(tmp_path / "always.csv").glob("*.csv"))
     assert kept
     assert "000002" not in kept
 

@@ -9,7 +9,7 @@ import pytest
 
 from headwise.errors import ArgumentError
 from headwise.tasks.options.forecast import ForecastOptions
-from headwise.tasks.rows.series import SERIES, TIME, VALUE, channels_of, read_series, rows_of, step_of
+from headwise.tasks.rows.series import SERIES, TIME, VALUE, group_rows, list_channels, read_series, read_step
 from headwise.tasks.rows.tables import Data
 
 
@@ -25,21 +25,21 @@ def test_the_columns_of_a_file_are_found(tmp_path: Path) -> None:
     path = tmp_path / "series.csv"
     path.write_text("city,date,load,heat\nOslo,2024-01-01,1,0.5\nOslo,2024-01-02,2,-1e3\nOslo,2024-01-03,3,7\n")
     data = read(path)
-    assert channels_of(data) == ["load", "heat"]
+    assert list_channels(data) == ["load", "heat"]
     assert data.columns[VALUE + "heat"] == [0.5, -1000.0, 7.0]
     assert [str(time) for time in data.columns[TIME]][-1] == "2024-01-03 00:00:00"
     assert data.numbers == [2, 3, 4]
-    assert str(step_of(data)) == "1 day"
+    assert str(read_step(data)) == "1 day"
 
 
 def test_targets_are_taken_in_the_order_in_which_they_are_named() -> None:
     table = {"a": [1, 2], "b": [3, 4], "c": [5, 6]}
-    assert channels_of(read(table, target=("c", "a"))) == ["c", "a"]
+    assert list_channels(read(table, target=("c", "a"))) == ["c", "a"]
 
 
 def test_rows_of_several_series_may_be_mixed() -> None:
     data = read({"shop": ["n", "s", "n", "s"], "time": hours(0, 0, 1, 1), "x": [1, 10, 2, 20]}, series="shop")
-    assert rows_of(data) == {"n": [0, 1], "s": [2, 3]}
+    assert group_rows(data) == {"n": [0, 1], "s": [2, 3]}
     assert data.columns[VALUE + "x"] == [1, 2, 10, 20]
     assert data.columns[SERIES] == ["n", "n", "s", "s"]
     assert data.numbers == [0, 2, 1, 3]
@@ -47,7 +47,7 @@ def test_rows_of_several_series_may_be_mixed() -> None:
 
 def test_series_that_are_too_short_are_left_out_and_counted() -> None:
     data = read({"shop": list("aabc"), "x": [1, 2, 3, 4]}, series="shop", least=2)
-    assert list(rows_of(data)) == ["a"]
+    assert list(group_rows(data)) == ["a"]
     assert data.left_out == (
         "2 series left out: expected at least 2 rows. Received: 1; choose a smaller context or horizon ('b', 'c')",
     )
@@ -70,7 +70,7 @@ def test_gaps_are_filled_where_that_is_said() -> None:
 def test_timestamps_may_be_left_out_of_account() -> None:
     data = read({"time": hours(0, 1, 5, 4), "x": [1, 2, 3, 4]}, time="none")
     assert TIME not in data.columns
-    assert channels_of(data) == ["x"]
+    assert list_channels(data) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_what_is_no_series_is_said_in_a_sentence(table: dict, options: dict, sai
 def test_series_with_different_steps_are_refused() -> None:
     table = {"s": list("aabb"), "t": [*hours(0, 1), "2024-01-01", "2024-01-02"], "x": [1, 2, 3, 4]}
     with pytest.raises(ArgumentError, match=r"expected one time step in all series. Received: 1 hour in 'a' and 1 day"):
-        step_of(read(table, series="s"))
+        read_step(read(table, series="s"))

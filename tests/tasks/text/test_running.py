@@ -13,7 +13,7 @@ from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
 from headwise.models.packed_decoder import writer_of
 from headwise.tasks.language import After
-from headwise.tasks.text.decoding import draws_of, write
+from headwise.tasks.text.decoding import draw_numbers, write
 from headwise.tasks.text.likeliest import likeliest
 from headwise.tasks.text.running.batch import RunningBatch
 from headwise.tasks.text.running.passes import Continuing, Translating
@@ -55,7 +55,7 @@ def texts(how: Decoding, count: int = 10) -> list[Asked]:
     found = []
     for _ in range(count):
         limit = draw.randint(1, 20)
-        draws = draws_of(how, [limit])
+        draws = draw_numbers(how, [limit])
         source = [draw.randrange(2, V) for _ in range(draw.randint(1, 15))]
         found.append(Asked(source, limit, None if draws is None else draws[0]))
     return found
