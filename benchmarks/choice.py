@@ -26,7 +26,7 @@ from headwise.call import AttentionCall, make_call
 from headwise.kernels import KERNELS, choose, speeds
 from headwise.kernels.kernel import refusal
 from headwise.kernels.measure import runs, take_turns
-from headwise.kernels.plan import name_of
+from headwise.kernels.plan import find_name
 
 MASKS: dict[str, Callable[[random.Random, int], masks.Mask | None]] = {
     "none": lambda draw, n: None,
@@ -62,7 +62,7 @@ def main() -> None:
         for table, given in tables.items():
             call = drawn(asked.seed, index)[1]  # the choice for one mask is remembered with it
             with torch.set_grad_enabled(trains), speeds.using(given):
-                mine = name_of(choose(call))
+                mine = find_name(choose(call))
             loss = times[mine] / fastest
             chosen[table][mine] += 1
             losses[table].append(loss)

@@ -127,18 +127,18 @@ class Scores(Options):
         else:
             allowed = self.mask.cells(q, k)
         if self.bias is not None:
-            allowed = allowed & (self.options_of({"Q": rows})["bias"].to(self.dtype) != EMPTY)
+            allowed = allowed & (self.take_options({"Q": rows})["bias"].to(self.dtype) != EMPTY)
         return allowed
 
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
         """The queries, keys and options for some examples, heads, rows and columns of the matrix, without the mask."""
         q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]
-        places = None if self.slopes is None else self.places_of(rows, cols)
-        return Scores(q, k, places=places, **self.options_of({"B": b, "H": heads, "Q": rows, "K": cols}))
+        places = None if self.slopes is None else self.take_places(rows, cols)
+        return Scores(q, k, places=places, **self.take_options({"B": b, "H": heads, "Q": rows, "K": cols}))
 
     def unmasked(self, out: Tensor | None = None) -> Tensor:
         """The scores without the mask, [B, H, Q, K]. `out`: a buffer to write them to, if no gradients are needed."""
-        with as_written(self.q.device):
+        with suspend_autocast(self.q.device):
             s = products(self.q.to(self.dtype), self.k.to(self.dtype), out)
         return self.from_products(s, in_place=out is not None)
 
@@ -167,16 +167,16 @@ class Scores(Options):
 
         `index` says which part, by dimension: Q=rows, K=columns.
         """
-        options = self.options_of(index)
+        options = self.take_options(index)
         bias = None if self.bias is None else options["bias"].to(self.dtype)
         if self.slopes is None:
             return bias
-        q, k = self.places_of(index.get("Q", EVERY), index.get("K", EVERY))
+        q, k = self.take_places(index.get("Q", EVERY), index.get("K", EVERY))
         distances = (k - q[:, None]).abs().to(self.dtype)  # integers up to here, so that large distances are exact
         more = -options["slopes"].to(self.dtype)[:, None, None] * distances
         return more[None] if bias is None else bias + more
 
-    def places_of(self, rows: Index = EVERY, cols: Index = EVERY) -> tuple[Tensor, Tensor]:
+    def take_places(self, rows: Index = EVERY, cols: Index = EVERY) -> tuple[Tensor, Tensor]:
         """The positions of these rows (queries) and columns (keys), one tensor each.
 
         The last query has the position of the last key.
@@ -346,7 +346,7 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 _AS_IS = nullcontext()
 
 
-def as_written(device: torch.device) -> AbstractContextManager[None]:
+def suspend_autocast(device: torch.device) -> AbstractContextManager[None]:
     """A context in which torch computes in the dtypes that the code names: autocast would lower the scores' dtype."""
     return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall, Share, as_written, make_call
+from headwise.call import AttentionCall, Share, make_call, suspend_autocast
 from headwise.errors import RecordError
 from headwise.kernels import Plan, make_plan, run_at_once, run_call
 from headwise.masks import Mask
@@ -151,7 +151,7 @@ def attention(
         return edited
     running = _running.set(True)
     try:
-        with as_written(call.q.device):
+        with suspend_autocast(call.q.device):
             out = run_call(call, kernel)
     finally:
         _running.reset(running)
@@ -226,7 +226,7 @@ def is_followed() -> bool:
     return bool(editors()) or any(each.outputs or each.traced for each in _LISTENING.here())
 
 
-def listeners_of_calls() -> tuple[Listener, ...]:
+def list_call_listeners() -> tuple[Listener, ...]:
     """The listeners that need no outputs of the calls."""
     return tuple(each.listener for each in _LISTENING.here() if not each.outputs)
 

@@ -144,12 +144,12 @@ class _Shape:
 @functools.cache
 def _catalogue(spoken: str) -> tuple[dict[str, str], list[_Shape]]:
     """(whole sentence -> translation, the shapes of sentences with values): shapes with the most letters come first."""
-    entries = dict(entries_of(spoken))
+    entries = dict(read_entries(spoken))
     shapes = [_Shape(english, translated) for english, translated in entries.items() if re.search(r"\{\d+\}", english)]
     return entries, sorted(shapes, key=lambda shape: -sum(map(len, shape.pieces)))
 
 
-def entries_of(spoken: str) -> Iterator[tuple[str, str]]:
+def read_entries(spoken: str) -> Iterator[tuple[str, str]]:
     """The pairs (English, translation) of a catalogue. The .po file of gettext is read directly."""
     file = resources.files(__name__.rpartition(".")[0]) / "locale" / spoken / "LC_MESSAGES" / "headwise.po"
     for entry in file.read_text("utf-8").split("\n\n"):

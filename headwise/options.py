@@ -118,7 +118,7 @@ class Option:
     trained: bool = False  # whether a number may be a tensor [] that gets a gradient
 
 
-def _of(check: Callable[..., Any], dims: str = "", since: int = 1, *, trained: bool = False) -> dict[str, Any]:
+def _declare(check: Callable[..., Any], dims: str = "", since: int = 1, *, trained: bool = False) -> dict[str, Any]:
     return {
         "option": Option(check, dims, trained),
         "broadcasts": len(dims) > 1,
@@ -131,17 +131,17 @@ class Options:
     """The checked options of a call. The default of an option changes nothing."""
 
     #: added to the scores; broadcasts to [B, H, Q, K]
-    bias: Tensor | None = dataclasses.field(default=None, metadata=_of(check_bias, "BHQK"))
+    bias: Tensor | None = dataclasses.field(default=None, metadata=_declare(check_bias, "BHQK"))
     #: ALiBi: one slope per head, [H], that lowers the scores by the distance of query and key
-    slopes: Tensor | None = dataclasses.field(default=None, metadata=_of(check_slopes, "H", since=4))
+    slopes: Tensor | None = dataclasses.field(default=None, metadata=_declare(check_slopes, "H", since=4))
     #: factor on q kᵀ
-    scale: float = dataclasses.field(default=1.0, metadata=_of(check_scale))
+    scale: float = dataclasses.field(default=1.0, metadata=_declare(check_scale))
     #: bound on the scores, by tanh; a tensor [] if it is trained
-    softcap: float | Tensor | None = dataclasses.field(default=None, metadata=_of(check_softcap, trained=True))
+    softcap: float | Tensor | None = dataclasses.field(default=None, metadata=_declare(check_softcap, trained=True))
     #: learned sinks: one logit per head, [H]
-    sinks: Tensor | None = dataclasses.field(default=None, metadata=_of(check_sinks, "H"))
+    sinks: Tensor | None = dataclasses.field(default=None, metadata=_declare(check_sinks, "H"))
     #: probability with which a weight is dropped
-    dropout: float = dataclasses.field(default=0.0, metadata=_of(check_dropout))
+    dropout: float = dataclasses.field(default=0.0, metadata=_declare(check_dropout))
 
     def options(self) -> dict[str, Any]:
         """All options by name."""
@@ -168,7 +168,7 @@ class Options:
         found = {name: x.detach() for name, x in self.option_tensors().items()}
         return {**self.options(), **{name: x if OPTIONS[name].dims else x.item() for name, x in found.items()}}
 
-    def options_of(self, index: dict[str, Index]) -> dict[str, Any]:
+    def take_options(self, index: dict[str, Index]) -> dict[str, Any]:
         """The options of a part of the call; `index` says which part, by dimension. Dimensions of size 1 are kept."""
         cut = {name: _cut(x, OPTIONS[name].dims, index) for name, x in self.option_tensors().items()}
         return {**self.options(), **cut}

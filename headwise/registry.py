@@ -28,12 +28,12 @@ class Framework(NamedTuple):
 frameworks: dict[str, Framework] = {}  # by the package of their classes, such as "keras"
 
 
-def framework_of(model: object) -> Framework | None:
+def find_framework(model: object) -> Framework | None:
     """The functions for the framework of a model's class, or of one of its bases; None if none is in `frameworks`."""
-    return framework_of_class(type(model))
+    return find_framework_of_class(type(model))
 
 
-def framework_of_class(cls: type) -> Framework | None:
+def find_framework_of_class(cls: type) -> Framework | None:
     """The functions for the framework of a class, or of one of its bases; None if none is in `frameworks`."""
     packages = (each.__module__.partition(".")[0] for each in cls.__mro__)
     return next((frameworks[package] for package in packages if package in frameworks), None)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import headwise
 from headwise import analyses, edits, masks
-from headwise.kernels.measure import flops_of
+from headwise.kernels.measure import count_flops
 from headwise.kernels.plan import KERNELS
 from headwise.masks import Mask
 from headwise.nn import Cache, DecoderLayer, MultiHeadAttention, positions
@@ -247,6 +247,6 @@ def test_parameters_are_made_on_the_default_device() -> None:
 
 def test_the_flops_that_are_measured_against() -> None:
     call = headwise.call.make_call(*qkv(), mask=masks.documents(torch.arange(N) // 9))
-    expected = flops_of(call)
+    expected = count_flops(call)
     with ELSEWHERE:
-        assert flops_of(call) == expected
+        assert count_flops(call) == expected

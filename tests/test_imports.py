@@ -242,4 +242,4 @@ def test_models_of_a_framework_that_is_registered_are_watched_by_it(monkeypatch:
     monkeypatch.setitem(registry.frameworks, Toy.__module__.partition(".")[0], registry.Framework(watch, torch.nn.ReLU))
     assert headwise.watch(toy, only=-1, every=3) is seen  # type: ignore[arg-type, comparison-overlap]
     assert asked == [(toy, -1, 3)]
-    assert registry.framework_of(torch.nn.Linear(1, 1)) is None
+    assert registry.find_framework(torch.nn.Linear(1, 1)) is None

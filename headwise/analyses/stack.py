@@ -14,7 +14,7 @@ from typing import ParamSpec
 import torch
 from torch import Tensor
 
-from headwise.call import as_written
+from headwise.call import suspend_autocast
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import AttentionRecord
 
@@ -101,7 +101,7 @@ def in_full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        with as_written(torch.device("cpu")), as_written(torch.device("cuda")):
+        with suspend_autocast(torch.device("cpu")), suspend_autocast(torch.device("cuda")):
             return function(*args, **kwargs)
 
     return wrapped

@@ -111,7 +111,7 @@ class Assembly:
         self._group(place, queries, None).refused = True
 
     def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
-        run = id(place.module), self._watcher.parts.run_of(place)
+        run = id(place.module), self._watcher.parts.find_run(place)
         if run != self._run:
             self.close()
             self._run = run

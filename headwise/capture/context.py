@@ -21,7 +21,7 @@ from headwise.functional import listening
 from headwise.records import AttentionRecord, Coverage, Seen
 from headwise.records.names import Choice
 from headwise.records.statistics.computed import Names
-from headwise.registry import framework_of
+from headwise.registry import find_framework
 
 
 def watch(
@@ -80,7 +80,7 @@ def watch(
         RecordError: inside the context, where the records pass `max_bytes`, or the disk has no room for them.
     """
     keeping = Keeping(only, values, gradients, offload, dtype, every, max_bytes, statistics, keep)
-    framework = framework_of(model)
+    framework = find_framework(model)
     if framework is not None:
         found: Watch = framework.watch(model, **vars(keeping), tokens=tokens)
         return found

@@ -17,7 +17,7 @@ from headwise.errors import RecordError
 from headwise.masks.additive import FORBIDS
 
 
-def call_of(found: Trail, values: Tensor | None, layout: Layout, recognised: Recognised) -> AttentionCall:
+def build_call(found: Trail, values: Tensor | None, layout: Layout, recognised: Recognised) -> AttentionCall:
     """Make the call whose scores are the terms of a trail."""
     assert found.q is not None
     assert found.k is not None

@@ -93,7 +93,7 @@ class Functions(TorchFunctionMode):
         if not FOLLOWERS.here():
             return func(*args, **kwargs) if kwargs else func(*args)
         if self._rewriting and not running() and self._rewriting.touches(args):
-            return self._of_edited(func, args, kwargs)
+            return self._call_edited(func, args, kwargs)
         return self._handle(func, args, kwargs)
 
     def _handle(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
@@ -102,7 +102,7 @@ class Functions(TorchFunctionMode):
         try:
             handler = self._handlers[name]
         except KeyError:
-            handler = self._handlers[name] = self._handler_of(func, name)
+            handler = self._handlers[name] = self._find_handler(func, name)
         if handler is not None:
             return handler(func, name, args, kwargs or {})
         out = func(*args, **kwargs) if kwargs else func(*args)
@@ -117,7 +117,7 @@ class Functions(TorchFunctionMode):
                 self._follow(name, args, kwargs, out)
         return out
 
-    def _of_edited(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
+    def _call_edited(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         """Call a function of weights whose output was edited: it may meet other values, or else gets edited weights."""
         if getattr(func, "__name__", "") in _MEETS:
             self.recogniser.has_changed = False
@@ -128,7 +128,7 @@ class Functions(TorchFunctionMode):
             args = tuple(self._rewriting.rewritten(x) for x in args)
         return self._handle(func, args, kwargs)
 
-    def _handler_of(self, func: Any, name: str) -> Handler | None:
+    def _find_handler(self, func: Any, name: str) -> Handler | None:
         """Find the handler of a function that is called for the first time."""
         base = name.partition(".")[0]  # torch.ops.aten.bmm.default is called bmm.default
         handler = self._handlers.get(base)

@@ -83,7 +83,7 @@ class Generating(threading.local):
         return "refused" if follows else "begins"
 
 
-def rows_of_padding(call: Scores) -> Tensor | None:
+def find_padding_rows(call: Scores) -> Tensor | None:
     """Find the queries that attend to all keys alike, as padding does in eager models: bool [B|1, H|1, Q], or None."""
     bias = call.bias
     if bias is None or bias.ndim != 4 or bias.shape[2:] != (call.shape[2], 1):
@@ -98,7 +98,7 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
     Rows of padding may attend to them nevertheless. With `copy`, the keys and values of a first step are copied even if
     the buffer is full, because it may be written to.
     """
-    padding = rows_of_padding(call)
+    padding = find_padding_rows(call)
     if call.slopes is not None:  # distances are counted from the last key
         return call, ""
     used = used_keys(call)
@@ -122,7 +122,7 @@ def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[At
 
 def used_keys(call: Scores) -> Tensor | None:
     """Find the keys to which queries other than padding may attend: bool [B|1, H|1, K]; None = all keys."""
-    padding = rows_of_padding(call)
+    padding = find_padding_rows(call)
     if padding is None:
         return call.used_keys
     if call.mask is None:

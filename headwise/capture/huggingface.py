@@ -75,7 +75,7 @@ def _reporting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return heard
 
 
-def _followers_of(model: nn.Module) -> list[Follower]:
+def _find_followers(model: nn.Module) -> list[Follower]:
     return [follower for follower in FOLLOWERS.here() if follower.parts.has(model)]
 
 
@@ -88,7 +88,7 @@ def _generating(model: nn.Module, original: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(original)
     def generate(*args: Any, **kwargs: Any) -> Any:
-        followers = _followers_of(model)
+        followers = _find_followers(model)
         config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
 
         def asked(name: str) -> Any:
@@ -137,7 +137,7 @@ def _batching(model: nn.Module, original: Callable[..., Any]) -> Callable[..., A
 
     @functools.wraps(original)
     def generate_batch(*args: Any, **kwargs: Any) -> Any:
-        followers = _followers_of(model)
+        followers = _find_followers(model)
         reason = "it packs parts of several texts into one row, with a cache in pages. Call generate for each text"
         if any(each.changes for each in followers):
             raise EditRefused(f"generate_batch cannot be edited: {reason}")

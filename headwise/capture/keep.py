@@ -84,7 +84,7 @@ class Keeper:
         if keeping.offload not in (None, "cpu"):
             folder = keeping.offload if isinstance(keeping.offload, Path) else None
             self.empty = functools.partial(_mapped, folder=folder)
-        self._max_bytes = _half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
+        self._max_bytes = _read_half_of_memory() if keeping.max_bytes == "half" else keeping.max_bytes
         # address -> (bytes, tensors): a storage that several tensors share counts once, until the last tensor is gone.
         self._storages: dict[int, tuple[int, int]] = {}
         self._nbytes = 0  # of these storages, and of the buffers of generations
@@ -181,7 +181,7 @@ def digests(k: Tensor) -> Tensor:
     return torch.cat(parts, dim=1)[:, None, :, None]
 
 
-def _half_of_memory() -> int | None:
+def _read_half_of_memory() -> int | None:
     """Return half of the machine's memory in bytes; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

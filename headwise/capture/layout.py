@@ -64,7 +64,7 @@ def smallest(x: Tensor, dims: Iterable[int]) -> Tensor:
     return x
 
 
-def out_of_buffer(x: Tensor) -> Tensor:
+def copy_from_buffer(x: Tensor) -> Tensor:
     """Return keys or values [B, G, K, ·]; a copy if they are the filled part of a buffer that grows."""
     length = x.shape[2] * x.stride(2)
     outer = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride > x.stride(2)]

@@ -66,7 +66,7 @@ class Ledger:
         if name:
             self._names[softmax] = name
 
-    def name_of(self, softmax: Softmax | None) -> str | None:
+    def find_name(self, softmax: Softmax | None) -> str | None:
         """Return the name that a softmax has in the coverage, if it has an outcome."""
         return None if softmax is None else self._names.get(softmax)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise import masks
 from headwise.masks import Mask
 from headwise.masks.additive import UNIFORM, split_additive
-from headwise.masks.memo import contents_of
+from headwise.masks.memo import read_contents
 
 Found = tuple[Mask | None, Tensor | None]
 
@@ -69,7 +69,7 @@ class Recognised:
         return self._remember(forbidden, (*shape, value == -torch.inf), find)
 
     def _remember(self, x: Tensor, shape: tuple[Hashable, ...], find: Callable[[], Found]) -> Found:
-        key = (shape, x.shape, x.dtype, x.device, x.data_ptr(), x.stride(), contents_of(x))
+        key = (shape, x.shape, x.dtype, x.device, x.data_ptr(), x.stride(), read_contents(x))
         for known, _, found in self._known:
             if known == key:
                 return found

@@ -33,9 +33,9 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
     layout = read_layout(grid.lead, heads)
     numbers = torch.arange(math.prod(grid.lead), device="cpu").view(*grid.lead, 1, 1)
     numbers = layout.fold(numbers)[..., 0, 0]  # [B, H], the number of the tile of each
-    allowed = _of_all(_masks(grid), numbers)
+    allowed = _arrange_tiles(_masks(grid), numbers)
     rest, scale = _rest(grid, pieces[0].scale, pieces[0].dtype)
-    bias = None if rest is None else _of_all(rest, numbers)
+    bias = None if rest is None else _arrange_tiles(rest, numbers)
     q, k = layout.fold(grid.q), layout.fold(grid.k)
     mask = None if bool(allowed.all()) else recognised.mask(allowed, (*q.shape[:3], k.shape[2]))[0]
     with torch.autocast(q.device.type, enabled=False):
@@ -67,7 +67,7 @@ def _once(tile: _Tile, keys: int) -> _Tile:
     return _Tile(tile.rows, cols, top + exps.log(), weights)
 
 
-def _of_all(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
+def _arrange_tiles(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
     """Arrange tiles [Q, K] by their numbers [B, H] as [B|1, H|1, Q, K]: size 1 if all examples or heads are equal."""
     first: list[int] = []  # for each tile, the first equal tile
     for i, tile in enumerate(tiles):
@@ -101,7 +101,7 @@ class _Grid:
         of_rows = held_by(rows, origins)
         if len(of_rows) != 1:
             raise RecordError(_FORMS)
-        of_keys = _in_order_of_keys(held_by(keys, origins), pairs)
+        of_keys = _sort_by_keys(held_by(keys, origins), pairs)
         if len(of_keys) > 1 and _are_the_same(pairs):
             shared, single, k_at = *_groups(of_rows[0], pairs), None
         else:
@@ -331,7 +331,7 @@ def _range(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     return x.long().masked_fill(~real, big).amin(1), x.long().masked_fill(~real, -big).amax(1)
 
 
-def _in_order_of_keys(of_keys: Sequence[Origin], pairs: Sequence[tuple[Side, Side]]) -> list[Origin]:
+def _sort_by_keys(of_keys: Sequence[Origin], pairs: Sequence[tuple[Side, Side]]) -> list[Origin]:
     """Sort the origins of keys by the first key of each: the keys of a cache come before the new keys."""
     longest = max((keys.numbers for _, keys in pairs), key=lambda numbers: numbers.shape[1])
     first = {each: each.holds(longest).any(0).nonzero().flatten().tolist()[:1] for each in of_keys}

@@ -16,7 +16,7 @@ from headwise.capture.functions import listened_to
 from headwise.capture.huggingface import seen_through
 from headwise.capture.ledger import closed
 from headwise.capture.parts import Parts
-from headwise.capture.sites import Place, calls_of, find_place, in_backward, module_names, threads
+from headwise.capture.sites import Place, count_calls, find_place, in_backward, module_names, threads
 from headwise.records import CallSite
 
 ELSEWHERE = "it ran in another thread, in a job that could not be followed to where it was started"
@@ -66,7 +66,7 @@ class Modules(Parts):
         run = self._here.run.get(key, 0) - self._here.before.get(key, 0)
         if in_backward():  # gradient checkpointing runs the last module first
             return 0 if run == 0 else None
-        return run if calls_of(self._model) else 0
+        return run if count_calls(self._model) else 0
 
     def notes(self) -> Iterable[str]:
         modules = self._model.modules()
@@ -95,7 +95,7 @@ class Modules(Parts):
             return
         self.ran = True
         self._threads.add(threading.get_ident())
-        if not in_backward() and calls_of(self._model) == 1:
+        if not in_backward() and count_calls(self._model) == 1:
             self._here.before = dict(self._runs)
         again = listened_to()
         if again is not None:
@@ -104,18 +104,18 @@ class Modules(Parts):
                 self._hooks.callback(self._model.register_forward_hook(self._end, always_call=True).remove)
             stack = contextlib.ExitStack()
             stack.enter_context(again)
-            self._here.brought.append((calls_of(self._model), stack))
+            self._here.brought.append((count_calls(self._model), stack))
 
     def _end(self, *_: Any) -> None:
-        if self._here.brought and self._here.brought[-1][0] == calls_of(self._model):
+        if self._here.brought and self._here.brought[-1][0] == count_calls(self._model):
             self._here.brought.pop()[1].close()
 
     def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
         """Report a module that runs for the model in a thread that is not followed, or in place of one of its own."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
-        if calls_of(self._model):  # this thread runs the model for itself
+        if count_calls(self._model):  # this thread runs the model for itself
             return
         frames = sys._current_frames()
-        if any(calls_of(self._model, frames[thread]) for thread in self._threads if thread in frames):
+        if any(count_calls(self._model, frames[thread]) for thread in self._threads if thread in frames):
             missed(self.names.get(id(module), type(module).__name__))

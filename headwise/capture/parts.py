@@ -65,11 +65,11 @@ class Parts(abc.ABC):
         self._here.count[part] = 0
         self._runs[part] += 1
 
-    def run_of(self, place: Place) -> int:
+    def find_run(self, place: Place) -> int:
         """Return the number of the run, of the part at a place, that is going on."""
         return self._here.run.get(id(place.module), 0)
 
-    def number_of(self, place: Place) -> int:
+    def find_number(self, place: Place) -> int:
         """Return the number that the next attention computation at a place has in this run."""
         return self._here.count[id(place.module)]
 

@@ -148,13 +148,13 @@ def read_cells(
             met.logical_or_(there[at])
             _check_values(meeting, used, found_in, sources)
 
-    def rows_of(index: Tensor) -> Rows:
+    def read_rows(index: Tensor) -> Rows:
         return col[index], scores[index], weights[index]
 
     def is_used() -> bool:
         return not bool((~met & (weights > 1e-6) & (col > 0)).any())
 
-    return Piece(sides_, own_row[:, 0], rows_of, is_used, scale, dtype), meet
+    return Piece(sides_, own_row[:, 0], read_rows, is_used, scale, dtype), meet
 
 
 class _In:
@@ -240,7 +240,7 @@ def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> P
     k = call.k.repeat_interleave(call.heads_per_key_head, 1)
     of_q, of_k = (Side(x.flatten(0, 1), y.flatten(0, 1)) for x, y in ((rows, call.q), (keys, k)))
 
-    def rows_of(index: Tensor) -> Rows:
+    def read_rows(index: Tensor) -> Rows:
         found = []
         for i in (index // q_len).unique().tolist():
             example, head = divmod(i, rows.shape[1])
@@ -252,7 +252,7 @@ def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> P
         return col, scores, weights
 
     row = torch.arange(of_q.count, device=call.q.device)
-    return Piece([(of_q, of_k)], row, rows_of, lambda: True, call.scale, dtype, call.sinks)
+    return Piece([(of_q, of_k)], row, read_rows, lambda: True, call.scale, dtype, call.sinks)
 
 
 def sides(node: Product, sources: Places) -> tuple[Side, Side]:
@@ -262,7 +262,7 @@ def sides(node: Product, sources: Places) -> tuple[Side, Side]:
         raise RecordError("its product could not be read a second time")
     one, two = (
         Side(
-            number_of(x).expand(*lead, x.shape[-2]).reshape(-1, x.shape[-2]),
+            number_vectors(x).expand(*lead, x.shape[-2]).reshape(-1, x.shape[-2]),
             y.expand(*lead, *y.shape[-2:]).reshape(-1, *y.shape[-2:]),
         )
         for x, y in ((trail.q, node.trail.q), (trail.k, node.trail.k))
@@ -270,7 +270,7 @@ def sides(node: Product, sources: Places) -> tuple[Side, Side]:
     return one, two
 
 
-def number_of(vectors: Tensor) -> Tensor:
+def number_vectors(vectors: Tensor) -> Tensor:
     """Return the number of each vector [..., n, D]: the smallest number of its elements (rotations exchange these)."""
     return vectors.amin(-1)
 

@@ -222,7 +222,7 @@ def load_pictured(name: str) -> Pictured:
     return Pictured(name, getattr(model, "vision_model", model).eval(), processor, missing)
 
 
-def pieces_of(name: str) -> Callable[[int], str]:
+def load_pieces(name: str) -> Callable[[int], str]:
     """Return a function from a token id of a model to the text of that token, with the space before a word.
 
     For a token that is only part of a character it gives the name that the tokenizer uses.

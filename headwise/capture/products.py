@@ -111,7 +111,7 @@ def _scores(found: Einsum, out: Tensor) -> Trail | None:
     only_one = [x for x in letters if x not in found.two]
     only_two = [x for x in letters if x not in found.one]
     if not only_one and len(only_two) == 1 and letters[-1] in only_two and len(letters) > 2:
-        return _of_own_keys(found, out)
+        return _read_own_keys(found, out)
     if not only_one or not only_two:
         return None
     if (letters[-1] in only_one and len(only_two) > 1) or (letters[-1] in only_one and letters[-2] in only_two):
@@ -133,7 +133,7 @@ def _scores(found: Einsum, out: Tensor) -> Trail | None:
     return Trail(q, k, sizes, out.dtype, q.shape[-2], k.shape[-2], order=None if straight else order)
 
 
-def _of_own_keys(found: Einsum, out: Tensor) -> Trail:
+def _read_own_keys(found: Einsum, out: Tensor) -> Trail:
     """Return the trail if each query has its own keys, "bhtd,bhtwd->bhtw": it is then the only row of its keys."""
     lead, last = list(found.out[:-1]), sorted(found.summed)
     q = _arranged(found.a, found.one, lead, last).flatten(-len(last)).unsqueeze(-2)
@@ -153,7 +153,7 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
         return None
     found = None if name in _OF_MANY else _read(name, args, kwargs)
     if found is None:
-        return _of_many(name, args, trails)
+        return _find_in_many(name, args, trails)
     one, two = (None if x is None or x.is_bare_exp else x for x in map(trails.get, (found.a, found.b)))
     of_one, of_two = (each is not None and each.of is not None for each in (one, two))
     if of_one and of_two:
@@ -230,7 +230,7 @@ def _met(trail: Trail, found: Einsum, places: list[int | None]) -> Met:
     return met._replace(values=v, arrange=arrange)
 
 
-def as_used(met: Met) -> Tensor | None:
+def arrange_weights(met: Met) -> Tensor | None:
     """Return the weights as [*lead, Q, K], by the letters of the product in which they meet their values."""
     one, two, after, weights, other = met.product
     summed = [x for x in one if x in two and x not in after]
@@ -291,7 +291,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
     return _met(trail, found, places)._replace(values=None, arrange=None)
 
 
-def _of_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
+def _find_in_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
     """Find weights in a product of more than two tensors, or of one."""
     for x in (x for each in args for x in (each if isinstance(each, (list, tuple)) else (each,))):
         trail = trails.get(x)

@@ -61,7 +61,7 @@ class Reading:
         length = max(record.shape[3] for record in records)
         if self.pixels is not None:
             batch = len(self.pixels)
-            found = patches_of(self.model, self.pixels, length)
+            found = find_patches(self.model, self.pixels, length)
             if found is None or any(record.shape[0] != batch for record in records):
                 return  # the attention of windows has more examples than there are images
             yield found
@@ -69,7 +69,7 @@ class Reading:
         else:
             assert self.sound is not None
             batch = len(self.sound)
-            frames = frames_of(self.model, self.sound, length)
+            frames = find_frames(self.model, self.sound, length)
             if frames is None:
                 return
             one = [frames.tokens()] * batch
@@ -79,7 +79,7 @@ class Reading:
             yield {"source": one, "target": [Tokens.of_names(list(map(str, range(count))))] * batch}
 
 
-def patches_of(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
+def find_patches(model: nn.Module, pixels: Tensor, length: int) -> Patches | None:
     """Find the patches into which a model cuts images [B, C, H, W], if it reads `length` tokens; None if unknown.
 
     The convolution that cuts the image has a stride as long as its kernel. Tokens that are not patches come before the
@@ -118,7 +118,7 @@ def _prefix(model: nn.Module, count: int) -> tuple[str, ...] | None:
     )
 
 
-def frames_of(model: nn.Module, sound: Tensor, length: int) -> Frames | None:
+def find_frames(model: nn.Module, sound: Tensor, length: int) -> Frames | None:
     """Find the frames of a sound, of which a model reads `length`; None if its convolutions do not tell their time."""
     strides = [
         (module.kernel_size[0], module.stride[0])

@@ -17,18 +17,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from headwise import masks
 from headwise.call import AttentionCall, Scores, make_call
 from headwise.capture import flex, products, projection, registered
-from headwise.capture.explain import call_of, check_values, kept_call
+from headwise.capture.explain import build_call, check_values, kept_call
 from headwise.capture.follower import FOLLOWERS, Arrange, Event, Follower, Part, Refusal
 from headwise.capture.keep import TooMuch
 from headwise.capture.layout import Layout, read_layout
 from headwise.capture.ledger import Softmax, where
 from headwise.capture.masks import Recognised
 from headwise.capture.operations import is_softmax
-from headwise.capture.pieces import Cells, Meeting, Piece, number_of, read_call, read_cells, sides
+from headwise.capture.pieces import Cells, Meeting, Piece, number_vectors, read_call, read_cells, sides
 from headwise.capture.products import Met
 from headwise.capture.rewriting import Rewriting, put_back
 from headwise.capture.sites import Place, in_backward
-from headwise.capture.tape import Node, Places, Product, Tape, origin, products_of
+from headwise.capture.tape import Node, Places, Product, Tape, find_products, origin
 from headwise.capture.trail import Trail, Trails, at_home, is_learned, is_parameter
 from headwise.capture.verify import with_own_rows, wrong_output, wrong_weights
 from headwise.errors import HeadwiseError, RecordError
@@ -251,7 +251,7 @@ class Recogniser:
             self.settle(of, "not attention", "its keys are parameters: a router, or a table that is looked up softly")
         else:
             of.seen = ""
-            return self._heard_of(out, met)
+            return self._hear_met(out, met)
         return out
 
     def settle(self, softmax: Softmax, status: Status, reason: str) -> None:
@@ -261,7 +261,7 @@ class Recogniser:
         softmax.withdraw, softmax.seen = [], ""
         self.refuse(reason, status, softmax)
 
-    def _heard_of(self, out: Tensor, met: Met) -> Tensor:
+    def _hear_met(self, out: Tensor, met: Met) -> Tensor:
         of = met.trail.of
 
         def read(place: Place, values: bool) -> list[Event]:
@@ -285,7 +285,7 @@ class Recogniser:
         """Read weights that were made by a softmax of a product and multiplied by their values."""
         found = met.trail
         heads = self.heads or place.heads or found.heads
-        layout = layout_of(found, heads)
+        layout = find_layout(found, heads)
         in_blocks = found.rows != found.keys and (layout.at is not None or (_is_padded(found) and not values))
         if (found.problem or in_blocks) and (piece := self._in_pieces(met, heads, values)) is not None:
             return [piece]
@@ -306,7 +306,7 @@ class Recogniser:
         if found.used or weights is None or found.q is None:
             weights = at_home(found, met.product.a)
         call, how = self._explained(found, met.values, layout, weights)
-        part = None if values else _part_of(found, layout, call, heads)
+        part = None if values else _make_part(found, layout, call, heads)
         arrange = layout.fold if met.arrange is None else lambda x: layout.fold(met.arrange(x))
         event = self._event(call, out, arrange, how, softmax=found.of, layout=layout, part=part)
         return [dataclasses.replace(event, call=None) if some else event]
@@ -319,7 +319,7 @@ class Recogniser:
             call = kept_call(found, values, layout, weights, self._recognised)
             how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
         else:
-            call, how = call_of(found, values, layout, self._recognised), "matmul and softmax"
+            call, how = build_call(found, values, layout, self._recognised), "matmul and softmax"
         weights = layout.fold(weights)
         wrong = wrong_weights(call, weights, found.dtype)
         if wrong is not None:
@@ -340,14 +340,15 @@ class Recogniser:
         """Read weights that were changed after the softmax: the changed weights are kept beside the call."""
         found = met.trail
         reason = found.problem or f"its weights were changed by `{found.used}` after the softmax"
-        used, intact = products.as_used(met) if found.problem else at_home(found, met.product.a), found.intact or found
+        used = products.arrange_weights(met) if found.problem else at_home(found, met.product.a)
+        intact = found.intact or found
         lost = found.problem and found.intact is None
         if used is None or tuple(used.shape[-2:]) != (intact.rows, intact.keys) or lost:
             raise RecordError(reason)
         self._check_used(reason, values)
         used = read_layout(tuple(used.shape[:-2]), heads).fold(used)
         for trail in (intact, *found.also):
-            layout = layout_of(trail, heads)
+            layout = find_layout(trail, heads)
             if layout.at is not None and layout.batch != len(used):  # more heads than the module says
                 layout = read_layout(trail.lead, None)
             fits = layout.batch == len(used) and layout.heads % used.shape[1] == 0
@@ -364,7 +365,7 @@ class Recogniser:
                 weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
             call, how = self._explained(trail, None, layout, weights)
             how = f"{how}, and changed after it: record.used_weights() has what met the values"
-            part = _part_of(trail, layout, call, heads, met)
+            part = _make_part(trail, layout, call, heads, met)
             yield self._event(call, out, lambda x: x, how, used=used, softmax=trail.of, part=part)
 
     def _meeting(self, met: Met) -> Meeting:
@@ -374,7 +375,7 @@ class Recogniser:
         """Read a softmax score by score, as a piece; None if its scores come from no tensor that was followed."""
         trail, of = met.trail, met.trail.of
         cells: Cells | None = None if of is None else of.cells
-        found = () if cells is None else products_of(cells.node)
+        found = () if cells is None else find_products(cells.node)
         queries = next((each.queries for each in found if each.queries is not None), None)
         if of is None or cells is None or queries is None or trail.q is None:
             return None
@@ -445,7 +446,7 @@ class Recogniser:
         """Return the index of each vector of a tensor in the memory of the tensor from which it comes."""
         node = None if self.in_steps else self.tape.node(x)
         places = None if node is None else Places(products=False).of(node)
-        return None if places is None else number_of(places)
+        return None if places is None else number_vectors(places)
 
     def flex(self, place: Place, values: bool, out: Any, *args: Any, **kwargs: Any) -> list[Event]:
         """Read a call of FlexAttention."""
@@ -479,7 +480,7 @@ def _note_outside(follower: Follower) -> None:
         )
 
 
-def _part_of(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:
+def _make_part(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:
     """Return an attention as a possible piece, identified by the tensor of its queries; None if that is unknown."""
     born = found.born
     if born is None or born.queries is None:
@@ -528,11 +529,11 @@ def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: 
     rows, keys = (sources.of(node) for node in (of_q, of_k))
     if rows is None or keys is None:
         raise RecordError("its queries or keys come from nothing that was followed")
-    rows, keys = (layout.fold(number_of(x)[..., None])[..., 0] for x in (rows, keys))
+    rows, keys = (layout.fold(number_vectors(x)[..., None])[..., 0] for x in (rows, keys))
     return read_call(call, rows, keys, call.q.dtype)
 
 
-def layout_of(found: Trail, heads: int | None) -> Layout:
+def find_layout(found: Trail, heads: int | None) -> Layout:
     """Return the layout of the scores of a trail: which dimensions are examples and heads."""
 
     def numbers() -> Tensor | None:

@@ -45,12 +45,12 @@ class MaskRows:
             self._kept.append(None)
             return
         mask = Band(None, None, 0) if mask is None else mask
-        start, stop, seen, exact = _runs_of(mask, q_len, k_len)
+        start, stop, seen, exact = _find_runs(mask, q_len, k_len)
         shift = total - k_len
         self._runs.append((start + shift, stop + shift))
         real = _joined([_real(self._real, before), seen[:, before - shift :]])
         self._real = None if real.all() else real
-        others = _of_beams(real, self.origins(beams)[1])[:, shift:] != seen
+        others = _take_beams(real, self.origins(beams)[1])[:, shift:] != seen
         if exact and others.any():  # some of these other keys may not matter
             k = np.arange(k_len)
             others = others & (k >= start.min(1, keepdims=True)) & (k < stop.max(1, keepdims=True))
@@ -86,8 +86,8 @@ class MaskRows:
     def mask(self, beams: Tensor | None = None) -> Mask | None:
         """Return the mask of all rows so far, or of some beams, whose keys end where the beams ended; None = all."""
         rows, keys = self.origins(beams)
-        start, stop = (_of_beams(_joined(parts), rows) for parts in zip(*self._runs, strict=True))
-        real = _of_beams(_real(self._real, self.steps[-1][2]), keys)
+        start, stop = (_take_beams(_joined(parts), rows) for parts in zip(*self._runs, strict=True))
+        real = _take_beams(_real(self._real, self.steps[-1][2]), keys)
         there = np.ones_like(real) if keys is None else (keys >= 0).cpu().numpy()
         runs = _row_runs(start, stop, real & there)
         if any(mask is not None for mask in self._kept) or not runs.filled.any():
@@ -131,7 +131,7 @@ def place(
     return whole
 
 
-def _runs_of(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, bool]:
+def _find_runs(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, bool]:
     """Return (start, stop [B|1, Q], seen [B|1, K], whether each row sees exactly the seen keys from start to stop)."""
     q, exact = np.arange(q_len), True
     start, stop, seen = np.zeros((1, q_len)), np.full((1, q_len), k_len), np.ones((1, k_len), np.bool_)
@@ -173,7 +173,7 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(parts, axis=1)
 
 
-def _of_beams(table: NDArray[Any], origin: Tensor | None) -> NDArray[Any]:
+def _take_beams(table: NDArray[Any], origin: Tensor | None) -> NDArray[Any]:
     """Take each entry of a table [B|1, n] from the example that `origin` [N, n] says; None = return the table."""
     if origin is None:
         return table

@@ -116,7 +116,7 @@ def find_place(names: Mapping[int, str]) -> Place | None:
     return place
 
 
-def calls_of(module: nn.Module, frame: FrameType | None = None) -> int:
+def count_calls(module: nn.Module, frame: FrameType | None = None) -> int:
     """Count the calls of a module that are still running in this thread, or in the thread of the frame `frame`."""
     return sum(each.f_code is _CALL and each.f_locals.get("self") is module for each in _frames(frame))
 
@@ -170,7 +170,7 @@ def looks_like_attention(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention) or bool(_LOOKS_LIKE.search(type(module).__name__))
 
 
-def kind_of(place: Place, q_len: int, k_len: int, causal: bool) -> Literal["self", "cross"]:
+def find_kind(place: Place, q_len: int, k_len: int, causal: bool) -> Literal["self", "cross"]:
     """Say whether queries and keys come from one sequence ("self") or from two ("cross").
 
     The module's arguments usually tell. Otherwise there are two sequences, except that under a causal mask one sequence

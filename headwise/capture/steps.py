@@ -24,7 +24,7 @@ class Steps:
 
     def __init__(self, first: Step) -> None:
         self.first = first.computed
-        self._parts = {each.name: _of_step(first.call, each, answer, 0) for each, answer in first.computed}
+        self._parts = {each.name: _make_growing(first.call, each, answer, 0) for each, answer in first.computed}
 
     @property
     def nbytes(self) -> int:
@@ -39,7 +39,7 @@ class Steps:
             if not grew and each.column is not None and each.column.within_sequence:
                 self._parts[each.name] = []  # each step counts its rows from the last key
             parts = self._parts[each.name]
-            for part, x in zip(parts, _of_step(step.call, each, answer, before) if parts else [], strict=True):
+            for part, x in zip(parts, _make_growing(step.call, each, answer, before) if parts else [], strict=True):
                 if each.of_steps == "rows":
                     part.append(x.tensor)
                 else:
@@ -72,7 +72,7 @@ class Steps:
         return statistic.join(found, k_len)
 
 
-def _of_step(call: Scores, statistic: Statistic, answer: Any, before: int) -> list[Growing]:
+def _make_growing(call: Scores, statistic: Statistic, answer: Any, before: int) -> list[Growing]:
     if answer is None or 0 in call.shape or not statistic.of_steps:
         return []
     by_row = statistic.of_steps == "rows"

@@ -303,7 +303,7 @@ def _given(x: Any, places: list[Tensor]) -> Any:
     return x
 
 
-def products_of(node: Node | None) -> Iterator[Product]:
+def find_products(node: Node | None) -> Iterator[Product]:
     """Yield the products q kᵀ from which a tensor comes."""
     for each in () if node is None else _in_order(node, {}):
         if isinstance(each, Product):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.stack import attended_values, by_key_head
-from headwise.call import AttentionCall, as_written
+from headwise.call import AttentionCall, suspend_autocast
 from headwise.masks.additive import FORBIDS
 from headwise.options import EVERY
 from headwise.records import AttentionRecord
@@ -67,7 +67,7 @@ def wrong_output(call: AttentionCall, out: Tensor) -> str | None:
     rows = _rows(call.shape[2])
     record = AttentionRecord(call, values=True)
     v = attended_values(record)
-    with as_written(v.device):
+    with suspend_autocast(v.device):
         expected = by_key_head(record.weights(rows=rows), v)
     actual = out[:, :, rows].to(expected.dtype)
     size = v.abs().amax((-1, -2), keepdim=True).repeat_interleave(call.heads_per_key_head, 1)

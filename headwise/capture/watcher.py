@@ -17,24 +17,24 @@ from headwise.capture.appended import Appended, Keys
 from headwise.capture.assembly import Assembly, Recorder
 from headwise.capture.entry import Entry, Reserved, State
 from headwise.capture.follower import Event, Refusal
-from headwise.capture.generating import OTHER_KEYS, Generating, rows_of_padding, without_empty_buffer
+from headwise.capture.generating import OTHER_KEYS, Generating, find_padding_rows, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
-from headwise.capture.layout import out_of_buffer, share_heads
+from headwise.capture.layout import copy_from_buffer, share_heads
 from headwise.capture.ledger import Ledger
 from headwise.capture.modules import ELSEWHERE
 from headwise.capture.parts import Parts
 from headwise.capture.sequence import Followed
 from headwise.capture.sequence import Sequence as Generation
-from headwise.capture.sites import Place, in_backward, kind_of
+from headwise.capture.sites import Place, find_kind, in_backward
 from headwise.capture.steps import Step
 from headwise.errors import HeadwiseError, RecordError
 from headwise.records import AttentionRecord, CallSite, Coverage, Site
-from headwise.records.names import check_choice, select, stack_of
+from headwise.records.names import check_choice, name_stack, select
 from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
 from headwise.records.statistics import compute
 from headwise.records.statistics.computed import named
-from headwise.records.statistics.statistic import mapped, tensors_of
+from headwise.records.statistics.statistic import list_tensors, mapped
 
 
 class Watcher(Recorder):
@@ -88,7 +88,7 @@ class Watcher(Recorder):
                 return
             if self._goes_on(place, call, event.how):
                 return
-            k, v = (out_of_buffer(x) for x in share_heads(call.k, call.v))
+            k, v = (copy_from_buffer(x) for x in share_heads(call.k, call.v))
             out = event.out[0] if isinstance(event.out, tuple) else event.out
             entry = self.found(place, dataclasses.replace(event, call=dataclasses.replace(call, k=k, v=v), out=out))
             if entry is not None and self.needs_values:
@@ -107,7 +107,7 @@ class Watcher(Recorder):
         if in_backward():
             return
         reason, status, where, softmax, queries, name = refusal
-        name = name or self.ledger.name_of(softmax)
+        name = name or self.ledger.find_name(softmax)
         if name is None:
             name = self.reserve(place)[0].name if status == "refused" else place.name
         self.ledger.enter(CallSite(name, status, 0, " ".join(reason.split()), where), softmax)
@@ -115,12 +115,12 @@ class Watcher(Recorder):
             self._assembly.refuse(place, queries)
 
     def reserve(self, place: Place) -> Reserved:
-        number, run = self.parts.number_of(place), self.parts.run_of(place)
+        number, run = self.parts.find_number(place), self.parts.find_run(place)
         self.parts.computed(place)
         state = self._states.get((place.name, number))
         if state is None:
             shown = f"{place.name}#{number + 1}" if number else place.name
-            stack = stack_of(shown)
+            stack = name_stack(shown)
             state = self._states[place.name, number] = State(shown, self._stacks[stack])
             self._stacks[stack] += 1
         return state, run
@@ -152,7 +152,7 @@ class Watcher(Recorder):
             if note:
                 self.note(note)
         causal = _is_causal(call)
-        kind = kind_of(place, *call.whole[1:], causal)
+        kind = find_kind(place, *call.whole[1:], causal)
         if state.generation is None and run % self._every:
             return None
         step, keys = self._computed(call), self._appended.read(call.k)
@@ -220,7 +220,7 @@ class Watcher(Recorder):
         self.entries.remove(entry)
         call, answers = entry.kept.call(), (answer for _, answer in entry.kept.computed())
         kept = (call.q, call.k, call.v, call.bias, *entry.extras.values())
-        self._keeper.forget(*kept, *itertools.chain(*map(tensors_of, answers)))
+        self._keeper.forget(*kept, *itertools.chain(*map(list_tensors, answers)))
 
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
         """Return the layers seen so far that `only` selects; -3 counts as -3, -2, -1 with `up_to_last`."""
@@ -241,7 +241,7 @@ class Watcher(Recorder):
         It is a usual step if it has one row, and its keys are known to be the keys of the last step and one new key
         (appended.py). Then everything that `found` decides about a computation is the same as for the last step.
         """
-        state = self._states.get((place.name, self.parts.number_of(place)))
+        state = self._states.get((place.name, self.parts.find_number(place)))
         entry = None if state is None else state.generation
         if state is None or entry is None or entry.site.kind == "cross" or self._statistics or self.generating.drafts:
             return False
@@ -394,5 +394,5 @@ class Watcher(Recorder):
 
 def _is_causal(call: AttentionCall) -> bool:
     """Whether no query attends to a key after its own position; queries of padding are ignored."""
-    blind = None if call.share is not None else rows_of_padding(call)
+    blind = None if call.share is not None else find_padding_rows(call)
     return is_causal(*call.whole, None if blind is None else blind[:, :, :-1].cpu())

@@ -154,7 +154,7 @@ def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]
         raise FileError(f"{speeds.file()} cannot be read: {error!r}. Run headwise bench --calibrate again") from error
     if not content:
         click.echo(said("headwise: nothing was measured; plans reckon with nominal speeds"), err=True)
-    tables = [_speed_table(key, each["measured"], speeds.speeds_of(each)) for key, each in content.items()]
+    tables = [_speed_table(key, each["measured"], speeds.read_speeds(each)) for key, each in content.items()]
     kept = speeds.file()
     return {"file": None if kept is None else str(kept), "machines": content}, tables
 

@@ -285,18 +285,18 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
 
     from headwise.doctor.targets.keras_backend import begin_backend
     from headwise.doctor.targets.load import parse
-    from headwise.registry import framework_of
+    from headwise.registry import find_framework
 
     target = parse(name)
     click.echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
     begin_backend(target.file)
     made = target.made()
     model, *given = made if isinstance(made, tuple) and made else (made,)
-    if not isinstance(model, nn.Module) and framework_of(model) is None:
+    if not isinstance(model, nn.Module) and find_framework(model) is None:
         raise ArgumentError(
             f"--model: {target} must return a model, or a model and its inputs. Received: a {type(made).__name__}"
         )
-    if not given and framework_of(model) is None:
+    if not given and find_framework(model) is None:
         raise ArgumentError(f"--model: {target} must return a torch model together with its inputs: (model, x)")
     if not given:
         from headwise.keras.example_inputs import example_inputs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headwise.language import said
 from headwise.records.coverage import Coverage
 from headwise.records.seen import Seen
-from headwise.records.summary import HeadSummary, head_table, rows_of
+from headwise.records.summary import HeadSummary, head_table, make_rows
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def summarise(seen: Seen, layers: Sequence[int]) -> list[HeadSummary]:
     """A list with one summary per head of these layers (indices into `seen.layers`). No [Q, K] tensor is built."""
-    return [summary for layer in layers for summary in rows_of(seen, seen[layer])]
+    return [summary for layer in layers for summary in make_rows(seen, seen[layer])]
 
 
 def print_table(console: Console, name: str, labels: Sequence[str], summaries: Sequence[HeadSummary]) -> None:

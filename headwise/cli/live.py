@@ -71,7 +71,7 @@ def make_title(model: str) -> str:
 
 def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | None) -> Live:
     """The page of a causal language model, by its id or folder."""
-    from headwise.capture.pretrained import load_pretrained, pieces_of
+    from headwise.capture.pretrained import load_pieces, load_pretrained
     from headwise.models.checkpoint import located
     from headwise.viewer.live import LiveModel
 
@@ -92,7 +92,7 @@ def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | No
             loaded.model,
             lambda text: loaded.encode(text, None),
             run,
-            pieces_of(name),
+            load_pieces(name),
             loaded.max_length,
         ),
         make_title(name),

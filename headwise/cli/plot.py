@@ -108,14 +108,14 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:
     """Replace the texts of tokens among these options by the tokens' positions."""
     from headwise.plot.subject import find_axes
-    from headwise.text.places import place_of
+    from headwise.text.places import find_position
 
     sides = find_axes(seen, given["layer"], given["example"])
     for (name, several), tokens in zip((("row", "rows"), ("col", "cols")), sides, strict=True):
         if isinstance(given.get(name), str):
-            given[name] = place_of(given[name], tokens, f"--{name}")
+            given[name] = find_position(given[name], tokens, f"--{name}")
         if isinstance(given.get(several), list):
-            given[several] = [place_of(each, tokens, f"--{several}") for each in given[several]]
+            given[several] = [find_position(each, tokens, f"--{several}") for each in given[several]]
 
 
 def _listed(kinds: Sequence[str]) -> str:

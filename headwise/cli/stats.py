@@ -52,14 +52,14 @@ def stats(
 
     from headwise.cli.heads import print_unseen, print_whole
     from headwise.records.storage import load
-    from headwise.records.summary import head_table, rows_of
+    from headwise.records.summary import head_table, make_rows
 
     seen = load(path, verify=verify)
     chosen = seen.only(*choose_layers(ranges, len(seen.layers))) if len(seen) else seen
     rows: list[HeadSummary] = []
     with progress_bar() as tell:
         for number, record in enumerate(chosen, start=1):
-            rows += rows_of(seen, record, place, called="--row")
+            rows += make_rows(seen, record, place, called="--row")
             tell(number, len(chosen), "records")
 
     console = Console(highlight=False)

@@ -33,7 +33,7 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError, DtypeError, shortened
-from headwise.registry import framework_of
+from headwise.registry import find_framework
 
 
 def diagnose(
@@ -64,7 +64,7 @@ def diagnose(
     Raises:
         DtypeError: `module` is not an nn.Module, or `example` has none of these forms.
     """
-    if not isinstance(module, nn.Module) and framework_of(module) is None:
+    if not isinstance(module, nn.Module) and find_framework(module) is None:
         raise DtypeError(
             f"diagnose: module must be an nn.Module. Received: module of type {type(module).__name__}. Pass an "
             "instance, as in diagnose(MyAttention(64, heads=8))"

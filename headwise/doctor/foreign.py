@@ -8,7 +8,7 @@ from typing import cast
 from torch import nn
 
 from headwise.doctor.calling.first_call import first_call
-from headwise.registry import framework_of
+from headwise.registry import find_framework
 
 
 def as_module(
@@ -25,7 +25,7 @@ def as_module(
         DoctorError: no call that works was found.
         ArgumentError, DtypeError: what the framework does not take.
     """
-    framework = framework_of(layer)
+    framework = find_framework(layer)
     if framework is None or (isinstance(layer, nn.Module) and foreign_backend(layer)):
         return layer if isinstance(layer, nn.Module) else None
     trial = framework.unbuilt(layer, make)

@@ -11,7 +11,7 @@ from headwise.edits.edit import Chosen
 from headwise.edits.positions import OfPairs, Positions
 from headwise.edits.where import Where
 from headwise.masks import knockout, window
-from headwise.masks.memo import contents_of
+from headwise.masks.memo import read_contents
 from headwise.records.names import Choice
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Block(OfPairs):
             return call
         tables = smallest(queries, (0,)), smallest(keys, (0,)), smallest(cells, (0, 1))
         # All layers with the same mask share the plan of the edited mask.
-        key = ("blocked", *call.shape[2:], *map(contents_of, tables))
+        key = ("blocked", *call.shape[2:], *map(read_contents, tables))
         mask = (_ALL if call.mask is None else call.mask).remember(
             key, lambda mask: knockout(*tables) if mask is _ALL else mask & knockout(*tables)
         )

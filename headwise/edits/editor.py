@@ -84,7 +84,7 @@ class Editor(Follower):
 
     def _apply(self, place: Place, event: Event, call: AttentionCall) -> None:
         """Apply the edits to a call, and put the result into its event."""
-        number = self.parts.number_of(place)
+        number = self.parts.find_number(place)
         self.parts.computed(place)
         name = f"{place.name}#{number + 1}" if number else place.name
         edits = self._select_edits(name)

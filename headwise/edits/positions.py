@@ -14,7 +14,7 @@ from headwise.edits.edit import Edit
 from headwise.edits.where import Where
 from headwise.errors import ArgumentError, brief
 from headwise.text import Tokens
-from headwise.text.places import nearest, places_of
+from headwise.text.places import find_positions, nearest
 
 Positions = int | str | slice | range | Callable[[str, int], bool] | Sequence[Any] | None
 
@@ -110,7 +110,7 @@ def _named(each: Any, places: Tensor, tokens: Sequence[Tokens] | None, what: str
     found = torch.zeros_like(places, dtype=torch.bool)
     some = False
     for b, one in enumerate(tokens):
-        wanted = places_of(each, one, at.normal)
+        wanted = find_positions(each, one, at.normal)
         some = some or bool(wanted)
         if wanted:
             found[b] = torch.isin(places[b], torch.tensor(wanted, device=places.device))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.capture.generating import used_keys
-from headwise.capture.sites import Place, kind_of
+from headwise.capture.sites import Place, find_kind
 from headwise.edits.inputs import Inputs
 from headwise.edits.naming import UNKNOWN, Naming, repeated
 from headwise.edits.where import Met, Where
@@ -57,7 +57,7 @@ class Progress(threading.local):
         """
         (batch, heads, q_len, k_len), device, share = call.shape, call.q.device, call.share
         causal, step, shift, drafts = is_causal(*call.whole), 0, 0, False
-        kind: Literal["self", "cross"] = "self" if share is not None else kind_of(place, q_len, k_len, causal)
+        kind: Literal["self", "cross"] = "self" if share is not None else find_kind(place, q_len, k_len, causal)
         tokens: Sequence[Tokens] | None = None
         if share is not None:
             used = None if share.mask is None else share.mask.used_keys(share.length, share.length)

@@ -68,7 +68,7 @@ def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
         # Where something is not finite, only pairs that the mask allows may meet, and pairs to which an edit gave a
         # weight.
         allowed = None if finite else call.allowed(rows)
-        plain = call.weights(rows) if allowed is None else exact.weights_of(call, rows, allowed)
+        plain = call.weights(rows) if allowed is None else exact.compute_weights(call, rows, allowed)
         weights = _edited(plain, edits, at, rows)
         if call.dropout:
             weights = functional.dropout(weights, call.dropout)

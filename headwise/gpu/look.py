@@ -17,7 +17,7 @@ from torch import Tensor
 from headwise.call import Scores
 from headwise.masks import Mask
 from headwise.native.attend import watcher
-from headwise.native.sight import BLOCKS, SIZE, sight_of
+from headwise.native.sight import BLOCKS, SIZE, find_sight
 
 ANSWERS = frozenset({"highest", "log_sum", "entropy", "distance", "received"})  # of headwise.native.attend.ANSWERS
 OPTIONS = frozenset({"slopes", "softcap", "sinks", "dropout"})  # the statistics are of the weights before dropout
@@ -110,7 +110,7 @@ def _blocks(
 
 
 def _made(mask: Mask | None, q_len: int, k_len: int, device: torch.device, by_keys: bool) -> Blocks:
-    sight = sight_of(mask, q_len, k_len)
+    sight = find_sight(mask, q_len, k_len)
 
     def there(x: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x).view(np.int64)).to(device)

@@ -15,7 +15,7 @@ from keras import ops
 
 from headwise import models
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
-from headwise.keras.layer import Layer, Parts, Tensor, values_of
+from headwise.keras.layer import Layer, Parts, Tensor, read_values
 from headwise.keras.residual import seeds
 from headwise.keras.saving import PACKAGE
 from headwise.keras.transformer_layer import EncoderLayer
@@ -230,7 +230,7 @@ def _normal(config: BertConfig) -> keras.initializers.Initializer:
 
 def _check_values(name: str, x: Tensor | None, size: int) -> None:
     """Raise ArgumentError unless all ids are from 0 to size - 1: for others JAX returns NaN, and a GPU any values."""
-    values = None if x is None else values_of(x)
+    values = None if x is None else read_values(x)
     if values is None or not values.size or (values.min() >= 0 and values.max() < size):
         return
     received = int(values.min() if values.min() < 0 else values.max())

@@ -163,7 +163,7 @@ def _torch_mask(mask: Mask, q_len: int) -> Mask:
         return type(mask)(tuple(_torch_mask(part, q_len) for part in mask.parts))
     if isinstance(mask, Not):
         return Not(_torch_mask(mask.part, q_len))
-    cells = masking.tensor_of(mask)
+    cells = masking.find_tensor(mask)
     if cells is None:
         return mask
     return (

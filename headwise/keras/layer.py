@@ -188,7 +188,7 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -
         raise ShapeError(f"{name}: expected the batch size of query, B={batch}. Received: {name}={tuple(shape)}")
 
 
-def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Tensor:
+def compute_positions(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Tensor:
     """The positions of the tokens x [B, S, M], int32 [S] or [B, S]: `given`, or counted without padding."""
     if given is not None:
         return ops.cast(ops.convert_to_tensor(given), "int32")
@@ -197,7 +197,7 @@ def positions_of(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Ten
     return ops.arange(ops.shape(x)[1], dtype="int32")
 
 
-def values_of(x: Tensor) -> np.ndarray | None:
+def read_values(x: Tensor) -> np.ndarray | None:
     """The values of a tensor; None while a function is traced, when tensors have no values."""
     if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
         return None

@@ -72,7 +72,7 @@ def resolve(
             mask = _aligned(mask, *sizes[2:], same=same)
             parts += mask.conjuncts
         elif mask is not None:
-            parts.append(_of_tensor(mask, sizes))
+            parts.append(_make_dense(mask, sizes))
     if padding is not None:
         parts.append(PaddingKeys(Table(_as_bool("padding", padding, sizes, "BK"))))  # type: ignore[arg-type]
     if not parts:
@@ -99,7 +99,7 @@ def _is_fixed(mask: Mask) -> bool:
     return mask.key_only or getattr(mask, "offset", None) is not None
 
 
-def _of_tensor(mask: Tensor, sizes: Sizes) -> Mask:
+def _make_dense(mask: Tensor, sizes: Sizes) -> Mask:
     rank = len(mask.shape)
     if rank not in (2, 3, 4):
         raise ShapeError(
@@ -152,7 +152,7 @@ def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Ten
         return functools.reduce(join, (cells(part, rows, cols, whole=whole) for part in mask.parts))
     if isinstance(mask, Not):
         return ops.logical_not(cells(mask.part, rows, cols, whole=whole))
-    given = tensor_of(mask)
+    given = find_tensor(mask)
     if given is not None:
         return given if whole else picked(given, rows, cols)
     rank = len(rows.shape) + 1
@@ -167,7 +167,7 @@ def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Ten
     return ops.reshape(allowed, (1,) * missing + tuple(ops.shape(allowed))) if missing else allowed
 
 
-def tensor_of(mask: Mask) -> Tensor | None:
+def find_tensor(mask: Mask) -> Tensor | None:
     """The tensor that was passed as this mask, bool [B|1, H|1, Q|1, K]; None for a mask of `headwise.masks`."""
     table: Any = mask.allowed if isinstance(mask, Dense) else mask.real if isinstance(mask, PaddingKeys) else None
     if not isinstance(table, Table):
@@ -217,7 +217,7 @@ def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None
     """
     found: list[Tensor] = []
     for part in mask.conjuncts:
-        given = tensor_of(part)
+        given = find_tensor(part)
         if given is not None:
             found.append(ops.any(given, axis=2))
         elif q_len is not None and k_len is not None and not sees_all(part, q_len, k_len) and not has_tables(part):

@@ -13,7 +13,7 @@ from headwise.errors import ArgumentError, ShapeError
 from headwise.keras import masking
 from headwise.keras.call import runs_now
 from headwise.keras.functional import ALL_KERNELS, attend
-from headwise.keras.layer import Layer, Parts, Tensor, both, check_input, positions_of
+from headwise.keras.layer import Layer, Parts, Tensor, both, check_input, compute_positions
 from headwise.keras.norm import make_norm
 from headwise.keras.positions.scheme import Positions
 from headwise.keras.saving import PACKAGE, unwrapped
@@ -50,7 +50,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         o = self._begin(*args, **kwargs)
         sizes = (o.num_kv_heads, o.head_dim, o.value_head_dim, o.kdim, o.vdim, o.projection)
         self._take_sizes(o.dim, o.num_heads, *sizes)
-        options.one_of("kernel", o.kernel, ALL_KERNELS)
+        options.check_known("kernel", o.kernel, ALL_KERNELS)
         self._take_scoring(o.dropout, o.scale, o.softcap, o.positions, Positions)
         self.kernel = o.kernel
         self.seed_generator = keras.random.SeedGenerator(seed) if o.dropout else None
@@ -133,8 +133,8 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         bias, scheme = None, self.positions
         query_ids = key_ids = None
         if scheme is not None:
-            key_ids = positions_of(key, padding, position_ids if reads_itself else None)
-            query_ids = key_ids if reads_itself else positions_of(query, None, position_ids)
+            key_ids = compute_positions(key, padding, position_ids if reads_itself else None)
+            query_ids = key_ids if reads_itself else compute_positions(query, None, position_ids)
             q = scheme.rotate(q, query_ids, ops.shape(query)[1])
             k = scheme.rotate(k, key_ids, ops.shape(key)[1])
             if scheme.has_bias:

@@ -11,13 +11,13 @@ from headwise import masks, nn
 from headwise.errors import ArgumentError
 from headwise.keras import masking
 from headwise.keras.functional import ALL_KERNELS, attend
-from headwise.keras.layer import Layer, Parts, Tensor, both, check_input, positions_of
+from headwise.keras.layer import Layer, Parts, Tensor, both, check_input, compute_positions
 from headwise.keras.norm import make_norm
 from headwise.keras.positions.rope import Rope
 from headwise.keras.saving import PACKAGE, unwrapped
 from headwise.masks import Mask
 from headwise.nn import options
-from headwise.nn.multi_head_latent import PATHS, LatentSizes, Path, default_scale, rope_of
+from headwise.nn.multi_head_latent import PATHS, LatentSizes, Path, choose_rope, default_scale
 from headwise.options import check_scale
 
 
@@ -58,12 +58,12 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         o = self._begin(*args, **kwargs)
         self._take_sizes(o.dim, o.num_heads, o.q_rank, o.kv_rank, o.nope_dim, o.rope_dim, o.value_head_dim)
         self.dropout = options.probability("dropout", o.dropout)
-        options.one_of("path", o.path, PATHS)
-        options.one_of("kernel", o.kernel, ALL_KERNELS)
+        options.check_known("path", o.path, PATHS)
+        options.check_known("kernel", o.kernel, ALL_KERNELS)
         check_scale(o.scale)
         self.default_path, self.kernel = o.path, o.kernel  # Keras uses the name `path` for where a layer is in a model
         self.seed_generator = keras.random.SeedGenerator(seed) if o.dropout else None
-        self.positions = rope_of(o.positions, Rope, o.num_heads, o.rope_dim, dtype=self.dtype_policy)
+        self.positions = choose_rope(o.positions, Rope, o.num_heads, o.rope_dim, dtype=self.dtype_policy)
         self.scale = default_scale(self.head_dim, self.positions.scaling) if o.scale is None else o.scale
 
         if o.q_rank is None:
@@ -126,7 +126,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         padding = both(query_mask)
         mask = masking.resolve(given, padding, sizes, same=True)
 
-        ids = positions_of(query, padding, position_ids)
+        ids = compute_positions(query, padding, position_ids)
         q_nope, q_rope = self._queries(query, ids)
         c, k_rope = self._latents(query, ids)
         if absorb:
@@ -182,7 +182,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
     def _absorbs(self, path: Path | None) -> bool:
         """Whether a call takes the absorb path. ArgumentError if "absorb" was asked for and cannot be computed."""
         path = self.default_path if path is None else path
-        options.one_of("path", path, PATHS)
+        options.check_known("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
             raise ArgumentError(
                 'path: "absorb" reads the kernel of kv_up. Expected a keras.layers.Dense '

@@ -17,7 +17,7 @@ from headwise.keras.layer import Layer, Parts, Tensor, check_input
 from headwise.keras.multi_head import MultiHeadAttention
 from headwise.keras.norm import make_norm
 from headwise.nn import options
-from headwise.nn.transformer_layer import attention_of
+from headwise.nn.transformer_layer import choose_attention
 
 
 class ResidualLayer(Layer):
@@ -42,7 +42,7 @@ class ResidualLayer(Layer):
         dropout = o.dropout if o.attention_dropout is None else o.attention_dropout
         given = {"dropout": dropout, "bias": o.bias, "name": name, "dtype": self.dtype_policy}
         make = partial(MultiHeadAttention, **given, **more)
-        return attention_of(name, getattr(o, name), o.dim, o.num_heads, make, keras.layers.Layer, "layer")
+        return choose_attention(name, getattr(o, name), o.dim, o.num_heads, make, keras.layers.Layer, "layer")
 
     def _make_mlp(self, o: Any, seed: int | None) -> None:
         within = o.dropout if o.ffn_dropout is None else o.ffn_dropout

@@ -13,7 +13,7 @@ from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.errors import RecordError
 from headwise.keras.call import Call
-from headwise.keras.masking import tensor_of
+from headwise.keras.masking import find_tensor
 from headwise.masks import Mask
 from headwise.masks.mask import And
 
@@ -68,7 +68,7 @@ def mask_to_torch(mask: Mask, q_len: int) -> Mask | None:
     if isinstance(mask, And):
         parts = [part for part in (mask_to_torch(part, q_len) for part in mask.parts) if part is not None]
         return And(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
-    given = tensor_of(mask)
+    given = find_tensor(mask)
     return mask if given is None else dense_mask(to_torch(given).bool(), q_len)
 
 

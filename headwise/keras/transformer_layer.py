@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from headwise import nn
-from headwise.keras.layer import Parts, Tensor, check_input, positions_of
+from headwise.keras.layer import Parts, Tensor, check_input, compute_positions
 from headwise.keras.residual import Attend, ResidualLayer, seeds
 from headwise.keras.saving import PACKAGE
 from headwise.masks import Mask
@@ -178,7 +178,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         attend = Attend(self.self_attention, return_attention_scores, **given)
         ids = None
         if has_positions(self.cross_attention):  # the scheme does not know which queries are padding
-            ids = positions_of(query, query_mask, position_ids)
+            ids = compute_positions(query, query_mask, position_ids)
         given = {"attention_mask": memory_mask, "value_mask": value_mask, "position_ids": ids, "training": training}
         read = Attend(self.cross_attention, return_attention_scores, value=value, **given)
         x = self._add(query, self.self_attention_norm, attend, training)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headwise.call import AttentionCall, as_written
+from headwise.call import AttentionCall, suspend_autocast
 from headwise.kernels.kept import name_changed, owned
 from headwise.masks.additive import FORBIDS
 from headwise.masks.bits import packed_bits, row_blocks, unpacked_bits
@@ -141,20 +141,20 @@ def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: 
             found.append(out[:, :, rows])
             continue
         of_rows: Any = call, rows, None if kept is None else kept[:, :, rows], *given
-        part = checkpoint(_of_rows, *of_rows, use_reentrant=False) if call.trains else _of_rows(*of_rows)
+        part = checkpoint(_compute_rows, *of_rows, use_reentrant=False) if call.trains else _compute_rows(*of_rows)
         found.append(part if again is None else torch.where(again[:, :, rows, None], part, out[:, :, rows]))
     out = torch.cat(found, dim=2)
     name_changed(out, call.option_tensors())
     return out
 
 
-def _of_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tensor) -> Tensor:
+def _compute_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tensor) -> Tensor:
     """Compute the output of some rows of a call, with `given` in place of its tensors."""
     tensors: dict[str, Any] = dict(zip(("q", "k", "v", *call.option_tensors()), given, strict=True))
     call = dataclasses.replace(call, **tensors)
-    with as_written(call.q.device):
+    with suspend_autocast(call.q.device):
         seen = call.allowed(rows)
-        weights = _dropped(call, weights_of(call, rows, seen), kept)
+        weights = _dropped(call, compute_weights(call, rows, seen), kept)
         return weighed_values(call, weights, seen).to(call.q.dtype)
 
 
@@ -184,7 +184,7 @@ def gradients(
     return tuple(total)
 
 
-def weights_of(call: AttentionCall, rows: slice, allowed: Tensor) -> Tensor:
+def compute_weights(call: AttentionCall, rows: slice, allowed: Tensor) -> Tensor:
     """Compute the weights [B, H, rows, K] of some rows by the definition: only allowed pairs contribute.
 
     `allowed`: bool [B|1, H|1, rows, K].

@@ -119,7 +119,7 @@ def _score_mod(call: AttentionCall) -> Callable[..., Tensor] | None:
         return None
     softcap, slopes = call.softcap, call.slopes
     offset = call.shape[3] - call.shape[2]
-    bias = None if call.bias is None else call.options_of({})["bias"]
+    bias = None if call.bias is None else call.take_options({})["bias"]
     sizes = None if bias is None else bias.shape
     dtype = call.dtype
 

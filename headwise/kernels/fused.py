@@ -237,14 +237,14 @@ def _pattern(call: AttentionCall, tile: Tile) -> _Pattern:
             pieces.append((keys, added.masked_fill_(hidden, EMPTY)))
             empty &= hidden[0, 0].all(1)
     if call.biases:
-        bias = _bias_of(call, tile)
+        bias = _copy_bias(call, tile)
         for keys, piece in pieces:
             bias[..., keys] += piece
         pieces, empty = [(slice(0, at), bias)], (bias == EMPTY).all(-1)
     return _Pattern((tile.rows, tile.keys), tuple(pieces), empty if bool(empty.any()) else None)
 
 
-def _bias_of(call: AttentionCall, tile: Tile) -> Tensor:
+def _copy_bias(call: AttentionCall, tile: Tile) -> Tensor:
     """Return a copy of the bias and slopes in a tile: [B|1, H|1, queries, keys]."""
     cols = torch.cat([torch.arange(run.lo, run.hi, device=call.q.device) for run in tile.runs])
     matrix = {dim: slice(at, at + 1) for dim, at in (("B", tile.b), ("H", tile.h)) if at is not None}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.errors import ChangedError
-from headwise.masks.memo import contents_of
+from headwise.masks.memo import read_contents
 
 Option = TypeVar("Option", Tensor, Tensor | None)
 
@@ -69,7 +69,7 @@ def compared(call: AttentionCall, out: Tensor) -> Tensor:
         return out
     state = {name: x._version for name, x in call.option_tensors().items()}
     if call.mask is not None and call.mask.tensors:
-        state["mask"] = hash(tuple([contents_of(x) for x in call.mask.tensors if x.is_cpu]))
+        state["mask"] = hash(tuple([read_contents(x) for x in call.mask.tensors if x.is_cpu]))
     same: Tensor = _Same.apply(out, torch.tensor(list(state.values()), device="cpu"), list(state)) if state else out
     return same
 

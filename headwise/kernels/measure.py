@@ -16,7 +16,7 @@ from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.kernels import sdpa, speeds
 from headwise.kernels.kernel import Kernel, matrix_flops
-from headwise.kernels.plan import KERNELS, Verdict, choose, name_of, verdicts
+from headwise.kernels.plan import KERNELS, Verdict, choose, find_name, verdicts
 from headwise.kernels.speeds import Machine, Speeds
 from headwise.masks.bits import row_blocks
 
@@ -106,14 +106,14 @@ class Contest:
 
 def contest(call: AttentionCall, rounds: int) -> Contest:
     """Measure the kernels that can run the call, except those that should take far too much time or memory."""
-    chosen, found = name_of(choose(call)), verdicts(call)
+    chosen, found = find_name(choose(call)), verdicts(call)
     least = min(each.cost.time for each in found if each.cost is not None)
     reasons = {each.kernel: reason for each in found if (reason := _left_out(each, least)) and each.kernel != chosen}
     kernels = {each.kernel: runs(call, KERNELS[each.kernel]) for each in found if each.kernel not in reasons}
     rows = _rows(call.q.dtype)
     times = take_turns({**kernels, "product": product(call.q.dtype, rows)}, rounds)
     speed = [2.0 * rows**3 / seconds for seconds in times.pop("product")]
-    return Contest(chosen, times, speed, flops_of(call), reasons)
+    return Contest(chosen, times, speed, count_flops(call), reasons)
 
 
 def _left_out(verdict: Verdict, least: float) -> str | None:
@@ -126,7 +126,7 @@ def _left_out(verdict: Verdict, least: float) -> str | None:
     return None
 
 
-def flops_of(call: AttentionCall) -> float:
+def count_flops(call: AttentionCall) -> float:
     """Count the FLOPs of the matrix products over allowed cells; forward and backward if the call trains."""
     batch, heads, q_len, k_len = call.shape
     cells = math.prod(call.shape)

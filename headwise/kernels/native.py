@@ -17,7 +17,7 @@ from headwise.kernels.once import once_differentiable
 from headwise.kernels.speeds import CPU
 from headwise.native import attend, operators
 from headwise.native.library import instruction_set
-from headwise.native.sight import SIZE, sight_of
+from headwise.native.sight import SIZE, find_sight
 
 OPTIONS = attend.OPTIONS
 READS_INT8 = True
@@ -44,13 +44,13 @@ def cost(call: AttentionCall) -> Cost:
     """
     batch, heads, q_len, k_len = call.shape
     if attend.is_few(call):
-        flops = matrix_flops(call, batch * heads * sight_of(call.mask, q_len, k_len).cells)
+        flops = matrix_flops(call, batch * heads * find_sight(call.mask, q_len, k_len).cells)
         moved = input_output_bytes(call)
         here = machine(call)
         share = FEW_QUERIES * CPU.flops / here.flops  # not measured: use the nominal speed
         return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share, calls=2))
     rows = -(-q_len // ROWS) * ROWS / q_len
-    cells = sight_of(call.mask, q_len, k_len).cells
+    cells = find_sight(call.mask, q_len, k_len).cells
     flops = int(matrix_flops(call, batch * heads * cells) * rows)
     keys = (call.k.numel() + call.v.numel()) * call.q.element_size()
     seen = min(1.0, cells / min(q_len, SIZE) / k_len)  # the share of the keys that is read, about
@@ -114,7 +114,7 @@ class _Native(torch.autograd.Function):
         q, k, v, bias, slopes, sinks, call, seed = given
         out = _empty(call)
         highest, log_sum = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
-        sight = sight_of(call.mask, *call.shape[2:])  # its own integers: the mask may change before backward
+        sight = find_sight(call.mask, *call.shape[2:])  # its own integers: the mask may change before backward
         attend.forward(call, out, sight=sight, seed=seed, highest=highest, log_sum=log_sum)
         ctx.save_for_backward(q, k, v, owned(bias), owned(slopes), owned(sinks), out, highest, log_sum)
         ctx.rest = {"scale": call.scale, "softcap": call.softcap, "dropout": call.dropout}

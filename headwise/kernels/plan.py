@@ -68,7 +68,7 @@ def _planned(call: AttentionCall) -> Kernel:
     # time.
     ready = None if KERNELS == OWN else tuple([name for name, each in KERNELS.items() if refusal(each, call) is None])
     key = ("kernel", ready, *surroundings(), *call.kind)
-    return KERNELS[call.mask.remember(key, lambda _: name_of(_cheapest(call)))]
+    return KERNELS[call.mask.remember(key, lambda _: find_name(_cheapest(call)))]
 
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
@@ -145,7 +145,7 @@ def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
     """Make the plan of a call: the choice of `choose`, with every refusal and every cost. Nothing is run."""
     call = readable(call, kernel)
     found = verdicts(call)
-    return Plan(call, name_of(choose(call, kernel)), found, machine(call))
+    return Plan(call, find_name(choose(call, kernel)), found, machine(call))
 
 
 def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[Verdict, ...]:
@@ -157,7 +157,7 @@ def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[V
     )
 
 
-def name_of(kernel: Kernel) -> str:
+def find_name(kernel: Kernel) -> str:
     """Return the name of a kernel in `KERNELS`."""
     return next(name for name, each in KERNELS.items() if each is kernel)
 

@@ -80,7 +80,7 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
     share = here.shares.get("sdpa", HALF_BACKWARD if slow else SHARE)
     if needs_dense_mask(call):
         of_mask = (1, 1) if call.mask is None else (call.mask.batch or 1, call.mask.heads or 1)
-        bias = call.options_of({})["bias"].shape if call.bias is not None else (1, 1)
+        bias = call.take_options({})["bias"].shape if call.bias is not None else (1, 1)
         dense = max(of_mask[0], bias[0]) * q_len * k_len
         dense *= heads if call.slopes is not None else max(of_mask[1], bias[1])
         dense_bytes = dense * (1 + call.q.element_size())  # bool, then added to the scores

@@ -126,11 +126,11 @@ def stored() -> dict[str, Any]:
         return {}
     content = parsed(json.loads, path.read_text(encoding="utf-8"))
     for entry in content.values():
-        speeds_of(entry)
+        read_speeds(entry)
     return dict(content)
 
 
-def speeds_of(entry: Mapping[str, Any]) -> Speeds:
+def read_speeds(entry: Mapping[str, Any]) -> Speeds:
     """Make the speeds from an entry of the file."""
     return {name: Machine.measured(**given) for name, given in entry["speeds"].items()}
 
@@ -168,7 +168,7 @@ def forget() -> None:
 def _read(threads: int) -> Speeds:
     try:
         content = stored()
-        return speeds_of(content[key()]) if content and key() in content else {}
+        return read_speeds(content[key()]) if content and key() in content else {}
     except BROKEN as error:
         warnings.warn(
             f"{file()} cannot be read, so plans reckon with nominal speeds: expected what "

@@ -115,13 +115,13 @@ def _schedule(call: AttentionCall) -> _Schedule:
         heights = {
             rows: height for rows, height in heights.items() if q_len <= MOST_TILES * rows or rows == max(heights)
         }
-        return min((_of(call, cutter, cut(height)) for height in heights.values()), key=lambda each: each.time)
+        return min((_plan_tiles(call, cutter, cut(height)) for height in heights.values()), key=lambda each: each.time)
 
     widths = call.q.shape[3], call.v.shape[3]
     return mask.remember(("schedule", *call.shape, *widths, call.q.dtype, call.sinks is None, call.trains), choose)
 
 
-def _of(call: AttentionCall, cutter: str, tiles: TileList) -> _Schedule:
+def _plan_tiles(call: AttentionCall, cutter: str, tiles: TileList) -> _Schedule:
     parts = [part for tile in tiles for part in split(tile, MANY_KEYS)]
     whole = TileList(parts, matrices=tiles.matrices, alike=tiles.alike)
     by_scores = _by_scores(call, whole)

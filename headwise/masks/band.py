@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import number
 from headwise.masks.mask import Mask
 from headwise.masks.relation import Allowed, Index
@@ -80,7 +80,7 @@ class Band(Mask, kind="band", function="window"):
         low, high = self.band()
         some = ((r.k_hi - 1) >= r.q_lo + low) & (r.k_lo <= (r.q_hi - 1) + high)
         every = (r.k_lo >= (r.q_hi - 1) + low) & ((r.k_hi - 1) <= r.q_lo + high)
-        return extent_of(some, every)[None, None]
+        return make_extent(some, every)[None, None]
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
         return [(r.k_lo - r.q_lo).expand(r.shape)[None, None]]

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.errors import MaskError
-from headwise.masks.cells import as_slice, extents_of_strips, of_one
+from headwise.masks.cells import as_slice, make_strip_extents, of_one
 from headwise.masks.fields import WRITTEN_OUT, Table, number, table
-from headwise.masks.mask import Mask, as_owned
+from headwise.masks.mask import Mask, mark_owned
 from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import look_up, of_rank_4
 
@@ -33,12 +33,12 @@ def bits(allowed: Tensor) -> Mask:
     ■ ■ ·
     """
     allowed = of_rank_4("bits", allowed)
-    return bits_of_rows((allowed[:, :, rows] for rows in row_blocks(allowed.shape)), allowed.shape[3])
+    return make_bits((allowed[:, :, rows] for rows in row_blocks(allowed.shape)), allowed.shape[3])
 
 
-def bits_of_rows(blocks: Iterable[Tensor], k_len: int) -> Mask:
+def make_bits(blocks: Iterable[Tensor], k_len: int) -> Mask:
     """Make the mask of `bits` from consecutive blocks of its rows, bool [B|1, H|1, rows, K], at least one block."""
-    return as_owned(Bits(torch.cat([packed_bits(block) for block in blocks], dim=2), k_len))
+    return mark_owned(Bits(torch.cat([packed_bits(block) for block in blocks], dim=2), k_len))
 
 
 def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
@@ -76,9 +76,9 @@ class Bits(Mask, kind="bits"):
         strips = self.packed.split(block_q, dim=2)
         if block_k % 8 == 0:
             ends = ((rows.amax(2), _filled(rows, k_len).amin(2)) for rows in strips)
-            return extents_of_strips(ends, block_k // 8, whole=255)
+            return make_strip_extents(ends, block_k // 8, whole=255)
         unpacked = (unpacked_bits(rows)[..., :k_len].view(torch.uint8) for rows in strips)
-        return extents_of_strips(((rows.amax(2), rows.amin(2)) for rows in unpacked), block_k, whole=1)
+        return make_strip_extents(((rows.amax(2), rows.amin(2)) for rows in unpacked), block_k, whole=1)
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
         seen = np.bitwise_or.reduce(self.packed.cpu().numpy(), axis=2)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import number, table
-from headwise.masks.mask import Mask, as_owned
+from headwise.masks.mask import Mask, mark_owned
 from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 
@@ -72,7 +72,7 @@ def big_bird(
     layout |= torch.zeros_like(layout).scatter(1, chosen, True) & (draws < 2.0)
     layout = layout.to(torch.get_default_device())
     made_from = {"length": length, "window_blocks": window_blocks, "global_blocks": global_blocks}
-    return as_owned(BigBird(layout[None, None], block_size, **made_from, random_blocks=random_blocks, seed=seed))
+    return mark_owned(BigBird(layout[None, None], block_size, **made_from, random_blocks=random_blocks, seed=seed))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +91,7 @@ class BlockSparse(Mask, kind="block_sparse"):
         q0, q1 = r.q_lo // self.block_size, (r.q_hi - 1) // self.block_size + 1
         k0, k1 = r.k_lo // self.block_size, (r.k_hi - 1) // self.block_size + 1
         allowed = sums[..., q1, k1] - sums[..., q0, k1] - sums[..., q1, k0] + sums[..., q0, k0]
-        return extent_of(allowed > 0, allowed == (q1 - q0) * (k1 - k0))
+        return make_extent(allowed > 0, allowed == (q1 - q0) * (k1 - k0))
 
     def _sums(self) -> Tensor:
         summed = self.layout.cpu().to(torch.int32).cumsum(-1).cumsum(-2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.masks.extent import extent_of
+from headwise.masks.extent import make_extent
 from headwise.tracing import is_traced
 
 
@@ -19,7 +19,7 @@ def axis(size: int | None, only: int | None, device: torch.device) -> Tensor:
     return torch.arange(size, device=device) if only is None else torch.tensor([only], device=device)
 
 
-def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, whole: int) -> Tensor:
+def make_strip_extents(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, whole: int) -> Tensor:
     """Compute extent codes of blocks `width` columns wide, from (highest, lowest) values of each column of each strip.
 
     A strip is a row of blocks. A value is 0 where nothing is allowed, and `whole` where everything is allowed. The
@@ -30,7 +30,7 @@ def extents_of_strips(strips: Iterable[tuple[Tensor, Tensor]], width: int, *, wh
         fill = (0, -highest.shape[-1] % width)  # the fill does not change the answer
         some = pad(highest, fill).unflatten(-1, (-1, width)).amax(-1) > 0
         every = pad(lowest, fill, value=whole).unflatten(-1, (-1, width)).amin(-1) == whole
-        found.append(extent_of(some, every))
+        found.append(make_extent(some, every))
     return torch.stack(found, dim=2).cpu()
 
 

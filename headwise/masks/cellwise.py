@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError
-from headwise.masks.bits import Bits, bits_of_rows, packed_bits, row_blocks
-from headwise.masks.cells import as_slice, extents_of_strips, of_one
+from headwise.masks.bits import Bits, make_bits, packed_bits, row_blocks
+from headwise.masks.cells import as_slice, make_strip_extents, of_one
 from headwise.masks.fields import table
 from headwise.masks.mask import Mask
-from headwise.masks.memo import LARGE, as_once
+from headwise.masks.memo import LARGE, undo_expand
 from headwise.masks.padding import PaddingKeys
 from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import look_up, of_rank_4
@@ -67,7 +67,7 @@ def answers(mask: Mask, q_len: int, k_len: int) -> Mask:
     """Evaluate the mask for all pairs, and return its answers as a mask of one bit per pair, on the CPU."""
     shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
     q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
-    return bits_of_rows((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape, 2**20)), k_len)
+    return make_bits((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape, 2**20)), k_len)
 
 
 def _has_function(mask: Mask) -> bool:
@@ -116,7 +116,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
         return look_up(self.allowed, b, h, q, k)
 
     def copied(self) -> Mask:
-        once = as_once(self.allowed)
+        once = undo_expand(self.allowed)
         if once.numel() < LARGE or 1 in once.shape[2:]:
             return super().copied()
         with torch.inference_mode(False):
@@ -130,7 +130,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
         strips = self.allowed.view(torch.uint8).split(block_q, dim=2)
-        return extents_of_strips(((rows.amax(2), rows.amin(2)) for rows in strips), block_k, whole=1)
+        return make_strip_extents(((rows.amax(2), rows.amin(2)) for rows in strips), block_k, whole=1)
 
     def seen_keys(self, q_len: int, k_len: int) -> Tensor:
         return self.allowed.view(torch.uint8).amax(-2).bool().cpu()  # four times as fast as any(-2)

@@ -7,7 +7,7 @@ import dataclasses
 from torch import Tensor
 
 from headwise.masks.band import causal, window
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import number
 from headwise.masks.mask import Mask
 from headwise.masks.relation import Allowed, Index
@@ -58,7 +58,7 @@ class Dilated(Mask, kind="dilated"):
         lowest, highest = r.q_lo + self.shift % self.step - (r.k_hi - 1), r.q_hi - 1 + self.shift % self.step - r.k_lo
         nearest = highest - highest % self.step  # the largest multiple of step that is not above highest
         one_distance = (lowest == highest) | (self.step == 1)
-        return extent_of(nearest >= lowest, (nearest >= lowest) & one_distance)[None, None]
+        return make_extent(nearest >= lowest, (nearest >= lowest) & one_distance)[None, None]
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
         return [((r.k_lo - r.q_lo) % self.step).expand(r.shape)[None, None]]

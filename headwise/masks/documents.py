@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import INTEGERS, number, table
 from headwise.masks.mask import Mask
-from headwise.masks.memo import converted, source_of
+from headwise.masks.memo import converted, find_source
 from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import counts, integer, integer_table, look_up
 
@@ -32,7 +32,7 @@ def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
     · · · · ·
     """
     found = integer_table("documents: ids", ids, (1, 2))
-    found = found if found.ndim == 2 else converted(source_of(found)[None], found.dtype)
+    found = found if found.ndim == 2 else converted(find_source(found)[None], found.dtype)
     return Documents(found, integer("documents: offset", offset, optional=True))
 
 
@@ -64,7 +64,7 @@ class Documents(Mask, kind="documents"):
         # In order, the documents of queries and keys meet only if their ranges do; all padding is before or after them.
         apart_in_order = (places[:, q_hi - 1] < places[:, r.k_lo]) | (places[:, r.k_hi - 1] < places[:, q_lo])
         in_order = ordered.view(-1, *[1] * (apart.ndim - 1))
-        return extent_of(~(apart | (in_order & apart_in_order)), all_allowed)[:, None]
+        return make_extent(~(apart | (in_order & apart_in_order)), all_allowed)[:, None]
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return (ids, ids with padding put at the ends in order, running counts of changes, whether in order)."""

@@ -33,6 +33,6 @@ class Rectangles:
         return torch.broadcast_shapes(self.q_lo.shape, self.q_hi.shape, self.k_lo.shape, self.k_hi.shape)
 
 
-def extent_of(any_allowed: Tensor, all_allowed: Tensor) -> Tensor:
+def make_extent(any_allowed: Tensor, all_allowed: Tensor) -> Tensor:
     """Make int8 extent codes of rectangles from "is any pair allowed" and "are all pairs allowed"."""
     return any_allowed.to(torch.int8) + all_allowed.to(torch.int8)

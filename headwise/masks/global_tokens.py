@@ -12,11 +12,11 @@ from torch import Tensor
 
 from headwise.errors import MaskError, brief
 from headwise.masks.documents import check_queries_among_keys
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import INTEGERS, number, table
 from headwise.masks.mask import Mask
 from headwise.masks.relation import Allowed, Index
-from headwise.masks.tables import any_of, counts, integer, integer_table, look_up
+from headwise.masks.tables import counts, has_true, integer, integer_table, look_up
 
 
 def global_tokens(indices: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
@@ -63,7 +63,7 @@ class GlobalTokens(Mask, kind="global_tokens"):
         table = self.remember(("counts",), lambda mask: counts(mask.is_global))
         of_q = table[r.q_hi + self.shift] - table[r.q_lo + self.shift]
         of_k = table[r.k_hi] - table[r.k_lo]
-        return extent_of((of_q > 0) | (of_k > 0), (of_q == r.q_hi - r.q_lo) | (of_k == r.k_hi - r.k_lo))[None, None]
+        return make_extent((of_q > 0) | (of_k > 0), (of_q == r.q_hi - r.q_lo) | (of_k == r.k_hi - r.k_lo))[None, None]
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
         if self.is_global is None:
@@ -75,7 +75,7 @@ class GlobalTokens(Mask, kind="global_tokens"):
         return [x.expand(r.shape)[None, None] for x in places]
 
     def check(self, q_len: int, k_len: int) -> None:
-        if any_of((self.indices < 0) | (self.indices >= k_len)):
+        if has_true((self.indices < 0) | (self.indices >= k_len)):
             raise MaskError(
                 f"global_tokens: expected positions from 0 to {k_len - 1}. "
                 f"Received: indices={brief(self.indices.tolist())}"

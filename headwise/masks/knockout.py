@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError, brief
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import table
 from headwise.masks.mask import Mask
 from headwise.masks.memo import converted
 from headwise.masks.relation import Allowed, Index
-from headwise.masks.tables import any_of, as_tensor, counts, look_up
+from headwise.masks.tables import as_tensor, counts, has_true, look_up
 
 
 def knockout(
@@ -43,7 +43,7 @@ def _flags(name: str, values: Sequence[bool] | Tensor) -> Tensor:
     if (
         found.is_floating_point()
         or found.is_complex()
-        or (found.dtype != torch.bool and any_of((found != 0) & (found != 1)))
+        or (found.dtype != torch.bool and has_true((found != 0) & (found != 1)))
     ):
         raise DtypeError(f"knockout: {name}: expected bool, True = blocked. Received: {brief(values)}")
     if found.ndim not in {1, 2} or 0 in found.shape[:-1]:
@@ -71,4 +71,4 @@ class Knockout(Mask, kind="knockout"):
         cells = self.chosen.cpu().view(*self.chosen.shape, *[1] * r.q_lo.ndim)
         some = cells & ((queries > 0) & (keys > 0))[:, None]
         every = cells & ((queries == rows) & (keys == cols))[:, None]
-        return extent_of(~every, ~some)
+        return make_extent(~every, ~some)

@@ -25,7 +25,7 @@ from headwise.errors import DtypeError, MaskError, brief
 from headwise.masks import drawing, fields
 from headwise.masks.block_runs import BlockRuns, block_runs
 from headwise.masks.extent import Extent, Rectangles
-from headwise.masks.memo import MISSING, Memo, contents_of, copy_of, source_of
+from headwise.masks.memo import MISSING, Memo, copy_tensor, find_source, read_contents
 from headwise.masks.relation import Allowed, Index, Relation
 from headwise.tracing import is_plain
 
@@ -157,20 +157,20 @@ class Mask(Relation):
         """Return this mask as it is now, with its own tables: a call works with it, and the call's record keeps it.
 
         Returns the same object as before, with its memo, as long as the contents of every table are the same.
-        `memo.contents_of` says how this is found out, and its cost. A mask without tables is returned as it is.
+        `memo.read_contents` says how this is found out, and its cost. A mask without tables is returned as it is.
         """
         mine = self.__dict__
         if "_memo" in mine or not is_plain():
             return self
         tables = self.tensors
         if not tables:
-            return as_owned(self)
-        contents = [contents_of(source_of(x)) for x in tables]
+            return mark_owned(self)
+        contents = [read_contents(find_source(x)) for x in tables]
         known: tuple[list[Hashable], Mask] | None = mine.get("_owned")
         if known is not None and known[0] == contents:
             return known[1]
-        copy = as_owned(self.copied())
-        if contents == [contents_of(source_of(x)) for x in tables]:  # otherwise somebody wrote to them meanwhile
+        copy = mark_owned(self.copied())
+        if contents == [read_contents(find_source(x)) for x in tables]:  # otherwise somebody wrote to them meanwhile
             mine["_owned"] = contents, copy
         return copy
 
@@ -318,7 +318,7 @@ class Mask(Relation):
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
                 found = make(mask)
             if isinstance(found, Mask):
-                as_owned(found)
+                mark_owned(found)
             memo.keep(key, _ITSELF if found is mask else found)
         return mask if found is _ITSELF else found
 
@@ -408,7 +408,7 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
     return found
 
 
-def as_owned(mask: T) -> T:
+def mark_owned(mask: T) -> T:
     """Mark a mask whose tables nobody else has: `owned()` then returns it as it is, without comparing its tables."""
     mask.__dict__.setdefault("_memo", Memo())
     return mask
@@ -417,7 +417,7 @@ def as_owned(mask: T) -> T:
 def _copied(value: Any) -> Any:
     """Return the value that a copy of a mask has in place of this value."""
     if isinstance(value, Tensor):
-        return copy_of(value)
+        return copy_tensor(value)
     if isinstance(value, Mask):
         return value.owned()
     return type(value)([_copied(each) for each in value]) if type(value) in (list, tuple) else value

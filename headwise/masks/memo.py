@@ -47,7 +47,7 @@ class Memo:
                 del answers[next(iter(answers))]
 
 
-def contents_of(x: Tensor) -> Hashable:
+def read_contents(x: Tensor) -> Hashable:
     """Return a value that changes if the contents of a tensor change, in whatever way they are written.
 
     On the CPU the value is made from all contents, because writing by NumPy, through `.data` or to inference tensors is
@@ -59,17 +59,17 @@ def contents_of(x: Tensor) -> Hashable:
     if type(x) not in (Tensor, Parameter):
         return object() if x.is_inference() else x._version
     if x.is_cpu:
-        once = as_once(x)
+        once = undo_expand(x)
         once = once.detach() if once.requires_grad else once
         values = (once.view(torch.int16) if once.dtype == torch.bfloat16 else once).numpy()
         is_large = values.size >= LARGE and values.dtype == np.bool_
         return x.shape, (np.packbits(values, axis=-1) if is_large else values).tobytes()
     if not x.is_inference():
         return x.data_ptr(), x._version
-    return object() if x.is_meta or x.numel() > LARGE else contents_of(x.cpu())
+    return object() if x.is_meta or x.numel() > LARGE else read_contents(x.cpu())
 
 
-def as_once(x: Tensor) -> Tensor:
+def undo_expand(x: Tensor) -> Tensor:
     """Return a tensor without the repetitions that `expand` made."""
     if 0 not in x.stride():
         return x
@@ -84,14 +84,14 @@ def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
     return found
 
 
-def source_of(table: Tensor) -> Tensor:
+def find_source(table: Tensor) -> Tensor:
     """Return the tensor from which a table was `converted`, or the table itself."""
     return getattr(table, "_headwise_source", table)
 
 
-def copy_of(x: Tensor) -> Tensor:
+def copy_tensor(x: Tensor) -> Tensor:
     """Copy a tensor such that later calls can use the copy, whether they run in inference mode or not."""
-    x = source_of(x).to(x.dtype)
+    x = find_source(x).to(x.dtype)
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-        once = as_once(x)
+        once = undo_expand(x)
         return x.clone() if once is x else once.clone().expand(x.shape)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DtypeError, MaskError, brief
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import INTEGERS, table
 from headwise.masks.mask import Mask
 from headwise.masks.memo import converted
 from headwise.masks.relation import Allowed, Index
-from headwise.masks.tables import any_of, as_tensor, check_at_most, counts, integer_table, look_up
+from headwise.masks.tables import as_tensor, check_at_most, counts, has_true, integer_table, look_up
 
 
 def padding(real: Sequence[Any] | Tensor) -> Mask:
@@ -42,7 +42,7 @@ def padding(real: Sequence[Any] | Tensor) -> Mask:
         raise DtypeError(f"padding: expected bool, or integers 0 and 1. Received: real={found.dtype}")
     if found.ndim not in (1, 2):
         raise MaskError(f"padding: expected real tokens [B, K] or [K]. Received: real={list(found.shape)}. {hint}")
-    if found.dtype != torch.bool and any_of((found != 0) & (found != 1)):
+    if found.dtype != torch.bool and has_true((found != 0) & (found != 1)):
         received = brief(found.unique().tolist())
         raise MaskError(f"padding: expected True or 1 for a real token, False or 0. Received: {received}. {hint}")
     return PaddingKeys(converted(found if found.ndim == 2 else found[None], torch.bool))
@@ -76,7 +76,7 @@ class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
 
     def extents(self, r: Rectangles) -> Tensor:
         n = self.lengths.cpu().view(-1, *[1] * (r.k_lo.ndim + 1))
-        return extent_of(r.k_lo < n, r.k_hi <= n)
+        return make_extent(r.k_lo < n, r.k_hi <= n)
 
     def check(self, q_len: int, k_len: int) -> None:
         check_at_most("lengths: n", self.lengths, k_len)
@@ -102,4 +102,4 @@ class PaddingKeys(Mask, kind="padding_keys", function="padding"):
     def extents(self, r: Rectangles) -> Tensor:
         table = self.remember(("counts",), lambda mask: counts(mask.real))
         allowed = table[:, r.k_hi] - table[:, r.k_lo]
-        return extent_of(allowed > 0, allowed == r.k_hi - r.k_lo)[:, None]
+        return make_extent(allowed > 0, allowed == r.k_hi - r.k_lo)[:, None]

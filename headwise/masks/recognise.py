@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.masks.band import Band
-from headwise.masks.bits import bits_of_rows, row_blocks
-from headwise.masks.mask import Mask, as_owned
+from headwise.masks.bits import make_bits, row_blocks
+from headwise.masks.mask import Mask, mark_owned
 from headwise.masks.padding import PaddingLengths
 from headwise.masks.row_runs import Bools, Ints, RowRuns, key_padding
 from headwise.masks.tables import of_rank_4
@@ -84,21 +84,21 @@ def recognise_cells(cells: Cells) -> Mask | None:
         return None
     parts = simple_parts(cells)
     if parts is None:
-        parts = [bits_of_rows((cells.rows(rows) for rows in row_blocks(cells.shape)), cells.shape[3])]
+        parts = [make_bits((cells.rows(rows) for rows in row_blocks(cells.shape)), cells.shape[3])]
     if not parts:
         return None
     mask = functools.reduce(operator.and_, parts)
-    return as_owned(mask if mask.device in (None, cells.values.device) else mask.to(cells.values.device))
+    return mark_owned(mask if mask.device in (None, cells.values.device) else mask.to(cells.values.device))
 
 
 def simple_parts(cells: Cells) -> list[Mask] | None:
     """Find masks of linear size whose product has these cells; [] if everything is allowed, None if none exist."""
     _, heads, q_len, _ = cells.shape
     one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
-    return _parts_of_one_row(cells) if one_row else _parts(cells)
+    return _find_parts_of_one_row(cells) if one_row else _parts(cells)
 
 
-def _parts_of_one_row(cells: Cells) -> list[Mask]:
+def _find_parts_of_one_row(cells: Cells) -> list[Mask]:
     """Do the work of `_parts` if all queries see the same keys. Every decoding step runs it: few operations."""
     real = cells.rows(slice(0, 1))[:, 0, 0].cpu().numpy()
     if real.all():
@@ -149,13 +149,13 @@ def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
     _, heads, q_len, k_len = cells.shape
     if heads > 1 or q_len > k_len:
         return None
-    for parts in rows.documents_in_pieces(_first_of_early_keys(cells, rows, k_len - q_len)):
+    for parts in rows.documents_in_pieces(_find_first_of_early_keys(cells, rows, k_len - q_len)):
         if _equal(cells, functools.reduce(operator.and_, parts)):
             return parts
     return None
 
 
-def _first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
+def _find_first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
     """Return, for each of the first `n` keys, the first key that is seen by its first query: int [B, n]."""
     pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
     unknown = np.ones_like(pointer, np.bool_)
@@ -185,7 +185,7 @@ def _equal(cells: Cells, mask: Mask) -> bool:
 
 def _count_first_last(cells: Cells) -> tuple[Ints, Ints, Ints]:
     """Return the number of allowed cells of each row, the first and the last, [B, H, Q] each; 0, 0, -1 if none."""
-    blocks = [torch.stack(_of_rows(cells.rows(rows).view(torch.uint8))) for rows in row_blocks(cells.shape)]
+    blocks = [torch.stack(_find_ones(cells.rows(rows).view(torch.uint8))) for rows in row_blocks(cells.shape)]
     count, first, last = torch.cat(blocks, dim=-1).cpu().numpy()
     return count, np.where(count > 0, first, 0), np.where(count > 0, last, -1)
 
@@ -194,7 +194,7 @@ def _count_first_last(cells: Cells) -> tuple[Ints, Ints, Ints]:
 _GROUP = 128
 
 
-def _of_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _find_ones(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the number of ones of each row of uint8 [..., K], the first and the last (undefined if none)."""
     k_len = rows.shape[-1]
     if k_len <= 2 * _GROUP:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks import cells
-from headwise.masks.extent import Extent, Rectangles, extent_of
+from headwise.masks.extent import Extent, Rectangles, make_extent
 
 # The arguments and results of `allows`: ints and bools, or NumPy, torch or Keras arrays of them that broadcast.
 Index = Any
@@ -75,7 +75,7 @@ class Relation:
             k = torch.minimum(k_lo + cols, k_hi - 1)[:, None, :]
             allowed = self.allows(b_index, h_index, q, k)
             allowed = torch.broadcast_to(allowed, (b_size, h_size, len(q), len(rows), len(cols))).flatten(-2)
-            found.append(extent_of(allowed.any(-1), allowed.all(-1)))
+            found.append(make_extent(allowed.any(-1), allowed.all(-1)))
         codes[:, :, keep] = torch.cat(found, dim=-1).cpu()
         return codes
 

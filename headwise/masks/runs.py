@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from headwise.errors import MaskError
-from headwise.masks.extent import Rectangles, extent_of
+from headwise.masks.extent import Rectangles, make_extent
 from headwise.masks.fields import INTEGERS, table
 from headwise.masks.mask import Mask
 from headwise.masks.relation import Allowed, Index
-from headwise.masks.tables import any_of, integer_table, look_up
+from headwise.masks.tables import has_true, integer_table, look_up
 
 
 def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
@@ -66,7 +66,7 @@ class Runs(Mask, kind="runs"):
         for row in (q_lo, q_hi - 1):
             sure = sure | _meet(start[:, :, row], stop[:, :, row], k_lo, k_hi)
         unsure = some & ~sure if r.wanted is None else some & ~sure & r.wanted
-        return extent_of(self._settled(some, unsure, q_lo, q_hi, k_lo, k_hi), every)
+        return make_extent(self._settled(some, unsure, q_lo, q_hi, k_lo, k_hi), every)
 
     def _ends(self, q_lo: Tensor, q_hi: Tensor) -> list[Tensor]:
         """Return, for rows [q_lo, q_hi), the first and last key that some row sees, and that all rows see.
@@ -114,10 +114,10 @@ class Runs(Mask, kind="runs"):
                 f"runs: start and stop must have one shape. Received: start={list(self.start.shape)}, "
                 f"stop={list(self.stop.shape)}"
             )
-        if any_of((self.start < 0) | (self.stop < self.start)):
+        if has_true((self.start < 0) | (self.stop < self.start)):
             raise MaskError("runs: expected 0 <= start <= stop for every query")
         super().check(q_len, k_len)
-        if any_of(self.stop > k_len):
+        if has_true(self.stop > k_len):
             raise MaskError(f"runs: expected runs within the {k_len} keys. Received: stop up to {int(self.stop.max())}")
 
     def natural_lengths(self) -> tuple[int, int] | None:

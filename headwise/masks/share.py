@@ -10,7 +10,7 @@ from headwise.masks.fields import Parts, Table
 from headwise.masks.mask import Mask
 
 
-def share_of(mask: Mask, examples: slice, heads: slice) -> Mask:
+def cut_share(mask: Mask, examples: slice, heads: slice) -> Mask:
     """Cut some examples and heads out of `mask`: example 0 is its example `examples.start`. It is remembered."""
     if mask.batch is None and mask.heads is None:
         return mask

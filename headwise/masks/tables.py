@@ -42,7 +42,7 @@ def counts(flags: Tensor) -> Tensor:
     return torch.nn.functional.pad(flags.cumsum(-1, dtype=torch.int32), (1, 0)).cpu()
 
 
-def any_of(condition: Tensor) -> bool:
+def has_true(condition: Tensor) -> bool:
     """Whether a condition is True somewhere; False if values cannot be read, because torch is tracing."""
     return not is_traced() and bool(condition.any())
 
@@ -69,7 +69,7 @@ def integer_table(name: str, values: object, ranks: tuple[int, ...], *, least: i
         raise DtypeError(f"{name}: expected integers. Received: {table.dtype}")
     if table.ndim not in ranks:
         raise MaskError(f"{name}: expected rank {' or '.join(map(str, ranks))}. Received: shape {list(table.shape)}")
-    if least is not None and any_of(table < least):
+    if least is not None and has_true(table < least):
         raise MaskError(f"{name}: expected integers of at least {least}. Received: {brief(table.tolist())}")
     return converted(table, torch.int64)
 
@@ -92,7 +92,7 @@ def integer(
 
 def check_at_most(name: str, values: Tensor, k_len: int) -> None:
     """Raise MaskError if any of `values`, which are numbers of keys, is larger than `k_len`."""
-    if any_of(values > k_len):
+    if has_true(values > k_len):
         raise MaskError(f"{name} must not exceed the {k_len} keys. Received: {name.split()[-1]}={values.tolist()}")
 
 

@@ -32,9 +32,9 @@ def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
     """Return the owned mask of a bool tensor, for Q queries and K keys: its recognised form, or else its bits.
 
     A tensor counts as seen before if it is the same part of the same storage with the same contents
-    (`memo.contents_of`), even if the Python object is another one. A large tensor is recognised when it is first seen,
-    which is quick compared with its attention call. A small tensor is recognised only when it comes again, because many
-    never do: every decoding step has a new one.
+    (`memo.read_contents`), even if the Python object is another one. A large tensor is recognised when it is first
+    seen, which is quick compared with its attention call. A small tensor is recognised only when it comes again,
+    because many never do: every decoding step has a new one.
     """
     given = dense.allowed
     sizes = (q_len if given.shape[2] == 1 else given.shape[2], k_len if given.shape[3] == 1 else given.shape[3])

@@ -25,13 +25,13 @@ from headwise.models.families.config import ACTIVATIONS, GATED
 from headwise.models.families.tensors import check_sizes, match
 from headwise.models.ids import check_ids
 from headwise.models.packed import Packable
-from headwise.models.packed_encoder import encoder_of
+from headwise.models.packed_encoder import pack_encoder
 from headwise.native.linear import Dtype, Encoder
 from headwise.nn.dropout import Dropout
 from headwise.nn.multi_head import MultiHeadAttention
 from headwise.nn.norm import LayerNorm
 from headwise.nn.positions import Positions, Rope, T5Buckets
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 from headwise.nn.transformer_layer import EncoderLayer
 from headwise.parallel import context as parallel
 from headwise.tracing import is_traced
@@ -122,7 +122,7 @@ class BertEncoder(Packable):
             )
         check_ids("token_type_ids", token_type_ids, max(config.num_token_types, 1))
 
-        real = as_real(real, *input_ids.shape)
+        real = check_real(real, *input_ids.shape)
         real = None if real is None else parallel.whole(real)
         # Without padding there is no mask, so that no layer has to look for it.
         if real is not None and not is_traced() and bool(real.all()):
@@ -138,9 +138,9 @@ class BertEncoder(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """The packed layers for the native kernels (see `packed_encoder.encoder_of`); None if the modules must run."""
+        """The packed layers for the native kernels (see `pack_encoder`); None if the modules must run."""
         plain = self.config.has_bert_layers and type(self).through is BertEncoder.through
-        return encoder_of(self, Embeddings, dtype) if plain else None
+        return pack_encoder(self, Embeddings, dtype) if plain else None
 
     def through(self, x_BSM: Tensor, mask: masks.Mask | None, places_S: Tensor | None = None) -> Tensor:
         """The hidden states [B, S, M] after all layers.

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 
 
 class CopyHead(nn.Module):
@@ -43,7 +43,7 @@ class CopyHead(nn.Module):
         Returns:
             a [B, Q, K], float32 or better, and the logits of g [B, Q].
         """
-        source_real = as_real(source_real, *memory.shape[:2], name="source_real")
+        source_real = check_real(source_real, *memory.shape[:2], name="source_real")
         scores_BQK = self.query(hidden) @ memory.mT / math.sqrt(memory.shape[-1])
         if source_real is not None:
             scores_BQK = scores_BQK.masked_fill(~source_real[:, None], -math.inf)

@@ -80,7 +80,7 @@ class EncoderDecoderConfig:
             raise ArgumentError(f"dim: expected {width}, as the embeddings of bert have it. Received: dim={self.dim}")
         for name in ("dim", "num_heads", "encoder_layers", "decoder_layers", "max_positions"):
             options.whole(name, getattr(self, name))
-        options.one_of("positions", self.positions, ("rope", "sinusoidal", "learned"))
+        options.check_known("positions", self.positions, ("rope", "sinusoidal", "learned"))
         head_dim = options.divisible("dim", self.dim, "num_heads", self.num_heads)
         if self.positions == "rope" and head_dim % 2:
             raise ArgumentError(

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize, unfold
 
 from headwise.errors import ArgumentError, ShapeError
 from headwise.models.bert import Bert, BertConfig
-from headwise.models.pooling import mean_of_real
+from headwise.models.pooling import average_real
 from headwise.nn import Decoder, Encoder, positions
 
 LARGEST_SCALE = 100.0  # the largest factor on cosines, as in CLIP: beyond it training becomes unstable
@@ -132,11 +132,11 @@ class ImageText(nn.Module):
     def encode_text(self, input_ids: Tensor, real: Tensor | None = None) -> Encoded:
         """For texts [B, S], with `real` [B, S] True or 1 = a real token: states [B, S, M], and a vector each."""
         states = self.text(input_ids, real)
-        return Encoded(states, normalize(self.text_projection(mean_of_real(states, real)), dim=-1))
+        return Encoded(states, normalize(self.text_projection(average_real(states, real)), dim=-1))
 
     def match(self, image_states: Tensor, text_states: Tensor, real: Tensor | None = None) -> Tensor:
         """Logits [B]: does text b belong to image b? From states [B, K, M] and [B, S, M]; `real` [B, S]."""
-        return self.matched(mean_of_real(self.fusion(text_states, image_states, real=real), real)).squeeze(-1)
+        return self.matched(average_real(self.fusion(text_states, image_states, real=real), real)).squeeze(-1)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile those submodules that training calls directly."""

@@ -81,24 +81,24 @@ class Packable(nn.Module):
         return super().train(mode)
 
 
-def weights_of(linear: Any, dtype: Dtype) -> Weights:
+def pack_linear(linear: Any, dtype: Dtype) -> Weights:
     """The packed weights of an nn.Linear."""
     return pack(linear.weight, linear.bias, dtype)
 
 
-def layer_norm_of(norm: Any) -> Norm:
+def pack_norm(norm: Any) -> Norm:
     """The padded weights of an nn.LayerNorm."""
     return norm_of(norm.weight, norm.bias, norm.normalized_shape[0], norm.eps)
 
 
-def turns_of(positions: Any) -> tuple[float, int] | None:
+def read_turns(positions: Any) -> tuple[float, int] | None:
     """The base and the number of turned dimensions of a RoPE that the kernels support; None for any other scheme."""
     if type(positions) is not Rope or positions.interleaved or positions.scaling is not None:
         return None
     return positions.base, positions.rotary_dim
 
 
-def projections_of(attention: Any) -> list[Any]:
+def list_projections(attention: Any) -> list[Any]:
     """The linear maps of queries, keys and values of a `MultiHeadAttention`: a list of one or of three."""
     return [attention.qkv] if attention.is_fused else [attention.q, attention.k, attention.v]
 
@@ -112,7 +112,7 @@ def is_plain(attention: Any, dim: int) -> bool:
         and attention.kernel == "auto"
         and not any((attention.gate, attention.q_norm, attention.k_norm, attention.softcap))
         and attention.sinks is None
-        and all(type(x) is nn.Linear for x in (*projections_of(attention), attention.out))
+        and all(type(x) is nn.Linear for x in (*list_projections(attention), attention.out))
     )
 
 
@@ -123,13 +123,13 @@ def is_known(layer: Any, attention: Any) -> bool:
         type(mlp) is FeedForward
         and is_plain(attention, layer.dim)
         and attention.is_fused
-        and (attention.positions is None or turns_of(attention.positions) is not None)
+        and (attention.positions is None or read_turns(attention.positions) is not None)
         and mlp.activation in (ACTIVATIONS if mlp.gate is None else GATED)
         and all(type(x) is nn.Linear for x in (mlp.gate, mlp.up, mlp.down) if x is not None)
     )
 
 
-def scale_of(attention: Any) -> float:
+def read_scale(attention: Any) -> float:
     """The factor on q kᵀ of an attention module."""
     return attention.head_dim**-0.5 if attention.scale is None else attention.scale
 

@@ -12,14 +12,14 @@ from headwise.models.language_model import CausalLanguageModel
 from headwise.models.packed import (
     is_known,
     is_plain,
-    layer_norm_of,
+    list_projections,
+    pack_linear,
+    pack_norm,
     packed,
-    projections_of,
-    scale_of,
-    turns_of,
-    weights_of,
+    read_scale,
+    read_turns,
 )
-from headwise.models.packed_encoder import stack_of
+from headwise.models.packed_encoder import pack_stack
 from headwise.native.decoder import Decoder
 from headwise.native.linear import Dtype, Encoder, Layer, Norm, Weights, norm_of, pack
 from headwise.nn import DecoderLayer, EncoderLayer
@@ -43,7 +43,7 @@ class Writer(NamedTuple):
     encoder: Encoder | None
 
 
-def writer_of(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
+def pack_writer(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
     """The packed weights of a model; None if the modules of its decoder must run (see `packed.packed`)."""
     encoder: nn.Module | None = None
     if isinstance(model, EncoderDecoder):
@@ -55,7 +55,7 @@ def writer_of(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
         found = _packed(model.decoder, table, dtype)
         if found is None:
             return None
-        read = stack_of(encoder, dtype) if type(encoder) is Stack else None
+        read = pack_stack(encoder, dtype) if type(encoder) is Stack else None
         return Writer(found, _memory(model.decoder.layers, dtype), read)
 
     return packed(model, make)
@@ -68,7 +68,7 @@ def _memory(layers: Any, dtype: Dtype) -> Weights | None:
     for layer in layers:
         cross = layer.cross_attention
         # These rows come after the rows for the queries, which may have another width.
-        parts = projections_of(cross) if cross.is_fused else projections_of(cross)[1:]
+        parts = list_projections(cross) if cross.is_fused else list_projections(cross)[1:]
         skipped = cross.dim if cross.is_fused else 0
         weights.append(torch.cat([x.weight for x in parts])[skipped:])
         biases.append(torch.cat([_bias(x) for x in parts])[skipped:])
@@ -94,8 +94,8 @@ def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
         [_layer(layer, dtype) for layer in layers],
         own.num_heads,
         GATED.get(first.mlp.activation, first.mlp.activation),
-        scale_of(own),
-        scale_of(cross),
+        read_scale(own),
+        read_scale(cross),
         _norm(stack.norm),
         pack(table, None, dtype),
         rms=kinds[0] is RMSNorm,
@@ -116,8 +116,8 @@ def _norms(layer: Any) -> tuple[nn.Module, ...]:
 def _options(layer: Any) -> tuple[object, ...]:
     """The options of a layer that must be equal in all layers."""
     own, mlp = _own(layer), layer.mlp
-    cross = scale_of(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
-    return (type(layer), own.num_heads, scale_of(own), cross, mlp.activation, mlp.hidden_dim, turns_of(own.positions))
+    cross = read_scale(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
+    return type(layer), own.num_heads, read_scale(own), cross, mlp.activation, mlp.hidden_dim, read_turns(own.positions)
 
 
 def _is_known(layer: Any) -> bool:
@@ -135,27 +135,27 @@ def _layer(layer: Any, dtype: Dtype) -> Layer:
     cross = layer.cross_attention if isinstance(layer, DecoderLayer) else None
     attention_norm, *cross_norm, mlp_norm = (_norm(x) for x in _norms(layer))
     return Layer(
-        weights_of(own.qkv, dtype),
-        weights_of(own.out, dtype),
-        weights_of(mlp.up, dtype),
-        weights_of(mlp.down, dtype),
+        pack_linear(own.qkv, dtype),
+        pack_linear(own.out, dtype),
+        pack_linear(mlp.up, dtype),
+        pack_linear(mlp.down, dtype),
         attention_norm,
         mlp_norm,
         cross_q=None if cross is None else _queries(cross, dtype),
-        cross_out=None if cross is None else weights_of(cross.out, dtype),
-        gate=None if mlp.gate is None else weights_of(mlp.gate, dtype),
+        cross_out=None if cross is None else pack_linear(cross.out, dtype),
+        gate=None if mlp.gate is None else pack_linear(mlp.gate, dtype),
         cross_norm=cross_norm[0] if cross_norm else None,
     )
 
 
 def _queries(cross: Any, dtype: Dtype) -> Any:
     """The projection of the queries, packed. It may be in one matrix with keys and values, as its first rows."""
-    first = projections_of(cross)[0]
+    first = list_projections(cross)[0]
     return pack(first.weight[: cross.dim], _bias(first)[: cross.dim], dtype)
 
 
 def _norm(norm: Any) -> Norm:
     if isinstance(norm, LayerNorm):
-        return layer_norm_of(norm)
+        return pack_norm(norm)
     eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     return norm_of(norm.weight, None, norm.normalized_shape[0], eps)

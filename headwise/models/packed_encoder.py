@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
-from headwise.functional import listeners_of_calls
-from headwise.models.packed import is_known, layer_norm_of, packed, scale_of, turns_of, weights_of
+from headwise.functional import list_call_listeners
+from headwise.models.packed import is_known, pack_linear, pack_norm, packed, read_scale, read_turns
 from headwise.native.linear import Dtype, Embeddings, Encoder, Layer, Norm
 from headwise.nn import EncoderLayer
 from headwise.nn.norm import LayerNorm
 
 
-def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = None) -> Encoder | None:
+def pack_encoder(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = None) -> Encoder | None:
     """The packed layers of a `Bert`; None if the modules themselves must run, or are as fast.
 
     Args:
@@ -38,11 +38,11 @@ def encoder_of(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = N
     return packed(bert, make, dtype)
 
 
-def stack_of(stack: Any, dtype: Dtype) -> Encoder | None:
+def pack_stack(stack: Any, dtype: Dtype) -> Encoder | None:
     """A stack of `headwise.nn` with norms before the branches, packed; None if the kernels do not support it."""
     if dtype != "float32" or type(stack.norm) is not LayerNorm:
         return None
-    return _packed(list(stack.layers), dtype, last=layer_norm_of(stack.norm))
+    return _packed(list(stack.layers), dtype, last=pack_norm(stack.norm))
 
 
 def hidden_states(
@@ -56,7 +56,7 @@ def hidden_states(
 
     Args:
         bert: the module to which `encoder` belongs.
-        encoder: the result of `encoder_of`.
+        encoder: the result of `pack_encoder`.
         ids_T: int64 [T], the token ids of all texts, one text after another.
         types_T: int64 [T], the token types; None = all 0.
         lengths: int64 [texts], the number of tokens of each text; their sum is T.
@@ -65,7 +65,7 @@ def hidden_states(
     places_T = torch.arange(len(ids_T)) - (ends - lengths).repeat_interleave(lengths)
     types_T = torch.zeros_like(ids_T) if types_T is None else types_T
     first = torch.cat([ends.new_zeros(1), ends])
-    listeners = listeners_of_calls()
+    listeners = list_call_listeners()
     qkv = encoder.room_for_qkv(len(ids_T)) if listeners else None
     if encoder.embeddings is not None:
         found = encoder.embed(ids_T, types_T, places_T, first, qkv)
@@ -98,14 +98,14 @@ def _packed(
     if len({_options(layer) for layer in layers}) != 1:
         return None
     own, made = layers[0].attention, [_layer(layer, dtype) for layer in layers]
-    given = own.num_heads, layers[0].mlp.activation, scale_of(own), embeddings
+    given = own.num_heads, layers[0].mlp.activation, read_scale(own), embeddings
     return Encoder(made, *given, last=last, frequencies=getattr(own.positions, "inverse_frequencies", None))
 
 
 def _options(layer: Any) -> tuple[object, ...]:
     """The options of a layer that must be equal in all layers."""
     own, mlp = layer.attention, layer.mlp
-    return own.num_heads, own.scale, mlp.activation, mlp.hidden_dim, turns_of(own.positions)
+    return own.num_heads, own.scale, mlp.activation, mlp.hidden_dim, read_turns(own.positions)
 
 
 def _is_known(layer: Any, *, norm_first: bool) -> bool:
@@ -115,7 +115,7 @@ def _is_known(layer: Any, *, norm_first: bool) -> bool:
         and layer.norm_first is norm_first
         and is_known(layer, layer.attention)
         and (norm_first or layer.attention.positions is None)
-        and scale_of(layer.attention) > 0
+        and read_scale(layer.attention) > 0
         and layer.mlp.gate is None
         and all(type(x) is LayerNorm for x in (layer.attention_norm, layer.mlp_norm))
     )
@@ -123,8 +123,8 @@ def _is_known(layer: Any, *, norm_first: bool) -> bool:
 
 def _layer(layer: EncoderLayer, dtype: Dtype) -> Layer:
     attention, mlp = layer.attention, layer.mlp
-    qkv, out, up, down = (weights_of(x, dtype) for x in (attention.qkv, attention.out, mlp.up, mlp.down))
-    return Layer(qkv, out, up, down, layer_norm_of(layer.attention_norm), layer_norm_of(layer.mlp_norm))
+    qkv, out, up, down = (pack_linear(x, dtype) for x in (attention.qkv, attention.out, mlp.up, mlp.down))
+    return Layer(qkv, out, up, down, pack_norm(layer.attention_norm), pack_norm(layer.mlp_norm))
 
 
 def _embeddings(embeddings: Any) -> Embeddings | None:
@@ -137,4 +137,4 @@ def _embeddings(embeddings: Any) -> Embeddings | None:
     if not all(type(x) is nn.Embedding and x.max_norm is None for x in tables):
         return None
     word, type_, position = (x.weight.detach().float().contiguous() for x in tables)
-    return Embeddings(word, type_, position, layer_norm_of(embeddings.norm))
+    return Embeddings(word, type_, position, pack_norm(embeddings.norm))

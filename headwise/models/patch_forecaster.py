@@ -62,7 +62,7 @@ class PatchForecasterConfig:
         options.whole("num_quantiles", self.num_quantiles, least=0)
         options.divisible("dim", self.dim, "num_heads", self.num_heads)
         options.probability("dropout", self.dropout)
-        options.one_of("centre", self.centre, ("mean", "last"))
+        options.check_known("centre", self.centre, ("mean", "last"))
 
     @property
     def num_patches(self) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 
 
-def mean_of_real(states_BSM: Tensor, real: Tensor | None) -> Tensor:
+def average_real(states_BSM: Tensor, real: Tensor | None) -> Tensor:
     """The mean [B, M] of the states over the real tokens; `real` [B, S], True or 1 = a real token, None = all.
 
     The states at padding are ignored, even if they are NaN.
     """
-    real = as_real(real, *states_BSM.shape[:2])
+    real = check_real(real, *states_BSM.shape[:2])
     if real is None:
         return states_BSM.mean(1)
     real_BS1 = real[..., None]

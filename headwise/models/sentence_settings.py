@@ -71,14 +71,14 @@ def read_settings(folder: Path) -> SentenceSettings:
         CheckpointError: a file is damaged, or has a setting that headwise does not support.
     """
     if not (folder / "modules.json").is_file():
-        limit, cut_left = _of_tokenizer(folder)
+        limit, cut_left = _read_tokenizer(folder)
         return SentenceSettings(folder, max_tokens=limit, cut_left=cut_left)
     (first, place), (second, pooling_place), *others = _modules(folder)
     if (first, second) != ("Transformer", "Pooling") or Path(place) != Path():
         received = f"{first} in {place!r}, then {second}"
         raise _unknown(folder / "modules.json", f"a Transformer in '', then a Pooling. Received: {received}")
-    own = _own_of(folder)
-    limit, cut_left = _of_tokenizer(folder)
+    own = _read_own(folder)
+    limit, cut_left = _read_tokenizer(folder)
     pooling, include_prompt = _pooling(folder / pooling_place / "config.json")
     about = _optional(folder / "config_sentence_transformers.json")
     prompts = about.get("prompts") or {}
@@ -131,7 +131,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     return names, bool(config.get("include_prompt", True))
 
 
-def _own_of(folder: Path) -> dict[str, Any]:
+def _read_own(folder: Path) -> dict[str, Any]:
     """The content of the file with settings of the encoder. In old checkpoints its name has the family's name in it."""
     path = next(iter(sorted(folder.glob("sentence_*_config.json"))), folder / "sentence_bert_config.json")
     own = _optional(path)
@@ -143,7 +143,7 @@ def _own_of(folder: Path) -> dict[str, Any]:
     return own
 
 
-def _of_tokenizer(folder: Path) -> tuple[int | None, bool]:
+def _read_tokenizer(folder: Path) -> tuple[int | None, bool]:
     """The maximum number of tokens by the tokenizer's settings (None = no limit), and whether it cuts at the left."""
     settings = _optional(folder / "tokenizer_config.json")
     limit = settings.get("model_max_length")

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from headwise.models import unpadded
 from headwise.models.bert import Bert, known_types
 from headwise.models.latent_encoder import LatentEncoder
-from headwise.models.pooling import mean_of_real
+from headwise.models.pooling import average_real
 from headwise.models.small_encoder import SmallEncoder
 from headwise.nn.dropout import Dropout
-from headwise.nn.options import one_of, probability, whole
+from headwise.nn.options import check_known, probability, whole
 
 
 class TextClassifier(nn.Module):
@@ -52,7 +52,7 @@ class TextClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        one_of("pooling", pooling, ("mean", "cls"))
+        check_known("pooling", pooling, ("mean", "cls"))
         # The states of all latents count, because they are never padding.
         self.pooling = "all" if isinstance(encoder, LatentEncoder) else pooling
         self.word_dropout = probability("word_dropout", word_dropout)
@@ -104,4 +104,4 @@ class TextClassifier(nn.Module):
         """The vector of each text, [B, M]."""
         if self.pooling == "all":
             return hidden_BSM.mean(1)
-        return hidden_BSM[:, 0] if self.pooling == "cls" else mean_of_real(hidden_BSM, real)
+        return hidden_BSM[:, 0] if self.pooling == "cls" else average_real(hidden_BSM, real)

@@ -19,7 +19,7 @@ from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_d
 from headwise.call import AttentionCall, Scores
 from headwise.errors import ArgumentError
 from headwise.native.library import instruction_set, library, missing, share_threads
-from headwise.native.sight import Sight, sight_of
+from headwise.native.sight import Sight, find_sight
 from headwise.tracing import is_forward_mode
 
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
@@ -109,7 +109,7 @@ def forward(call: Scores, out: Tensor | None, *, sight: Sight | None = None, see
     Args:
         call: a call that `refuse` does not refuse; with values (an `AttentionCall`) if there is an `out`.
         out: the output [B, H, Q, E], which is written here; None = only `answers`.
-        sight: the allowed blocks of the call's mask (`sight_of`); None = found from the mask.
+        sight: the allowed blocks of the call's mask (`find_sight`); None = found from the mask.
         seed: the seed of the dropout.
         answers: name -> contiguous tensor to write to, for statistics in both `ANSWERS` and `BESIDE`. See headwise.h.
     """
@@ -193,7 +193,7 @@ def _call(
     bias = None if call.bias is None else call.bias.float().expand(batch, heads, q_len, k_len)
     of_heads = [None if x is None else x.float().contiguous() for x in (call.sinks, call.slopes)]
     if sight is None:
-        sight = sight_of(call.mask, q_len, k_len)  # kept until the call is over, with all that it points to
+        sight = find_sight(call.mask, q_len, k_len)  # kept until the call is over, with all that it points to
     dtype = DTYPES[call.q.dtype]
     k_scale, v_scale = (_numbers(getattr(call, name, None)) for name in ("k_scale", "v_scale"))
     top, offsets, keys = (answers.get(name) for name in ("top_keys", "offsets", "keys"))

@@ -38,7 +38,7 @@ class Sight(NamedTuple):
     runs: RunList | None = None
 
 
-def sight_of(mask: Mask | None, q_len: int, k_len: int) -> Sight:
+def find_sight(mask: Mask | None, q_len: int, k_len: int) -> Sight:
     """The form of an aligned mask for calls of these lengths; it is remembered with the mask."""
     if mask is None:
         return Sight(ALL, q_len * k_len)

@@ -111,7 +111,7 @@ class Cache:
         real = left_padded(real, None if cache._slots is None else cache._slots.batch, count)
         if real is None and not cache._padded:
             return torch.arange(cache._length, cache._length + count, device=device)
-        return cache._positions_of(count, real, device).clamp(min=0)
+        return cache._compute_positions(count, real, device).clamp(min=0)
 
     def key_positions(self, *, device: torch.device | str) -> Tensor:
         """The positions of the n slots that the last `append` returned: int64 [n], or [B, n] if any row has padding.
@@ -170,7 +170,7 @@ class Cache:
             self._padded = True
         pads = None
         if self._padded:
-            positions = self._positions_of(count, real, device)
+            positions = self._compute_positions(count, real, device)
             tensors = (*tensors, positions.to(torch.int32)[:, None, :, None])
             pads = None if real is None else (~real).sum(1).to(device)
         every = slots.append(tensors, pads)
@@ -309,7 +309,7 @@ class Cache:
     def _see_held(self) -> None:
         self._seen = (0 if self._slots is None else self._slots.size, self._held_positions())
 
-    def _positions_of(self, count: int, real: Tensor | None, device: torch.device | str) -> Tensor:
+    def _compute_positions(self, count: int, real: Tensor | None, device: torch.device | str) -> Tensor:
         """Positions of the next tokens, int64 [B, count], -1 = padding. The last slot of a row is its last token."""
         held = self._held_positions()
         start: Tensor | int = self._length

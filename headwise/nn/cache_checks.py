@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from headwise.errors import ArgumentError, CacheError, DtypeError, ShapeError
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 from headwise.tracing import is_traced
 
 AGAIN = "Make a new Cache(), or reset() this one"
@@ -59,7 +59,7 @@ def check_alike(held: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
 
 def left_padded(real: Tensor | None, batch: int | None, count: int) -> Tensor | None:
     """The real tokens as bool [B, count], with padding on the left of each row; None = all are real."""
-    real = as_real(real, batch, count)
+    real = check_real(real, batch, count)
     if real is None or is_traced():
         return real
     if bool(real.all()):

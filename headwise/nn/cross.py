@@ -18,7 +18,7 @@ from headwise.nn.cache import Cache, bind
 from headwise.nn.feed_forward import Activation
 from headwise.nn.inputs import check_input, check_value
 from headwise.nn.multi_head import MultiHeadAttention
-from headwise.nn.residual import ResidualLayer, make_norm, part_of
+from headwise.nn.residual import ResidualLayer, find_child, make_norm
 from headwise.nn.trace import Trace
 
 
@@ -137,7 +137,7 @@ class CrossLayer(ResidualLayer):
         check_input("key", key, self.memory_dim, batch=query.shape[0], linear=self.attention.out)
         bind(cache, self)
         memory = key if self.memory_norm is None else self.memory_norm(key)
-        read = partial(trace, self.attention, "attention", key=memory, cache=part_of(cache, "attention"), **given)
+        read = partial(trace, self.attention, "attention", key=memory, cache=find_child(cache, "attention"), **given)
         x = self._add(query, self.attention_norm, read, residual=self.query_residual)
         return self._add(x, self.mlp_norm, self.mlp)
 

@@ -90,7 +90,7 @@ class FeedForward(nn.Module):
 
 def checked_widths(dim: int, hidden_dim: int | None, activation: Activation) -> tuple[int, int]:
     """M and the hidden dimension, checked. Its default is 4 M, or if gated 8/3 M rounded up to a multiple of 64."""
-    options.one_of("activation", activation, [*_PLAIN, *GATED])
+    options.check_known("activation", activation, [*_PLAIN, *GATED])
     dim = options.whole("dim", dim)
     if hidden_dim is None:
         hidden_dim = -(-8 * dim // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE if activation in GATED else 4 * dim

@@ -38,7 +38,7 @@ class HeadSizes:
         self.value_head_dim = options.whole("value_head_dim", head_dim if value_head_dim is None else value_head_dim)
         self.kdim = options.whole("kdim", dim if kdim is None else kdim)
         self.vdim = options.whole("vdim", self.kdim if vdim is None else vdim)
-        options.one_of("projection", projection, PROJECTIONS)
+        options.check_known("projection", projection, PROJECTIONS)
         self.projection = projection
         if projection == "shared":
             self._check_shared()

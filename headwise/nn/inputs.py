@@ -98,7 +98,7 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
     return bool((begins.sum(1) <= 1).all())
 
 
-def positions_of(
+def compute_positions(
     x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None, *, memory: bool = False
 ) -> Tensor:
     """The positions of the tokens x [B, S, M], [S] or [B, S]: `given`, or counted from the cache's end without padding.

@@ -20,7 +20,7 @@ from headwise.nn.cross import CrossLayer
 from headwise.nn.feed_forward import Activation
 from headwise.nn.inputs import check_input, check_mask, check_value, with_real
 from headwise.nn.multi_head import MultiHeadAttention
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 from headwise.nn.residual import reset_parts
 from headwise.nn.trace import Trace
 from headwise.nn.transformer_layer import EncoderLayer
@@ -110,7 +110,7 @@ class LatentAttention(nn.Module):
         self.input_dim = options.whole("input_dim", latent_dim if input_dim is None else input_dim)
         self.num_reads = options.whole("num_reads", num_reads)
         self.norm_first = norm_first
-        self.latent_names = names = names_of(latent_names, num_latents)
+        self.latent_names = names = name_latents(latent_names, num_latents)
         if not read_out and (output_dim is not None or not query_residual):
             name, given = ("query_residual", query_residual) if output_dim is None else ("output_dim", output_dim)
             raise ArgumentError(f"{name}: expected read_out=True with it. Received: {name}={given}, read_out=False")
@@ -193,7 +193,7 @@ class LatentAttention(nn.Module):
             CacheError: a cache of another module or batch, or a full cache.
         """
         x = self._input(query, key, value)
-        real = as_real(real, *x.shape[:2])
+        real = check_real(real, *x.shape[:2])
         z = self.latents.expand(x.shape[0], -1, -1)
         caches: list[Cache | None] = [None] * len(self.reads)
         if cache is not None:
@@ -289,7 +289,7 @@ def _called(attention: MultiHeadAttention, **names: tuple[str, ...]) -> MultiHea
     return attention
 
 
-def names_of(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+def name_latents(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     """Names of `count` latents: `names`, or "latent 0" … for None. ArgumentError unless these are `count` strings."""
     if names is None:
         return tuple(f"latent {i}" for i in range(count))

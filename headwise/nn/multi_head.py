@@ -16,10 +16,10 @@ from headwise.nn import options
 from headwise.nn.cache import Cache, bind
 from headwise.nn.from_torch import attention_options, attention_state, check_class, torch_attention
 from headwise.nn.head_sizes import HeadSizes
-from headwise.nn.inputs import check_input, check_mask, follows, positions_of, with_real
+from headwise.nn.inputs import check_input, check_mask, compute_positions, follows, with_real
 from headwise.nn.norm import NORMS
 from headwise.nn.positions import Positions
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 from headwise.nn.state_dict import rename
 from headwise.nn.trace import attend
 from headwise.parallel import context as parallel
@@ -100,8 +100,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         super().__init__()
         self._take_sizes(dim, num_heads, num_kv_heads, head_dim, value_head_dim, kdim, vdim, projection)
         head_dim = self.head_dim
-        options.one_of("qk_norm", qk_norm, [None, *NORMS])
-        options.one_of("kernel", kernel, ["auto", *KERNELS])
+        options.check_known("qk_norm", qk_norm, [None, *NORMS])
+        options.check_known("kernel", kernel, ["auto", *KERNELS])
         self._take_scoring(dropout, scale, softcap, positions, Positions)
         self.kernel = kernel
 
@@ -189,7 +189,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 f"value: expected the same number of positions as key. Received: key={list(key.shape)}, "
                 f"value={list(value.shape)}"
             )
-        real = as_real(real, *key.shape[:2])
+        real = check_real(real, *key.shape[:2])
         if position_ids is not None and self.positions is None:
             raise ArgumentError("position_ids: expected a module with positions=. Received: a module without positions")
         bind(cache, self)
@@ -271,7 +271,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
                 return q, k, v, None, real
             held_k, held_v = cache.append_held(k, v, real=real)
             return q, held_k, held_v, None, cache.key_real
-        query_ids = positions_of(query, cache, real, ids)
+        query_ids = compute_positions(query, cache, real, ids)
         if cache is None:
             length = parallel.find_length(query.shape[1])
             q, k = (locally(lambda x: scheme.rotate(x, query_ids, length), x) for x in (q, k))
@@ -295,7 +295,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Places]:
         """q of one sequence, k and v of another sequence, and the positions of both sequences, each counted from 0."""
         scheme = self.positions
-        key_ids = positions_of(key, None, real if scheme is not None else None, None, memory=True)
+        key_ids = compute_positions(key, None, real if scheme is not None else None, None, memory=True)
 
         length = parallel.find_length(key.shape[1], memory=True)
 
@@ -309,7 +309,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         q = _normalised(self.q_norm, q)
         if scheme is None:
             return q, k, v, None
-        query_ids = positions_of(query, None, None, ids)
+        query_ids = compute_positions(query, None, None, ids)
         q = locally(lambda q: scheme.rotate(q, query_ids, parallel.find_length(query.shape[1])), q)
         return q, k, v, (query_ids, parallel.gather_positions(key_ids, memory=True))
 

@@ -14,11 +14,11 @@ from headwise.kernels import KERNELS
 from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache, bind
-from headwise.nn.inputs import check_input, check_mask, positions_of, with_real
+from headwise.nn.inputs import check_input, check_mask, compute_positions, with_real
 from headwise.nn.norm import RMSNorm
 from headwise.nn.positions import Rope, RopeScaling, Yarn
 from headwise.nn.positions.rope_config import entry
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 from headwise.nn.state_dict import take
 from headwise.nn.trace import attend
 from headwise.options import check_scale
@@ -143,11 +143,11 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         super().__init__()
         self._take_sizes(dim, num_heads, q_rank, kv_rank, nope_dim, rope_dim, value_head_dim)
         self.dropout = options.probability("dropout", dropout)
-        options.one_of("path", path, PATHS)
-        options.one_of("kernel", kernel, ["auto", *KERNELS])
+        options.check_known("path", path, PATHS)
+        options.check_known("kernel", kernel, ["auto", *KERNELS])
         check_scale(scale)
         self.path, self.kernel = path, kernel
-        self.positions = rope_of(positions, Rope, num_heads, rope_dim)
+        self.positions = choose_rope(positions, Rope, num_heads, rope_dim)
         # The one place where YaRN's mscale enters the softmax: both paths use this scale unchanged.
         self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
@@ -264,13 +264,13 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
                     f"{name}: expected None or the query itself, latent attention reads its own sequence. "
                     f"Received: {name}={list(other.shape)}, another tensor. For cross-attention use MultiHeadAttention"
                 )
-        real = as_real(real, *query.shape[:2])
+        real = check_real(real, *query.shape[:2])
         path = self._asked_for(path)
         bind(cache, self)
         if cache is not None:
             check_mask(mask, query, self.num_heads, cache.size + query.shape[1])
 
-        ids = positions_of(query, cache, real, position_ids)
+        ids = compute_positions(query, cache, real, position_ids)
         q_nope, q_rope = self._queries(query, ids)
         latents = self._latents(query, ids)
         if cache is not None:
@@ -318,7 +318,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
     def _asked_for(self, path: Path | None) -> Path:
         """The path of this call: `path`, or the module's. ArgumentError if "absorb" cannot be computed."""
         path = self.path if path is None else path
-        options.one_of("path", path, PATHS)
+        options.check_known("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
             raise ArgumentError(
                 'path: "absorb" reads the weight of kv_up. Expected an nn.Linear. '
@@ -363,7 +363,7 @@ def _by_head(x_BHQX: Tensor, weight_HXY: Tensor) -> Tensor:
     return products.unflatten(1, (batch, q_len)).transpose(0, 1)
 
 
-def rope_of(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **made: Any) -> Any:
+def choose_rope(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **made: Any) -> Any:
     """`positions`, or DeepSeek's RoPE for None. ArgumentError if it is not of class `kind`, or does not fit."""
     if positions is None:
         return kind(rope_dim, interleaved=True, **made)

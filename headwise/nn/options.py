@@ -29,7 +29,7 @@ def probability(name: str, value: object) -> float:
     return float(value)
 
 
-def one_of(name: str, value: object, known: Iterable[object]) -> None:
+def check_known(name: str, value: object, known: Iterable[object]) -> None:
     """Raise ArgumentError unless `value` is one of the values in `known`."""
     choices = list(known)
     if value not in choices:

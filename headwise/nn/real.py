@@ -9,7 +9,7 @@ from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
 from headwise.tracing import is_traced
 
 
-def as_real(real: Tensor | None, batch: int | None, length: int, *, name: str = "real") -> Tensor | None:
+def check_real(real: Tensor | None, batch: int | None, length: int, *, name: str = "real") -> Tensor | None:
     """Return `real` as bool [B, K], True = a real token; None = all tokens are real.
 
     PyTorch's key_padding_mask has the opposite polarity: pass `real=~key_padding_mask`. The values of integers are

@@ -95,7 +95,7 @@ def make_norm(
     norm: str, dim: int, eps: float, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> nn.Module:
     """A norm of width `dim`: `norm` is "layer" or "rms"."""
-    options.one_of("norm", norm, NORMS)
+    options.check_known("norm", norm, NORMS)
     with_bias = {"bias": bias} if norm == "layer" else {}
     return NORMS[norm](dim, eps=eps, device=device, dtype=dtype, **with_bias)
 
@@ -108,6 +108,6 @@ def reset_parts(parts: Iterable[nn.Module]) -> None:
             reset()
 
 
-def part_of(cache: Cache | None, name: str) -> Cache | None:
+def find_child(cache: Cache | None, name: str) -> Cache | None:
     """The cache of a submodule, `cache.child(name)`; None if there is no cache."""
     return None if cache is None else cache.child(name)

@@ -13,7 +13,7 @@ from headwise.functional import attention
 from headwise.parallel import context as parallel
 from headwise.quantized import Int8
 from headwise.records import AttentionRecord, Seen, Site
-from headwise.records.names import UNNAMED, name_of, stack_of
+from headwise.records.names import UNNAMED, name_of, name_stack
 from headwise.records.site import is_causal
 
 
@@ -71,7 +71,7 @@ def _numbered(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
     stacks: dict[str, int] = {}
     for record in records:
         assert record.site is not None
-        stack = stack_of(record.site.name)
+        stack = name_stack(record.site.name)
         record.site = dataclasses.replace(record.site, layer=stacks.setdefault(stack, 0))
         stacks[stack] += 1
     return list(records)

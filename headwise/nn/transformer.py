@@ -18,9 +18,9 @@ from headwise.masks import Mask
 from headwise.nn import options
 from headwise.nn.cache import Cache, bind
 from headwise.nn.from_torch import check_class
-from headwise.nn.inputs import check_alone, check_input, check_memory, positions_of, with_real
-from headwise.nn.real import as_real
-from headwise.nn.residual import LayerOptions, has_positions, part_of, reset_parts
+from headwise.nn.inputs import check_alone, check_input, check_memory, compute_positions, with_real
+from headwise.nn.real import check_real
+from headwise.nn.residual import LayerOptions, find_child, has_positions, reset_parts
 from headwise.nn.trace import Trace
 from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer
 from headwise.records import Seen
@@ -101,20 +101,20 @@ class _Stack(nn.Module):
         **memory: Any,
     ) -> Any:
         """Run all layers. Mask, real tokens and positions are prepared once, for all layers."""
-        real = as_real(real, *x.shape[:2])
+        real = check_real(real, *x.shape[:2])
         knows = [layer.has_positions for layer in self.layers]
         bind(cache, self)
         if cache is not None:  # each layer's child remembers which tokens are real
             mask = with_real(mask, None)
         else:
             if real is not None and any(knows):
-                position_ids = positions_of(x, None, real, position_ids)
+                position_ids = compute_positions(x, None, real, position_ids)
             mask, real = with_real(mask, real), None
         # A step with a cache is not run twice: the second run would append its tokens again.
         runs_again = self.checkpointing and self.training and torch.is_grad_enabled() and cache is None
         trace = Trace(record)
         for i, layer in enumerate(self.layers):
-            given: dict[str, Any] = {"mask": mask, "cache": part_of(cache, f"layers.{i}"), "real": real, **memory}
+            given: dict[str, Any] = {"mask": mask, "cache": find_child(cache, f"layers.{i}"), "real": real, **memory}
             # A layer without positions refuses position ids, so only layers with positions get them. If no layer has
             # positions, all get the ids, so that a layer refuses them.
             given["position_ids"] = position_ids if knows[i] or not any(knows) else None
@@ -279,7 +279,7 @@ class Decoder(_Stack):
         """
         check_input("query", query, self.dim)
         memory = check_memory(key)
-        memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
+        memory_real = check_real(memory_real, *memory.shape[:2], name="memory_real")
         if not any(has_positions(layer.cross_attention) for layer in self.layers):  # positions do not count padding
             memory_mask, memory_real = with_real(memory_mask, memory_real, memory=True), None
         given = {"key": memory, "value": value, "memory_mask": memory_mask, "memory_real": memory_real}

@@ -18,10 +18,10 @@ from headwise.masks import Mask
 from headwise.nn.cache import Cache, bind
 from headwise.nn.feed_forward import Activation
 from headwise.nn.from_torch import check_class, copy_parts, layer_options
-from headwise.nn.inputs import check_alone, check_input, check_mask, check_memory, positions_of
+from headwise.nn.inputs import check_alone, check_input, check_mask, check_memory, compute_positions
 from headwise.nn.multi_head import MultiHeadAttention
-from headwise.nn.real import as_real
-from headwise.nn.residual import ResidualLayer, has_positions, make_norm, part_of
+from headwise.nn.real import check_real
+from headwise.nn.residual import ResidualLayer, find_child, has_positions, make_norm
 from headwise.nn.trace import Trace
 from headwise.records import Seen
 
@@ -82,7 +82,7 @@ class EncoderLayer(ResidualLayer):
         check_ready(num_heads, attention_dropout, attention)
         dropped = dropout if attention_dropout is None else attention_dropout
         made = partial(MultiHeadAttention, dropout=dropped, **factory)
-        self.attention = attention_of("attention", attention, dim, num_heads, made)
+        self.attention = choose_attention("attention", attention, dim, num_heads, made)
         self.attention_norm = make_norm(norm, dim, norm_eps, **factory)
         drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
         self._make_mlp(ffn_dim, activation, norm, norm_eps, factory, **drops)
@@ -124,7 +124,7 @@ class EncoderLayer(ResidualLayer):
         bind(cache, self)
         trace = Trace(record)
         given = {"mask": mask, "real": real, "position_ids": position_ids}
-        attend = partial(trace, self.attention, "attention", cache=part_of(cache, "attention"), **given)
+        attend = partial(trace, self.attention, "attention", cache=find_child(cache, "attention"), **given)
         x = self._add(query, self.attention_norm, attend)
         x = self._add(x, self.mlp_norm, self.mlp)
         return trace.result(x)
@@ -196,11 +196,11 @@ class DecoderLayer(ResidualLayer):
         check_ready(num_heads, attention_dropout, self_attention, cross_attention)
         dropped = dropout if attention_dropout is None else attention_dropout
         made = partial(MultiHeadAttention, dropout=dropped, **factory)
-        self.self_attention = attention_of("self_attention", self_attention, dim, num_heads, made)
+        self.self_attention = choose_attention("self_attention", self_attention, dim, num_heads, made)
         self.self_attention_norm = make_norm(norm, dim, norm_eps, **factory)
         check_memory_dim(memory_dim, cross_attention)
         made = partial(made, kdim=memory_dim)
-        self.cross_attention = attention_of("cross_attention", cross_attention, dim, num_heads, made)
+        self.cross_attention = choose_attention("cross_attention", cross_attention, dim, num_heads, made)
         self.cross_attention_norm = make_norm(norm, dim, norm_eps, **factory)
         drops: dict[str, Any] = {"dropout": dropout, "ffn_dropout": ffn_dropout, "drop_path": drop_path}
         self._make_mlp(ffn_dim, activation, norm, norm_eps, factory, **drops)
@@ -244,8 +244,8 @@ class DecoderLayer(ResidualLayer):
         """
         check_input("query", query, self.dim, linear=getattr(self.self_attention, "out", None))
         memory = check_memory(key)
-        real = as_real(real, *query.shape[:2])
-        memory_real = as_real(memory_real, *memory.shape[:2], name="memory_real")
+        real = check_real(real, *query.shape[:2])
+        memory_real = check_real(memory_real, *memory.shape[:2], name="memory_real")
         bind(cache, self)
         if cache is not None:
             # Inputs that cross-attention refuses are refused before the query's tokens are appended to the
@@ -255,13 +255,13 @@ class DecoderLayer(ResidualLayer):
             heads = getattr(self.cross_attention, "num_heads", None)
             check_mask(memory_mask, query, heads, memory.shape[1], name="memory_mask")
         trace = Trace(record)
-        own, other = part_of(cache, "self_attention"), part_of(cache, "cross_attention")
+        own, other = find_child(cache, "self_attention"), find_child(cache, "cross_attention")
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
         given = {"mask": mask, "real": real, "position_ids": None if only_other else position_ids}
         attend = partial(trace, self.self_attention, "self_attention", cache=own, **given)
         ids = None
         if has_positions(self.cross_attention):  # cross-attention does not know the position of this step
-            ids = positions_of(query, own, real, position_ids)
+            ids = compute_positions(query, own, real, position_ids)
         given = {"mask": memory_mask, "real": memory_real, "position_ids": ids}
         read = partial(trace, self.cross_attention, "cross_attention", key=memory, value=value, cache=other, **given)
         x = self._add(query, self.self_attention_norm, attend)
@@ -300,7 +300,7 @@ def check_ready(num_heads: int | None, attention_dropout: float | None, *ready: 
                 )
 
 
-def attention_of(
+def choose_attention(
     name: str,
     ready: Any,
     dim: int,

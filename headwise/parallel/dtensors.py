@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.call import fit_mask
 from headwise.errors import ArgumentError, DtypeError, ParallelError
-from headwise.masks.share import share_of
+from headwise.masks.share import cut_share
 from headwise.options import OPTIONS, check_options
 from headwise.parallel import context
 from headwise.parallel.context import Local, Processes
@@ -85,7 +85,7 @@ def attend(
     given = {name: _share(name, x, split, mesh, of_q) for name, x in options.items()}
     if mask is not None:
         whole = fit_mask(mask.full_tensor() if is_dtensor(mask) else mask, q, q.shape[1], q.shape[2], k.shape[2])
-        mask = share_of(whole, of_q[0], of_q[1])
+        mask = cut_share(whole, of_q[0], of_q[1])
     if 2 in split:
         here = _processes(q, k, split.index(2))
         with context.reading_memory(here.memory is not None):

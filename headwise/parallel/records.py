@@ -24,7 +24,7 @@ from headwise.records.record import AttentionRecord
 from headwise.records.saving import PartOf, in_file, save
 from headwise.records.seen import Seen
 from headwise.records.tensor_file import Pieced, in_file_order, write_tensors
-from headwise.records.whole import Answer, Plan, WholeRecord, share_of, told_of
+from headwise.records.whole import Answer, Plan, WholeRecord, describe_record, read_share
 from headwise.registry import Bundle
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def joined(seen: Seen, mesh: DeviceMesh) -> SharedSeen:
         raise DtypeError(f"joined: expected what a watch has seen. Received: seen={type(seen).__name__}")
     group = mesh.get_group()
     with agreeing("joined", {"number of records": len(seen.records)}, group):
-        told = [told_of(record) for record in seen.records]
+        told = [describe_record(record) for record in seen.records]
     agree("joined", {"records": told}, group)
     together = _Together(group)
-    shares = [share_of(record) for record in seen.records]
+    shares = [read_share(record) for record in seen.records]
     # Most layers have the same rows as the layer before, in every process.
     again = [int(torch.equal(a.rows, b.rows)) for a, b in zip(shares[1:], shares, strict=False)]
     known = [False, *together.reduced(torch.tensor(again), dist.ReduceOp.MIN).tolist()]

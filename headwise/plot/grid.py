@@ -42,7 +42,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.records import names as paths
 from headwise.records.names import name_of
 from headwise.records.seen import Layer
-from headwise.records.statistics.pooled import edges_of
+from headwise.records.statistics.pooled import compute_edges
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -177,7 +177,7 @@ def _row(name: str, record: AttentionRecord, example: int, size: int) -> Row:
     masked = np.zeros((1, *values.shape[1:]), dtype=bool)
     if record.mask is not None:
         (q_lo, q_hi), (k_lo, k_hi) = (
-            map(torch.from_numpy, edges_of(length, count))
+            map(torch.from_numpy, compute_edges(length, count))
             for length, count in zip(record.shape[2:], values.shape[1:], strict=True)
         )
         codes = record.mask.rectangles(q_lo[:, None], q_hi[:, None], k_lo[None], k_hi[None])

@@ -11,7 +11,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.seen import Layer, one_layer
 from headwise.text import Tokens, as_tokens
-from headwise.text.places import Place, place_of
+from headwise.text.places import Place, find_position
 
 Head = int | Literal["mean"]
 Places = Place | slice | range | Sequence[Place] | None
@@ -180,7 +180,7 @@ def _places(argument: str, choice: Places, size: int, tokens: Tokens | Sequence[
         places = choice if not choice or (min(choice) >= 0 and max(choice) < size) else list(choice)
     else:
         several = [choice] if isinstance(choice, (int, str)) else list(choice)
-        places = [place_of(each, tokens, argument) for each in several]
+        places = [find_position(each, tokens, argument) for each in several]
     if isinstance(places, list):
         places = [check_place(argument, place, size) for place in places]
     if not places:

@@ -9,7 +9,7 @@ from headwise.call import Share
 from headwise.errors import RecordError
 from headwise.records.record import AttentionRecord, Extras
 from headwise.records.site import Site
-from headwise.records.statistics import Statistic, make, options_of
+from headwise.records.statistics import Statistic, list_options, make
 from headwise.records.statistics.computed import Computed, look_up, not_known
 from headwise.registry import Bundle
 
@@ -68,7 +68,7 @@ class ComputedRecord(AttentionRecord):
     def _asked(self, names: Sequence[str], options: Mapping[str, Any]) -> list[Statistic]:
         known = self._known()
         asked = make(names or tuple(known), options)
-        return [each if options_of(type(each)) & options.keys() else known.get(each.name, each) for each in asked]
+        return [each if list_options(type(each)) & options.keys() else known.get(each.name, each) for each in asked]
 
     def _answers(self, asked: Sequence[Statistic], rows: int | None) -> dict[str, Any]:
         answers = look_up(self._computed, asked)

@@ -106,7 +106,7 @@ def legend(names: Sequence[tuple[int, str]]) -> list[str]:
     """
     alike: dict[str, list[tuple[int, str]]] = {}
     for number, name in names:
-        alike.setdefault(stack_of(name), []).append((number, name))
+        alike.setdefault(name_stack(name), []).append((number, name))
     return [
         f"{numbered([number for number, _ in found])}: {pattern if len(found) > 1 else found[0][1]}"
         for pattern, found in alike.items()
@@ -122,7 +122,7 @@ def numbered(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def stack_of(name: str) -> str:
+def name_stack(name: str) -> str:
     """Return the path with "*" for its numbers: it is the same for all layers of one stack."""
     return ".".join("*" if part.isdecimal() else part for part in name.split("."))
 

@@ -23,7 +23,7 @@ from headwise.records.rounding import rounded_weights, rounding_bound
 from headwise.records.site import Site
 from headwise.records.statistics import STATISTICS, Statistic, Statistics, compute, make
 from headwise.records.statistics.computed import Computed, look_up
-from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows, normaliser_of
+from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows, compute_normaliser
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
@@ -237,7 +237,7 @@ class AttentionRecord:
             found = self._normaliser
             normaliser = Normaliser(*(x[:, head_index][:, :, row_index] for x in found))
         else:
-            normaliser = self._normaliser_of(row_index, head_index)
+            normaliser = self._compute_normaliser(row_index, head_index)
         return normaliser.weights(call.scores(row_index, self._choose("cols", cols), head_index))
 
     def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
@@ -275,7 +275,7 @@ class AttentionRecord:
 
     @functools.cached_property
     def _normaliser(self) -> Normaliser:
-        return normaliser_of(self.call)
+        return compute_normaliser(self.call)
 
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
         """Compute statistics of the weights in one pass over them.
@@ -363,7 +363,7 @@ class AttentionRecord:
         answer: Tensor = getattr(self.statistics(name, **options), name)
         return answer
 
-    def _normaliser_of(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
+    def _compute_normaliser(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
         """Compute the normaliser (the log-sum-exp, in two terms) of a few rows, and of no others: [B, heads, rows]."""
         index, call = torch.arange(self.shape[2], device=self.q.device)[rows], self.call
         scores = call.part(heads=heads)
@@ -371,8 +371,8 @@ class AttentionRecord:
         if k_len <= BLOCK_KEYS and batch * some * len(index) * k_len <= BLOCK_CELLS:
             return Normaliser.of(call.scores(index, EVERY, heads)).with_sinks(scores.sinks)
         if call.mask is not None and call.mask.heads:
-            return Normaliser(*(x[:, heads] for x in normaliser_of(call, index)))
-        return normaliser_of(dataclasses.replace(scores, mask=call.mask), index)
+            return Normaliser(*(x[:, heads] for x in compute_normaliser(call, index)))
+        return compute_normaliser(dataclasses.replace(scores, mask=call.mask), index)
 
     def _choose(self, name: str, choice: Choice) -> slice | Tensor:
         if choice is None or isinstance(choice, slice):

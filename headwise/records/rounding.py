@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.call import Scores, as_written
+from headwise.call import Scores, suspend_autocast
 from headwise.masks.additive import FORBIDS
 from headwise.options import EVERY, Index
 from headwise.softmax import EMPTY, Normaliser, attention_weights, finite
@@ -26,7 +26,7 @@ def rounded_weights(call: Scores, rows: Index, heads: Index) -> Tensor:
     softmax.
     """
     part = call.part(heads=heads, rows=rows)
-    with as_written(part.q.device):
+    with suspend_autocast(part.q.device):
         s = part.from_products(part.q @ part.k.repeat_interleave(part.heads_per_key_head, 1).mT)
     s = s.masked_fill(call.scores(rows, EVERY, heads) == EMPTY, EMPTY)
     if part.sinks is not None:

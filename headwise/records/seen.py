@@ -15,7 +15,7 @@ from headwise.records.computed import ComputedRecord
 from headwise.records.coverage import Coverage
 from headwise.records.record import AttentionRecord, Choice
 from headwise.registry import Bundle
-from headwise.text.places import Place, place_of
+from headwise.text.places import Place, find_position
 from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class Seen:
         self, record: AttentionRecord, target: list[Tokens] | None, source: list[Tokens] | None
     ) -> tuple[list[Tokens] | None, list[Tokens] | None]:
         batch, _, q_len, k_len = record.shape
-        row_names, col_names = (self._tokens_of(labels, batch) for labels in (record.row_names, record.col_names))
+        row_names, col_names = (self._make_tokens(labels, batch) for labels in (record.row_names, record.col_names))
         if (target is None and source is None) or (row_names and col_names):
             return row_names, col_names
         name, sides = names.name_of(record), [(target, target), (source, source)]
@@ -300,7 +300,7 @@ class Seen:
             hint = ". Of several forward passes choose one first: seen.call(i)"
         raise RecordError(f"{name} has B = {batch}, Q = {q_len}, K = {k_len}. Received: {received}{hint}")
 
-    def _tokens_of(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
+    def _make_tokens(self, labels: tuple[str, ...] | None, batch: int) -> list[Tokens] | None:
         """Make tokens, for each example, from the names of rows or columns."""
         if labels is None:
             return None
@@ -320,10 +320,10 @@ class Seen:
         `row`: summarise only one query, given by its number or its text: `seen.summary("it")` shows where each head
         attends from "it". See also `to_pandas`.
         """
-        from headwise.records.summary import Summary, rows_of
+        from headwise.records.summary import Summary, make_rows
 
         unknown, tokens = self.unknown_tokens()
-        rows = tuple(head for record in self.records for head in rows_of(self, record, row))
+        rows = tuple(head for record in self.records for head in make_rows(self, record, row))
         return Summary(rows, tokens, unknown)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -370,7 +370,7 @@ def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
         return choice
     parts = [choice] if isinstance(choice, str) else list(choice)
     of_each: Sequence[Tokens | None] = tokens or [None]
-    found = [[place_of(each, one, name) for each in parts] for one in of_each]
+    found = [[find_position(each, one, name) for each in parts] for one in of_each]
     if any(places != found[0] for places in found):
         raise ArgumentError(
             f"{name}: {brief(choice)} is at other positions in other examples: {brief(found)}. Give numbers, or watch "

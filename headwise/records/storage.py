@@ -69,17 +69,17 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
     """
     path = Path(path)
     if path.is_dir():
-        return _of_folder(path, verify)
-    seen, part = _of_file(path, verify)
+        return _load_folder(path, verify)
+    seen, part = _read_file(path, verify)
     if part is not None:  # the tokens belong to the whole sequence
         seen._tokens = seen._source_tokens = None
     return seen
 
 
-def _of_folder(folder: Path, verify: bool) -> Seen:
+def _load_folder(folder: Path, verify: bool) -> Seen:
     """Load the record of the whole sequence from the files of all processes, in one folder."""
     files = sorted(folder.glob("*.hw")) if any(folder.glob("*-of-*.hw")) else []
-    found = {path: _of_file(path, verify) for path in files}
+    found = {path: _read_file(path, verify) for path in files}
     parts = {path: part for path, (_, part) in found.items() if part is not None}
     if not parts:
         raise FileError(f"{folder} holds no parts of records: expected a file .hw of each process. Received: a folder")
@@ -113,7 +113,7 @@ def _of_folder(folder: Path, verify: bool) -> Seen:
     return whole
 
 
-def _of_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
+def _read_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
     """Read a file: its records, and which part of a run it holds (None if it is not a part)."""
     file = TensorFile(path)
     version = file.metadata.get("headwise", "")

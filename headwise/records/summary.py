@@ -20,7 +20,7 @@ from headwise.records.names import name_of
 from headwise.records.record import AttentionRecord, positions
 from headwise.records.statistics import Column, Statistics, columns
 from headwise.tables import Cell, Heading, Table
-from headwise.text.places import Place, place_of
+from headwise.text.places import Place, find_position
 
 if TYPE_CHECKING:
     import pandas
@@ -146,7 +146,7 @@ class RunningSummary:
         self._unknown, self._tokens = self._unknown + unknown, self._tokens + tokens
         for record in seen.records:
             queries = record.shape[0] * record.shape[2]
-            for row in rows_of(seen, record):
+            for row in make_rows(seen, record):
                 strongest, sums = self._of.setdefault((row.layer, row.head), (row, {}))
                 for name, number in row.numbers.items():
                     if not math.isnan(number):
@@ -189,7 +189,7 @@ def _meaningless(column: Column, kind: str) -> bool:
     return kind == "cross" and column.within_sequence
 
 
-def rows_of(
+def make_rows(
     seen: Collection, record: AttentionRecord, row: Place | None = None, *, called: str = "row"
 ) -> list[HeadSummary]:
     """Make the rows of the summary for one record of `seen`, one for each head.
@@ -246,7 +246,7 @@ def _only_row(seen: Collection, record: AttentionRecord, row: Place, called: str
     """Find the query that is meant, in each example: bool [B, 1, Q]."""
     batch, _, q_len, _ = record.shape
     tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
-    places = [positions(place_of(row, one, called), q_len, called)[0] for one in tokens]
+    places = [positions(find_position(row, one, called), q_len, called)[0] for one in tokens]
     return torch.arange(q_len, device="cpu") == torch.tensor(places, device="cpu")[:, None, None]
 
 

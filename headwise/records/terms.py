@@ -58,7 +58,7 @@ def head_row(record: AttentionRecord, example: int, head: int, row: int) -> Term
     check_shown(call)
     rows = torch.tensor([row], device=call.q.device)
     part = call.part(b=slice(example, example + 1), heads=slice(head, head + 1), rows=rows)
-    allowed = _of(call.allowed(rows), example, head)[0]
+    allowed = _take(call.allowed(rows), example, head)[0]
     k = torch.where(allowed[:, None] | part.k.isfinite(), part.k.double(), 0.0)
     part = replace(part, q=part.q.double(), k=k)
     added = part.added()
@@ -82,6 +82,6 @@ def check_shown(call: Scores) -> None:
         raise RecordError(f"its weights cannot be shown: expected no options but {known}. Received: {unknown}")
 
 
-def _of(x: Tensor, example: int, head: int) -> Tensor:
+def _take(x: Tensor, example: int, head: int) -> Tensor:
     """Take one example and head of a tensor [B|1, H|1, …]."""
     return x[example if len(x) > 1 else 0][head if x.shape[1] > 1 else 0]

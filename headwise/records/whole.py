@@ -25,7 +25,7 @@ from headwise.records.computed import ComputedRecord
 from headwise.records.fields import stored_fields
 from headwise.records.record import AttentionRecord, Choice, Extras, positions
 from headwise.records.statistics import Statistic
-from headwise.records.statistics.statistic import mapped, tensors_of
+from headwise.records.statistics.statistic import list_tensors, mapped
 from headwise.records.tensor_file import PIECE, Pieced
 from headwise.softmax import EMPTY
 
@@ -76,21 +76,21 @@ class Here:
     def __init__(self, records: Sequence[AttentionRecord]) -> None:
         self._records = list(records)
         self.own, self.count = self._records[0], len(self._records)
-        told = [told_of(record) for record in self._records]
+        told = [describe_record(record) for record in self._records]
         for number in range(self.count):
             if told[number] != told[0]:
                 name, one, other = next(
                     (key, a, b) for (key, a), b in zip(told[0].items(), told[number].values(), strict=True) if a != b
                 )
                 raise RecordError(f"parts 0 and {number} are not of one record: {name}={one} and {other}")
-            if share_of(self._records[number]).mask != share_of(self.own).mask:
+            if read_share(self._records[number]).mask != read_share(self.own).mask:
                 raise RecordError(f"parts 0 and {number} are not of one record: their masks differ")
-        length, there = share_of(self.own).length, sum(record.shape[2] for record in self._records)
+        length, there = read_share(self.own).length, sum(record.shape[2] for record in self._records)
         if there < length:
             raise RecordError(f"the {self.count} parts have {there:,} of {length:,} rows")
         self.owner = torch.full((length,), -1, dtype=torch.long)
         for number, record in enumerate(self._records):
-            rows = share_of(record).rows
+            rows = read_share(record).rows
             if bool((self.owner[rows] >= 0).any()):
                 raise RecordError(f"part {number} has rows that another one has too")
             self.owner[rows] = number
@@ -116,9 +116,9 @@ class Here:
         return self._found
 
 
-def told_of(record: AttentionRecord) -> dict[str, object]:
+def describe_record(record: AttentionRecord) -> dict[str, object]:
     """Return the properties that all parts of one record have in common."""
-    share, site = share_of(record), record.site
+    share, site = read_share(record), record.site
     batch, heads, _, _ = record.shape
     told = {"layer": site and site.name, "call": site and site.call, "B": batch, "H": heads, "length": share.length}
     if isinstance(record, ComputedRecord):
@@ -132,7 +132,7 @@ def told_of(record: AttentionRecord) -> dict[str, object]:
     return told | values
 
 
-def share_of(record: AttentionRecord) -> Share:
+def read_share(record: AttentionRecord) -> Share:
     """Return which rows a part has. RecordError if the record is not a part."""
     share = record.share
     if share is None:
@@ -157,7 +157,7 @@ class WholeRecord(AttentionRecord):
         batch, heads, _, _ = parts.own.shape
         # From here on, if the record of one part cannot answer any more, all parts must learn of it (`ask`).
         self._shape = batch, heads, len(parts.owner), len(parts.owner)
-        self._mask = share_of(parts.own).mask
+        self._mask = read_share(parts.own).mask
         self.row_names = self.col_names = None
 
     @property
@@ -225,7 +225,7 @@ class WholeRecord(AttentionRecord):
             positions(heads, all_heads, "heads")
 
             def work(part: AttentionRecord) -> Answer:
-                share = share_of(part)
+                share = read_share(part)
                 at, mine = _places(queries, share.rows)
                 some: dict[str, Any] = {"rows": at[mine].tolist(), "heads": heads, **more}
                 if keys is None:
@@ -260,7 +260,7 @@ class WholeRecord(AttentionRecord):
         try:
             asked = self.parts.own._asked(names, options)
         except ArgumentError as error:
-            self.parts.ask(_of_statistics(names, options, None), functools.partial(_fail, error))
+            self.parts.ask(_make_question(names, options, None), functools.partial(_fail, error))
             raise
         return asked if names else [each for each in asked if not self._why_not(each)]
 
@@ -286,15 +286,15 @@ class WholeRecord(AttentionRecord):
 
         def work(part: AttentionRecord) -> Answer:
             answers = part._answers([each.for_share() for each in asked], None)
-            share = share_of(part)
+            share = read_share(part)
             kinds: dict[str, list[Tensor]] = {"rows": [], "sum": [], "max": []}
             for each in asked:
                 made[each.name] = found = each.in_whole(answers[each.name], share)
                 by_row = each.of_shares == "rows"
-                kinds[each.of_shares].extend(x.movedim(2, 0) if by_row else x for x in tensors_of(found))
+                kinds[each.of_shares].extend(x.movedim(2, 0) if by_row else x for x in list_tensors(found))
             return Answer(kinds["rows"], kinds["sum"], kinds["max"])
 
-        question = _of_statistics([each.name for each in asked], list(map(vars, asked)), rows)
+        question = _make_question([each.name for each in asked], list(map(vars, asked)), rows)
         found = self.parts.ask(question, plan)
         of_kind = {"rows": iter(found.rows), "sum": iter(found.sums), "max": iter(found.maxima)}
 
@@ -347,7 +347,7 @@ class WholeRecord(AttentionRecord):
         count, owner = self.parts.count, self.parts.owner
 
         def work(part: AttentionRecord) -> Answer:
-            share = share_of(part)
+            share = read_share(part)
             number = int(owner[share.rows[0]])
             told = torch.zeros(len(owner), dtype=torch.long)
             told[share.cols] = number + 1 + count * (owner[share.cols] == number)
@@ -376,7 +376,7 @@ class WholeRecord(AttentionRecord):
         self, name: str, letters: str, dim: int, lead: range, some: Tensor, owner: Tensor, like: Tensor
     ) -> Tensor:
         def work(part: AttentionRecord) -> Tensor:
-            share, x = share_of(part), _tensor(part, name)
+            share, x = read_share(part), _tensor(part, name)
             at, mine = _places(some, share.rows if letters[dim] == "Q" else share.cols)
             mine &= owner == int(self.parts.owner[share.rows[0]])
             at = at[mine].to(x.device)
@@ -401,7 +401,7 @@ class WholeRecord(AttentionRecord):
         return piece.index_copy_(0, order[len(order) - len(found) :].to(piece.device), found).movedim(1, 0)
 
 
-def _of_statistics(names: Sequence[str], options: object, rows: int | None) -> dict[str, object]:
+def _make_question(names: Sequence[str], options: object, rows: int | None) -> dict[str, object]:
     return {"asked": "statistics", "names": list(names), "options": options, "rows": rows}
 
 

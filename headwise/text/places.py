@@ -17,11 +17,11 @@ Place = int | str  # the position of a token, or its text: "it"; "it:2" = the se
 LISTED = 8  # the maximum number of positions in a message
 
 
-def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
+def find_position(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
     """The position of the token that `place` means. A number is returned unchanged and unchecked.
 
-        place_of("animal", tokens, "row")    the token of this text, as `places_of` finds it
-        place_of("it:2", tokens, "row")      the second of several tokens "it"
+        find_position("animal", tokens, "row")    the token of this text, as `find_positions` finds it
+        find_position("it:2", tokens, "row")      the second of several tokens "it"
 
     Args:
         tokens: the tokens of one example, or only their labels; None = unknown.
@@ -61,7 +61,7 @@ def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> 
     return first
 
 
-def places_of(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
+def find_positions(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
     """The positions of the tokens that `each` means: a text, or a function of (label, position) that returns True."""
     if callable(each):
         return [i for i, label in enumerate(tokens.labels) if each(label, i)]

@@ -40,7 +40,7 @@ def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spel
             section = end
         else:
             within = word is not None and word == word_before and not special[i - 1]
-            spelt = spelling.bytes_of(name[2:] if is_piece(name) and within and not spelling.has_spaces else name)
+            spelt = spelling.find_bytes(name[2:] if is_piece(name) and within and not spelling.has_spaces else name)
             if spelling.has_spaces and start == section and (i == 0 or special[i - 1] or apart):
                 followers = offsets[i + 1 : i + 2] if not any(special[i + 1 : i + 2]) else []
                 spelt = _without_added_space(spelt, (start, end), followers)
@@ -70,7 +70,7 @@ def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling
             begins.append(False)
             before, apart = "", True
             continue
-        piece, between = name.encode("utf-8", "replace") if sign else spelling.bytes_of(name), ""
+        piece, between = name.encode("utf-8", "replace") if sign else spelling.find_bytes(name), ""
         continues = bool(before) and not sign and not is_sign(before)
         if spelling.has_spaces:
             if spelling.spaces_are_marked and not before:
@@ -80,7 +80,7 @@ def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling
         else:
             continues = continues and spelling.continues(name, before)
             if continues and is_piece(name):
-                piece = spelling.bytes_of(name[2:])
+                piece = spelling.find_bytes(name[2:])
             between = "" if continues or not before or _touch(words[max(0, i - 2) : i + 1]) else " "
         parts.append(Part(piece, "\n" if apart else between))
         begins.append(not (sign or continues))

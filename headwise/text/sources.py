@@ -128,7 +128,7 @@ def _names(source: Any) -> list[str]:
 def _tokens(source: Any, text: Text | None, spelling: Spelling) -> Tokens:
     names = _names(source)
     if not isinstance(source, (Tokens, Patches, Frames, list, tuple)):
-        return _of_encoding(source, names, text, spelling)
+        return _read_encoding(source, names, text, spelling)
     if text is not None:
         raise ArgumentError(
             "text: expected tokens=the output of a fast tokenizer, whose offsets point into it. "
@@ -136,10 +136,10 @@ def _tokens(source: Any, text: Text | None, spelling: Spelling) -> Tokens:
         )
     if isinstance(source, Tokens):
         return source
-    return source.tokens() if isinstance(source, (Patches, Frames)) else _of_names(names, spelling)
+    return source.tokens() if isinstance(source, (Patches, Frames)) else _read_names(names, spelling)
 
 
-def _of_encoding(encoding: Encoding, names: list[str], text: Text | None, spelling: Spelling) -> Tokens:
+def _read_encoding(encoding: Encoding, names: list[str], text: Text | None, spelling: Spelling) -> Tokens:
     # special_tokens_mask misses special tokens written in the text, and flags the whole second text of a pair.
     special = [word is None or is_sign(name) for word, name in zip(encoding.word_ids, names, strict=True)]
     sequences = encoding.sequence_ids
@@ -156,7 +156,7 @@ def _of_encoding(encoding: Encoding, names: list[str], text: Text | None, spelli
     return _build(encoding.ids, names, whole, offsets, word_ids, special)
 
 
-def _of_names(names: list[str], spelling: Spelling) -> Tokens:
+def _read_names(names: list[str], spelling: Spelling) -> Tokens:
     special = [is_sign(name) for name in names]
     text, offsets, begins = rebuild_from_names(names, special, spelling)
     if spelling.letters_are_bytes and spelling.has_spaces:
@@ -194,7 +194,7 @@ def _place(text: Text, encoding: Encoding, special: list[bool], spelling: Spelli
     for name, (start, end), sign, sequence in zip(encoding.tokens, encoding.offsets, special, sequences, strict=True):
         part = parts[sequence or 0]
         read = part[start:end].strip()
-        spelt = spelling.bytes_of(name).decode("utf-8", "replace").strip().removeprefix("##")
+        spelt = spelling.find_bytes(name).decode("utf-8", "replace").strip().removeprefix("##")
         if not sign and (end > len(part) or (read.isascii() and spelt.isascii() and spelt.isalnum())):
             compared += 1
             alike += end <= len(part) and read.casefold() == spelt.casefold()

@@ -21,12 +21,12 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
     tiles = []
     for q_lo in range(0, q_len, height):
         q_hi = min(q_len, q_lo + height)
-        if runs := runs_of_band(low, high, q_lo, q_hi, 0, k_len):
+        if runs := make_band_runs(low, high, q_lo, q_hi, 0, k_len):
             tiles.append(Tile(q_lo, q_hi, runs))
     return TileList(tiles, alike=True, height=height)
 
 
-def runs_of_band(low: float, high: float, q_lo: int, q_hi: int, first: int, past: int) -> tuple[Run, ...]:
+def make_band_runs(low: float, high: float, q_lo: int, q_hi: int, first: int, past: int) -> tuple[Run, ...]:
     """Return the runs of keys in [first, past) that the queries [q_lo, q_hi) see: low <= key - query <= high."""
     k_lo, k_hi = int(max(first, q_lo + low)), int(min(past, q_hi + high))
     # The keys that every query sees; the mask cuts the keys to their left and right.

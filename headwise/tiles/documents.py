@@ -14,7 +14,7 @@ from headwise.masks.band import Band
 from headwise.masks.documents import Documents
 from headwise.masks.extent import Extent
 from headwise.masks.padding import PaddingKeys, PaddingLengths
-from headwise.tiles.runs import runs_of
+from headwise.tiles.runs import make_runs
 from headwise.tiles.tile import Ints, Run, Tile, TileList
 
 HEIGHTS = (None, 768, 256, 64)  # None: whole documents
@@ -32,7 +32,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
     if found is None:
         keys = torch.arange(k_len, device=mask.device or "cpu")
         real = mask.cells(keys.new_zeros(1), keys)[:, 0, 0].cpu().numpy() * Extent.ALL
-        rows = [_in_rows(0, q_len, runs_of(row, range(k_len + 1)), height) for row in real]
+        rows = [_in_rows(0, q_len, make_runs(row, range(k_len + 1)), height) for row in real]
     else:
         documents, causal = found
         ids = documents.ids.cpu().numpy()

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from headwise.masks import Extent, Mask
-from headwise.tiles.band import runs_of_band
+from headwise.tiles.band import make_band_runs
 from headwise.tiles.tile import Run, Tile
 
 # The number of keys in a block: small enough to follow a mask closely.
 WIDTH = 64
 
 
-def runs_of(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
+def make_runs(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
     """Make runs of keys from the extent codes of the blocks between neighbouring `edges`; equal neighbours join."""
     table = np.asarray(codes)
     bounds = [*np.flatnonzero(np.diff(table, prepend=-1)).tolist(), len(table)]
@@ -38,12 +38,12 @@ def runs_of_rows(
         return (Run(first, past, mask is not None),) if first < past else ()
     band = mask.band()
     if band is not None:
-        return runs_of_band(*band, q_lo, q_hi, first, past)
+        return make_band_runs(*band, q_lo, q_hi, first, past)
     edges = [*range(first, past, WIDTH), past]
     k = torch.tensor(edges, device="cpu")
     q = torch.tensor([q_lo, q_hi], device="cpu")
     codes = mask.rectangles(q[:1], q[1:], k[:-1], k[1:])
-    return runs_of(codes[b or 0, h or 0].numpy(), edges)
+    return make_runs(codes[b or 0, h or 0].numpy(), edges)
 
 
 def joined(tiles: Sequence[Tile]) -> Tile:
@@ -60,7 +60,7 @@ def joined(tiles: Sequence[Tile]) -> Tile:
         for of in (slice(None), unmasked)
     )
     codes = (needed.cumsum() > 0).astype(int) + (full.cumsum() == len(tiles))
-    return dataclasses.replace(first, q_hi=last.q_hi, runs=runs_of(codes[:-1], edges.tolist()))
+    return dataclasses.replace(first, q_hi=last.q_hi, runs=make_runs(codes[:-1], edges.tolist()))
 
 
 def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.records import AttentionRecord
-from headwise.records.statistics.lse import normaliser_of
+from headwise.records.statistics.lse import compute_normaliser
 from headwise.records.tiles import forbid, forbidden_keys
 from headwise.softmax import EMPTY, Normaliser, finite
 from headwise.tiles import WIDTH, Run, runs_of_rows
@@ -81,7 +81,7 @@ class Head:
         index = torch.from_numpy(rows).to(self.scores.q.device)
         few = len(rows) <= FEW and self.b is None and self.h is None
         if few and not self.knows(rows) and self.keys(int(rows[-1])) >= LONG_ROW:
-            of_rows = normaliser_of(dataclasses.replace(self.scores, mask=self.mask), index)
+            of_rows = compute_normaliser(dataclasses.replace(self.scores, mask=self.mask), index)
             self._keep(index, Normaliser(*(x[0, 0] for x in of_rows)))
         known = self._known(index) if self.knows(rows) else None
         total = self._none(len(rows))

@@ -16,7 +16,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.record import positions
 from headwise.records.seen import Layer, one_layer
-from headwise.text.places import Place, place_of
+from headwise.text.places import Place, find_position
 from headwise.viewer.inputs import inputs_of
 from headwise.viewer.notebook import Inline, Small
 
@@ -76,7 +76,7 @@ def show(
         raise ArgumentError(f"show: expected 1 to {MOST} heads. Received: {len(chosen)}. Choose some: heads=[0, 1]")
     rows = seen.axes(record)[0]
     tokens_of_rows = rows[example] if rows else None
-    at = None if row is None else positions(place_of(row, tokens_of_rows, "row"), q_len, "row")[0]
+    at = None if row is None else positions(find_position(row, tokens_of_rows, "row"), q_len, "row")[0]
     given = inputs_of(seen)[example]
     (stack,) = given.stacks
     if number is not None:

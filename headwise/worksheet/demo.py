@@ -12,7 +12,7 @@ from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.nn import LatentAttention, MultiHeadAttention, MultiHeadLatentAttention, positions
-from headwise.nn.options import divisible, one_of, whole
+from headwise.nn.options import check_known, divisible, whole
 from headwise.worksheet.builder import FITS, LONGEST
 from headwise.worksheet.make import make
 from headwise.worksheet.sheet import Worksheet
@@ -53,8 +53,8 @@ def demo(
         ArgumentError: no tokens, an unknown kind or scheme, or a number of heads that is not divisible.
         WorksheetError: there are more tokens or heads than fit.
     """
-    one_of("kind", kind, KINDS)
-    one_of("positions", scheme, SCHEMES)
+    check_known("kind", kind, KINDS)
+    check_known("positions", scheme, SCHEMES)
     if not tokens or (memory is not None and not memory):
         raise ArgumentError("tokens: expected at least one word. Received: tokens=[]. Pass a text")
     whole("heads", heads)

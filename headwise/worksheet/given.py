@@ -14,7 +14,7 @@ from headwise.call import fit_mask
 from headwise.errors import ArgumentError, ShapeError, WorksheetError, brief
 from headwise.masks import Mask
 from headwise.nn.inputs import with_real
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 from headwise.worksheet import multi_head
 from headwise.worksheet.builder import FITS, LONGEST, Builder
 from headwise.worksheet.description import Axis, Matrix, numbered
@@ -112,7 +112,7 @@ class Given:
 
 def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys: int) -> NDArray[np.bool_]:
     """`mask` and `real` together, as an array [H or 1, Q, K], True = may attend."""
-    together = with_real(mask, as_real(real, None, keys))
+    together = with_real(mask, check_real(real, None, keys))
     if together is None:
         return np.ones((1, query.shape[1], keys), dtype=bool)
     found = fit_mask(together, query, heads, query.shape[1], keys).to_bool(query.shape[1], keys, device="cpu")

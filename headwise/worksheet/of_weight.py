@@ -14,7 +14,7 @@ from headwise.records.names import name_of
 from headwise.records.seen import Layer, one_layer
 from headwise.records.terms import Terms, head_row
 from headwise.text import Tokens
-from headwise.text.places import Place, place_of
+from headwise.text.places import Place, find_position
 from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import LONGEST_TITLE, ONE, Axis, Matrix, numbered, printable
 from headwise.worksheet.formulas import FORBIDDEN
@@ -209,7 +209,7 @@ def _found(
 
 def _place(name: str, token: Place, of: Labels, count: int) -> int:
     """The position that `token`, a number or a text, means. ArgumentError if it is out of range."""
-    place = place_of(token, of, name)
+    place = find_position(token, of, name)
     if not 0 <= place < count:
         raise ArgumentError(f"{name} must lie in 0 … {count - 1}. Received: {name}={token}")
     return place

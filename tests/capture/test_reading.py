@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headwise
-from headwise.capture.reading import patches_of
+from headwise.capture.reading import find_patches
 from headwise.records import Seen
 from headwise.text import Frames, Patches
 
@@ -99,9 +99,9 @@ def test_what_is_not_certain_has_no_names(name: str) -> None:
 def test_other_tokens_than_its_parameters_are_not_guessed() -> None:
     vit = vision("ViTModel", **WIDE)
     pixels = torch.randn(1, 3, 32, 32)
-    assert patches_of(vit, pixels, 17) == Patches(4, 4)
+    assert find_patches(vit, pixels, 17) == Patches(4, 4)
     for length in (15, 16, 18):
-        assert patches_of(vit, pixels, length) is None
+        assert find_patches(vit, pixels, length) is None
 
 
 def test_names_that_were_given_stay() -> None:

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 import headwise
 from headwise.errors import ArgumentError, DtypeError, RecordError
 from headwise.records import Seen
-from headwise.records.statistics.statistic import tensors_of
+from headwise.records.statistics.statistic import list_tensors
 from tests.capture.parity import IDS, assert_projects, assert_weights
 
 M, H, S = 16, 4, 6
@@ -411,7 +411,7 @@ def test_offload_to_a_folder(tmp_path: Path) -> None:
         assert torch.equal(kept.weights(), of_memory.weights())
         for name, answer in kept.statistics():
             expected = getattr(of_memory.statistics(name), name)
-            for a, b in zip(tensors_of(answer), tensors_of(expected), strict=True):
+            for a, b in zip(list_tensors(answer), list_tensors(expected), strict=True):
                 torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
     mapped.save(tmp_path / "run.hw")
     assert torch.equal(headwise.load(tmp_path / "run.hw")[0].q, seen[0].q)

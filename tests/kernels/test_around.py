@@ -18,7 +18,7 @@ from headwise import masks
 from headwise.call import make_call
 from headwise.errors import KernelRefused
 from headwise.kernels import KERNELS, choose, reference
-from headwise.kernels.plan import name_of
+from headwise.kernels.plan import find_name
 from headwise.masks import Mask
 
 N = 160  # planned, not so small that torch's function is taken at once
@@ -166,4 +166,4 @@ def test_a_kernel_of_others_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) 
     toy.why = None
     assert choose(call) is toy
     monkeypatch.delitem(KERNELS, "toy")
-    assert name_of(choose(call)) != "toy"
+    assert find_name(choose(call)) != "toy"

@@ -8,7 +8,7 @@ import torch
 from headwise import masks
 from headwise.call import AttentionCall, make_call
 from headwise.kernels import measure, speeds
-from headwise.kernels.measure import Contest, calibrate, contest, flops_of, take_turns
+from headwise.kernels.measure import Contest, calibrate, contest, count_flops, take_turns
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +49,10 @@ def test_ratios_and_shares_by_hand() -> None:
 
 def test_flops_count_what_the_mask_allows() -> None:
     # 2 examples · 4 heads · cells · 2 · (8 + 8)
-    assert flops_of(call()) == 8 * 32 * 32 * 32
-    assert flops_of(call(masks.causal())) == 8 * 32 * (32 * 33 // 2)
-    assert flops_of(call(masks.lengths([10, 20]))) == 4 * 32 * (32 * 10 + 32 * 20)
-    assert flops_of(call(masks.causal(), trains=True)) == 3.5 * flops_of(call(masks.causal()))
+    assert count_flops(call()) == 8 * 32 * 32 * 32
+    assert count_flops(call(masks.causal())) == 8 * 32 * (32 * 33 // 2)
+    assert count_flops(call(masks.lengths([10, 20]))) == 4 * 32 * (32 * 10 + 32 * 20)
+    assert count_flops(call(masks.causal(), trains=True)) == 3.5 * count_flops(call(masks.causal()))
 
 
 @pytest.mark.parametrize("trains", [False, True])

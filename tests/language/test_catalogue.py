@@ -8,12 +8,12 @@ import pytest
 
 from headwise.cli import command
 from headwise.doctor.catalogue import CATALOGUE
-from headwise.language import entries_of
+from headwise.language import read_entries
 from headwise.records.statistics import columns
 from headwise.tasks import kinds
 from tests.language import sentences
 
-ENTRIES = dict(entries_of("zh"))
+ENTRIES = dict(read_entries("zh"))
 
 # What code puts together of several strings.
 PLURALS = ("bug", "risk", "note", "check", "layer", "head", "text", "weight", "second")

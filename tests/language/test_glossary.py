@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.language import entries_of
+from headwise.language import read_entries
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "zh" / "glossary.md"
@@ -22,8 +22,8 @@ def ruled_out() -> list[str]:
 def texts() -> dict[str, str]:
     documents = [ROOT / "README.zh.md", *sorted((ROOT / "docs" / "zh").glob("*.md"))]
     found = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in documents if path != GLOSSARY}
-    table = json.loads((ROOT / "headwise" / "viewer" / "static" / "zh.json").read_text("utf-8"))
-    return {**found, "the catalogue": "\n".join(dict(entries_of("zh")).values()), "the page": "\n".join(table.values())}
+    page = json.loads((ROOT / "headwise" / "viewer" / "static" / "zh.json").read_text("utf-8"))
+    return found | {"the catalogue": "\n".join(dict(read_entries("zh")).values()), "the page": "\n".join(page.values())}
 
 
 def test_the_glossary_rules_words_out() -> None:

@@ -18,7 +18,7 @@ from headwise.masks.bits import (
     Bits,
     _pack_by_shifts,
     _unpack_by_shifts,
-    bits_of_rows,
+    make_bits,
     packed_bits,
     row_blocks,
     unpacked_bits,
@@ -78,7 +78,7 @@ def test_it_is_packed_in_blocks_of_rows() -> None:
     assert [(rows.start, rows.stop) for rows in row_blocks((2, 1, 2, 10), 1)] == [(0, 1), (1, 2)]
     assert [(rows.start, rows.stop) for rows in row_blocks((1, 1, 0, 10))] == [(0, 0)]
     dense = torch.rand(2, 1, 5, 10) > 0.5
-    assert bits_of_rows(dense.split(2, dim=2), 10) == masks.bits(dense)
+    assert make_bits(dense.split(2, dim=2), 10) == masks.bits(dense)
 
 
 def test_strided_and_expanded_tensors_are_packed_as_they_read() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwise import masks
 from headwise.masks import Extent, Mask, block_runs
 from headwise.masks.block_runs import BlockRuns
-from headwise.native.sight import SIZE, sight_of
+from headwise.native.sight import SIZE, find_sight
 from tests.mask_zoo import ZOO, compositions, fits
 from tests.masks.test_rectangles import true_extents
 
@@ -89,7 +89,7 @@ def test_cells_are_evaluated_for_the_smallest_blocks_alone() -> None:
 
 def bits_of(mask: Mask, q_len: int, k_len: int) -> tuple[torch.Tensor, int]:
     """The mask that the native kernels get, dense, and how many patterns it has."""
-    runs = sight_of(mask.aligned(q_len, k_len), q_len, k_len).runs
+    runs = find_sight(mask.aligned(q_len, k_len), q_len, k_len).runs
     assert runs is not None
     tiles, blocks = -(-q_len // SIZE), -(-k_len // SIZE)
     found = torch.zeros(*runs.matrix.shape, tiles * SIZE, blocks * SIZE, dtype=torch.bool)

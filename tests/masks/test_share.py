@@ -10,7 +10,7 @@ import torch
 
 from headwise import masks
 from headwise.masks import Mask
-from headwise.masks.share import share_of
+from headwise.masks.share import cut_share
 from tests.mask_zoo import ZOO
 
 SIZES = (4, 6, 24, 24)
@@ -18,7 +18,7 @@ SIZES = (4, 6, 24, 24)
 
 def check(mask: Mask) -> None:
     for examples, heads in ((slice(1, 3), slice(2, 6)), (slice(3, 4), slice(0, 1)), (slice(0, 4), slice(3, 6))):
-        part, counts = share_of(mask, examples, heads), (examples.stop - examples.start, heads.stop - heads.start)
+        part, counts = cut_share(mask, examples, heads), (examples.stop - examples.start, heads.stop - heads.start)
         assert part.batch in (None, counts[0])
         assert part.heads in (None, counts[1])
         wanted = mask.to_bool(*SIZES[2:]).expand(*SIZES)[examples, heads]
@@ -45,7 +45,7 @@ def test_of_a_mask_that_was_aligned_or_picked() -> None:
     rows = torch.tensor([1, 2, 9, 23])
     some = masks.picked(mask, rows, rows)
     wanted = mask.to_bool(24)[1:3, 2:4][:, :, rows][..., rows]
-    assert torch.equal(share_of(some, slice(1, 3), slice(2, 4)).to_bool(4), wanted)
+    assert torch.equal(cut_share(some, slice(1, 3), slice(2, 4)).to_bool(4), wanted)
 
 
 def test_of_a_mask_of_somebodys_own() -> None:
@@ -63,7 +63,7 @@ def test_of_a_mask_of_somebodys_own() -> None:
 
 def test_what_all_share_is_kept() -> None:
     mask = masks.causal() & masks.documents([0, 0, 1, 1])
-    assert share_of(mask, slice(0, 1), slice(2, 3)) is mask
+    assert cut_share(mask, slice(0, 1), slice(2, 3)) is mask
     several = masks.lengths([1, 2]).owned()
-    assert share_of(several, slice(0, 2), slice(1, 2)) is several
-    assert share_of(several, slice(1, 2), slice(0, 1)) is share_of(several, slice(1, 2), slice(0, 1))
+    assert cut_share(several, slice(0, 2), slice(1, 2)) is several
+    assert cut_share(several, slice(1, 2), slice(0, 1)) is cut_share(several, slice(1, 2), slice(0, 1))

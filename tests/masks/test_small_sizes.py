@@ -16,8 +16,8 @@ from headwise import masks
 from headwise.errors import KernelRefused
 from headwise.masks import Extent, Mask
 from headwise.masks.description import describe, rebuild
-from headwise.masks.share import share_of
-from headwise.native.sight import sight_of
+from headwise.masks.share import cut_share
+from headwise.native.sight import find_sight
 from headwise.tiles import CUTTERS, TileList
 from tests.mask_zoo import ZOO, compositions, fits
 
@@ -109,7 +109,7 @@ def keys_and_rows(mask: Mask, aligned: Mask, cells: Tensor, draw: random.Random)
     rows = mask.causal_rows(q_len, k_len)
     for row, (causal, seen) in enumerate(zip(rows.unbind(2), cells[:, :, : max(0, q_len - 1)].unbind(2), strict=True)):
         assert not (causal & seen[..., max(0, row + 1 + k_len - q_len) :].any(-1)).any()
-    part = share_of(aligned, slice(1, 2), slice(0, 1))
+    part = cut_share(aligned, slice(1, 2), slice(0, 1))
     assert torch.equal(part.to_bool(q_len, k_len), cells[1:, :1])
 
 
@@ -130,7 +130,7 @@ def tiles(mask: Mask, aligned: Mask, cells: Tensor, draw: random.Random) -> None
     for cutter in CUTTERS.values():
         for height in {None, 2, *cutter.HEIGHTS} if cutter.takes(aligned) else ():
             assert torch.equal(of_tiles(cutter.cut(aligned, q_len, k_len, height), cells), cells)
-    sight_of(aligned, q_len, k_len)
+    find_sight(aligned, q_len, k_len)
 
 
 def of_tiles(cut: TileList, cells: Tensor) -> Tensor:

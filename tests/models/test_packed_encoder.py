@@ -17,7 +17,7 @@ from headwise.errors import ArgumentError
 from headwise.functional import listening
 from headwise.models import Bert, BertConfig, unpadded
 from headwise.models import packed as packing
-from headwise.models.packed_encoder import stack_of
+from headwise.models.packed_encoder import pack_stack
 from headwise.native.library import instruction_set
 from headwise.native.linear import Dtype
 from headwise.nn import Encoder, MultiHeadAttention
@@ -187,7 +187,7 @@ def test_norms_before_the_branches_and_rotary_positions(positions: Rope | None) 
     with torch.no_grad():
         for each in stack.parameters():
             each += 0.2 * torch.randn_like(each)
-        packed = stack_of(stack, "float32")
+        packed = pack_stack(stack, "float32")
         assert packed is not None
         lengths = [70, 1, 90, 3]  # of several groups
         x_TM = torch.randn(sum(lengths), 32)
@@ -206,4 +206,4 @@ def test_norms_before_the_branches_and_rotary_positions(positions: Rope | None) 
     ids=["norms behind", "RMSNorm", "interleaved"],
 )
 def test_stacks_that_the_kernels_do_not_have(stack: Encoder) -> None:
-    assert stack_of(stack, "float32") is None
+    assert pack_stack(stack, "float32") is None

@@ -24,10 +24,10 @@ from headwise.models import (
     SmallEncoderConfig,
     TextClassifier,
 )
-from headwise.models.pooling import mean_of_real
+from headwise.models.pooling import average_real
 from headwise.nn import Cache, Decoder, DecoderLayer, Encoder, MultiHeadAttention, positions
 from headwise.nn.cross import CrossLayer
-from headwise.nn.real import as_real
+from headwise.nn.real import check_real
 from tests.nn.cases import CASES, DIM
 
 REAL = torch.tensor([[True, True, True, False], [True, True, True, True]])
@@ -126,18 +126,18 @@ def test_a_cache_takes_integers_too() -> None:
 
 
 def test_bool_comes_back_as_it_is_and_lengths_get_a_hint() -> None:
-    assert as_real(REAL, 2, 4) is REAL
-    assert as_real(None, 2, 4) is None
+    assert check_real(REAL, 2, 4) is REAL
+    assert check_real(None, 2, 4) is None
     with pytest.raises(ShapeError, match=r"real=\[2\]. For lengths pass torch.arange\(K\) < lengths\[:, None\]"):
-        as_real(torch.tensor([3, 4]), 2, 4)
+        check_real(torch.tensor([3, 4]), 2, 4)
     with pytest.raises(DtypeError, match="Received: real=list"):
-        as_real([[True]], 1, 1)  # type: ignore[arg-type]
+        check_real([[True]], 1, 1)  # type: ignore[arg-type]
 
 
 def test_the_mean_over_real_tokens_ignores_what_stands_at_padding() -> None:
     states = torch.tensor([[[1.0], [3.0], [torch.nan]], [[1.0], [2.0], [6.0]]])
-    assert mean_of_real(states, torch.tensor([[1, 1, 0], [1, 1, 1]])).tolist() == [[2.0], [3.0]]
-    assert mean_of_real(states[1:], None).tolist() == [[3.0]]
+    assert average_real(states, torch.tensor([[1, 1, 0], [1, 1, 1]])).tolist() == [[2.0], [3.0]]
+    assert average_real(states[1:], None).tolist() == [[3.0]]
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")

@@ -6,7 +6,7 @@ import pytest
 
 from headwise.errors import ArgumentError
 from headwise.text import Patches, Tokens
-from headwise.text.places import occurrences, place_of
+from headwise.text.places import find_position, occurrences
 
 # 0 [CLS]  1 It  2 didn  3 '  4 t  5 play  6 ##ing  7 ,  8 it  9 , 10 it
 TEXT = "It didn't playing, it, it"
@@ -30,7 +30,7 @@ TOKENS = Tokens((0,) * 11, LABELS, tuple(SPANS), (True, *[False] * 10), TEXT)
     ],
 )
 def test_one_place(given: int | str, expected: int) -> None:
-    assert place_of(given, TOKENS, "row") == expected
+    assert find_position(given, TOKENS, "row") == expected
 
 
 @pytest.mark.parametrize(
@@ -46,22 +46,22 @@ def test_one_place(given: int | str, expected: int) -> None:
 )
 def test_no_place_or_several(given: str, name: str, said: str) -> None:
     with pytest.raises(ArgumentError) as raised:
-        place_of(given, TOKENS, name)
+        find_position(given, TOKENS, name)
     assert str(raised.value).startswith(said)
 
 
 def test_of_many_places_the_first_are_listed() -> None:
     with pytest.raises(ArgumentError, match="occurs at 0, 1, 2, 3, 4, 5, 6, 7 and 992 more places"):
-        place_of("a", ["a"] * 1000, "row")
+        find_position("a", ["a"] * 1000, "row")
 
 
 def test_labels_alone_are_enough() -> None:
-    assert place_of("latent 1", ["latent 0", "latent 1"], "row") == 1
-    assert place_of("3:1", ["1", "3"], "row") == 1  # a token that is a number
-    assert place_of("a:1", ["a", "a:1"], "row") == 1  # a token that is written so comes first
-    assert place_of("(0, 1)", Patches(1, 2).tokens(), "row") == 2
+    assert find_position("latent 1", ["latent 0", "latent 1"], "row") == 1
+    assert find_position("3:1", ["1", "3"], "row") == 1  # a token that is a number
+    assert find_position("a:1", ["a", "a:1"], "row") == 1  # a token that is written so comes first
+    assert find_position("(0, 1)", Patches(1, 2).tokens(), "row") == 2
     with pytest.raises(ArgumentError, match=r"expected a number, because the tokens are not known. Received: row='it'"):
-        place_of("it", None, "row")
+        find_position("it", None, "row")
 
 
 def test_a_text_of_several_tokens_is_one_occurrence() -> None:

@@ -15,7 +15,7 @@ import torch
 
 import headwise
 from headwise import edits
-from headwise.capture.pretrained import pieces_of
+from headwise.capture.pretrained import load_pieces
 from headwise.cli.files import NamedText
 from headwise.cli.live import live_causal
 from headwise.errors import ArgumentError
@@ -169,10 +169,10 @@ def test_the_text_of_a_token_has_its_space(tmp_path: Path) -> None:
         backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unknown>"))
         backend.pre_tokenizer, backend.decoder = pre_tokenizers.Whitespace(), decoder
         PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unknown>").save_pretrained(tmp_path / name)
-        text_of = pieces_of(str(tmp_path / name))
+        text_of = load_pieces(str(tmp_path / name))
         assert [text_of(0), text_of(1), text_of(2)] == [" cat", "cat", "\u00e2"]
         assert text_of(99) == "<|99|>"  # a vocabulary that was padded to a round number
-    assert pieces_of(str(tmp_path / "bytes"))(3) == "\n"
+    assert load_pieces(str(tmp_path / "bytes"))(3) == "\n"
 
 
 # --- Requests that are refused ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 import headwise
 from headwise import masks
 from headwise.records import AttentionRecord
-from headwise.records.statistics.lse import normaliser_of
+from headwise.records.statistics.lse import compute_normaliser
 from headwise.tiles import runs
 from headwise.viewer import heads
 from headwise.viewer.heads import Head
@@ -61,7 +61,7 @@ def test_pieces_are_the_scores(seen: AttentionRecord, cells: int, rows: list[int
 
 def test_log_sum_exps(seen: AttentionRecord, cells: int) -> None:
     rows = torch.tensor([0, 7, 8, 19])
-    found = normaliser_of(seen.call, rows).lse
+    found = compute_normaliser(seen.call, rows).lse
     for b, h in ((0, 0), (1, 3)):
         torch.testing.assert_close(found[b, h], seen.lse[b, h, rows])
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, sentence
-from headwise.registry import framework_of
+from headwise.registry import find_framework
 
 FINDINGS = ("state-dict", "weights-unregistered")
 
@@ -36,7 +36,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield _missing(name, tensors, weights, change)
 
     other = Probe(patient)
-    if framework_of(other.module) is not None:  # Keras gives the weights of a copy new names
+    if find_framework(other.module) is not None:  # Keras gives the weights of a copy new names
         saved = dict(zip(other.module.state_dict(), saved.values(), strict=True))
     draw = torch.Generator().manual_seed(5)
     with torch.no_grad():

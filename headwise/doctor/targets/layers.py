@@ -21,7 +21,7 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
-from headwise.registry import framework_of
+from headwise.registry import find_framework
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def find_layers(model: Any, run: Callable[[], object]) -> list[Layer]:
     If a module without weights computes it (only a function in module form), the layer is the module around it that
     has the projections. Raises DoctorError if none is found.
     """
-    framework = framework_of(model)
+    framework = find_framework(model)
     if framework is not None:
         others = [
             Layer(path, framework.as_torch(x), given) for path, x, given in framework.attention_layers(model, run)

@@ -27,7 +27,7 @@ from headwise.doctor.targets.arguments import Arguments, parse_setting
 from headwise.doctor.targets.places import nearest, place_of
 from headwise.doctor.telling.printable import printable
 from headwise.errors import DoctorError
-from headwise.registry import framework_of, framework_of_class
+from headwise.registry import find_framework, find_framework_of_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,11 +169,11 @@ def _is_class_of(where: ModuleType, found: object) -> bool:
 
 
 def _is_module(found: object) -> bool:
-    return isinstance(found, nn.Module) or (not isinstance(found, type) and framework_of(found) is not None)
+    return isinstance(found, nn.Module) or (not isinstance(found, type) and find_framework(found) is not None)
 
 
 def _is_module_class(found: type) -> bool:
-    return issubclass(found, nn.Module) or framework_of_class(found) is not None
+    return issubclass(found, nn.Module) or find_framework_of_class(found) is not None
 
 
 # --- Importing -------------------------------------------------------------------------------------------------------

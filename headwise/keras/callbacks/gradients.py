@@ -64,7 +64,7 @@ class GradientNorms(Logging):
         prefix: str = "attention",
     ) -> None:
         super().__init__(log_dir, every=every, prefix=prefix)
-        options.one_of("per", per, ("epoch", "batch"))
+        options.check_known("per", per, ("epoch", "batch"))
         self.per = per
         given = {"x": x, "y": y, "sample_weight": sample_weight}
         self._batch = {n: None if each is None else tensors(n, each) for n, each in given.items()}
@@ -159,10 +159,10 @@ def _by_jax(model: Any) -> Callable[..., list[Tensor]]:
     import jax
 
     def squares(values: Values, batch: dict[str, Any], scale: Tensor) -> list[Tensor]:
-        def loss_of(weights: list[Tensor]) -> Tensor:
+        def compute_loss(weights: list[Tensor]) -> Tensor:
             return _loss(model, {**values, "trainable_variables": weights}, batch, scale)
 
-        return [_square(each, scale) for each in jax.grad(loss_of)(values["trainable_variables"])]
+        return [_square(each, scale) for each in jax.grad(compute_loss)(values["trainable_variables"])]
 
     return squares if model.run_eagerly else jax.jit(squares)
 

@@ -79,7 +79,7 @@ def cross(module: CrossLayer, convert: Convert) -> Options:
     return {
         **_same(module, "dim", "memory_dim", "norm_first", "query_residual"),
         **_same(attention, "num_heads", "head_dim", "value_head_dim", "scale", "kernel"),
-        **_feed_forward_of(module),
+        **_read_feed_forward(module),
         "norm_eps": _eps(module.attention_norm),
     }
 
@@ -147,7 +147,7 @@ def _same(module: Any, *names: str) -> Options:
 def _transformer_layer(module: Any, norm: nn.Module) -> Options:
     return {
         **_same(module, "dim", "norm_first"),
-        **_feed_forward_of(module),
+        **_read_feed_forward(module),
         "ffn_dropout": _rate(module.mlp.dropout),
         "drop_path": module.drop_path.probability,
         "norm": _norm(norm),
@@ -155,7 +155,7 @@ def _transformer_layer(module: Any, norm: nn.Module) -> Options:
     }
 
 
-def _feed_forward_of(module: Any) -> Options:
+def _read_feed_forward(module: Any) -> Options:
     found = feed_forward(module.mlp, lambda part: part)
     return {
         "ffn_dim": found["hidden_dim"],

@@ -14,7 +14,7 @@ from torch import nn
 from headwise import nn as torch_nn
 from headwise.errors import ArgumentError, CheckpointError, DtypeError
 from headwise.keras.convert.options import READERS
-from headwise.keras.convert.weights import TORCH_DTYPES, dtype_of, match
+from headwise.keras.convert.weights import TORCH_DTYPES, match, read_dtype
 from headwise.keras.functional import ALL_KERNELS
 from headwise.keras.layer import TWINS, Layer
 from headwise.kernels import KERNELS
@@ -42,7 +42,7 @@ def from_torch(
             f"from_torch: expected a {_name(twin)}, not a subclass, which may compute something else. Received: "
             f"{_name(type(module))}"
         )
-    policy = (dtype_of(module) or keras.config.dtype_policy()) if dtype is None else dtype
+    policy = (read_dtype(module) or keras.config.dtype_policy()) if dtype is None else dtype
     layer = _Maker(kernel, policy).layer(module, cls, **kwargs)
     layer.build(None)
     # The dtype of a variable is the requested one, the dtype of its value is the actual one.

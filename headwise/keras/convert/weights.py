@@ -80,7 +80,7 @@ def match(module: nn.Module, layer: keras.layers.Layer) -> list[Place]:
     return list(of_parameter.values())
 
 
-def dtype_of(module: nn.Module) -> str | None:
+def read_dtype(module: nn.Module) -> str | None:
     """The name in Keras of the one dtype of a module's parameters; None if it has no parameters."""
     dtypes = {parameter.dtype for parameter in module.parameters()}
     if not dtypes:

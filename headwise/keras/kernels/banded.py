@@ -31,7 +31,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
     q = in_blocks(call.q, q_len, 0, count, size)
     k, v = (in_blocks(x, k_len, before, before + count + after, size) for x in (call.k, call.v))
 
-    def rows_of(begin: int, end: Tensor) -> Tensor:
+    def compute_rows(begin: int, end: Tensor) -> Tensor:
         """The output of the blocks of queries from `begin` to before `end`."""
         near = [slice(before + j + begin, before + j + end) for j in range(first, last + 1)]
         keys, values = (ops.concatenate([x[:, :, part] for part in near], axis=3) for x in (k, v))
@@ -45,10 +45,10 @@ def run(call: Call, low: int, high: int) -> Tensor:
     if isinstance(count, int) and not call.dropout:  # one seed of dropout is for all blocks together
         cells = (call.q.shape[0] or 1) * call.q.shape[1] * size * size * (last - first + 1)
         step = max(1, CELLS // cells, -(-count // PARTS))
-        parts = [rows_of(i, min(i + step, count)) for i in range(0, count, step)]
+        parts = [compute_rows(i, min(i + step, count)) for i in range(0, count, step)]
         out = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)
     else:
-        out = rows_of(0, count)
+        out = compute_rows(0, count)
     return ops.reshape(out, (-1, call.q.shape[1], count * size, call.v.shape[3]))[:, :, :q_len]
 
 

@@ -16,7 +16,7 @@ from headwise.keras.kernels.banded import in_blocks
 from headwise.masks import Mask
 
 
-def layout_of(mask: Mask, q_len: int, k_len: int, size: int) -> np.ndarray:
+def compute_layout(mask: Mask, q_len: int, k_len: int, size: int) -> np.ndarray:
     """bool [⌈Q/size⌉, ⌈K/size⌉], True = the block has an allowed pair of a query and a key in some example and head."""
     return np.asarray(mask.blocks(q_len, k_len, size).amax(dim=(0, 1)).cpu().numpy() > 0)
 

@@ -55,7 +55,7 @@ def _pays(call: Call, band: tuple[int, int]) -> bool:
 
 
 def _layout(call: Call, *, only_blocks: bool) -> np.ndarray | None:
-    """The result of `block_sparse.layout_of` for a block mask (or any mask of `headwise.masks`); None if unknown."""
+    """The result of `block_sparse.compute_layout` for a block mask (or any of `headwise.masks`); None if unknown."""
     q_len, k_len = call.lengths
     if call.mask is None or q_len is None or k_len is None:
         return None
@@ -63,7 +63,7 @@ def _layout(call: Call, *, only_blocks: bool) -> np.ndarray | None:
     if not parts or (only_blocks and not any(isinstance(part, BlockSparse) for part in parts)):
         return None
     known = parts[0] if len(parts) == 1 else And(tuple(parts))
-    return block_sparse.layout_of(known, q_len, k_len, _size(known))
+    return block_sparse.compute_layout(known, q_len, k_len, _size(known))
 
 
 def _size(mask: Mask | None) -> int:

@@ -33,7 +33,7 @@ def run(call: Call) -> Tensor:
     with AutocastScope(None):
         handed = [ops.copy(x) for x in (*given.values(), *(variable.value for variable in learned))]
 
-    def rows_of(q: Tensor, index: Tensor, first: int = 0, end: Tensor = k_len) -> Tensor:
+    def compute_rows(q: Tensor, index: Tensor, first: int = 0, end: Tensor = k_len) -> Tensor:
         """The output for the rows of block `index`, which may attend to the keys from `first` to before `end`."""
         seed = None if call.seed is None else call.seed + ops.cast(ops.stack([0, index + 1]), call.seed.dtype)
         cols = ops.arange(first, end, dtype="int32")
@@ -53,11 +53,11 @@ def run(call: Call) -> Tensor:
         for i in range(count):
             first, last = max(0, i * size + low), min(k_len - 1, (i + 1) * size - 1 + high)
             first, end = (0, k_len) if first > last else (int(first), int(last) + 1)
-            outs.append(rows_of(call.q[:, :, i * size : (i + 1) * size], i, first, end))
+            outs.append(compute_rows(call.q[:, :, i * size : (i + 1) * size], i, first, end))
         return outs[0] if count == 1 else ops.concatenate(outs, axis=2)
     heads, head_dim = call.q.shape[1], call.q.shape[3]
     q = ops.pad(call.q, [(0, 0), (0, 0), (0, count * size - q_len), (0, 0)])
     q = ops.transpose(ops.reshape(q, (-1, heads, count, size, head_dim)), (2, 0, 1, 3, 4))
-    found = ops.map(lambda x: rows_of(*x), (q, ops.arange(count, dtype="int32")))
+    found = ops.map(lambda x: compute_rows(*x), (q, ops.arange(count, dtype="int32")))
     found = ops.reshape(ops.transpose(found, (1, 2, 0, 3, 4)), (-1, heads, count * size, call.v.shape[3]))
     return found[:, :, :q_len]

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from headwise.errors import ArgumentError
-from headwise.keras.layer import Layer, Tensor, values_of
+from headwise.keras.layer import Layer, Tensor, read_values
 from headwise.keras.positions.scheme import check_integers
 from headwise.keras.saving import PACKAGE
 from headwise.nn import positions as torch_positions
@@ -94,7 +94,7 @@ class Learned(Layer, twin=torch_positions.Learned):
     def call(self, position_ids: Tensor) -> Tensor:
         """The vectors [S, M] or [B, S, M] of positions [S] or [B, S]."""
         check_integers("position_ids", position_ids)
-        known = values_of(position_ids)
+        known = read_values(position_ids)
         if known is not None and known.size and not 0 <= known.min() <= known.max() < self.max_positions:
             raise ArgumentError(
                 f"position_ids: expected 0 to {self.max_positions - 1}, the rows of the table. "

@@ -19,7 +19,7 @@ from headwise.keras.to_torch import to_torch
 from headwise.keras.watching.context import watch
 from headwise.keras.watching.layers import instead
 from headwise.keras.watching.paths import paths
-from headwise.keras.watching.running import Running, told_of_calls
+from headwise.keras.watching.running import Running, wrap_calls
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -41,7 +41,7 @@ def attention_layers(model: keras.layers.Layer, run: Callable[[], object]) -> li
         with instead(call.layer, "call", functools.partial(_keeping, calls, id(call.layer))):
             yield
 
-    with watch(model) as seen, told_of_calls(before):
+    with watch(model) as seen, wrap_calls(before):
         run()
     layers = paths(model)
     ran = {path: layer for path, layer in layers.items() if id(layer) in calls}

@@ -19,7 +19,7 @@ from headwise.keras.to_torch import call_to_torch, to_torch
 from headwise.keras.watching.eager import eagerly
 from headwise.keras.watching.layers import read_layers, read_operations
 from headwise.keras.watching.parts import Layers, Reader
-from headwise.keras.watching.running import Running, told_of_calls
+from headwise.keras.watching.running import Running, wrap_calls
 
 
 def watch(model: keras.layers.Layer, *, tokens: Any = None, **options: Any) -> Watch:
@@ -76,7 +76,7 @@ def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
         stack.enter_context(following(watcher, functions=keras.backend.backend() == "torch"))
         stack.enter_context(read_operations(reader))
         stack.enter_context(listening(told))
-        stack.enter_context(told_of_calls(before))
+        stack.enter_context(wrap_calls(before))
         yield watcher
 
 

@@ -79,7 +79,7 @@ class Layers(Parts):
         return self._changed()
 
     def has(self, part: keras.layers.Layer) -> bool:
-        return self._name_of(part) is not None
+        return self._find_name(part) is not None
 
     def place(self) -> Place | None:
         # A layer of this package reports its computation itself.
@@ -91,7 +91,7 @@ class Layers(Parts):
         """The innermost layer of the model that is running; None if none is."""
         place: LayerPlace | None = None
         for call in () if only_shapes() else running():
-            name = self._name_of(call.layer)
+            name = self._find_name(call.layer)
             if name is not None:
                 place = LayerPlace(name, call.layer, call.arguments, call.keywords, place)
         return place
@@ -112,7 +112,7 @@ class Layers(Parts):
                 maybe = "it may be linear attention, a kernel of its own, or no attention"
                 yield CallSite(name, "missed", self._runs[id(layer)], f"{reason}: {maybe}")
 
-    def _name_of(self, layer: keras.layers.Layer) -> str | None:
+    def _find_name(self, layer: keras.layers.Layer) -> str | None:
         if id(layer) not in self._names and id(layer) not in self._strangers:
             self._find()  # layers may be made in the first call
             if id(layer) not in self._names:

@@ -67,7 +67,7 @@ _TOLD: Scope[Before] = Scope()
 
 
 @contextlib.contextmanager
-def told_of_calls(before: Before) -> Iterator[None]:
+def wrap_calls(before: Before) -> Iterator[None]:
     """A context, inside which each call of a layer runs inside the context `before(call)`."""
     change = functools.partial(replaced, keras.layers.Layer, "__call__", _telling)
     with changed("calls of Keras layers", change), _TOLD.open(before):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError
-from headwise.nn.options import one_of, positive, whole
+from headwise.nn.options import check_known, positive, whole
 from headwise.nn.positions.scheme import check_integers
 from headwise.tracing import is_traced
 
@@ -36,7 +36,7 @@ class Sinusoidal(nn.Module):
             )
         self.dim = dim
         self.base = float(positive("base", base))
-        one_of("interleaved", interleaved, (False, True))
+        check_known("interleaved", interleaved, (False, True))
         self.interleaved = interleaved
 
     def forward(self, position_ids: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from headwise.errors import ArgumentError
-from headwise.nn.options import one_of, positive, whole
+from headwise.nn.options import check_known, positive, whole
 from headwise.nn.positions import rope_config
 from headwise.nn.positions.rope_scaling import RopeScaling, unscaled
 from headwise.nn.positions.rotation import turn
@@ -70,7 +70,7 @@ class Rope(Positions):
                     f"scaling: expected None or one of Linear, DynamicNTK, Yarn, Llama3. Received: scaling={scaling!r}"
                 )
             scaling.check(self.rotary_dim)
-        one_of("interleaved", interleaved, (False, True))
+        check_known("interleaved", interleaved, (False, True))
         self.base = float(positive("base", base))
         if self.base <= 1.0:
             raise ArgumentError(f"base: expected a number above 1. Received: base={base}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headwise.call import as_written
+from headwise.call import suspend_autocast
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
-from headwise.nn.options import one_of, whole
+from headwise.nn.options import check_known, whole
 from headwise.nn.positions.scheme import Positions, distances
 
 
@@ -44,7 +44,7 @@ class ShawRelative(Positions):
         super().__init__()
         self.head_dim = whole("head_dim", head_dim)
         self.left, self.right = _sides(max_distance)
-        one_of("values", values, (False, True))
+        check_known("values", values, (False, True))
         self.uses_values = values
         if value_dim is not None and not values:
             raise ArgumentError(
@@ -74,7 +74,7 @@ class ShawRelative(Positions):
         """scale · q_i · a^K_(clip(j - i)): [B, H, Q, K], float32 (float64 for float64 q)."""
         rows = self._rows(q_BHQD, query_ids, key_ids)
         dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
-        with as_written(q_BHQD.device):
+        with suspend_autocast(q_BHQD.device):
             per_distance = q_BHQD.to(dtype) @ self.distance_embedding.weight.to(dtype).mT
         per_distance = per_distance * (self.head_dim**-0.5 if scale is None else scale)
         return per_distance.gather(-1, rows.expand(*q_BHQD.shape[:3], -1))
@@ -87,7 +87,7 @@ class ShawRelative(Positions):
         table = self.value_embedding.weight
         dtype = torch.promote_types(weights_BHQK.dtype, torch.float32)
         weights = weights_BHQK.to(dtype)
-        with as_written(weights.device):
+        with suspend_autocast(weights.device):
             per_distance = weights.new_zeros(*weights.shape[:3], table.shape[0])
             per_distance = per_distance.scatter_add(-1, rows.expand_as(weights), weights)
             return (per_distance @ table.to(dtype)).to(weights_BHQK.dtype)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
-from headwise.nn.options import one_of, positive, whole
+from headwise.nn.options import check_known, positive, whole
 from headwise.nn.positions.scheme import Positions, distances
 
 
@@ -48,7 +48,7 @@ class T5Buckets(Positions):
     ) -> None:
         super().__init__()
         self.num_heads = whole("num_heads", num_heads)
-        one_of("bidirectional", bidirectional, (False, True))
+        check_known("bidirectional", bidirectional, (False, True))
         self.bidirectional = bidirectional
         self.num_buckets = whole("num_buckets", num_buckets, least=4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:

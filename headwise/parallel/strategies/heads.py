@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headwise.masks.share import share_of
+from headwise.masks.share import cut_share
 from headwise.options import OPTIONS
 from headwise.parallel.exchange import Turned, all_to_all
 from headwise.parallel.layout import Layout
@@ -62,7 +62,7 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
         if (x := options.get(name)) is not None and (dims := option.dims):
             options[name] = own(x[(None,) * (len(dims) - x.ndim)], dims.index("H"))
     mask, here = part.mask, slice(rank * q.shape[1], (rank + 1) * q.shape[1])
-    mask = None if mask is None else share_of(mask, slice(0, len(q)), here)
+    mask = None if mask is None else cut_share(mask, slice(0, len(q)), here)
     return Turned.apply(local(q, k, v, mask=mask, **options), *reversed(ways(part.layout)))
 
 

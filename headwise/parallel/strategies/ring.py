@@ -21,7 +21,7 @@ from headwise.kernels.once import once_differentiable
 from headwise.masks import Mask
 from headwise.masks.cellwise import fixed
 from headwise.native import attend as native
-from headwise.native.sight import Sight, sight_of
+from headwise.native.sight import Sight, find_sight
 from headwise.options import OPTIONS
 from headwise.parallel.exchange import pack_rows, split, talking
 from headwise.parallel.routes import Routes
@@ -96,7 +96,7 @@ class _Ring(torch.autograd.Function):
         masks: dict[int, tuple[Mask, int, int]] = {}
         for source, keys, *received in _received(trip, k, v):
             call = _call(part, *received, keys=keys, mask=part.masked(keys, source))
-            sights[source] = sight_of(call.mask, *call.shape[2:])  # a function of the mask may change before backward
+            sights[source] = find_sight(call.mask, *call.shape[2:])  # a function of the mask may change before backward
             masks |= {} if call.mask is None else {source: (call.mask, *call.shape[2:])}
             found, normaliser, odd = _computed(call, sights[source], seeds[source])
             merged, is_odd = total.merged(normaliser), is_odd or odd

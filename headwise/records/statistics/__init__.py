@@ -71,20 +71,20 @@ def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
     """
     if unknown := [name for name in names if name not in STATISTICS]:
         raise ArgumentError(f"statistics: the names are {', '.join(STATISTICS)}. Received: names={unknown}")
-    known = set[str]().union(*map(options_of, STATISTICS.values()))
+    known = set[str]().union(*map(list_options, STATISTICS.values()))
     if unknown := [f"{option}={brief(value)}" for option, value in options.items() if option not in known]:
         raise ArgumentError(
             f"statistics: the options are rows, {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
         )
     made = {}
     for name, statistic in STATISTICS.items():
-        own = {option: value for option, value in options.items() if option in options_of(statistic)}
+        own = {option: value for option, value in options.items() if option in list_options(statistic)}
         if own or name in names:  # values are also checked for statistics that are not requested
             made[name] = statistic(**own)
     return [made[name] for name in made if name in names]
 
 
-def options_of(statistic: type[Statistic]) -> set[str]:
+def list_options(statistic: type[Statistic]) -> set[str]:
     """Return the names of the options of a statistic."""
     return {field.name for field in dataclasses.fields(statistic)} if dataclasses.is_dataclass(statistic) else set()
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.call import Scores, as_written
+from headwise.call import Scores, suspend_autocast
 from headwise.gpu import look as gpu
 from headwise.native.attend import ANSWERS, look, refuse
 from headwise.records.statistics.part import Part, Unit, on_all_threads, units
-from headwise.records.statistics.statistic import Statistic, tensors_of
+from headwise.records.statistics.statistic import Statistic, list_tensors
 from headwise.tables import Cell, Heading, Table
 
 Look = Callable[[set[str], dict[str, Any]], Mapping[str, Tensor]]  # (names, options) -> the answers of a kernel
@@ -43,7 +43,7 @@ class Statistics(SimpleNamespace):
         """Return the name, shape and mean of each answer as text; of several tensors, those of the first."""
         found = []
         for name, answer in self:
-            first = tensors_of(answer)[0]
+            first = list_tensors(answer)[0]
             finite = first[first.isfinite()].double()
             found.append((name, str(list(first.shape)), f"{finite.mean():.4g}" if len(finite) else "–"))
         return found
@@ -119,7 +119,7 @@ def by_tiles(call: Scores, statistics: Sequence[Statistic], rows: int | None = N
 
     def work(unit: Unit) -> None:
         # The answers are created outside, so they are not marked as made in inference mode.
-        with torch.inference_mode(), as_written(call.q.device):
+        with torch.inference_mode(), suspend_autocast(call.q.device):
             part = Part(call, unit, rows)
             asked = [each.of(part, answers[each.name]) for each in ordered]
             for tile in part.tiles():

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from headwise.errors import ArgumentError, RecordError, brief
-from headwise.records.statistics import STATISTICS, Statistic, make, options_of
+from headwise.records.statistics import STATISTICS, Statistic, list_options, make
 from headwise.records.statistics.lse import LogSumExp
 from headwise.records.statistics.statistic import mapped
 
@@ -33,8 +33,8 @@ def named(names: Names) -> list[Statistic]:
     found = make({*options, LogSumExp.name}, {})
     for i, each in enumerate(found):
         given = options.get(each.name, {})
-        if not isinstance(given, Mapping) or not given.keys() <= options_of(type(each)):
-            expected = ", ".join(sorted(options_of(type(each)))) or "none"
+        if not isinstance(given, Mapping) or not given.keys() <= list_options(type(each)):
+            expected = ", ".join(sorted(list_options(type(each)))) or "none"
             raise ArgumentError(
                 f"statistics: the options of {each.name} are {expected}, as a dict. "
                 f"Received: {each.name!r}: {brief(given)}"

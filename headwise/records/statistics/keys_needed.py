@@ -12,7 +12,7 @@ from headwise.call import Scores
 from headwise.errors import ArgumentError
 from headwise.records.statistics.part import WIDTH, WeightTile
 from headwise.records.statistics.statistic import Column, Statistic
-from headwise.records.statistics.top import chunks_of
+from headwise.records.statistics.top import take_chunks
 
 SHARE = 0.9
 
@@ -61,7 +61,7 @@ class KeysNeeded(Statistic):
         sums = by_chunk.sum(-1).cumsum(-1)
         rest = sums[:, -1:] * (1.0 - self.share + ROUND_OFF[weights.dtype])
         whole = torch.searchsorted(sums, rest, right=True)
-        chunk = chunks_of(by_chunk, whole.clamp(max=chunks - 1))[:, 0]
+        chunk = take_chunks(by_chunk, whole.clamp(max=chunks - 1))[:, 0]
         before = sums.gather(1, (whole - 1).clamp_(min=0)).masked_fill_(whole == 0, 0.0)
         some = torch.searchsorted(chunk.cumsum(-1).add_(before), rest, right=True)
         # (Below 0 if every chunk is dropped as a whole.)

@@ -59,11 +59,11 @@ class NormaliserOfRows(Statistic):
         return torch.stack([rows["highest"], rows["log_sum"]], dim=-1)
 
 
-def normaliser_of(call: Scores, rows: Tensor | None = None) -> Normaliser:
+def compute_normaliser(call: Scores, rows: Tensor | None = None) -> Normaliser:
     """Compute the normaliser of the rows of a call, [B, H, Q]; with `rows` only of these rows, in any order."""
     if rows is None:
         return Normaliser(*compute(call, [NormaliserOfRows()])["normaliser"].unbind(-1))
     few, places = rows.unique(return_inverse=True)
     seen = None if call.mask is None else Picked(call.mask, few, torch.arange(call.shape[3], device=few.device))
-    found = normaliser_of(dataclasses.replace(call.part(rows=few), mask=seen))
+    found = compute_normaliser(dataclasses.replace(call.part(rows=few), mask=seen))
     return Normaliser(*(x[:, :, places] for x in found))

@@ -146,10 +146,10 @@ class Part:
         """Yield all tiles, in the order of their rows. A tile is valid until the next tile is made."""
         for tile in self.ranges:
             forbidden = self._tiles.forbidden(tile)
-            s = self._scores_of(tile, forbidden)
-            yield WeightTile(self, tile.q_lo, tile.q_hi, tile.k_lo, tile.k_hi, s, self._weights_of(s, tile), forbidden)
+            s = self._compute_scores(tile, forbidden)
+            yield WeightTile(self, tile.q_lo, tile.q_hi, tile.k_lo, tile.k_hi, s, self._weigh(s, tile), forbidden)
 
-    def _scores_of(self, tile: Tile, forbidden: list[Forbidden]) -> Tensor:
+    def _compute_scores(self, tile: Tile, forbidden: list[Forbidden]) -> Tensor:
         """Compute the scores of a tile, [n, rows, width], -inf where attention is forbidden and at padded keys."""
         shape = (self.shape[0], tile.rows, _width(tile))
         s = self._buffers[0, : math.prod(shape)].view(shape)
@@ -160,7 +160,7 @@ class Part:
         forbid(inner, forbidden)
         return s
 
-    def _weights_of(self, s: Tensor, tile: Tile) -> Tensor:
+    def _weigh(self, s: Tensor, tile: Tile) -> Tensor:
         """Compute the weights exp(s - lse) of a tile, 0 for an empty row, and store the normaliser of each row."""
         weights, found = weigh(s, out=self._buffers[1, : s.numel()].view(s.shape))
         for known, x in zip(self.of_keys, found, strict=True):

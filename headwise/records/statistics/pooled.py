@@ -125,7 +125,7 @@ class PooledMean(Pooled):
     def finish(self) -> None:
         super().finish()  # sums over the rows of each cell
         _, q_len, _ = self.part.shape
-        low, high = edges_of(q_len, self.answer.shape[1])
+        low, high = compute_edges(q_len, self.answer.shape[1])
         self.answer /= torch.from_numpy(high - low).to(self.answer)[:, None]
 
 
@@ -180,7 +180,7 @@ class _MeanOfShare(_OfShare, PooledMean):
         assert self.part.share is not None
         height, width = (
             torch.from_numpy(high - low).to(self.answer)
-            for low, high in (edges_of(self.part.share.length, count) for count in self.answer.shape[1:])
+            for low, high in (compute_edges(self.part.share.length, count) for count in self.answer.shape[1:])
         )
         self.answer /= height[:, None] * width
 
@@ -189,7 +189,7 @@ class _MaxOfShare(_OfShare, PooledMax):
     of_shares = "max"
 
 
-def edges_of(length: int, count: int) -> tuple[Places, Places]:
+def compute_edges(length: int, count: int) -> tuple[Places, Places]:
     """Return the first position of each of `count` cells, and the position after its last."""
     cells = np.arange(count)
     return cells * length // count, -(-(cells + 1) * length // count)
@@ -197,7 +197,7 @@ def edges_of(length: int, count: int) -> tuple[Places, Places]:
 
 def _cells(at: Tensor, length: int, count: int) -> list[tuple[int, int]]:
     """Return, for each of `count` cells, the range [from, to) of the ascending positions `at` that are in it."""
-    edges = torch.from_numpy(np.stack(edges_of(length, count), 1)).to(at)
+    edges = torch.from_numpy(np.stack(compute_edges(length, count), 1)).to(at)
     found: list[tuple[int, int]] = [(lo, hi) for lo, hi in torch.searchsorted(at, edges).tolist()]
     return found
 
@@ -216,7 +216,7 @@ def _strips(q_len: int, height: int) -> tuple[list[int], list[tuple[Places, Plac
     The strips are given as pairs (cells, strips): the first strip of every row of cells, then the second strip of those
     that have a second, and so on.
     """
-    low, high = edges_of(q_len, height)
+    low, high = compute_edges(q_len, height)
     cuts = np.unique(np.concatenate([low, high]))
     first, end = np.searchsorted(cuts, low), np.searchsorted(cuts, high)
     several = [(np.flatnonzero(first + i < end), i) for i in range(int((end - first).max()))]

@@ -147,6 +147,6 @@ def mapped(function: Callable[[Tensor], Tensor], answer: Any) -> Any:
     return type(answer)(*map(function, answer)) if isinstance(answer, tuple) else function(answer)
 
 
-def tensors_of(answer: Any) -> tuple[Tensor, ...]:
+def list_tensors(answer: Any) -> tuple[Tensor, ...]:
     """Return the tensors of an answer as a tuple."""
     return answer if isinstance(answer, tuple) else (answer,)

@@ -119,7 +119,7 @@ def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
     maxima = by_chunk.amax(-1)
     whole, rest = divmod(keys, CHUNK)
     taken = _places(maxima[:, : whole + (rest > 0)], top, ordered=False)
-    inside = chunks_of(by_chunk, taken)
+    inside = take_chunks(by_chunk, taken)
     if rest:  # the padding of the last chunk is not a key
         inside[..., rest:].masked_fill_((taken == whole)[..., None], -1.0)
     where = _places(inside.flatten(1), top, ordered=True)
@@ -127,7 +127,7 @@ def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
     return inside.flatten(1).gather(1, where).view(n, rows, top), found.view(n, rows, top)
 
 
-def chunks_of(by_chunk: Tensor, places: Tensor) -> Tensor:
+def take_chunks(by_chunk: Tensor, places: Tensor) -> Tensor:
     """Take some chunks of each row: of by_chunk [rows, chunks, width] those at places [rows, n]: [rows, n, width]."""
     rows, chunks, _ = by_chunk.shape
     start = torch.arange(0, rows * chunks, chunks, device=places.device)[:, None]

@@ -11,7 +11,7 @@ import torch
 from headwise.errors import ArgumentError
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.models.language_model import CausalConfig, CausalLanguageModel
-from headwise.models.packed_decoder import writer_of
+from headwise.models.packed_decoder import pack_writer
 from headwise.tasks.language import After
 from headwise.tasks.text.decoding import draw_numbers, write
 from headwise.tasks.text.likeliest import likeliest
@@ -99,7 +99,7 @@ CASES = {
 
 def by_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there are no native kernels."""
-    monkeypatch.setattr("headwise.tasks.text.running.passes.writer_of", lambda *_: None)
+    monkeypatch.setattr("headwise.tasks.text.running.passes.pack_writer", lambda *_: None)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -193,7 +193,7 @@ def test_the_kernels_give_each_text_the_same_bits_among_others() -> None:
     """What a text gets from them depends on no other text, nor on when these come and go."""
     model, how = translator(), decoding(beams=3)
     with torch.inference_mode():
-        if writer_of(model) is None:
+        if pack_writer(model) is None:
             pytest.skip("there are no native kernels here")
     asked = texts(how, 6)
     batch = running(model, how, most=4)
@@ -211,7 +211,7 @@ def test_what_looks_into_a_model_sees_its_modules() -> None:
 
     def writer() -> Any:
         with torch.inference_mode():
-            return writer_of(model)
+            return pack_writer(model)
 
     hook = layer.mlp.register_forward_hook(lambda *_: seen.append(1))
     assert writer() is None

@@ -21,7 +21,7 @@ from headwise.functional import attention
 from headwise.kernels import native as native_kernel
 from headwise.models.encoder_decoder import EncoderDecoder
 from headwise.models.language_model import CausalLanguageModel
-from headwise.models.packed_decoder import Writer, writer_of
+from headwise.models.packed_decoder import Writer, pack_writer
 from headwise.native.decoder import Decoder, Read, Source
 from headwise.native.linear import Weights
 from headwise.native.linear import linear as native_linear
@@ -216,7 +216,7 @@ class Translating:
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         model, device = self.model, self._decoder.places_N.device
         ids_NK, real_NK = (x.to(device) for x in padded_with_real(sources, 0))
-        writer = writer_of(model)
+        writer = pack_writer(model)
         if writer is None or writer.encoder is None:
             memory_TM = model.encode(ids_NK, real_NK)[real_NK]
         else:
@@ -263,7 +263,7 @@ class Continuing:
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
         ]
-        self._decoder.begin([len(source) - 1 for source in sources], writer_of(self.model))
+        self._decoder.begin([len(source) - 1 for source in sources], pack_writer(self.model))
         try:
             for text, x_1SM in enumerate(embedded):
                 if x_1SM.shape[1]:
