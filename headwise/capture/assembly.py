@@ -48,6 +48,7 @@ class _Group:
     waiting: list[_Waiting] = dataclasses.field(default_factory=list)
     reserved: Reserved | None = None
     refused: bool = False  # whether one of the pieces was refused
+    left_out: bool = False  # whether one of the softmaxes gets no record
 
 
 class Recorder(Follower):
@@ -65,6 +66,10 @@ class Recorder(Follower):
 
     def withdraw(self, entry: Entry) -> None:
         """Remove a record again: it showed a part of something that is no attention."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Decide which records are kept: those so far are no pieces."""
         raise NotImplementedError
 
     def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
@@ -110,12 +115,23 @@ class Assembly:
         """Note that a piece was refused: a record of the other pieces would show only a part of the attention."""
         self._group(place, queries, None).refused = True
 
-    def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
+    def begin(self, place: Place) -> None:
+        """Note that a run of a module computes attention: the pieces of the run before are complete."""
         run = id(place.module), self._watcher.parts.find_run(place)
         if run != self._run:
             self.close()
             self._run = run
+
+    def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
+        self.begin(place)
         return self._groups.setdefault(id(queries), _Group(place, queries, heads))
+
+    def leave_out(self, place: Place, part: Part) -> None:
+        """Note that a softmax of these queries gets no record: others of the same queries may be pieces of it."""
+        self._group(place, part.queries, part.heads).left_out = True
+
+    def is_left_out(self, place: Place, part: Part) -> bool:
+        return self._group(place, part.queries, part.heads).left_out
 
     def close(self) -> None:
         """Merge the pieces into records: no more pieces come."""
@@ -123,6 +139,7 @@ class Assembly:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for group in groups.values():
                 self._close(group)
+        self._watcher.settle()
 
     def _close(self, group: _Group) -> None:
         recorded = [each for each in group.waiting if each.entry is not None]

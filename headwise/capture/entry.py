@@ -53,6 +53,7 @@ class State:
 
     name: str
     layer: int
+    named: bool = False  # whether it is one of the layers that `only` numbers
     how: str = ""
     generation: Entry | None = None  # the record that the next step may continue
     waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)

@@ -58,6 +58,7 @@ class Watcher(Recorder):
         self._keep, self._statistics = keeping.keep, named(keeping.statistics)
         self._keeper = Keeper(keeping)
         self._seen_names: list[str] = []  # the names of the layers seen so far, including layers that `only` leaves out
+        self._unsettled: list[tuple[State, Entry]] = []  # records of layers that are not named yet
         self._kept: list[str] = []  # the layers that `only` means, or may mean when more are seen
         self._states: dict[tuple[str, int], State] = {}
         self._stacks: Counter[str] = Counter()
@@ -81,6 +82,8 @@ class Watcher(Recorder):
         """Keep a computation that was recognised, if `watch` was asked for it."""
         with self._lock:
             softmax, part, call = event.softmax, event.part, event.call
+            if not in_backward():  # where gradient checkpointing runs it again
+                self._assembly.begin(place)
             if call is None:
                 assert softmax is not None
                 assert part is not None
@@ -143,7 +146,12 @@ class Watcher(Recorder):
                 self._found_again(place, event, call.q)
             return None
         state, run = reserved or self.reserve(place)
-        if not self._wants(state.name) or self.generating.drafts:
+        may_be_piece = event.part is not None and not state.named
+        if self.generating.drafts or not (may_be_piece or self._wants(state)):
+            if event.part is not None:
+                self._assembly.leave_out(place, event.part)
+            return None
+        if may_be_piece and self._assembly.is_left_out(place, event.part):
             return None
         state.how = event.how
         cached = self.generating.run is not None or place.has_cache  # otherwise keys of 0 belong to the model
@@ -197,24 +205,35 @@ class Watcher(Recorder):
                 self._followed = None
         entry.record()  # made now: it detects changes in place from here on
         self.entries.append(entry)
+        if may_be_piece:
+            self._unsettled.append((state, entry))
         if self._gradients and event.out is not None:
             self._await_gradient(state, entry, call.q, event)
         return entry
 
-    def _wants(self, layer: str) -> bool:
+    def settle(self) -> None:
+        unsettled, self._unsettled = self._unsettled, []
+        for state, entry in unsettled:
+            if entry in self.entries and not self._wants(state) and entry in self.entries:
+                self._drop(entry)
+                state.generation = None
+
+    def _wants(self, state: State) -> bool:
         """Whether `only` selects this layer, which was seen now, or may select it later: a last layer may become -2.
 
         A new layer may exclude an older one in this way. Records of an excluded layer are dropped.
         """
-        if layer not in self._seen_names:
-            self._seen_names.append(layer)
+        if not state.named:
+            state.named = True
+            self._seen_names.append(state.name)
             self._kept = self._chosen(up_to_last=True)
-            for entry in [entry for entry in self.entries if entry.site.name not in self._kept]:
+            left_out = {name for name in self._seen_names if name not in self._kept}
+            for entry in [entry for entry in self.entries if entry.site.name in left_out]:
                 self._drop(entry)
-            for state in self._states.values():
-                if state.name not in self._kept:
-                    state.generation, state.waiting = None, []
-        return layer in self._kept
+            for each in self._states.values():
+                if each.named and each.name not in self._kept:
+                    each.generation, each.waiting = None, []
+        return state.name in self._kept
 
     def _drop(self, entry: Entry) -> None:
         self.entries.remove(entry)
@@ -265,7 +284,9 @@ class Watcher(Recorder):
         # The keys of another sequence are the same in every step, and also if the model is called twice with the same
         # input: cross-attention continues only if the model's self-attention continues.
         continued = [] if self._followed is None else [self._followed]
-        ways: list[Followed | None] = [*continued] if cross else [None, *continued]
+        # (As many queries as keys are a sequence of its own: an encoder reads the same text in each `generate`.)
+        maybe_cross = call.q.shape[2] != call.k.shape[2]
+        ways: list[Followed | None] = [*continued] if cross else [None, *(continued if maybe_cross else [])]
         outline = self._keeper.step(call)
         for way in ways:
             if self._add(entry, outline, step, keys, way) is not None:

@@ -173,6 +173,30 @@ def test_chunks_of_queries_are_one_record() -> None:
     assert [(site.status, site.calls) for site in seen.coverage()] == [("seen", 1)]
 
 
+@pytest.mark.parametrize("only", [None, [0, 1], [-2, -1]], ids=str)
+def test_records_are_in_the_order_in_which_the_model_computes(only: list[int] | None) -> None:
+    """Pieces are put together when the next ones begin, or at the end: the record has the place of its first piece."""
+
+    class Fused(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(heads(x), heads(x), heads(x))
+
+    class Stack(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            for each in self:
+                x = each(x).transpose(1, 2).flatten(-2)
+            return x
+
+    pieces = (slice(0, 5), slice(5, T))
+    model = Stack(Chunked(*pieces), Fused(), Chunked(*pieces), Fused())
+    with torch.no_grad(), headwise.watch(model, only=only) as seen:
+        model(torch.randn(B, T, M))
+        model(torch.randn(B, T, M))
+    names = {None: ["0", "1", "2", "3"], (0, 1): ["0", "1"], (-2, -1): ["2", "3"]}[only and tuple(only)]
+    assert [record.site.name for record in seen] == names * 2
+    assert list(seen.layers) == names
+
+
 def test_queries_that_are_in_no_piece_attend_to_nothing() -> None:
     seen, q, k = see(Chunked(slice(2, 5), slice(9, 13)))
     (record,) = seen

@@ -86,6 +86,7 @@ def judged(
     weights: Known = {}
     findings: list[Finding] = []
     open_: list[Entry] = []
+    places: list[int] = []  # of the records, in the order in which the model computed their first softmax
     for entry in truth.attention:
         name, found, size = "", None, max(1.0, entry.largest / 8)
         for record in sorted(left, key=lambda record: _name(record) != entry.module):
@@ -111,6 +112,12 @@ def judged(
             open_.append(entry)
             continue
         findings.append(Finding(name, entry.module))  # type: ignore[arg-type]
+        place = next(i for i, record in enumerate(records) if record is found)
+        if places and place < places[-1] and place not in places:
+            findings.append(
+                Finding("wrong", entry.module, f"its record stands before that of {_name(records[places[-1]])}")
+            )
+        places.append(place)
     listed = [site for site in sites if site.status in ("refused", "missed")]
     left_of = {id(site): site.calls for site in listed}  # a line explains as many softmaxes as it stands for
     denied = [site for site in sites if site.status not in ("seen", "refused", "missed")]
