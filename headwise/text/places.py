@@ -17,7 +17,7 @@ Place = int | str  # the position of a token, or its text: "it"; "it:2" = the se
 LISTED = 8  # the maximum number of positions in a message
 
 
-def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
+def find_position(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
     """Return the position of the token that `place` (a position or a text) means. A position is returned unchecked.
 
         find_position("animal", tokens, "row")    the token of this text, as `find_positions` finds it
@@ -61,7 +61,7 @@ def place_of(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> 
     return first
 
 
-def places_of(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
+def find_positions(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
     """Return the positions of all tokens that `each` means.
 
     `each` is a text, or a function of (label, position) that returns True for these tokens. `normal`: see

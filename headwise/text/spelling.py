@@ -68,7 +68,7 @@ class Spelling:
         """Whether the names of the tokens show where spaces are."""
         return self.spaces_are_marked or (self.letters_are_bytes and not self.word_ends_are_marked)
 
-    def bytes_of(self, name: str) -> bytes:
+    def find_bytes(self, name: str) -> bytes:
         """Return the UTF-8 bytes that a token spells, without the mark </w>. Not for special tokens."""
         if self.word_ends_are_marked:
             name = name.removesuffix(WORD_END)
