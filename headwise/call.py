@@ -8,7 +8,7 @@ it needs, and the capture of other people's models builds the same object from t
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink))
 
 Query head h reads key/value head h // (H / G). Scores are float32, or float64 for float64 inputs. A bias of -inf
-forbids as the mask does.
+forbids a pair, as the mask does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Share:
     """The part of a longer sequence that one process computes: the positions of its queries and keys.
 
-    Both are positions in the whole sequence, in ascending order.
+    These are positions in the whole sequence, in ascending order.
     """
 
     rows: Tensor = dataclasses.field(metadata={"since": 3})  # int64 [Q]
@@ -50,7 +50,7 @@ class Share:
     def has(self, mask: Mask | None) -> bool:
         """Whether `mask` is the whole sequence's mask, cut to these rows and columns.
 
-        After an edit of the mask: False.
+        An edit gives a call another mask: then the result is False.
         """
         return mask is None if self.mask is None else isinstance(mask, Picked) and mask.part is self.mask
 
@@ -63,10 +63,10 @@ class Scores(Options):
     k: Tensor  # [B, G, K, D]; int8 where the call has a `k_scale`
     mask: Mask | None = None  # aligned to (Q, K); None = every query sees every key
 
-    # For a part of a call with slopes: the positions of its queries and keys in the whole call.
+    # Only if this object is a part of a call with slopes: the positions of its queries and keys in the whole call.
     places: tuple[Tensor, Tensor] | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
-    # For a call that computes some rows of a longer sequence; None = this call is not a part.
+    # The part of a longer sequence that this call computes; None = the call computes a whole sequence.
     share: Share | None = dataclasses.field(default=None, kw_only=True, metadata={"stored": False})
 
     @property
@@ -82,14 +82,17 @@ class Scores(Options):
 
     @property
     def whole(self) -> tuple[Mask | None, int, int]:
-        """(mask, Q, K): those of the whole sequence if this call computes a share of one, else those of this call."""
+        """(mask, Q, K): of the whole sequence if this call is the share of one process, else of this call."""
         if self.share is not None:
             return self.share.mask, self.share.length, self.share.length
         _, _, q_len, k_len = self.shape
         return self.mask, q_len, k_len
 
     def of(self, share: Share | None) -> Self:
-        """A copy of this call as `share` of a longer one; without the share if an edit gave it another mask."""
+        """Copy this call, and mark it as `share`: the part of a longer call that one process computes.
+
+        If an edit has changed the mask of this call, the copy has no share.
+        """
         return dataclasses.replace(self, share=share if share is not None and share.has(self.mask) else None)
 
     @property
@@ -98,9 +101,9 @@ class Scores(Options):
         return self.q.shape[1] // self.k.shape[1]
 
     def scores(self, rows: Index = EVERY, cols: Index = EVERY, heads: Index = EVERY) -> Tensor:
-        """The scores [B, heads, rows, cols] of the chosen rows, columns and heads (slices or 1-D index tensors).
+        """Compute the scores [B, heads, rows, cols] of some rows, columns and heads (slices or 1-D index tensors).
 
-        They are -inf where the mask forbids.
+        The scores are -inf where the mask forbids.
         """
         s = self.part(b=EVERY, heads=heads, rows=rows, cols=cols).unmasked()
         if self.mask is None:
@@ -110,17 +113,17 @@ class Scores(Options):
         return s.masked_fill(~allowed, EMPTY)
 
     def weights(self, rows: Index | None = None, heads: Index | None = None, *, overwrite: bool = False) -> Tensor:
-        """The attention weights [B, heads, rows, K] of some rows, for all keys. A row without an allowed key has 0.
+        """Compute attention weights [B, heads, rows, K] of some rows, for all keys; 0 in rows without an allowed key.
 
         With `overwrite` the weights are written over the scores, and no gradient goes through them.
         """
-        # (No slice is a default here: torch.compile of torch 2.8 could not follow a call without it.)
+        # (No default is a slice: torch.compile of torch 2.8 could not trace a call that leaves such an argument out.)
         rows, heads = (EVERY if index is None else index for index in (rows, heads))
         sinks = None if self.sinks is None else self.sinks[heads]
         return attention_weights(self.scores(rows, EVERY, heads), sinks, overwrite=overwrite)
 
     def allowed(self, rows: Index = EVERY) -> Tensor:
-        """Whether queries may attend to keys, by mask and by a bias of -inf: bool [B|1, H|1, rows, K], True = may."""
+        """Find which queries may attend to which keys by mask and bias (-inf): bool [B|1, H|1, rows, K], True = may."""
         q, k = self._positions(2, rows), self._positions(3, EVERY)
         if self.mask is None:
             allowed = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, len(q), len(k))
@@ -131,21 +134,21 @@ class Scores(Options):
         return allowed
 
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
-        """The queries, keys and options for some examples, heads, rows and columns of the matrix, without the mask."""
+        """Cut q, k and options to some examples, heads, rows and columns of the matrix; the result has no mask."""
         q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]
         places = None if self.slopes is None else self.take_places(rows, cols)
         return Scores(q, k, places=places, **self.take_options({"B": b, "H": heads, "Q": rows, "K": cols}))
 
     def unmasked(self, out: Tensor | None = None) -> Tensor:
-        """The scores without the mask, [B, H, Q, K]. `out`: a buffer to write them to, if no gradients are needed."""
+        """Compute the scores without the mask, [B, H, Q, K]. `out`: a buffer for them, if no gradients are needed."""
         with suspend_autocast(self.q.device):
             s = products(self.q.to(self.dtype), self.k.to(self.dtype), out)
         return self.from_products(s, in_place=out is not None)
 
     def from_products(self, s: Tensor, *, in_place: bool = False) -> Tensor:
-        """The scores without the mask, from `s` = q kᵀ [B, H, Q, K]. They may overwrite `s`.
+        """Compute the scores without the mask, from `s` = q kᵀ [B, H, Q, K]. The scores may overwrite `s`.
 
-        With `in_place` they always overwrite it, and no gradient goes through. Every step is rounded to the dtype of
+        With `in_place` they always overwrite `s`, and no gradient goes through. Every step is rounded to the dtype of
         `s`.
         """
         s = s if self.scale == 1.0 else s.mul_(self.scale)
@@ -163,9 +166,9 @@ class Scores(Options):
         return [x for x in (self.bias, self.slopes) if x is not None]
 
     def added(self, **index: Index) -> Tensor | None:
-        """The numbers that bias and slopes add to the scores: [B|1, H|1, Q|1, K|1]; None = they add nothing.
+        """Compute what bias and slopes add to the scores: [B|1, H|1, Q|1, K|1]; None = they add nothing.
 
-        `index` says which part, by dimension: Q=rows, K=columns.
+        `index` cuts the matrix by dimension: Q=rows, K=columns.
         """
         options = self.take_options(index)
         bias = None if self.bias is None else options["bias"].to(self.dtype)
@@ -177,7 +180,7 @@ class Scores(Options):
         return more[None] if bias is None else bias + more
 
     def take_places(self, rows: Index = EVERY, cols: Index = EVERY) -> tuple[Tensor, Tensor]:
-        """The positions of these rows (queries) and columns (keys), one tensor each.
+        """Return the positions of these rows (queries) and of these columns (keys), one tensor each.
 
         The last query has the position of the last key.
         """
@@ -187,14 +190,14 @@ class Scores(Options):
         return self.places[0][rows], self.places[1][cols]
 
     def detached(self) -> Scores:
-        """A copy of what a record keeps of a call: everything except the values, with detached tensors."""
+        """Copy what a record keeps of a call: everything except the values, with detached tensors."""
         q, k = self.q.detach(), self.k.detach()
         mask = None if self.mask is None else self.mask.owned()
         return Scores(q, k, mask=mask, places=self.places, share=self.share, **self.detached_options())
 
     @property
     def used_keys(self) -> Tensor | None:
-        """bool [B|1, G|1, K], True = some query may attend to this key; None = all keys are used."""
+        """The keys to which some query may attend: bool [B|1, G|1, K], True = used; None = all keys are used."""
         if self.mask is None:
             return None
         q_len, k_len = self.shape[2:]
@@ -213,10 +216,10 @@ class Scores(Options):
         return used.to(self.k.device)
 
     def _key_heads(self, heads: Index) -> Index:
-        """The key heads that these query heads read.
+        """Return the key heads that these query heads read.
 
-        A slice if each key head is read by equally many of them, else an index tensor with one key head for each query
-        head.
+        The result is a slice if each key head is read by equally many of these query heads, else an index tensor with
+        one key head for each query head.
         """
         if isinstance(heads, slice) and heads == EVERY:
             return EVERY
@@ -227,7 +230,7 @@ class Scores(Options):
 
     def _positions(self, dim: int, index: Index) -> Tensor:
         size = self.shape[dim]
-        if isinstance(index, slice) and index != EVERY:  # a few of very many
+        if isinstance(index, slice) and index != EVERY:  # often a few of very many positions
             return torch.arange(*index.indices(size), device=self.q.device)
         return torch.arange(size, device=self.q.device)[index]
 
@@ -244,7 +247,7 @@ class AttentionCall(Scores):
     v_scale: Tensor | None = dataclasses.field(default=None, kw_only=True)
 
     def dequantized(self) -> AttentionCall:
-        """The same call, with keys and values in q's dtype."""
+        """Return the same call, with keys and values in q's dtype."""
         if self.k_scale is None or self.v_scale is None:
             return self
         k, v = (Int8(*x, self.q.dtype).dequantized() for x in ((self.k, self.k_scale), (self.v, self.v_scale)))
@@ -328,13 +331,13 @@ def capped(scores: Tensor, softcap: float | Tensor) -> Tensor:
 
 
 def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bias in a narrower dtype. Finite numbers stay finite: finfo.min becomes finfo.min of that dtype."""
+    """Convert a bias to a narrower dtype. Finite numbers stay finite: finfo.min becomes finfo.min of that dtype."""
     limits = torch.finfo(dtype)
     return torch.where(bias.isinf(), bias, bias.clamp(limits.min, limits.max)).to(dtype)
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, cast as by scaled_dot_product_attention inside torch.autocast; unchanged outside of it."""
+    """Cast tensors as scaled_dot_product_attention does inside torch.autocast; outside of it, return them unchanged."""
     first = tensors[0]
     if not isinstance(first, Tensor) or not _autocasts(first.device):
         return tensors
@@ -347,7 +350,7 @@ _AS_IS = nullcontext()
 
 
 def suspend_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """A context in which torch computes in the dtypes that the code names: autocast would lower the scores' dtype."""
+    """Return a context in which torch computes in the dtypes that the code names (autocast would lower the scores')."""
     return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
 
 
@@ -357,10 +360,11 @@ def _autocasts(device: torch.device) -> bool:
 
 
 def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: int, *, name: str = "mask") -> Mask:
-    """A `Mask`, aligned to Q and K, from a mask or bool tensor. The kind of a tensor is recognised: `masks.tensors`.
+    """Make a `Mask`, aligned to Q and K, of a mask or bool tensor. The kind of a tensor is recognised: `masks.tensors`.
 
-    Later changes of the argument do not change it. Raises DtypeError, ShapeError or MaskError unless it fits Q, K,
-    `heads` (None = any number), and the batch size and device of `like`.
+    Later changes of the argument do not change the result. Raises DtypeError, ShapeError or MaskError unless the mask
+    fits Q, K, `heads` (None = any number), and the batch size and device of `like`. `name`: the argument's name in
+    errors.
     """
     if isinstance(mask, Mask):
         key = ("fitted", name, like.shape[0], like.device, heads, q_len, k_len)

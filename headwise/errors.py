@@ -31,12 +31,12 @@ from typing import Any, Literal
 
 
 def brief(value: object, longest: int = 80) -> str:
-    """The repr of a value, for a message; a long one is cut, and ends in "…"."""
+    """Return the repr of a value, for a message; a long repr is cut, and ends in "…"."""
     return shortened(repr(value), longest)
 
 
 def shortened(text: str, longest: int) -> str:
-    """A text of at most `longest` characters; what is cut ends in "…"."""
+    """Cut a text to at most `longest` characters; a cut text ends in "…"."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

@@ -22,18 +22,18 @@ from typing import Any
 from headwise.errors import CheckpointError, FileError
 
 _count = itertools.count()
-_writing: set[str] = set()  # the names of the parts that this process is writing
+_writing: set[str] = set()  # the names of the unfinished files and folders that this process is writing
 # Windows refuses to replace a file while somebody reads it. These are the seconds to wait before each new attempt.
 _PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0) if os.name == "nt" else ()
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new path beside `path`, to write to. At the end the new file replaces `path`; after an error it is removed.
+    """Yield a new path beside `path` to write to. At the end this file replaces `path`; after an error it is removed.
 
-    Any number of threads and processes may write to one path at once: each has its own new file, and the last to
-    finish wins. Files that a killed process left behind are removed by the next process that writes to that path; on
-    Windows, only if it has the same process id.
+    Any number of threads and processes may write to one path at once: each has its own new file, and the file of the
+    last one to finish stays. Files that a killed process left behind are removed by the next process that writes to
+    that path; on Windows, only if it has the same process id.
 
     OSError passes through, for the caller to say what could not be written. On Windows this is a PermissionError where
     another program holds `path` open for longer than a second.
@@ -50,7 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """As `replacing`, but an OSError becomes a FileError that names the file."""
+    """Do the same as `replacing`, but turn an OSError into a FileError that names the file."""
     try:
         with replacing(path) as part:
             yield part
@@ -62,9 +62,10 @@ def writing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """As `replacing`, for a folder: a new folder to write to. An old folder at `path` is first renamed, then removed.
+    """Yield a new folder to write to, which replaces `path` at the end, as in `replacing`.
 
-    A process that is killed between the two renames leaves nothing at `path`: `restore_folder` gives the old one back.
+    An old folder at `path` is first renamed, then removed. A process that is killed between the two renames leaves
+    nothing at `path`: `restore_folder` gives the old one back.
     """
     restore_folder(path)
     part, old = _beside(path, "part"), _beside(path, "old")
@@ -95,7 +96,7 @@ def restore_folder(path: Path) -> None:
 
 
 def _beside(path: Path, kind: str) -> Path:
-    """A new path beside `path`. Files that killed processes left beside it are removed first."""
+    """Return a new path beside `path`. Files that killed processes left there are removed first."""
     for left in _left_behind(path, kind):
         with contextlib.suppress(OSError):
             left.unlink() if left.is_file() else shutil.rmtree(left)
@@ -109,7 +110,7 @@ def _prefix(path: Path) -> str:
 
 
 def settle(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk: a crash of the machine cannot lose it then.
+    """Wait until a file, or the list of names in a folder, is on the disk: then a crash of the machine cannot lose it.
 
     OSError passes through for a file. For a folder it is ignored: not every system can wait for a folder.
     """
@@ -126,7 +127,7 @@ def settle(path: Path) -> None:
 
 
 def damaged(part: Path) -> FileError:
-    """The error for a finished part of a file whose bytes are not those that were written."""
+    """Make the error for a finished part of a file in which other bytes are found than were written."""
     return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")
 
 
@@ -140,7 +141,7 @@ def check_there(path: Path) -> None:
 
 
 def parsed(load: Callable[[str], Any], text: str) -> Any:
-    """The result of `json.loads` or `yaml.safe_load` for a text. ValueError also for data nested too deeply."""
+    """Read a text by `load` (`json.loads` or `yaml.safe_load`). ValueError also for data nested too deeply."""
     try:
         return load(text)
     except RecursionError:
@@ -148,7 +149,7 @@ def parsed(load: Callable[[str], Any], text: str) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a checkpoint. Raises CheckpointError if there is no object."""
+    """Read the JSON object in a file of a checkpoint. Raises CheckpointError if the file has no object."""
     try:
         content = parsed(json.loads, path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
@@ -167,7 +168,7 @@ def _replace(part: Path, path: Path) -> None:
 
 
 def _left_behind(path: Path, kind: str) -> list[Path]:
-    """The unfinished files of `path` whose writers, processes of this machine, do not run any more."""
+    """Find the unfinished files of `path` whose writers, processes of this machine, do not run any more."""
     found, prefix = [], _prefix(path)
     with contextlib.suppress(OSError):  # no such folder, or one that cannot be read: writing says so
         for name in os.listdir(path.parent):
@@ -179,7 +180,7 @@ def _left_behind(path: Path, kind: str) -> list[Path]:
 
 
 def _runs(process: int) -> bool:
-    """Whether a process with this number runs. False for this process: it knows the files that it is writing."""
+    """Whether a process with this number runs. False for this process: it knows the files that it is writing itself."""
     if process == os.getpid():
         return False
     if os.name == "nt":  # os.kill would end it

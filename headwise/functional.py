@@ -1,4 +1,4 @@
-"""`attention` and `plan`: the entry point to every kernel; listeners and editors of calls."""
+"""`attention` and `plan`, the entry point to every kernel, and contexts in which functions get calls or edit them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         kernel: str
 
 
-Listener = Callable[..., object]  # gets a call, its output, and the weights used if not the call's
-Editor = Callable[[AttentionCall], "Tensor | None"]  # the output of a call that it changes; None = no change
+Listener = Callable[..., object]  # gets a call, its output, and, if they differ from the call's, the weights used
+Editor = Callable[[AttentionCall], "Tensor | None"]  # gets a call, returns another output for it; None = no change
 
 
 class _Listening(NamedTuple):
@@ -74,13 +74,13 @@ def attention(
     kernel: str = "auto",
     record: bool = False,
 ) -> Tensor | tuple[Tensor, AttentionRecord]:
-    """softmax(scale · q kᵀ) v, on the cheapest kernel that honours every argument. Vaswani et al. 2017, equation 1.
+    """Compute softmax(scale · q kᵀ) v, on the cheapest kernel that supports all arguments. Vaswani et al. 2017, eq. 1.
 
     Args:
         q: queries [B, H, Q, D].
         k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
-        v: values [B, G, K, E]. k and v may be `Int8`: a call with few queries reads it directly, others dequantize it
-            first.
+        v: values [B, G, K, E]. k and v may be `Int8`: a call with few queries reads the int8 numbers, any other call
+            dequantizes them first.
         mask: which query may attend to which key: a `headwise.masks` mask, or a bool tensor [Q, K], [H, Q, K] or
             [B, H, Q, K], True = may attend. None = all. Causal and window masks align the last query with the last key.
         bias: added to the scores (an additive mask, T5); float, broadcasts to [B, H, Q, K].
@@ -96,7 +96,7 @@ def attention(
         record: also return an `AttentionRecord`, from which the weights (before dropout) can be read.
 
     Returns:
-        The output [B, H, Q, E] in q's dtype, or inside torch.autocast in that dtype; with `record=True` the pair
+        The output [B, H, Q, E] in q's dtype, or inside torch.autocast in its dtype; with `record=True` the pair
         (output, AttentionRecord). A query that may attend to nothing gets 0, and gradients of 0. NaN in a key or value
         reaches only the queries that may attend to it, with dropout too. Second derivatives need kernel="reference".
 
@@ -173,7 +173,7 @@ def _is_heard() -> bool:
 
 
 def _small(q: Tensor, k: Tensor | Int8, v: Tensor | Int8, scale: float | None) -> Tensor | None:
-    """The output of a small call without options, if no listener or editor needs the call; None for any other call."""
+    """Compute a small call without options, if no listener or editor needs it; return None for any other call."""
     if torch.compiler.is_compiling() or _is_heard() or parallel.current() is not None:
         return None
     if isinstance(k, Int8) or isinstance(v, Int8):
@@ -198,11 +198,12 @@ def plan(
     mesh: DeviceMesh | None = None,
     **options: Unpack[OptionArguments],
 ) -> Plan | ParallelPlan:
-    """How `attention` with the same arguments would run: the kernel, its cost, why not another one. Computes nothing.
+    """Explain how `attention` would run with these arguments: the kernel, its cost, why not another. Computes nothing.
 
     The numbers in the tensors do not matter (`torch.empty` will do); their shapes, dtype, device and requires_grad do.
-    With a `mesh` of one dimension, the tensors have the shapes of the whole sequence, and the plan is that of
-    `context_parallel`: rows, cells (pairs of a query and a key), keys and bytes of each process, and how long it waits.
+    With a `mesh` of one dimension, the tensors have the shapes of the whole sequence, and the plan is for
+    `context_parallel`: rows, cells (pairs of a query and a key), keys and bytes of each process, and how long each
+    process waits.
     """
     if mesh is not None:
         return planned(make_call(q, k, v, mask=mask, **options), mesh)
@@ -212,9 +213,9 @@ def plan(
 def listening(
     listener: Listener, *, traced: bool = False, outputs: bool = True
 ) -> contextlib.AbstractContextManager[None]:
-    """A context: `listener` gets every `attention` call that runs inside (see `headwise.scope`), with its output.
+    """Return a context: `listener` gets every `attention` call that runs inside (`headwise.scope`), with its output.
 
-    With `traced` it also gets calls that `torch.export` traces: its computations become part of the program.
+    With `traced` the listener also gets calls that `torch.export` traces: its computations become part of the program.
     Without `outputs` the output may be None: a native encoder keeps no outputs. With `outputs`, the encoder's modules
     run instead.
     """
@@ -222,17 +223,17 @@ def listening(
 
 
 def is_followed() -> bool:
-    """Whether a listener that needs outputs, or an editor, gets the calls that run here."""
+    """Whether the calls that run here go to an editor, or to a listener that needs outputs or traced calls."""
     return bool(editors()) or any(each.outputs or each.traced for each in _LISTENING.here())
 
 
 def list_call_listeners() -> tuple[Listener, ...]:
-    """The listeners that need no outputs of the calls."""
+    """List the listeners that do not need the outputs of the calls."""
     return tuple(each.listener for each in _LISTENING.here() if not each.outputs)
 
 
 def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
-    """Hand a call to the listeners. `used` returns its weights [B, H, Q, K], which an edit changed."""
+    """Hand a call to the listeners. `used` returns the weights [B, H, Q, K] that were used, which an edit changed."""
     listening = _LISTENING.here()
     weights = used() if listening else None
     call = call if call.share is None else call.of(call.share)
@@ -241,7 +242,7 @@ def tell(call: AttentionCall, out: Tensor, used: Callable[[], Tensor]) -> None:
 
 
 def _edited(call: AttentionCall) -> Tensor | None:
-    """The output that an editor gives instead of this call's own; None if no editor changes the call."""
+    """Ask the editors, the innermost first, for another output of this call; None if no editor changes the call."""
     found = editors()
     for i in reversed(range(len(found))):
         with unasked(found[i:]):  # the editors around it may change its result again
@@ -252,23 +253,23 @@ def _edited(call: AttentionCall) -> Tensor | None:
 
 
 def editors() -> tuple[Editor, ...]:
-    """The editors of the calls that run here, the innermost last."""
+    """List the editors of the calls that run here, the innermost last."""
     found = _EDITING.here()
     return tuple(each for each in found if each not in _asked.get()) if found else ()
 
 
 def editing(editor: Editor) -> contextlib.AbstractContextManager[None]:
-    """A context: `editor` may replace the output of every `attention` call that runs inside."""
+    """Return a context: `editor` may replace the output of every `attention` call that runs inside."""
     return _EDITING.open(editor)
 
 
 def unasked(those: tuple[Editor, ...]) -> contextlib.AbstractContextManager[None]:
-    """A context in which these editors are not asked: they have had their turn."""
+    """Return a context in which these editors get no calls, because they have already been asked about this call."""
     return within(_asked, (*_asked.get(), *those))
 
 
 def no_attention() -> contextlib.AbstractContextManager[None]:
-    """A context in which no computation of torch is taken for attention: a loss also has a softmax and products."""
+    """Return a context in which no computation counts as attention: a loss also has a softmax and matrix products."""
     return within(_running, True)
 
 

@@ -4,8 +4,8 @@
     print(said(f"Wrote {path} ({rows} rows)."))        # 已写入 out.csv（12 行）。
 
 Sentences are in English in the code, and are translated where they are shown. The catalogue has their shapes (the
-sentences with a number for each value): "Wrote {0} ({1} rows)." So a sentence with values is written as any other
-f-string, and data that are stored or sent to programs (JSON, SARIF, exceptions) stay English.
+sentences with a number in place of each value): "Wrote {0} ({1} rows)." So a sentence with values is written as any
+other f-string, and data that are stored or sent to programs (JSON, SARIF, exceptions) stay English.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import resources
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 VARIABLE = "HEADWISE_LANG"
-LEAST = 7  # the fewest letters by which a sentence with values is recognised
+LEAST = 7  # a sentence with values of any words is recognised only if it has at least so many letters of its own
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts
 
 _spoken: str | None = None  # None: the language of the environment
@@ -26,7 +26,7 @@ _asked = False
 
 
 def speak(language: str | None, *, asked: bool = True) -> None:
-    """Speak a language, such as "zh" or "zh-CN", from now on; None: the language of `HEADWISE_LANG`, or else English.
+    """Use a language, such as "zh" or "zh-CN", from now on; None: the language of `HEADWISE_LANG`, or else English.
 
     A language without a catalogue becomes English. `asked`: the user named the language, so that pages are written in
     it; otherwise each reader's browser decides.
@@ -37,33 +37,33 @@ def speak(language: str | None, *, asked: bool = True) -> None:
 
 
 def language() -> str:
-    """The language in use: a key of `LANGUAGES`."""
+    """Return the language in use: a key of `LANGUAGES`."""
     return _spoken or known(os.environ.get(VARIABLE, "")) or "en"
 
 
 def asked() -> str | None:
-    """The language that the user named; None if it is the system's language or the default."""
+    """Return the language that the user named; None if the language comes from the system or is the default."""
     return _spoken if _asked else None
 
 
 def of_the_system(environment: Mapping[str, str]) -> str:
-    """The language of the user of this terminal: by `HEADWISE_LANG`, else by the locale."""
+    """Return the language of the user of this terminal: by `HEADWISE_LANG`, else by the locale."""
     first = next((environment[name] for name in (VARIABLE, *_LOCALE) if environment.get(name)), "")
     return known(first) or "en"
 
 
 def known(tag: str) -> str | None:
-    """The language code of a tag: "zh" for "zh_CN.UTF-8" and "zh-Hans"; None if the language has no catalogue."""
+    """Return the language code of a tag: "zh" for "zh_CN.UTF-8" and "zh-Hans"; None if it has no catalogue."""
     short = re.split(r"[-_.@]", tag.lower(), maxsplit=1)[0]
     return short if short in LANGUAGES else None
 
 
 def said(text: str) -> str:
-    """The translation of a text into the language in use; the text itself if the catalogue does not have it.
+    """Translate a text into the language in use; return the text itself if the catalogue does not have it.
 
     Values of a sentence are translated, too, if they are sentences of the catalogue, and so are sentences joined by a
-    comma, a semicolon or a colon. A value of one word is not: it may be a name in the user's code. If it is one of our
-    words, the translation says so: "{0:word}".
+    comma, a semicolon or a colon. A value of one word is not translated: it may be a name in the user's code. If it is
+    one of our words, the translation says so: "{0:word}".
     """
     spoken = language()
     return text if spoken == "en" else _catalogue(spoken)[0].get(text) or _composed(text, spoken) or text
@@ -71,7 +71,7 @@ def said(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _composed(text: str, spoken: str) -> str | None:
-    """The translation of a text of several words, by the catalogue's sentences and shapes; None if there is none."""
+    """Translate a text of several words by the catalogue's sentences and shapes; None if none of them fits."""
     if " " not in text.strip():
         return None
     phrases, shapes = _catalogue(spoken)
@@ -89,7 +89,7 @@ def _composed(text: str, spoken: str) -> str | None:
 
 
 def _joined(text: str, joints: Sequence[str], spoken: str) -> str | None:
-    """The translation of a text cut in two at a joint, such as ", ": the last joint where this works; else None."""
+    """Translate a text cut in two at a joint, such as ", ": at the last joint where this works; None if none does."""
     phrases = _catalogue(spoken)[0]
     for joint in reversed(list(re.finditer("|".join(map(re.escape, joints)), text))):
         head, whole, tail = text[: joint.start()], text[joint.start() :], text[joint.end() :]
@@ -107,7 +107,7 @@ _JOINTS = (", ", "; ", ". ", " and ")
 
 
 class _Shape:
-    """A sentence of the catalogue with places for values, such as "Wrote {0} ({1} rows).", and its translation."""
+    """A sentence of the catalogue with numbers in place of values, "Wrote {0} ({1} rows).", and its translation."""
 
     def __init__(self, english: str, translated: str) -> None:
         self.pieces, self.translated = re.split(r"\{\d+\}", english), translated
@@ -115,9 +115,9 @@ class _Shape:
         self.takes_words = sum(letter.isalpha() for piece in self.pieces for letter in piece) >= LEAST
 
     def values(self, text: str) -> list[str] | None:
-        """The values in the text if it has this shape, else None.
+        """Return the values in a text that is this sentence with values; None for another text.
 
-        Each piece of the shape is matched where it is first found.
+        Each piece of the sentence between two values is matched where it first occurs.
         """
         first, *between, last = self.pieces
         end = len(text) - len(last)
@@ -143,14 +143,14 @@ class _Shape:
 
 @functools.cache
 def _catalogue(spoken: str) -> tuple[dict[str, str], list[_Shape]]:
-    """(whole sentence -> translation, the shapes of sentences with values): shapes with the most letters come first."""
+    """Return (whole sentence -> translation, shapes of sentences with values); shapes with the most letters first."""
     entries = dict(read_entries(spoken))
     shapes = [_Shape(english, translated) for english, translated in entries.items() if re.search(r"\{\d+\}", english)]
     return entries, sorted(shapes, key=lambda shape: -sum(map(len, shape.pieces)))
 
 
 def read_entries(spoken: str) -> Iterator[tuple[str, str]]:
-    """The pairs (English, translation) of a catalogue. The .po file of gettext is read directly."""
+    """Yield the pairs (English, translation) of a catalogue. The .po file of gettext is read directly."""
     file = resources.files(__name__.rpartition(".")[0]) / "locale" / spoken / "LC_MESSAGES" / "headwise.po"
     for entry in file.read_text("utf-8").split("\n\n"):
         fields: dict[str, str] = {}

@@ -4,9 +4,9 @@
     s = -inf where the mask forbids
     A = exp(s - lse),   lse = log(Σ exp(s) + exp(sink));   out = dropout(A) v
 
-To add an option: a field here with its check, its place in the signature of `attention` and in `Scores.from_products`,
-and its name in `OPTIONS` of everything that supports it: kernels, statistics, the page. All others refuse calls with
-it.
+To add an option: write a field here with its check, add the option to the signature of `attention` and to
+`Scores.from_products`, and its name to `OPTIONS` of everything that supports it: kernels, statistics, the page. All
+others refuse calls with this option.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ EVERY = slice(None)
 
 
 def check_bias(bias: Any, q: Tensor, k_len: int) -> Tensor | None:
-    """`bias` if it is a float tensor on q's device that broadcasts to [B, H, Q, K]; else ShapeError or DtypeError."""
+    """Return `bias` if it is None or a float tensor on q's device that broadcasts to [B, H, Q, K]; else raise an error.
+
+    The error is a ShapeError or a DtypeError.
+    """
     if bias is None:
         return None
     if not isinstance(bias, Tensor):
@@ -47,7 +50,7 @@ def check_bias(bias: Any, q: Tensor, k_len: int) -> Tensor | None:
 
 
 def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None = None) -> float | None:
-    """`scale` if it is finite; 1/√D for None; else ArgumentError."""
+    """Return `scale` if it is finite, 1/√D for None; else raise ArgumentError. DtypeError if it needs a gradient."""
     if scale is None:
         return None if q is None else q.shape[-1] ** -0.5
     if isinstance(scale, Tensor) and scale.requires_grad:
@@ -59,7 +62,7 @@ def check_scale(scale: float | None, q: Tensor | None = None, k_len: int | None 
 def check_softcap(
     softcap: float | Tensor | None, q: Tensor | None = None, k_len: int | None = None
 ) -> float | Tensor | None:
-    """`softcap` if it is None or a finite number above 0; else ArgumentError. A trained softcap stays a tensor []."""
+    """Return `softcap` if it is None or finite and above 0; else raise ArgumentError. If trained it stays a tensor."""
     if softcap is None:
         return None
     trained = isinstance(softcap, Tensor) and softcap.requires_grad and torch.is_grad_enabled()
@@ -69,12 +72,12 @@ def check_softcap(
 
 
 def check_slopes(slopes: Any, q: Tensor, k_len: int) -> Tensor | None:
-    """`slopes` if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
+    """Return `slopes` if it is None or a float tensor [H] on q's device; else raise ShapeError or DtypeError."""
     return _check_heads("slopes", "slope", slopes, q)
 
 
 def check_sinks(sinks: Any, q: Tensor, k_len: int) -> Tensor | None:
-    """`sinks` if it is None or a float tensor [H] on q's device; else ShapeError or DtypeError."""
+    """Return `sinks` if it is None or a float tensor [H] on q's device; else raise ShapeError or DtypeError."""
     return _check_heads("sinks", "logit", sinks, q)
 
 
@@ -93,7 +96,7 @@ def _check_heads(name: str, what: str, x: Any, q: Tensor) -> Tensor | None:
 
 
 def check_dropout(dropout: float, q: Tensor | None = None, k_len: int | None = None) -> float:
-    """`dropout` if it is a probability below 1; else ArgumentError."""
+    """Return `dropout` if it is a probability below 1; else raise ArgumentError. DtypeError if it needs a gradient."""
     if not isinstance(dropout, float) and isinstance(dropout, Tensor) and dropout.requires_grad:
         raise DtypeError("dropout must be a number, which gets no gradient. Received: dropout=Tensor")
     _check("dropout", dropout, lambda x: 0.0 <= x < 1.0, "a probability in [0, 1)")
@@ -144,15 +147,15 @@ class Options:
     dropout: float = dataclasses.field(default=0.0, metadata=_declare(check_dropout))
 
     def options(self) -> dict[str, Any]:
-        """All options by name."""
+        """Return all options by name."""
         return {name: getattr(self, name) for name in OPTIONS}
 
     def used_options(self) -> list[str]:
-        """The names of the options that change something. `scale`, which every call has, is not among them."""
+        """List the options that change something. `scale`, which every call has, is not among them."""
         return [name for name, default in _DEFAULTS if _changes(getattr(self, name), default)]
 
     def beyond(self, known: Collection[str]) -> str | None:
-        """The first option that changes something and is not in `known`; None if there is none.
+        """Return the first option that changes something and is not in `known`; None if there is none.
 
         Code that computes scores or weights without `Scores` lists the options that it supports in an `OPTIONS`, and
         refuses calls with another option.
@@ -160,16 +163,16 @@ class Options:
         return next((name for name in self.used_options() if name not in known), None)
 
     def option_tensors(self) -> dict[str, Tensor]:
-        """The options that are tensors, by name; a trained number is a tensor, too."""
+        """Return the options that are tensors, by name; a trained number is a tensor, too."""
         return {name: x for name in TENSORS if (x := getattr(self, name)) is not None and isinstance(x, Tensor)}
 
     def detached_options(self) -> dict[str, Any]:
-        """All options by name, without gradients."""
+        """Return all options by name, without gradients."""
         found = {name: x.detach() for name, x in self.option_tensors().items()}
         return {**self.options(), **{name: x if OPTIONS[name].dims else x.item() for name, x in found.items()}}
 
     def take_options(self, index: dict[str, Index]) -> dict[str, Any]:
-        """The options of a part of the call; `index` says which part, by dimension. Dimensions of size 1 are kept."""
+        """Cut the options to a part of the matrix; `index` says which, by dimension. Dimensions of size 1 are kept."""
         cut = {name: _cut(x, OPTIONS[name].dims, index) for name, x in self.option_tensors().items()}
         return {**self.options(), **cut}
 
@@ -207,7 +210,7 @@ def _changes(x: Any, default: Any) -> bool:
 
 
 def _cut(x: Tensor, dims: str, index: dict[str, Index]) -> Tensor:
-    """The part of a tensor at `index`; `dims`: the letters of its dimensions.
+    """Cut a tensor, whose dimensions have the letters `dims`, to `index` (by letter).
 
     Dimensions of size 1, and leading dimensions that the tensor lacks, are not cut.
     """

@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 def found(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group, by name."""
+    """Find the entry points of a group, by name."""
     return {each.name: each for each in entry_points(group=group)}
 
 
 def load(entry: EntryPoint) -> Any:
     """Import the object that an entry point names.
 
-    Raises ArgumentError if that fails, or the object has another name.
+    Raises ArgumentError if the import fails, or if the object has another name than the entry point.
     """
     try:
         value = entry.load()
@@ -35,10 +35,10 @@ def load(entry: EntryPoint) -> Any:
 
 
 class Plugins(MutableMapping[str, T]):
-    """A dict of extensions by name: those of headwise, those that code adds, and the entry points of a group.
+    """A dict of extensions by name: headwise's own ones, extensions that code adds, and the entry points of a group.
 
     Args:
-        group: the group of entry points. An entry point is imported when its value is read, not when its name is.
+        group: the group of entry points. Reading a value imports an entry point, reading its name does not.
         kind: the class of the values.
         own: the extensions of headwise; an entry point does not replace them.
 
@@ -78,7 +78,7 @@ class Plugins(MutableMapping[str, T]):
         return name in self._all()
 
     def usable(self) -> list[T]:
-        """The values, without the entry points that are broken."""
+        """List the values, without the entry points that are broken."""
         values = []
         for name in self:
             with suppress(ArgumentError):  # raised again when this extension is requested

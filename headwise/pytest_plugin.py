@@ -23,7 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from headwise.doctor.result import Diagnosis
 
-_PROPERTY = "attention"  # a property of a test's report, which pytest-xdist passes on: the line of a module
+_PROPERTY = "attention"  # the property of a test's report that holds a module's line: pytest-xdist passes it on
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Note the modules that the doctor examines while a test runs."""
+    """Store on the test's report a line for each module that the doctor examines while the test runs."""
     from headwise import testing
 
     name = item._target if isinstance(item, AttentionItem) else ""
@@ -82,7 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """A line for each module that was examined; none with -q, which shows only failures."""
+    """Print a line for each module that was examined; none with -q, which shows only failures."""
     reports = [x for each in terminalreporter.stats.values() for x in each if getattr(x, "when", "") == "call"]
     lines = [text for report in reports for name, text in report.user_properties if name == _PROPERTY]
     if lines and config.get_verbosity() >= 0:
@@ -92,7 +92,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 class AttentionItem(pytest.Item):
-    """A class that the doctor examines."""
+    """A class that the doctor examines, as an item among the tests."""
 
     def __init__(self, *, target: str, folder: Path, **known: Any) -> None:
         super().__init__(**known)
@@ -115,7 +115,7 @@ class AttentionItem(pytest.Item):
         check(diagnosis, ignored)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The report, or the message of another headwise error, without a traceback through the doctor."""
+        """Return the report, or the message of another headwise error, without a traceback through the doctor."""
         from headwise.errors import HeadwiseError
 
         if isinstance(excinfo.value, AssertionError | HeadwiseError):

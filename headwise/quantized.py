@@ -14,8 +14,8 @@ from headwise.errors import DtypeError, ShapeError
 class Int8:
     """Keys or values [B, G, K, D] as whole numbers from -127 to 127 and a factor for each token of each head.
 
-    `attention` takes it in place of k and v. `Int8.of(x)` makes one; the largest number of a token becomes ±127, so
-    each number is off by at most scale / 2.
+    `attention` takes an Int8 in place of k and v. `Int8.of(x)` makes one; the largest number of a token becomes ±127,
+    so each number is off by at most scale / 2.
 
     Args:
         values: int8 [B, G, K, D].
@@ -50,7 +50,7 @@ class Int8:
     def of(cls, x: Tensor) -> Int8:
         """Quantize a float tensor [B, G, K, D]. The result has no gradient.
 
-        A number that is not finite makes its whole token NaN.
+        A number that is not finite makes all numbers of its token and head NaN.
         """
         if not x.is_floating_point():
             raise DtypeError(f"Int8.of: expected a float tensor [B, G, K, D]. Received: {x.dtype}")
@@ -76,5 +76,5 @@ class Int8:
         return f"Int8({list(self.shape)}, dtype={self.dtype}, device={str(self.device)!r})"
 
     def dequantized(self) -> Tensor:
-        """The numbers that this object represents, as a tensor [B, G, K, D] in `dtype`."""
+        """Return the numbers that this object represents, as a tensor [B, G, K, D] in `dtype`."""
         return (self.values.float() * self.scale[..., None]).to(self.dtype)

@@ -1,7 +1,7 @@
 """Functions of upper layers that lower layers call from here, so that nothing is imported upwards.
 
-`headwise/__init__.py` is above all layers and sets them. It always runs first, and the functions that it sets import
-what they need when they are called: this file imports nothing.
+`headwise/__init__.py` is above all layers and stores these functions here. It always runs first, and the functions
+import what they need when they are called: this file imports nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Framework(NamedTuple):
     watch: Callable[..., Any]  # as `headwise.watch`
     as_torch: Callable[[Any], Any]  # a layer -> a torch module that computes the same
     # (a layer without weights, the function that makes it again) -> a torch module for trial calls, whose `layer` is
-    # that of the last one; None for a layer that has its weights
+    # the layer of the last trial call; None for a layer that has its weights
     unbuilt: Callable[[Any, Callable[[], Any] | None], Any] = lambda layer, make: None
     # (a model, the function that runs it) -> (path, layer, (args, kwargs) as torch tensors) of each layer that may
     # compute attention
@@ -29,12 +29,12 @@ frameworks: dict[str, Framework] = {}  # by the package of their classes, such a
 
 
 def find_framework(model: object) -> Framework | None:
-    """The functions for the framework of a model's class, or of one of its bases; None if none is in `frameworks`."""
+    """Find the functions for a model's framework, by its class and base classes; None if `frameworks` has none."""
     return find_framework_of_class(type(model))
 
 
 def find_framework_of_class(cls: type) -> Framework | None:
-    """The functions for the framework of a class, or of one of its bases; None if none is in `frameworks`."""
+    """Find the functions for a class's framework, by the class and its bases; None if `frameworks` has none."""
     packages = (each.__module__.partition(".")[0] for each in cls.__mro__)
     return next((frameworks[package] for package in packages if package in frameworks), None)
 

@@ -1,4 +1,4 @@
-"""Names in files of version 0.1.0 that have other names today: options and the sizes of models."""
+"""Names in files of version 0.1.0 that have other names today: names of options and of the sizes of models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODELS = ("bert", "encoder", "model", "text")  # entries that may hold the sizes
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries under today's names, also those inside the entries of models."""
+    """Return the entries under today's names, also in entries that hold the sizes of a model."""
     return {
         NAMES.get(name, name): renamed(value) if name in MODELS and isinstance(value, dict) else value
         for name, value in values.items()

@@ -1,8 +1,8 @@
-"""Values that are in effect ("open") here: in this thread, task or generator, or where its work was started.
+"""Values that are in effect ("open") here: in this thread, task or generator, or in the code that started its work.
 
 A context, such as that of a listener, opens a value in a `Scope`; code inside asks the scope for its open values.
 
-- A thread has its own values, and so has a task of asyncio, which begins with the values of the place that made it.
+- A thread has its own values, and so has a task of asyncio, which begins with the values of the code that made it.
 - A `with` statement in a generator function is in effect while the generator itself runs, not between its steps. It is
   in effect for the caller if the generator is a context manager of contextlib, or a fixture of pytest.
 - `carried(job)` takes the open values to the thread that runs the job.
@@ -31,7 +31,7 @@ _FOR_CALLERS = ("contextlib", "_pytest", "pluggy", "pytest_asyncio", "anyio")
 
 @dataclasses.dataclass(eq=False, repr=False, slots=True)
 class Opened(Generic[T]):
-    """A value that is open in a scope, until it is closed."""
+    """A value that is open (in effect) in a scope, until it is closed."""
 
     _scope: Scope[T] | None
     _value: T | None
@@ -51,7 +51,7 @@ class Opened(Generic[T]):
         _here.set(tuple(entry for entry in _here.get() if entry[0] is not self))
 
     def holds(self) -> bool:
-        """Whether the value is in effect: False if it belongs to a generator that is suspended."""
+        """Whether the value is in effect: False if it was opened in a generator that is suspended now."""
         return self._generator is None or _is_running(self._generator) or self._task is not _task()
 
 
@@ -67,15 +67,15 @@ class Scope(Generic[T]):
     """The open values of one kind, such as all listeners."""
 
     def __init__(self) -> None:
-        # The last answer that did not depend on a generator, its entries, and the number of closed values at that time.
+        # (entries, `_closed`, result) of the last `here()` whose result did not depend on a generator.
         self._known: tuple[object, int, tuple[T, ...]] = _NOTHING
 
     def open(self, value: T) -> Opened[T]:
-        """A context inside of which the value is among `here()`."""
+        """Return a context in which `value` is open: code that runs inside finds it among `here()`."""
         return Opened(self, value)
 
     def here(self) -> tuple[T, ...]:
-        """The values of this scope that are open here, the first opened first."""
+        """List the values of this scope that are open here, the first opened first."""
         entries = _here.get()
         if not entries:
             return ()
@@ -91,7 +91,7 @@ class Scope(Generic[T]):
 
 @contextlib.contextmanager
 def within(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Inside, a variable of this thread or task has this value."""
+    """Set a variable of this thread or task to this value, inside of a `with` statement."""
     token = variable.set(value)
     try:
         yield
@@ -100,13 +100,13 @@ def within(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def carried(job: Job) -> Job:
-    """The job, which runs with the values that are open here, in any thread; the same job if no values are open."""
+    """Wrap a job so that it runs, in any thread, with the values that are open here; return it as it is if none are."""
     found = tuple((x, False) for x, own in _here.get() if x._scope is not None and (not own or x.holds()))
     return _inside(found, job) if found else job
 
 
 def alone(job: Job) -> Job:
-    """The job, which runs with no open values."""
+    """Wrap a job so that it runs with no open values."""
     return _inside((), job)
 
 
@@ -128,7 +128,7 @@ def _is_running(wanted: FrameType) -> bool:
 
 
 def _generator() -> FrameType | None:
-    """The frame of the innermost generator that runs, unless contextlib or pytest runs it; None if there is none."""
+    """Return the frame of the innermost running generator, or None; those run by contextlib or pytest do not count."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code, caller = frame.f_code, frame.f_back
@@ -141,7 +141,7 @@ def _generator() -> FrameType | None:
 
 
 def _task() -> object:
-    """The task of asyncio that runs now. A task that a generator made has the generator's values."""
+    """Return the task of asyncio that runs now; None if none does."""
     asyncio = sys.modules.get("asyncio")
     try:
         return None if asyncio is None else asyncio.current_task()

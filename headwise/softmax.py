@@ -1,4 +1,4 @@
-"""The softmax of attention: empty rows, learned sinks, the log-sum-exp, and how results over parts of the keys merge.
+"""The softmax of attention: empty rows, learned sinks, the log-sum-exp, and how results for sets of keys are merged.
 
 A row of scores s is described by two numbers, its highest score and log Σ exp(s - highest). Their sum is the
 log-sum-exp; kept apart, the two stay exact where the sum would round, such as with a bias of finfo.min:
@@ -23,14 +23,14 @@ EMPTY = -math.inf  # the score of a forbidden pair, and the log-sum-exp of an em
 
 
 class Normaliser(NamedTuple):
-    """Two tensors [..., rows] that turn rows of scores into weights: the highest score, and the log of the sum."""
+    """Two tensors [..., rows] that turn rows of scores into weights: highest score, and log Σ exp(score - highest)."""
 
     highest: Tensor  # the highest score of a row; 0 for an empty row
     log_sum: Tensor  # log Σ exp(s - highest); -inf for an empty row
 
     @classmethod
     def of(cls, scores: Tensor) -> Normaliser:
-        """The normaliser of rows of scores [..., rows, keys]."""
+        """Compute the normaliser of rows of scores [..., rows, keys]."""
         if not scores.shape[-1]:
             return cls.empty(scores[..., :0].sum(-1))
         highest = finite(scores.amax(-1))
@@ -38,12 +38,12 @@ class Normaliser(NamedTuple):
 
     @classmethod
     def of_lse(cls, lse: Tensor) -> Normaliser:
-        """The normaliser of rows of which only the log-sum-exp [..., rows] is known."""
+        """Make the normaliser of rows of which only the log-sum-exp [..., rows] is known."""
         return cls(torch.zeros_like(lse), lse)
 
     @classmethod
     def empty(cls, like: Tensor) -> Normaliser:
-        """The normaliser of empty rows, with the shape of `like`."""
+        """Make the normaliser of empty rows (without an allowed key), with the shape of `like`."""
         return cls(torch.zeros_like(like), torch.full_like(like, EMPTY))
 
     @property
@@ -52,38 +52,38 @@ class Normaliser(NamedTuple):
         return self.highest + self.log_sum
 
     def merged(self, other: Normaliser) -> Normaliser:
-        """The normaliser of rows that have the keys of this normaliser and those of the other one."""
+        """Compute the normaliser over the keys of both: the keys of this normaliser, and those of `other`."""
         mine, theirs = self._or_lowest(), other._or_lowest()
         highest = torch.maximum(mine, theirs)
         log_sum = torch.logaddexp(self.log_sum + (mine - highest), other.log_sum + (theirs - highest))
         return Normaliser(highest.masked_fill(log_sum == EMPTY, 0.0), log_sum)
 
     def with_sinks(self, sinks: Tensor | None) -> Normaliser:
-        """The normaliser of rows [..., H, Q] with learned sinks [H]. -inf = no sink."""
+        """Add learned sinks [H] (one more key per head) to the normaliser of rows [..., H, Q]. -inf = no sink."""
         if sinks is None:
             return self
         sinks = sinks.to(self.highest.dtype)[..., None].expand_as(self.highest)
         return self.merged(Normaliser(finite(sinks), torch.where(sinks == EMPTY, EMPTY, torch.zeros_like(sinks))))
 
     def weights(self, scores: Tensor) -> Tensor:
-        """The weights exp(s - lse) of scores [..., rows, keys]; `keys` are some or all keys of the rows."""
+        """Compute the weights exp(s - lse) of scores [..., rows, keys]; `keys` are some or all keys of the rows."""
         return (scores - self.highest[..., None]).sub_(finite(self.log_sum)[..., None]).exp_()
 
     def on_sinks(self, sinks: Tensor) -> Tensor:
-        """The weights that rows [..., H, Q] give to learned sinks [H]; this is their normaliser, sinks included."""
+        """Compute the weights that rows [..., H, Q] give to learned sinks [H], which this normaliser must include."""
         return self.weights(sinks.to(self.highest.dtype)[..., None, None])[..., 0]
 
     def share(self, total: Normaliser) -> Tensor:
-        """exp(lse - lse of the total): the share of the weight that falls on these keys. 0 for an empty row."""
+        """Compute exp(lse - lse of `total`), the fraction of the weight that falls on these keys; 0 for empty rows."""
         return torch.exp((self.highest - total.highest) + (self.log_sum - finite(total.log_sum)))
 
     def _or_lowest(self) -> Tensor:
-        """The highest score of each row; for an empty row the lowest finite number."""
+        """Return the highest score of each row; for an empty row the lowest finite number."""
         return self.highest.masked_fill(self.log_sum == EMPTY, torch.finfo(self.highest.dtype).min)
 
 
 def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
-    """The weights of whole rows of scores [B, H, Q, K], with sinks [H].
+    """Compute the weights of rows of scores [B, H, Q, K], with all keys of the rows, and sinks [H].
 
     An empty row has weights 0, and gradients 0. With `overwrite` the weights may be written over the scores, and no
     gradient goes through them.
@@ -101,9 +101,10 @@ def attention_weights(scores: Tensor, sinks: Tensor | None = None, *, overwrite:
 
 
 def weigh(scores: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
-    """The weights of whole rows of scores [..., rows, keys] without sinks, in `out`, and their normaliser.
+    """Compute the weights of rows of scores [..., rows, keys] with all keys; write them to `out`.
 
-    The weights are 0 for an empty row. Every exp is computed once.
+    Return `out` and the normaliser of the rows. There are no sinks. The weights are 0 for an empty row. Every exp is
+    computed once.
     """
     weights, highest = torch.softmax(scores, dim=-1, out=out), scores.amax(-1)
     log_sum = -weights.amax(-1).log_()  # the heaviest weight is exp(highest - lse)
@@ -115,12 +116,12 @@ def weigh(scores: Tensor, out: Tensor) -> tuple[Tensor, Normaliser]:
 
 
 def emptied(x: Tensor, empty: Tensor | None) -> Tensor:
-    """A copy of x [..., rows, n] with 0 in rows where `empty`, bool [..., rows], is True; None = no row is empty."""
+    """Copy x [..., rows, n], with 0 in rows where `empty`, bool [..., rows], is True; x itself if `empty` is None."""
     return x if empty is None else x.masked_fill(empty[..., None], 0.0)
 
 
 def empty_rows(scores: Tensor) -> Tensor | None:
-    """Which rows of scores [..., rows, keys] are empty, bool [..., rows]; None if the first key shows that none is."""
+    """Find the empty rows of scores [..., rows, keys]: bool [..., rows]; None if the first key shows that none is."""
     looks = scores.device.type == "cpu" and not is_traced()  # elsewhere a check would wait
     if looks and not bool((scores[..., :1] == EMPTY).any()):
         return None if scores.shape[-1] else scores.new_ones(scores.shape[:-1], dtype=torch.bool)
@@ -128,18 +129,18 @@ def empty_rows(scores: Tensor) -> Tensor | None:
 
 
 def finite(lse: Tensor) -> Tensor:
-    """Log-sum-exps, or highest scores, with 0 in place of -inf: they may be subtracted from the scores of a row."""
+    """Replace -inf in log-sum-exps or highest scores by 0, so that they may be subtracted from the scores of a row."""
     return lse.masked_fill(lse == EMPTY, 0.0)
 
 
 def merge(out: Tensor, lse: Tensor, more_out: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The output [..., rows, E] and log-sum-exp [..., rows] over two sets of keys, from the results for each set."""
+    """Merge results for two sets of keys: return output [..., rows, E] and log-sum-exp [..., rows] over all keys."""
     total, share = _merged(lse, more_lse)
     return (out * share[..., None] + more_out * (1.0 - share)[..., None]).to(out.dtype), total
 
 
 def merge_parts(out: Tensor, lse: Tensor) -> Tensor:
-    """The output [..., rows, E] over many sets of keys, from outputs and log-sum-exps of each set, [sets, ...].
+    """Merge outputs and log-sum-exps of many sets of keys, [sets, ...]: return the output [..., rows, E] over all keys.
 
     No set may have empty rows.
     """
@@ -147,7 +148,7 @@ def merge_parts(out: Tensor, lse: Tensor) -> Tensor:
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output [B, H, Q, E] and log-sum-exp [B, H, Q] with sinks [H], from those without sinks."""
+    """Add sinks [H] to an output [B, H, Q, E] and log-sum-exp [B, H, Q] that were computed without sinks."""
     if sinks is None:
         return out, lse
     total, share = _merged(lse, sinks.to(lse.dtype)[None, :, None])
@@ -155,7 +156,7 @@ def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, T
 
 
 def sinks_gradient(sinks: Tensor, total: Normaliser, out: Tensor, d_out: Tensor) -> Tensor:
-    """The gradient of sinks [H], from the normaliser of all rows [B, H, Q], the output and its gradient [B, H, Q, E].
+    """Compute the gradient of sinks [H]: from the rows' normaliser [B, H, Q], the output and its gradient [B, H, Q, E].
 
     A sink is a key whose value is 0: dL/ds = A (dA - Σ A dA), with dA = 0 and Σ A dA = dO · O.
     """
@@ -164,7 +165,7 @@ def sinks_gradient(sinks: Tensor, total: Normaliser, out: Tensor, d_out: Tensor)
 
 
 def _merged(lse: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """(the log-sum-exp over both sets of keys, the share of the first set in the weight: 1 where both are empty)."""
+    """Return (log-sum-exp over two sets of keys, the first set's fraction of the weight: 1 where both are empty)."""
     # exp(lse - total) would be wrong by the rounding of the total, which grows with it; this would spoil backward.
     total = torch.logaddexp(lse, more_lse)
     return total, torch.sigmoid(lse - more_lse).masked_fill(total == EMPTY, 1.0)

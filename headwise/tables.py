@@ -18,7 +18,7 @@ Cell = str | Sequence[tuple[str, str]]  # a text, or pieces of a text, each with
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: its heading, and the side to which its cells are aligned.
+    """A column of a table: its heading, and the side to which its cells are aligned.
 
     Only cells aligned to the left may be wrapped.
     """
@@ -41,7 +41,7 @@ class Table:
     notes: Sequence[str] = ()  # below everything, one per line
 
     def __str__(self) -> str:
-        """Plain text in which no row is wrapped or cut. It looks as if rich drew it, but does not need rich."""
+        """Return plain text in which no row is wrapped or cut. It looks as if rich drew it, but does not need rich."""
         if not self.groups:
             return "\n".join(self.notes)
         heads = [said(heading.text) for heading in self.headings]
@@ -63,7 +63,7 @@ class Table:
         return "\n\n".join(filter(None, [title, table, below]))
 
     def _repr_html_(self) -> str:
-        """A small table that takes its colours from the notebook, and scrolls if it is long."""
+        """Return a small HTML table that takes its colours from the notebook, and scrolls if it is long."""
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
         if not self.groups:
             return notes
@@ -147,7 +147,7 @@ FEW = 12  # lines of the `repr` of a result
 
 
 class Printed:
-    """A result that `print` writes in many lines: its `repr` is the first lines, and a notebook shows all."""
+    """A result whose `str` has many lines: its `repr` has only the first lines, and a notebook shows all."""
 
     def __repr__(self) -> str:
         lines = str(self).splitlines()
@@ -160,7 +160,7 @@ class Printed:
 
 
 def _wrap(text: str, columns: int) -> str:
-    """Wrap a text at its blanks, so that its lines take at most so many columns of a terminal."""
+    """Wrap a text at its blanks, so that no line takes more than `columns` columns of a terminal."""
     lines = [""]
     for word in text.split():
         if lines[-1] and width(lines[-1]) + 1 + width(word) > columns:
@@ -171,11 +171,11 @@ def _wrap(text: str, columns: int) -> str:
 
 
 def padded(text: str, columns: int, side: str = "left") -> str:
-    """A text padded with blanks to this many columns of a terminal; `side`: the side on which the text stands."""
+    """Pad a text with blanks to this many columns of a terminal; `side`: the side at which the text begins or ends."""
     blanks = " " * (columns - width(text))
     return text + blanks if side == "left" else blanks + text
 
 
 def width(text: str) -> int:
-    """The number of columns that a text takes on a terminal: two for each Chinese letter."""
+    """Count the columns that a text takes on a terminal: two for each Chinese letter."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["assert_healthy"]
 
-# Called with every diagnosis that is checked and the findings that are ignored: the pytest plugin prints a line for
-# them.
+# Functions that get every diagnosis that is checked, and the names of the findings that are ignored: the pytest plugin
+# prints a line for each diagnosis.
 listeners: list[Callable[[Diagnosis, frozenset[str]], object]] = []
 
 
@@ -58,13 +58,13 @@ def assert_healthy(
 
 
 def tell(diagnosis: Diagnosis, ignored: frozenset[str]) -> None:
-    """Pass a diagnosis, and the ignored findings, on to the `listeners`."""
+    """Pass a diagnosis, and the names of the ignored findings, on to the `listeners`."""
     for listener in listeners:
         listener(diagnosis, ignored)
 
 
 def check(diagnosis: Diagnosis, ignored: frozenset[str] = frozenset(), *, risks: bool = False) -> None:
-    """Raise AssertionError, with the report, for the bugs (and risks if `risks`) that are not ignored."""
+    """Tell the `listeners`; raise AssertionError for bugs (and risks, if `risks`) not ignored, or if not examined."""
     import dataclasses
 
     __tracebackhide__ = True

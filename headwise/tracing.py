@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 
 def is_traced() -> bool:
-    """Whether operations are recorded, or tensors have no numbers: then nothing may depend on the numbers of a tensor.
+    """Whether torch records operations, or tensors have no numbers: then no decision may depend on a tensor's numbers.
 
     This is true inside torch.compile, torch.export, torch.jit.trace, make_fx and FakeTensorMode.
     """
@@ -24,14 +24,14 @@ def is_forward_mode() -> bool:
 
 
 def surroundings() -> tuple[bool, bool]:
-    """(is forward mode on, is a TorchDispatchMode on): states of torch for which a kernel may refuse a call."""
+    """Return (is forward mode on, is a TorchDispatchMode on): states of torch for which a kernel may refuse a call."""
     return is_forward_mode(), _len_torch_dispatch_stack() > 0
 
 
 def is_plain() -> bool:
     """Whether a tensor made here is an ordinary one, so that results may be kept for later calls.
 
-    Inside torch.func a tensor belongs to the transform, and a TorchDispatchMode may give a tensor of another class.
+    Inside torch.func a new tensor belongs to the transform, and a TorchDispatchMode may give a tensor of another class.
     """
     if torch.compiler.is_compiling() or _is_tracing() or _are_functorch_transforms_active():
         return False

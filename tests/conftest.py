@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hypothesis
 import pytest
 import torch
+from filelock import FileLock
 
 # Before anything imports keras. On torch its layers are torch modules; scripts/test runs tests/keras on each backend.
 os.environ["KERAS_BACKEND"] = os.environ.get("HEADWISE_KERAS_BACKEND", "torch")
@@ -105,13 +106,31 @@ ANIMALS = (
 )
 
 
+def make_once(temporary: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder of this run of pytest that `make` fills: the first worker that asks does it, the others wait for it."""
+    base = temporary.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    done = folder / "done"
+    with FileLock(f"{folder}.lock"):
+        if not done.exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            done.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def copying_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a Llama of two layers with two heads, and its tokenizer of 16 animals.
 
     It learned, in three seconds, to go on with lists of different animals that begin again: "cat owl pig cat owl" ->
     "pig". That takes two heads: one that looks at the token before, and one that looks at what followed (induction).
+    One worker trains it for all.
     """
+    return make_once(tmp_path_factory, "copying", train_copying_model)
+
+
+def train_copying_model(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -132,14 +151,12 @@ def copying_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    folder = tmp_path_factory.mktemp("checkpoints") / "copying"
     model.save_pretrained(folder)
     words = {word: number for number, word in enumerate(["<end>", "<unknown>", *ANIMALS])}
     backend = Tokenizer(models.WordLevel(words, unk_token="<unknown>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unknown>", eos_token="<end>")
     tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

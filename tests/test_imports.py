@@ -7,6 +7,7 @@ types alone (`if TYPE_CHECKING:`) counts too, between folders it does not.
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 Graph = Mapping[str, set[str]]
 
 
+@functools.cache
 def modules(root: Path, package: str) -> dict[str, ast.Module]:
     found = {}
     for path in (root / package).rglob("*.py"):
@@ -34,6 +36,7 @@ def modules(root: Path, package: str) -> dict[str, ast.Module]:
     return found
 
 
+@functools.cache
 def import_graph(root: Path, package: str, *, types: bool = False) -> Graph:
     """module -> the modules of the package that it imports; with `types`, also those for types alone."""
     trees = modules(root, package)

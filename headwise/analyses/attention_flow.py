@@ -69,7 +69,7 @@ def flow(
 
 
 def _flows(capacities: list[Tensor], rows: list[int]) -> Tensor:
-    """Compute the flows of one example, [r, N], from its matrices Â, each [N, N], lowest layer first."""
+    """Compute the flows of one example, [r, N], from the matrix Â [N, N] of each layer, lowest layer first."""
     # Slow to import; torch depends on it.
     import networkx
     from networkx.algorithms.flow import build_residual_network, shortest_augmenting_path

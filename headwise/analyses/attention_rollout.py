@@ -51,7 +51,7 @@ def rollout(
 
 
 def mixing(residual: float, heads: Fusion) -> Matrix:
-    """Return the function that computes some rows of Â from a record."""
+    """Return a function (record, rows) -> those rows of the layer's matrix Â of `rollout`: [B, rows, N]."""
     if not 0.0 <= residual <= 1.0:
         raise ArgumentError(f"residual must lie in 0 … 1. Received: residual={residual}")
     if heads not in _FUSE:

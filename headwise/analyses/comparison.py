@@ -1,4 +1,4 @@
-"""Compares two runs: how differently each head attends, on the tokens that both runs have."""
+"""Compares the attention of two runs: how differently each head attends, on the tokens that both runs have."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headwise.text import as_tokens
 
 Pairs = list[tuple[int, int]]  # positions in a and in b
 LabelsOf = Callable[[AttentionRecord, int], tuple[Sequence[str], Sequence[str]]]
-Labels = tuple[LabelsOf | None, LabelsOf | None]  # of the rows and columns of each run
+Labels = tuple[LabelsOf | None, LabelsOf | None]  # for run a and for run b; None = the run has no tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The distance between two records, on the tokens that both have. B is 1 if one example was chosen."""
+    """How differently two runs attend in one layer: the result of `compare`. B is 1 if one example was chosen."""
 
     rows: Tensor  # [r, 2], the queries that were compared: (position in a, position in b)
     keys: Tensor  # [c, 2], the keys that were compared: (position in a, position in b)
@@ -72,8 +72,8 @@ def compare(
 
     Tokens that both runs have are matched in order (the longest common blocks, `difflib.SequenceMatcher`). In each run,
     each shared row becomes a distribution (p, q) over the shared keys and one more cell, the rest: the keys that only
-    this run has, and the learned sink. An empty row has 1 in the rest. The distance is the Jensen-Shannon divergence
-    (Lin 1991)
+    this run has, and the learned sink. A query that attends to nothing has 1 in the rest. The distance is the
+    Jensen-Shannon divergence (Lin 1991)
 
         JSD = ½ Σ_j p_j log(p_j / m_j) + ½ Σ_j q_j log(q_j / m_j),    m = (p + q) / 2
 
@@ -140,7 +140,7 @@ def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: in
 
 
 def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int, which: str) -> tuple[Pairs, Pairs]:
-    """Return the queries and the keys that both records have, as pairs of positions."""
+    """Match the queries and the keys of two records; return each as pairs (position in a, position in b)."""
     of_a, of_b = labels
     if of_a is None or of_b is None:
         if a.shape[2:] != b.shape[2:]:
@@ -157,7 +157,7 @@ def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int,
 
 
 def _labels_by(run: object, tokens: Any) -> LabelsOf | None:
-    """Return the function from a record and an example to the labels of its rows and columns; None without tokens."""
+    """Return the function (record, example) -> (tokens of the queries, tokens of the keys); None without tokens."""
     if tokens is None:
         if not isinstance(run, Seen) or (run.tokens is None and run.source_tokens is None):
             return None
@@ -187,7 +187,10 @@ def _matched(a: Sequence[str], b: Sequence[str]) -> Pairs:
 
 
 def _with_rest(record: AttentionRecord, examples: list[int], rows: list[int], keys: list[int]) -> Tensor:
-    """Compute the weights of some rows on some keys and, last, on everything else: [B, H, r, c + 1]."""
+    """Compute the weights [B, H, r, c + 1] of some queries on some keys and, in the last column, on all the rest.
+
+    The rest: all other keys and the learned sink. It is 1 for a query that attends to nothing.
+    """
     weights = record.weights(rows=rows)[examples]
     is_shared = torch.zeros(weights.shape[3], dtype=torch.bool, device=weights.device)
     is_shared[keys] = True
@@ -198,7 +201,7 @@ def _with_rest(record: AttentionRecord, examples: list[int], rows: list[int], ke
 
 
 def _jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """Compute the JSD over the last dimension, from t = (p - q) / (p + q) = p / m - 1: equal cells give exactly 0."""
+    """Compute JSD(p, q) over the last dimension, from t = (p - q) / (p + q) = p / m - 1: equal cells give exactly 0."""
     both = p + q
     t = ((p - q) / both.masked_fill(both == 0, 1.0)).clamp(-1.0, 1.0)
     cell = torch.special.xlog1py(1.0 + t, t) + torch.special.xlog1py(1.0 - t, -t)

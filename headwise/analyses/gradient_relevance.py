@@ -56,10 +56,12 @@ def relevance(records: Iterable[AttentionRecord], *, rows: Choice = None) -> Ten
 
 @in_full_precision
 def relevance_by_layer(records: Iterable[AttentionRecord], rows: Sequence[int]) -> Tensor:
-    """Compute `relevance` layer by layer, for one position of the top layer in each example: [B, L + 1, N].
+    """Compute how `relevance` builds up, layer by layer from the top, for one position in each example: [B, L + 1, N].
 
-    For each example these are its row of I, of I + Ā_L, of (I + Ā_L) (I + Ā_(L-1)), …; the last one is the row of
-    `relevance`. Raises the errors of `relevance`, and ArgumentError if there is not one row for each example.
+    `rows` has one position of the top layer for each example. Entry 0 is this row of the identity I, entry 1 of I +
+    Ā_L, entry 2 of (I + Ā_L) (I + Ā_(L-1)), and so on. The last entry is the row that `relevance` gives.
+
+    Raises the errors of `relevance`, and ArgumentError if there is not one position for each example.
     """
     layers = consecutive(records, "relevance_by_layer")
     with_gradients(layers, "relevance_by_layer")
@@ -131,20 +133,20 @@ def cross_relevance(
 
 
 def _bar(record: AttentionRecord, rows: list[int]) -> Tensor:
-    """Compute some rows of Ā = mean_h (∇A ⊙ A)⁺, equation 5."""
+    """Compute the rows `rows` of the matrix Ā = mean_h (∇A ⊙ A)⁺ of one layer (equation 5): [B, r, K]."""
     grad = by_key_head(record.grad[:, :, rows].to(record.call.dtype), attended_values(record).mT)
     return (grad * record.weights(rows=rows)).clamp(min=0.0).mean(1)
 
 
 def _one_plus(record: AttentionRecord, rows: list[int]) -> Tensor:
-    """Compute some rows of I + Ā."""
+    """Compute the rows `rows` of the matrix I + Ā of one layer: [B, r, N]."""
     found = _bar(record, rows)
     found[:, range(len(rows)), rows] += 1.0
     return found
 
 
 def _times_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
-    """Compute (I + Ā_L) … (I + Ā_1) y for column vectors, kept as rows: y [B, r, N], from the lowest layer up."""
+    """Compute (I + Ā_L) … (I + Ā_1) y from the lowest layer up. The r column vectors are the rows of `y` [B, r, N]."""
     for record in layers:
         y = y.to(record.q.device)
         y = torch.cat([y @ _one_plus(record, rows).to(y.dtype).mT for rows in row_blocks(record)], dim=2)
@@ -152,7 +154,7 @@ def _times_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
 
 
 def _normalised_columns(y: Tensor, layers: list[AttentionRecord]) -> Tensor:
-    """Compute R̄ y for column vectors, kept as rows: y [B, r, N], with R̄ = rownorm(R - I) + I."""
+    """Compute R̄ y with R̄ = rownorm(R - I) + I. The r column vectors to multiply are the rows of `y` [B, r, N]."""
     sums, products = _times_columns(torch.cat([y.new_ones(len(y), 1, y.shape[2]), y], dim=1), layers).split(
         [1, y.shape[1]], 1
     )

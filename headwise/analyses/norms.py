@@ -110,7 +110,7 @@ def summed_norm_based(
 
 
 class _Transformed:
-    """The vectors f_h(x_j) = v_j^h W_O^h of some heads."""
+    """The vectors f_h(x_j) = v_j^h W_O^h: the value of key j, projected by the output weight of head h."""
 
     def __init__(self, record: AttentionRecord, output_weight: Tensor | None, heads: Choice) -> None:
         chosen = positions(heads, record.shape[1], "heads")
@@ -121,12 +121,12 @@ class _Transformed:
         self.heads, _, self.width = self.projection.shape
 
     def vectors(self, keys: list[int]) -> Tensor:
-        """Compute the vectors of some keys, [B, heads, keys, M]."""
+        """Compute the projected values of the keys `keys`: [B, heads, keys, M]."""
         return self.values[:, :, keys] @ self.projection
 
 
 def _norms(transformed: _Transformed, keys: list[int]) -> Tensor:
-    """Compute ||f_h(x_j)||, [B, heads, keys]."""
+    """Compute the norms ||f_h(x_j)|| of the projected values of the keys `keys`: [B, heads, keys]."""
     size = len(transformed.values) * transformed.heads * transformed.width * transformed.values.itemsize
     return torch.cat([transformed.vectors(part).norm(dim=-1) for part in blocks(keys, size)], dim=2)
 

@@ -1,7 +1,8 @@
-"""Checks that the analyses share, and products over the records of several layers, a block of rows at a time.
+"""Functions that the analyses share: checks of records, and products of the matrices of several layers.
 
-Several layers together compute a product of one matrix [N, N] per layer. Some rows of such a product are a chain of
-vector-matrix products from the top layer down. This needs neither the whole product nor a whole matrix.
+Such a product has one matrix [N, N] per layer, made from the layer's attention weights. To compute some rows of the
+product, row vectors are multiplied by one matrix after another, from the top layer down, and each matrix is computed a
+block of rows at a time. So neither the whole product nor a whole matrix is in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ P = ParamSpec("P")
 
 
 def listed(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecord]:
-    """Return the records as a list. ArgumentError if there are none, DtypeError if there is anything else."""
+    """Return the records as a list. Raises ArgumentError for no records, and DtypeError for anything but records."""
     if isinstance(records, AttentionRecord):
         return [records]
     found = list(records) if isinstance(records, Iterable) else [records]
@@ -40,7 +41,7 @@ def listed(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecor
 
 
 def self_attention(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecord]:
-    """Return the records as a list; RecordError, with its name, for a record that is not of self-attention."""
+    """Return the records as a list; raise RecordError, which names the record, if one is not self-attention."""
     found = listed(records, what)
     for i, record in enumerate(found):
         _, _, q_len, k_len = record.shape
@@ -56,7 +57,7 @@ def self_attention(records: Iterable[AttentionRecord], what: str) -> list[Attent
 
 
 def consecutive(records: Iterable[AttentionRecord], what: str) -> list[AttentionRecord]:
-    """Return the layers of one forward pass, lowest first; RecordError for a record that does not fit the others.
+    """Return the records as a list; raise RecordError if they are not the layers of one forward pass.
 
     Besides the checks of `self_attention`: all records must have the B and N of the first record, and no module may
     come again after another module: that would be two forward passes, and a product over both has no meaning.
@@ -82,9 +83,9 @@ def consecutive(records: Iterable[AttentionRecord], what: str) -> list[Attention
 
 
 def with_gradients(records: Sequence[AttentionRecord], what: str) -> None:
-    """Raise RecordError, with its name, for a record without values or output gradients, or with dropout.
+    """Raise RecordError, which names the record, if one has no values or no output gradients, or was made with dropout.
 
-    With dropout, it is not known any more which weights were dropped.
+    After dropout it is not known any more which weights were dropped.
     """
     for i, record in enumerate(records):
         if record.dropout > 0.0:
@@ -97,7 +98,7 @@ def with_gradients(records: Sequence[AttentionRecord], what: str) -> None:
 
 
 def in_full_precision(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Return the function with autocast off: autocast would compute its products in half precision."""
+    """Wrap a function so that it runs with autocast off: autocast would compute its products in half precision."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
@@ -113,20 +114,23 @@ def named(record: AttentionRecord, i: int) -> str:
 
 
 def blocks(chosen: Sequence[int], cell_bytes: int) -> Iterator[list[int]]:
-    """Yield `chosen` in blocks of at most `BLOCK_BYTES`, at `cell_bytes` each; one empty block if it is empty."""
+    """Yield the indices `chosen` in lists that take at most `BLOCK_BYTES`, with `cell_bytes` bytes for each index.
+
+    If `chosen` is empty, one empty list is yielded.
+    """
     step = max(1, BLOCK_BYTES // max(1, cell_bytes))
     for lo in range(0, max(1, len(chosen)), step):
         yield list(chosen[lo : lo + step])
 
 
 def row_blocks(record: AttentionRecord, rows: Sequence[int] | None = None) -> Iterator[list[int]]:
-    """Yield the rows (None = all) in blocks whose weights take at most `BLOCK_BYTES`."""
+    """Yield the row indices (None = all) in lists; the weights of the rows of a list take at most `BLOCK_BYTES`."""
     batch, heads, q_len, k_len = record.shape
     yield from blocks(range(q_len) if rows is None else rows, batch * heads * k_len * record.call.dtype.itemsize)
 
 
 def unit_rows(rows: Sequence[int], record: AttentionRecord) -> Tensor:
-    """Return these rows of the identity [Q, Q], for each example: [B, r, Q]."""
+    """Return the rows `rows` of the identity matrix [Q, Q], the same for each example: [B, r, Q]."""
     batch, _, q_len, _ = record.shape
     x = torch.zeros(batch, len(rows), q_len, dtype=record.call.dtype, device=record.q.device)
     x[:, range(len(rows)), rows] = 1.0
@@ -146,13 +150,13 @@ def times_rows(x: Tensor, layers: Sequence[AttentionRecord], matrix: Matrix) -> 
 
 
 def product_rows(rows: Sequence[int], layers: Sequence[AttentionRecord], matrix: Matrix) -> Tensor:
-    """Compute the `rows` of M_L … M_1, [B, r, N]: the rows of M_L, multiplied through the layers below."""
+    """Compute the rows `rows` of M_L … M_1, [B, r, N]: the rows of M_L, multiplied by the matrices of lower layers."""
     top = torch.cat([matrix(layers[-1], part) for part in row_blocks(layers[-1], rows)], 1)
     return times_rows(top, layers[:-1], matrix)
 
 
 def attended_values(record: AttentionRecord) -> Tensor:
-    """Return the values [B, G, K, E] in the dtype of the weights; 0 for keys that no query may see (maybe NaN)."""
+    """Return the values [B, G, K, E] in the dtype of the weights; 0 for keys that no query may see (may be NaN)."""
     v, used = record.v.to(record.call.dtype), record.call.used_keys
     return v if used is None else v.masked_fill(~used[..., None], 0.0)
 

@@ -1,8 +1,8 @@
-"""Remembers which keys are those of an earlier decoding step with new keys appended: they need not be compared.
+"""Remembers the keys that each decoding step has read, so that the next step's keys need not be compared with them.
 
-A cache that grows is a `torch.cat` of its older keys and the keys of a step. If the first argument was the tensor that
-the last step read (or the end of it, in a window that moves), the older keys of this step are the last step's. torch's
-version counters tell whether a tensor was changed in place since it was read.
+A growing cache makes the keys of a step by `torch.cat` of its older keys and the new keys. If the first argument of
+`torch.cat` was the tensor that the last step read (or the end of that tensor, for a window that moves), the older keys
+are exactly the keys of the last step. torch's version counters tell whether a tensor was changed in place since then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Keys:
-    """The keys of one decoding step, as they were when the step was read."""
+    """The tensor of keys that one decoding step has read, with its version at that time, which shows later changes."""
 
     alive: weakref.ref[Tensor]
     version: int
@@ -24,25 +24,25 @@ class Keys:
     begin: int = 0  # the number of these keys that are the last keys of `older`
 
     def are(self, x: Tensor) -> bool:
-        """Whether this tensor still holds these keys, unchanged."""
+        """Return whether `x` is this tensor of keys, not changed in place since the step read it."""
         return self.alive() is x and x._version == self.version
 
 
 class Appended:
-    """The keys that decoding steps have read, and the tensors in which new keys were appended to them."""
+    """The tensors of keys that decoding steps have read, and the tensors that `torch.cat` made of them and new keys."""
 
     def __init__(self) -> None:
         self._known: dict[int, Keys] = {}  # by the id of a tensor that is alive
 
     def read(self, k: Tensor) -> Keys | None:
-        """Return the keys [B, G, K, D] of a step as `Keys`; None if a change of them could not be noticed."""
+        """Return the `Keys` of a step's keys `k` [B, G, K, D]; None if changes of `k` in place could not be noticed."""
         whole = _whole(k)
         if whole is None or _left_out(k, whole) != 0:
             return None
         return self._find(whole) or self._put(whole)
 
     def join(self, out: Any, /, tensors: Any = (), dim: Any = 0, *_: Any, **__: Any) -> None:
-        """Note that `out` is the result of `torch.cat` (or an operation like it): called after the operation."""
+        """Remember `out`, the result of `torch.cat` (or a like operation), if its first argument holds known keys."""
         if not self._known or dim not in (-2, 2) or not isinstance(tensors, (tuple, list)) or len(tensors) < 2:
             return
         first, made = tensors[0], _whole(out)
@@ -64,14 +64,14 @@ class Appended:
 
 
 def _whole(x: Any) -> Tensor | None:
-    """Return the tensor of which `x` is a view, or `x` itself; None if torch counts no changes of it."""
+    """Return the tensor of which `x` is a view, or `x` itself; None if torch counts no changes in place of `x`."""
     if type(x) is not Tensor or x.ndim != 4 or x.is_inference():
         return None
     return x if x._base is None else x._base
 
 
 def _left_out(x: Tensor, whole: Tensor) -> int | None:
-    """Return how many keys of `whole` come before `x`, if `x` has all keys after them; None if `x` is another part."""
+    """Return how many keys of `whole` come before `x`, if `x` is a view of all keys after them; otherwise None."""
     if x is whole:
         return 0
     (*lead, keys, width), strides = x.shape, x.stride()

@@ -1,4 +1,4 @@
-"""How views, reshapes and permutations rearrange the dimensions of scores and weights."""
+"""Follows how views, reshapes and permutations rearrange the dimensions of attention scores and weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from headwise.capture.trail import Trail
 
 
 def axes(trail: Trail, shape: Sequence[int]) -> list[int | None] | None:
-    """Return, for each dimension of a view, which of [*lead, Q, K] it is; None for an additional dimension of size 1.
+    """Find, for each dimension of a view of the scores [*lead, Q, K], which of these dimensions it is.
 
-    The whole result is None if the view splits or joins dimensions. (`lead` are the dimensions before Q and K.)
+    `lead` are the dimensions before Q and K. None stands for an additional dimension of size 1. The whole result is
+    None if the view splits or joins dimensions.
     """
     sizes = trail.sizes
     home = trail.order or tuple(range(len(sizes)))
@@ -28,7 +29,7 @@ def axes(trail: Trail, shape: Sequence[int]) -> list[int | None] | None:
 
 
 def same_but_ones(x: Tensor, y: Tensor) -> bool:
-    """Whether two views show the same numbers, apart from dimensions of size 1."""
+    """Return whether two views read the same numbers in memory, apart from dimensions of size 1."""
     (a, b), (c, d) = (
         ([n for n in z.shape if n != 1], [s for n, s in zip(z.shape, z.stride(), strict=True) if n != 1])
         for z in (x, y)
@@ -37,10 +38,10 @@ def same_but_ones(x: Tensor, y: Tensor) -> bool:
 
 
 def reshaped(trail: Trail, step: Step) -> Trail:
-    """Return the trail after a reshape.
+    """Return the trail (how scores were computed from q kᵀ) after a reshape of the scores.
 
-    A reshape of only batch and heads is described exactly. After another reshape the trail has a `view`, which a later
-    reshape may undo.
+    A reshape of only batch and heads is described exactly. After another reshape the trail notes the new shape as its
+    `view`, which a later reshape may undo.
     """
     home, out = trail.but(view=None).shape, tuple(step.out.shape)
     if out == home:
@@ -68,7 +69,7 @@ def reshaped(trail: Trail, step: Step) -> Trail:
 
 
 def permuted(trail: Trail, step: Step) -> Trail:
-    """Return the trail of the same numbers with their dimensions in another order."""
+    """Return the trail (how scores were computed from q kᵀ) after their dimensions were put in another order."""
     n = len(trail.shape)
     order = _order(step, n)
     if order is None or trail.view is not None or trail.values is not None:
@@ -79,7 +80,7 @@ def permuted(trail: Trail, step: Step) -> Trail:
 
 
 def _order(step: Step, n: int) -> tuple[int, ...] | None:
-    """Return, for each dimension of the result of a permutation, which dimension of its operand it is."""
+    """Return, for each dimension of a permutation's result, its number among the input's dimensions; None = unknown."""
     order = list(range(n))
     given = [x for x in (*step.args, *step.kwargs.values()) if not isinstance(x, Tensor)]
     if step.name in ("mT", "adjoint", "mH"):

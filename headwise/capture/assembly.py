@@ -1,4 +1,7 @@
-"""Collects the pieces of an attention (pieces.py) until its module has computed all of them, and then merges them."""
+"""Collects the pieces of an attention that a model computes in several softmaxes, and merges them into one record.
+
+A piece is one softmax (pieces.py). The pieces are merged when their module has computed all of them.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ CHANGED = "it is computed in pieces, and the weights of some were changed after 
 
 @dataclasses.dataclass
 class _Waiting:
-    """One softmax: a piece of an attention, or a whole attention that already has a record and may be a piece."""
+    """One softmax that waits for others: a piece of an attention, or a recorded attention that may be a piece."""
 
     of: Softmax
     where: str
     piece: Piece | None
     read: Read | None = None
     entry: Entry | None = None
-    met: object = None  # the product in which weights met values that were changed before; such pieces are not merged
+    met: object = None  # its product with values, if its weights were changed before; such pieces are not merged
 
 
 @dataclasses.dataclass
@@ -42,7 +45,7 @@ class _Group:
     """The softmaxes that one run of a module computed from the same queries: they may be one attention."""
 
     place: Place
-    queries: Node  # the node that the queries come from
+    queries: Node  # the node (tape.py: how a tensor was made) of the tensor that the queries come from
     heads: int | None
     sources: Places = dataclasses.field(default_factory=lambda: Places(products=False))
     waiting: list[_Waiting] = dataclasses.field(default_factory=list)
@@ -52,20 +55,20 @@ class _Group:
 
 
 class Recorder(Follower):
-    """A follower (it receives what is recognised in a model) that keeps records: what an `Assembly` calls of it."""
+    """A follower (an object that watches or edits a model) that keeps records: the methods that `Assembly` calls."""
 
     ledger: Ledger
 
     def reserve(self, place: Place) -> Reserved:
-        """Reserve the name of the next record of a place (a module): the next computation there gets another name."""
+        """Reserve a name for the next record of a place (a running module); its later computations get others."""
         raise NotImplementedError
 
     def reserved(self, entry: Entry) -> Reserved:
-        """Return the reserved name of a record that another record replaces."""
+        """Return the reserved name of an existing record, for another record that will replace it."""
         raise NotImplementedError
 
     def withdraw(self, entry: Entry) -> None:
-        """Remove a record again: it showed a part of something that is no attention."""
+        """Remove a record again: it showed only a part of an attention, or something that is no attention."""
         raise NotImplementedError
 
     def settle(self) -> None:
@@ -73,12 +76,12 @@ class Recorder(Follower):
         raise NotImplementedError
 
     def found(self, place: Place, event: Event, reserved: Reserved | None = None) -> Entry | None:
-        """Keep a computation that was recognised. `reserved`: the name that was reserved for it before."""
+        """Make a record of a recognised attention, named `reserved` if a name was reserved; None if it is not kept."""
         raise NotImplementedError
 
 
 class Assembly:
-    """Puts pieces of attentions together, for one `watch`."""
+    """Puts together the pieces (softmaxes) of attentions that are computed in several softmaxes, for one `watch`."""
 
     def __init__(self, watcher: Recorder) -> None:
         self._watcher: Recorder = weakref.proxy(watcher)  # a weak reference: the watcher holds this object
@@ -87,7 +90,7 @@ class Assembly:
         self._groups: dict[int, _Group] = {}
 
     def recorded(self, place: Place, of: Softmax, part: Part, entry: Entry) -> None:
-        """Note that an attention was recorded.
+        """Note that an attention was recorded, which may prove to be a piece of a larger one.
 
         If more softmaxes of the same queries follow, all are pieces of one attention. An attention whose weights the
         model changed as a whole stays a separate record; pieces of it are refused.
@@ -98,7 +101,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), None, part.read, entry, part.met))
 
     def add(self, place: Place, of: Softmax, part: Part) -> None:
-        """Add a piece of an attention."""
+        """Add a softmax that is a piece of an attention."""
         if in_backward():  # gradient checkpointing runs it again
             return
         group = self._group(place, part.queries, part.heads)
@@ -112,7 +115,7 @@ class Assembly:
         group.waiting.append(_Waiting(of, where(), piece))
 
     def refuse(self, place: Place, queries: Node) -> None:
-        """Note that a piece was refused: a record of the other pieces would show only a part of the attention."""
+        """Note that a piece was refused. A record of the other pieces would show only a part of the attention."""
         self._group(place, queries, None).refused = True
 
     def begin(self, place: Place) -> None:
@@ -134,7 +137,7 @@ class Assembly:
         return self._group(place, part.queries, part.heads).left_out
 
     def close(self) -> None:
-        """Merge the pieces into records: no more pieces come."""
+        """Merge the collected pieces into records, because no more pieces will come."""
         groups, self._groups, self._run = self._groups, {}, None
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for group in groups.values():

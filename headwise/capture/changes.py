@@ -21,7 +21,11 @@ _MISSING = object()
 
 @contextlib.contextmanager
 def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
-    """Inside this context `change` is in effect; the last context that needs it calls the function that undoes it."""
+    """Return a context in which the change `what` is in effect.
+
+    Contexts may overlap. The first one calls `change`, which makes the change and returns a function that undoes it;
+    the last one to end calls that function.
+    """
     me = object()
     with _lock:
         if what not in _changes:
@@ -39,7 +43,7 @@ def changed(what: Hashable, change: Callable[[], Undo]) -> Iterator[None]:
 
 
 def is_changed(what: Hashable) -> bool:
-    """Whether a context that needs this change is open."""
+    """Return whether the change `what` is in effect: whether a context of `changed` that needs it is open."""
     return what in _changes
 
 

@@ -27,7 +27,7 @@ class Entry:
     built: AttentionRecord | None = None
 
     def record(self) -> AttentionRecord:
-        """Return the record so far."""
+        """Return the record of all rows that were added so far."""
         if self.built is None:
             call, computed = self.kept.call(), self.kept.computed()
             if self.whole:
@@ -49,7 +49,7 @@ class Entry:
 
 @dataclasses.dataclass(eq=False)
 class State:
-    """What is known of one call site (a place in a model that computes attention)."""
+    """The state of one call site (a place in a model that computes attention): its name and its current record."""
 
     name: str
     layer: int
@@ -59,4 +59,4 @@ class State:
     waiting: list[tuple[Entry, Tensor]] = dataclasses.field(default_factory=list)  # (entry without a gradient, its q)
 
 
-Reserved = tuple[State, int]  # the place of a record, and the number of the run of its module
+Reserved = tuple[State, int]  # the call site of a future record, and the number of the run of its module

@@ -18,7 +18,7 @@ from headwise.masks.additive import FORBIDS
 
 
 def build_call(found: Trail, values: Tensor | None, layout: Layout, recognised: Recognised) -> AttentionCall:
-    """Make the call whose scores are the terms of a trail."""
+    """Make the attention call that computes its scores as a trail describes (a trail: how scores came from q kᵀ)."""
     assert found.q is not None
     assert found.k is not None
     check_values(found.q)
@@ -39,7 +39,7 @@ def build_call(found: Trail, values: Tensor | None, layout: Layout, recognised: 
     scale = found.factor if found.inner is None else found.inner * found.factor
     sinks = None if found.sinks is None else layout.fold(found.sinks)
     if sinks is not None and not bool((sinks == sinks[:1, :, :1]).all()):
-        # A sink of each query: the scores minus that sink, with a sink of 0, have the same softmax.
+        # Each query has its own sink: the scores minus that sink, with a sink of 0, have the same softmax.
         rows = -sinks.float()
         bias, sinks = rows if bias is None else bias + rows, torch.zeros_like(sinks)
     sinks = None if sinks is None else sinks[0, :, 0, 0]
@@ -52,9 +52,9 @@ def build_call(found: Trail, values: Tensor | None, layout: Layout, recognised: 
 def kept_call(
     found: Trail, values: Tensor | None, layout: Layout, weights: Tensor, recognised: Recognised
 ) -> AttentionCall:
-    """Make a call that keeps, as a bias, the difference between the model's scores and scale · q kᵀ.
+    """Make an attention call whose bias is the difference between the model's scores and scale · q kᵀ.
 
-    If the weights were changed after the softmax, the call's scores are the logarithms of the weights that were used.
+    If the weights were changed after the softmax, the logarithms of the changed weights count as the model's scores.
     """
     scores = None if found.scores is None or found.used else layout.fold(found.scores).float()
     if scores is None:
@@ -94,7 +94,7 @@ def kept_call(
 
 
 def _filled(found: Trail, layout: Layout, shape: tuple[int, ...], recognised: Recognised) -> Found:
-    """Return the mask and the bias that all fills (`masked_fill` and the like) make together."""
+    """Return the mask and the bias that have the same effect as all fills (`masked_fill` and the like) of a trail."""
     forbidden = functools.reduce(operator.or_, (layout.fold_mask(x) for x, _ in found.fills))
     value, *others = {value for _, value in found.fills}
     if others and bool(forbidden.all(-1).any()):
@@ -103,6 +103,6 @@ def _filled(found: Trail, layout: Layout, shape: tuple[int, ...], recognised: Re
 
 
 def check_values(q: Tensor) -> None:
-    """Raise RecordError for tensors that hold no numbers: tensors on the device "meta", or fake tensors."""
+    """Raise RecordError if tensors hold no numbers, because they are on the device "meta" or are fake tensors."""
     if q.is_meta or type(q).__name__ == "FakeTensor":
         raise RecordError(f"its tensors hold no numbers: they are {'on meta' if q.is_meta else 'FakeTensors'}")

@@ -1,4 +1,4 @@
-"""Reads the two functions that FlexAttention gets as a mask, a bias and a softcap.
+"""Reads the two functions that FlexAttention takes, `mask_mod` and `score_mod`, as a mask, a bias and a softcap.
 
 A `mask_mod` is evaluated at every cell. A `score_mod` may compute anything; it is evaluated at some positions with
 several scores. A bias (f(s) = s + b), a softcap (c · tanh(s / c)) or both together are recognised; anything else is
@@ -37,7 +37,7 @@ def read(
     *_: Any,
     **__: Any,
 ) -> AttentionCall:
-    """Make the call of FlexAttention's operator. RecordError for a score_mod that is neither a bias nor a softcap."""
+    """Make a call from FlexAttention's arguments. RecordError for a score_mod that is neither a bias nor a softcap."""
     shape = (*query.shape[:3], key.shape[2])
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
     with torch._C._EnableTorchFunction(), _ByIndex():
@@ -47,7 +47,7 @@ def read(
 
 
 class _ByIndex(TorchFunctionMode):
-    """Computes slopes[h] as an operation on h. torch 2.8 would ask for h as a number, which vmap does not have."""
+    """Computes `slopes[h]` by `aten.index`: torch 2.8 would convert h to a number, which is impossible inside vmap."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__getitem__:
@@ -66,7 +66,7 @@ def _read_mask_mod(mask_mod: Function, shape: tuple[int, ...], device: torch.dev
 
 
 def _read_score_mod(score_mod: Function, shape: tuple[int, ...], query: Tensor) -> tuple[float | None, Tensor | None]:
-    """Return (softcap, bias) of a score_mod; None for what it does not have."""
+    """Read a score_mod as (softcap, bias), each None if it has none. RecordError for any other function."""
     at, device = _positions(shape, query.device), query.device
 
     def tried(s: float) -> Tensor:
@@ -96,13 +96,16 @@ def _softcap(scores: Tensor, moved: Tensor, limit: float) -> float | None:
 
 
 def _positions(shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
-    """Return some positions (b, h, q, k), the same every time."""
+    """Return some random positions (b, h, q, k) of the attention matrix: the same positions at every call."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(size, (_TRIED,), generator=generator, device="cpu").to(device) for size in shape]
 
 
 def _lead(function: Function, shape: tuple[int, ...], device: torch.device) -> tuple[int, int]:
-    """Return (B or 1, H or 1): 1 if the function gives the same for all b or all h, at the positions that are tried."""
+    """Find whether a function depends on the example and on the head: (B, H), with 1 in place of a size without effect.
+
+    The results are compared at some positions only.
+    """
     at, several = _positions(shape, device), torch.vmap(function)
     here = several(*at)
     sizes = []

@@ -1,4 +1,4 @@
-"""What a recogniser reports (`Event`, `Refusal`), and who receives it: a `Follower`, which watches or edits a model."""
+"""The reports of a recogniser (`Event`, `Refusal`), and `Follower`, their receiver: it watches or edits a model."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Arrange = Callable[[Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """An attention or a softmax that may be one of several pieces of an attention (pieces.py)."""
+    """A softmax, or a whole attention, that may be one of several pieces of a larger attention (pieces.py)."""
 
-    queries: Node  # the node that the queries come from
+    queries: Node  # the node (tape.py: how a tensor was made) of the tensor that the queries come from
     heads: int | None
     read: Callable[[Places], Piece]
-    met: object = None  # the product in which weights met values, if the model changed them before
+    met: object = None  # the product of weights and values, if the model changed the weights before it
 
 
 @dataclasses.dataclass(eq=False)
@@ -42,7 +42,7 @@ class Event:
     out: Any  # what the model computed: a tensor, on the device "meta" if it has not run; or a tuple with it
     arrange: Arrange  # brings the output to [B, H, Q, E]
     how: str
-    used: Tensor | None = None  # the weights [B, H, Q, K] that met the values, where they are not those of the call
+    used: Tensor | None = None  # the weights [B, H, Q, K] that were multiplied with values, if not the call's own
     softmax: Softmax | None = None  # the softmax of its weights, where the model computes them
     layout: Layout | None = None  # the layout of these weights
     part: Part | None = None
@@ -55,7 +55,7 @@ class Event:
 
 
 class Refusal(NamedTuple):
-    """Why a computation that may be attention cannot be reported as attention."""
+    """The reason why a computation that may be attention cannot be reported as attention."""
 
     reason: str
     status: Status = "refused"
@@ -74,11 +74,11 @@ class Follower:
     changes = False  # whether the follower may change outputs
 
     def means(self, place: Place) -> bool:
-        """Whether the follower may change the computation at a place (a running module)."""
+        """Return whether the follower may change the attention of a place (a running module)."""
         return False
 
     def attention(self, place: Place, event: Event) -> None:
-        """Receive an attention that the model computed; or will compute, if the follower may change it."""
+        """Receive an attention of a place (a running module). If the follower may change it, it may not have run."""
         raise NotImplementedError
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
@@ -86,16 +86,16 @@ class Follower:
         raise NotImplementedError
 
     def missed(self, name: str) -> None:
-        """Note that the part of the model with this name ran where it could not be followed."""
+        """Receive the name of a part of the model (a module's path) that ran where it could not be followed."""
 
     def note(self, note: str) -> None:
-        """Note that the model runs in a changed way, or that some of it cannot be seen."""
+        """Receive a sentence for the user: the model runs in a changed way, or some of it cannot be seen."""
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Receive the result and the arguments of a `torch.cat`, after it."""
+        """Receive the result and the arguments of a `torch.cat` of the model, after it was computed."""
 
     def generated(self, beams: Tensor | None, batch: int, length: int | None) -> None:
-        """Receive the end of `generate`: its beams [N, steps] of `batch` that ran, or the length of its cache."""
+        """Receive the end of `generate`: its `beams` [N, steps], chosen of `batch`, or the `length` of its cache."""
 
 
 FOLLOWERS: Scope[Follower] = Scope()

@@ -1,8 +1,8 @@
 """Listens to every torch function that a watched or edited model calls, and recognises attention among them.
 
-While this function mode of torch is active, nn.MultiheadAttention and nn.TransformerEncoder do not use their fused fast
-path, so that their scaled_dot_product_attention can be seen. The outputs are the model's own: the mode calls the same
-function with the same arguments.
+While this mode (a `TorchFunctionMode`) is active, nn.MultiheadAttention and nn.TransformerEncoder do not use their
+fused fast path, so that their scaled_dot_product_attention can be seen. The outputs are the model's own: the mode calls
+the same function with the same arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headwise.functional import running
 
 Handler = Callable[[Callable[..., Any], str, Sequence[Any], Mapping[str, Any]], Any]
 
-# They add up the numbers of a group, as of the edges of a node.
+# These functions sum numbers by group, such as the edges of each node of a graph.
 _GROUPED = (
     "index_add",
     "index_add_",
@@ -45,14 +45,14 @@ _GROUPED = (
     "segment_reduce",
 )
 _FUSED = ("scaled_dot_product_attention", "flex_attention")
-# Weights may meet values again inside these functions.
+# Functions in which weights may be multiplied with values a second time.
 _MEETS = frozenset(products.PRODUCTS) - {"sum", "mean"}
 # Fused operations that take the model's input and hide its queries and keys.
 _HIDDEN = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 
 
 def _seen_inside(function: Any) -> Callable[..., Any]:
-    """Return a copy of a torch function that does not pass itself to the active mode first."""
+    """Copy a torch function so that the active mode sees the calls inside it, and not the function as a single call."""
     code, given = function.__code__, {**function.__globals__, "has_torch_function": lambda _: False}
     return types.FunctionType(code, given, argdefs=function.__defaults__)
 
@@ -83,7 +83,7 @@ class Functions(TorchFunctionMode):
         }
 
     def close(self) -> None:
-        """Release everything that was followed, when no follower listens any more."""
+        """Remove this mode and release everything that it followed, when no follower listens here any more."""
         _take_out(self)
         self._handlers.clear()  # the handlers hold this object
 
@@ -118,7 +118,11 @@ class Functions(TorchFunctionMode):
         return out
 
     def _call_edited(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
-        """Call a function of weights whose output was edited: it may meet other values, or else gets edited weights."""
+        """Call a function that gets attention weights whose output was edited before.
+
+        If the function multiplies them with other values, the edit changes this product too. Any other function gets
+        the edited weights in their place.
+        """
         if getattr(func, "__name__", "") in _MEETS:
             self.recogniser.has_changed = False
             out = self._handle(func, args, kwargs)
@@ -129,7 +133,7 @@ class Functions(TorchFunctionMode):
         return self._handle(func, args, kwargs)
 
     def _find_handler(self, func: Any, name: str) -> Handler | None:
-        """Find the handler of a function that is called for the first time."""
+        """Find the method that reads calls of a torch function, when the function is called for the first time."""
         base = name.partition(".")[0]  # torch.ops.aten.bmm.default is called bmm.default
         handler = self._handlers.get(base)
         if handler is not None:
@@ -147,7 +151,7 @@ class Functions(TorchFunctionMode):
     def _remember(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """Put an operation on the tape (tape.py), except in decoding steps, whose queries come one at a time.
+        """Put an operation on the tape (tape.py: how each tensor was made), except in decoding steps of one token.
 
         If the tape cannot keep an operation, its result counts as a tensor of unknown origin.
         """
@@ -156,7 +160,7 @@ class Functions(TorchFunctionMode):
                 self._tape.step(func, name, args, kwargs, out)
 
     def _follow(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None, out: Any) -> None:
-        """Follow the scores and the weights among the arguments of an operation to its result."""
+        """If arguments are scores, weights or attention outputs, note how the result was computed from them."""
         known, unprojected = self._known, self._unprojected
         followed = known and (_any_known(known, args) or (kwargs and _any_known(known, kwargs.values())))
         if not (followed or unprojected) or running():
@@ -177,7 +181,7 @@ class Functions(TorchFunctionMode):
                 self._outputs.step(name, args, out)
 
     def _keep_cells(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        """Keep the scores of a softmax over blocks, or over scores that were rearranged."""
+        """Keep the scores of a softmax that are in blocks or were rearranged: they may have to be read one by one."""
         found = self._known.get(id(out))
         trail = None if found is None else found[1]
         if trail is None or trail.of is None or trail.of.cells is not None or trail.q is None:
@@ -188,7 +192,7 @@ class Functions(TorchFunctionMode):
             trail.of.cells = Cells(args[0].detach(), self._tape.node(args[0]), dim if isinstance(dim, int) else -1)
 
     def _plain(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function, and follow it as an ordinary operation."""
+        """Call a function, and note how its result was computed, as for an ordinary operation."""
         out = func(*args, **kwargs)
         if not running():
             self._remember(func, name, args, kwargs, out)
@@ -203,13 +207,13 @@ class Functions(TorchFunctionMode):
         return out
 
     def _lose(self, name: str, args: Sequence[Any], out: Any, error: Exception) -> None:
-        """Set the trail of a result whose operation could not be read: its operand's trail, with a problem."""
+        """Give the result of an unreadable operation the trail (history) of its operand, with the error as problem."""
         followed = [trail for trail in map(self._trails.get, args) if trail]
         if followed and isinstance(out, Tensor) and out.is_floating_point():
             self._trails.put(out, followed[0].with_problem(f"`{name}` could not be followed: {error}"))
 
     def _softmax(self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Handle a softmax, or an exp, which becomes a softmax if it is divided by its sum later."""
+        """Call and read a softmax; or an exp, which becomes a softmax if the model divides it by its sum later."""
         out = self._plain(func, name, args, kwargs)
         if isinstance(out, Tensor) and not running() and id(out) not in self._known:
             with self.recogniser.reading(name):
@@ -313,7 +317,7 @@ class Functions(TorchFunctionMode):
     def _opaque_operation(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Handle an operation of another library that may be attention: it gets three or more tensors of vectors."""
+        """Call another library's operation; report one that gets three or more tensors: it may be attention."""
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
         if sum(x.ndim > 2 and not is_parameter(x) for x in given) >= 3 and not running():
             reason = f"`{name}` is an operation of another library: nothing can be seen inside"
@@ -322,14 +326,14 @@ class Functions(TorchFunctionMode):
 
 
 def _any_known(known: Container[int], given: Iterable[Any]) -> bool:
-    """Whether a followed tensor is among the arguments, or in a list among them."""
+    """Return whether a followed tensor (its id is in `known`) is among the arguments, or in a list among them."""
     for x in given:  # noqa: SIM110 - any() takes twice as long, and every call asks
         if id(x) in known or (isinstance(x, (list, tuple)) and any(id(part) in known for part in x)):
             return True
     return False
 
 
-# The function mode of a thread, while anybody is followed there.
+# The function mode of each thread, while a model is watched or edited there.
 
 
 class _Thread(threading.local):
@@ -342,7 +346,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def functions_here() -> Iterator[None]:
-    """Inside this context the torch functions of this thread are listened to. Such contexts may end in any order."""
+    """Return a context in which this thread's torch functions are listened to. Such contexts may end in any order."""
     mode = _thread.mode
     if mode is None:
         mode = _thread.mode = Functions()
@@ -358,7 +362,7 @@ def functions_here() -> Iterator[None]:
 
 
 def recogniser_here() -> Recogniser | None:
-    """Return the recogniser of this thread; None if its functions are not listened to."""
+    """Return the object that recognises attention in this thread; None if its torch functions are not listened to."""
     return None if _thread.mode is None else _thread.mode.recogniser
 
 
@@ -374,7 +378,7 @@ def listened_to() -> contextlib.AbstractContextManager[object] | None:
 
 
 def _take_out(mode: Functions) -> None:
-    """Remove a mode from its place among the modes of this thread."""
+    """Remove a mode from this thread's stack of torch function modes; the other modes keep their order."""
     above = []
     while _len_torch_function_stack() and (top := _pop_mode()) is not mode:
         above.append(top)

@@ -1,8 +1,8 @@
-"""What `watch` has to know about `generate` of transformers between its steps.
+"""Decides, inside `generate` of transformers, which record a step belongs to.
 
-A step normally continues the record of a sequence (sequence.py). Inside `generate` two more cases are known: a pass
-over one more token computes the same rows again (there is no cache), and a step with different older keys belongs to no
-record (the cache is quantised).
+A step normally continues the record of a sequence (sequence.py). Two more cases are known. Without a cache, a pass over
+one more token computes all rows again, and replaces the record. With a quantised cache, the older keys of a step differ
+from the keys in the record, so that the step belongs to no record.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _OPEN_ROWS = (
 )
 
 
-# What happens to a computation that does not continue the sequence of its place: it begins another sequence; or
+# What happens to a computation that does not continue the record of its module: it begins another record; or
 # replaces the pass before, whose rows it computes again; or is refused because of `OTHER_KEYS`.
 Fate = Literal["begins", "replaces", "refused"]
 
 
 class Generating(threading.local):
-    """What is known about the call of `generate` that runs in this thread."""
+    """The state of the call of `generate` that runs in this thread."""
 
     def __init__(self) -> None:
         self.run: int | None = None
@@ -51,12 +51,12 @@ class Generating(threading.local):
 
     @property
     def drafts(self) -> bool:
-        """Whether an assistant model is running, which may be the model itself."""
+        """Whether an assistant model, which writes drafts for `generate`, is running. It may be the model itself."""
         return self.depth > 1
 
     @contextlib.contextmanager
     def running(self, inputs: Mapping[str, Any]) -> Iterator[bool]:
-        """Return a context inside which `generate` runs with these arguments; it gives True for the outermost one."""
+        """Return a context for one call of `generate` with these arguments; it gives True for the outermost call."""
         outermost = self.run is None
         if outermost:
             self.run, self._runs, self.in_steps, self.inputs = self._runs, self._runs + 1, False, inputs
@@ -69,7 +69,10 @@ class Generating(threading.local):
                 self.run, self.in_steps, self.inputs = None, False, {}
 
     def fate(self, before: Entry | None, call: AttentionCall, keeper: Keeper, *, cross: bool) -> Fate:
-        """Decide what happens to a call after the record `before`, which it does not continue."""
+        """Decide whether a call begins a record, replaces `before` (its module's last record), or is refused.
+
+        It has been found not to continue `before`. `cross`: whether it is cross-attention.
+        """
         if before is None or self.run is None or before.run != self.run:
             return "begins"
         batch, heads, rows, keys = before.kept.shape
@@ -84,7 +87,7 @@ class Generating(threading.local):
 
 
 def find_padding_rows(call: Scores) -> Tensor | None:
-    """Find the queries that attend to all keys alike, as padding does in eager models: bool [B|1, H|1, Q], or None."""
+    """Find the queries that attend to all keys equally, as padding in eager models: bool [B|1, H|1, Q]; None = none."""
     bias = call.bias
     if bias is None or bias.ndim != 4 or bias.shape[2:] != (call.shape[2], 1):
         return None
@@ -93,10 +96,10 @@ def find_padding_rows(call: Scores) -> Tensor | None:
 
 
 def without_empty_buffer(call: AttentionCall, *, copy: bool = False) -> tuple[AttentionCall, str]:
-    """Return (the call without the unfilled end of a static cache, a note or ""). These keys are 0 and forbidden.
+    """Remove the unfilled end of a static cache from a call: the last keys, which are 0 and forbidden.
 
-    Rows of padding may attend to them nevertheless. With `copy`, the keys and values of a first step are copied even if
-    the buffer is full, because it may be written to.
+    Returns (the call, a note or ""). The note says that rows of padding attend to these keys nevertheless. With `copy`,
+    the keys and values of a first step are copied even if the buffer is full, because the model may write to it later.
     """
     padding = find_padding_rows(call)
     if call.slopes is not None:  # distances are counted from the last key

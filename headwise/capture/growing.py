@@ -11,10 +11,10 @@ Empty = Callable[[torch.Size, torch.dtype], Tensor]
 
 
 class Growing:
-    """A tensor [B, ·, length, ·] that grows in length; its buffer in memory is at most twice as long.
+    """A tensor [B, ·, length, ·] to which positions are appended; its buffer in memory is at most twice as long.
 
-    `empty` is a function that makes room on the disk for a buffer of a shape and dtype; None = the buffer is in memory,
-    and counts in `nbytes`.
+    `empty` is a function that makes a buffer of a shape and dtype on the disk; None = the buffer is in memory, and its
+    bytes count in `nbytes`.
     """
 
     def __init__(self, first: Tensor, empty: Empty | None = None) -> None:
@@ -46,7 +46,10 @@ class Growing:
         self.length -= count
 
     def of_beams(self, origin: Tensor | None) -> Tensor:
-        """Return the positions of N beams, [N, ·, length, ·]; `origin` [N, length]: their examples; None = the same."""
+        """Return the positions of N beams, [N, ·, length, ·].
+
+        `origin` [N, length]: the example from which each position of a beam comes; None = return the tensor itself.
+        """
         if origin is None:
             return self.tensor
         at = torch.arange(origin.shape[1], device=origin.device)

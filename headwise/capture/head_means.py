@@ -1,4 +1,4 @@
-"""The numbers that `monitor` logs for a layer: one per head, means over the rows of all records of a training step."""
+"""The numbers that `monitor` logs for a layer: for each head, means over all queries of a training step's records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Means = dict[str, Tensor]  # name -> one mean per head, [H]
 
 @dataclass
 class Sums:
-    """Sums over the rows of one layer, by name: (the sum, the number of rows), float64 [2, H]."""
+    """Sums of statistics over the rows (queries) of one layer: name -> (sum, number of rows), float64 [2, H]."""
 
     by_name: dict[str, Tensor]
 
     @classmethod
     def of(cls, record: AttentionRecord) -> Sums:
-        """Compute the sums of one record, in one pass over its weights."""
+        """Compute the sums of one record's statistics, in one pass over its weights."""
         names = ["entropy", "first_visible", *(["learned_sink"] if record.sinks is not None else [])]
         found = record.statistics("lse", *names)
         attends = ~torch.isneginf(found.lse).cpu()
@@ -40,7 +40,7 @@ class Sums:
 
 
 def _sum(x: Tensor, where: Tensor) -> Tensor:
-    """Return (the sum of x [B, H, Q] over rows where `where` is True, the number of these rows), [2, H]."""
+    """Sum x [B, H, Q] over the rows where `where` is True: (the sums, the numbers of these rows), [2, H]."""
     return torch.stack([x.double().masked_fill(~where, 0.0), where.double()]).sum((1, 3))
 
 

@@ -1,8 +1,8 @@
 """Reports the attention of Hugging Face models, whose attention functions come from a registry, and their `generate`.
 
 Most functions of the registry call torch functions, which are seen anyway. For a function that does not (flash
-attention, a kernel from the hub), a call is made from its arguments (registered.py), and kept if it explains the
-output. transformers is never imported here: a Hugging Face model has imported it.
+attention, a kernel from the hub), an attention call is made from its arguments (registered.py), and kept if it gives
+the same output. transformers is never imported here: a Hugging Face model has imported it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headwise.scope import alone
 
 @contextlib.contextmanager
 def seen_through(model: nn.Module) -> Iterator[None]:
-    """Return a context in which the registry's functions and `model.generate` report to the followers.
+    """Return a context in which transformers' attention functions and `model.generate` report to the followers.
 
-    A follower is an object that watches or edits a model. The context has no effect on other models than those of
+    A follower is an object that watches or edits a model. The context has no effect on models that are not from
     transformers.
     """
     transformers = sys.modules.get("transformers")
@@ -79,7 +79,7 @@ def _find_followers(model: nn.Module) -> list[Follower]:
     return [follower for follower in FOLLOWERS.here() if follower.parts.has(model)]
 
 
-# The arguments of `generate` by which steps read several tokens, and reject some.
+# The arguments of `generate` with which a step reads several tokens (drafts), and rejects some of them.
 _DRAFTS = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
 
 
@@ -117,7 +117,7 @@ def _generating(model: nn.Module, original: Callable[..., Any]) -> Callable[...,
 
 @contextlib.contextmanager
 def _drafting(assistant: nn.Module, model: nn.Module, followers: list[Follower]) -> Iterator[None]:
-    """Return a context in which computations of an assistant are not reported as attention of the model."""
+    """Return a context in which attention inside the assistant, a second model, is not reported as the model's own."""
     own = set(map(id, model.modules()))
 
     def deeper(by: int) -> None:

@@ -1,6 +1,6 @@
-"""Inside `watch`, `edit` and `monitor`: which followers listen to the running code, and to the thread jobs it starts.
+"""Inside `watch`, `edit` and `monitor`: informs followers of the attention in the running code and in its threads.
 
-A follower (follower.py) is an object that watches or edits a model. It is told of the attention of its model in the
+A follower (follower.py) is an object that watches or edits a model. It is informed of the attention of its model in the
 code for which its context is open; `headwise.scope` says which code that is.
 """
 
@@ -25,9 +25,9 @@ from headwise.scope import alone, carried
 
 @contextlib.contextmanager
 def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
-    """Return a context in which the follower is told of the attention that torch functions compute in its model.
+    """Return a context in which a follower (it watches or edits a model) is informed of the attention in its model.
 
-    `functions` False: torch functions are not listened to, as for a model of another framework.
+    `functions` False: do not listen to torch functions, because the model is one of another framework.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(follower.parts.listening(follower.missed))
@@ -40,7 +40,7 @@ def following(follower: Follower, *, functions: bool = True) -> Iterator[None]:
 
 
 def running_eagerly() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which compiled functions run eagerly, in the whole process; no effect if there are none."""
+    """Return a context in which functions made by torch.compile run eagerly in the whole process, if there are any."""
     return changed("stance", _set_stance) if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
@@ -92,7 +92,7 @@ def _submitting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _taken(job: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a job so that the followers of the code here hear of it too; the job itself if there are none."""
+    """Wrap a thread's job so that the watches and edits open here follow it too; the job itself if there are none."""
     taken = carried(job)
     if taken is job:
         return job

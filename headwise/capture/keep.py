@@ -24,7 +24,7 @@ Offload = Literal["cpu", "disk"] | Path | None
 
 @dataclasses.dataclass(frozen=True)
 class Keeping:
-    """What `watch` keeps, and in which form: the arguments of `watch`."""
+    """The arguments of `watch` that say which tensors are kept, and in which form."""
 
     only: Choice | None = None
     values: bool = False
@@ -71,7 +71,7 @@ class Keeping:
 
 
 class TooMuch(RecordError):  # noqa: N818 (a refusal, not a failure)
-    """The records need more bytes than `max_bytes`, or than are free on the disk."""
+    """Raised when the records need more bytes than `max_bytes`, or than are free on the disk."""
 
 
 class Keeper:
@@ -90,7 +90,7 @@ class Keeper:
         self._nbytes = 0  # of these storages, and of the buffers of generations
 
     def call(self, call: AttentionCall, *, values: bool) -> AttentionCall:
-        """Return the call in the form in which it is kept."""
+        """Return the call as it is kept: its tensors in the right dtype, on the right device, their bytes counted."""
         if not self._keep:
             outline = self.step(call)
             return dataclasses.replace(outline, k=self.tensor(outline.k, keep_dtype=True))
@@ -104,10 +104,10 @@ class Keeper:
         return dataclasses.replace(call, q=q, k=k, v=v, bias=bias, slopes=slopes, sinks=sinks, mask=mask)
 
     def step(self, call: AttentionCall) -> AttentionCall:
-        """Return a step of a generation in the form in which it is kept; its rows are joined to those of other steps.
+        """Return a decoding step as it is kept: converted, so that its rows can be joined to the rows of other steps.
 
-        If queries and keys are not kept, the result has only their shapes, and a number for each key, by which the next
-        step is recognised.
+        If queries and keys are not kept (keep=False), the result has only their shapes and, for each key, a number
+        (`digests`) by which the next step recognises the key.
         """
         if self._keep:
             q, k, v = (self.convert(x) for x in (call.q, call.k, call.v))
@@ -121,7 +121,7 @@ class Keeper:
         return dataclasses.replace(call, q=q, k=k, v=k[..., :0], mask=None, bias=None, sinks=None)
 
     def tensor(self, x: Tensor, *, keep_dtype: bool = False) -> Tensor:
-        """Return a tensor as it is kept: the model's tensor, or a copy if a change of it would not be noticed."""
+        """Return a tensor as it is kept: the model's own, or a copy if a change of it in place would not be noticed."""
         kept = self.convert(x, keep_dtype=keep_dtype)
         if self.empty is not None:
             with torch.inference_mode(False):
@@ -156,7 +156,7 @@ class Keeper:
                 self._nbytes -= nbytes
 
     def count(self, nbytes: int) -> None:
-        """Add to the number of kept bytes. RecordError if it is above the limit."""
+        """Add `nbytes` to the number of kept bytes. RecordError if the total is above the limit."""
         self._nbytes += nbytes
         if self._max_bytes is not None and self._nbytes > self._max_bytes:
             raise TooMuch(
@@ -167,7 +167,7 @@ class Keeper:
 
 
 def digests(k: Tensor) -> Tensor:
-    """Compute a number for each key [B, G, K, D], over all heads: int64 [B, 1, K, 1]. Equal keys have equal numbers.
+    """Compute a number for each key of k [B, G, K, D], over all heads: int64 [B, 1, K, 1]; equal keys, equal numbers.
 
     Two keys that differ have the same number with a probability of about 2⁻³².
     """

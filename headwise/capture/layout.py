@@ -1,4 +1,4 @@
-"""Brings any arrangement of batch and heads to q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E]."""
+"""Brings tensors with any order of batch and heads to the shapes q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Which of the leading dimensions `lead` of a model's tensors are examples and which are heads: (B, H)."""
+    """Which of the leading dimensions `lead` of a model's tensors are the batch, and which are the heads."""
 
     lead: tuple[int, ...]
     batch: int
@@ -28,7 +28,10 @@ class Layout:
         return (x if self.at is None else x.movedim(self.at, len(self.lead) - 1)).reshape(shape)
 
     def fold_mask(self, x: Tensor) -> Tensor:
-        """Bring a mask or bias that broadcasts to [*lead, Q, K] to [B|1, H|1, r, c], expanded only where necessary."""
+        """Bring a mask or bias that broadcasts to [*lead, Q, K] to [B|1, H|1, r, c], expanded only where necessary.
+
+        r is Q or 1, c is K or 1.
+        """
         x = x[(None,) * (len(self.lead) + 2 - x.ndim)]
         lead, rows = x.shape[:-2], x.shape[-2:]
         if self.at is not None:
@@ -43,7 +46,7 @@ class Layout:
 
 
 def read_layout(lead: tuple[int, ...], heads: int | None) -> Layout:
-    """Find the layout of scores [*lead, Q, K]. `heads`: the number of heads that the module states; None = unknown."""
+    """Decide which dimensions of scores [*lead, Q, K] are the heads. `heads`: their number, None = not stated."""
     if len(lead) < 2:
         # Batch and heads in one dimension, as torch.bmm needs them; or a batch of a single head.
         n = math.prod(lead)
@@ -65,7 +68,7 @@ def smallest(x: Tensor, dims: Iterable[int]) -> Tensor:
 
 
 def copy_from_buffer(x: Tensor) -> Tensor:
-    """Return keys or values [B, G, K, ·]; a copy if they are the filled part of a buffer that grows."""
+    """Copy keys or values [B, G, K, ·] that are the filled part of a growing buffer; return others as they are."""
     length = x.shape[2] * x.stride(2)
     outer = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1 and stride > x.stride(2)]
     end = min(outer, default=x.untyped_storage().nbytes() // x.element_size() - x.storage_offset())
@@ -73,7 +76,7 @@ def copy_from_buffer(x: Tensor) -> Tensor:
 
 
 def share_heads(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values [B, H, K, ·] without the repetition of heads for grouped queries: [B, G, K, ·].
+    """Remove the copies of key heads that a model made for grouped queries: [B, H, K, ·] becomes [B, G, K, ·].
 
     The numbers are compared, because there are many ways to repeat heads. If nothing is repeated, comparing a few keys
     shows it.

@@ -1,8 +1,8 @@
-"""The list of every softmax that is multiplied with something, and its outcome: whatever may be attention is reported.
+"""Lists every softmax that is multiplied with something, and its outcome, so that all possible attention is reported.
 
-A softmax is listed when its result is multiplied with activations. It then either has a record (`seen`), or is refused
-with a reason (`refused`), not understood (`missed`), or known to be something else (`not attention`). A softmax that is
-not multiplied, such as a classifier's, is not listed.
+A softmax is listed when its result is multiplied with activations. Its outcome is one of four: it has a record
+(`seen`), it was refused with a reason (`refused`), it was not understood (`missed`), or it is known to be something
+else (`not attention`). A softmax that is not multiplied, such as a classifier's, is not listed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _SOFTMAX = re.compile(r"softmax|attention")
 
 
 class Softmax:
-    """One softmax that was called. All tensors that come from its weights share this object."""
+    """One softmax that the model called. All tensors that come from its weights refer to this one object."""
 
     def __init__(self) -> None:
         self.seen = ""  # the path of the module whose attention it is, if it is any; "edited" if an edit replaced it
         self.withdraw: list[Callable[[], None]] = []  # each function takes back a record that was made of this softmax
-        self.again: list[Callable[[Any], None]] = []  # called when other parts of its weights meet values
-        self.used: Callable[[], Any] | None = None  # gives the weights that met values first, while they are alive
+        self.again: list[Callable[[Any], None]] = []  # called when other parts of its weights multiply values
+        self.used: Callable[[], Any] | None = None  # returns the weights that were first multiplied with values
         self.cells: Any = None  # its scores, where they may have to be read cell by cell (pieces.Cells)
 
 
 class Ledger:
-    """The lines of the coverage of one `watch`, and for how many computations each line stands."""
+    """The lines of the coverage table of one `watch`, and the number of computations that each line stands for."""
 
     def __init__(self) -> None:
         self._lines: Counter[CallSite] = Counter()  # each with 0 calls
@@ -50,7 +50,7 @@ class Ledger:
         self._said: weakref.WeakKeyDictionary[Softmax, CallSite] = weakref.WeakKeyDictionary()
 
     def enter(self, line: CallSite, softmax: Softmax | None = None) -> None:
-        """Count the outcome of a computation; a later outcome of the same softmax replaces an earlier one."""
+        """Count a computation under its outcome `line`; a later outcome of the same softmax replaces an earlier one."""
         if softmax is not None:
             self.strike(softmax)
             self._said[softmax] = line
@@ -58,25 +58,25 @@ class Ledger:
         self._lines[line] += 1
 
     def strike(self, softmax: Softmax, name: str = "") -> None:
-        """Take back the outcome of a softmax. `name`: the name of the record that stands in its place."""
+        """Take back the outcome of a softmax. `name`: the name of the record that replaces it; "" = none."""
         line = self._said.pop(softmax, None)
         if line is not None:
             self._lines[line] -= 1
-            self._lines += Counter()  # drops a line that stands for nothing
+            self._lines += Counter()  # drops a line without computations
         if name:
             self._names[softmax] = name
 
     def find_name(self, softmax: Softmax | None) -> str | None:
-        """Return the name that a softmax has in the coverage, if it has an outcome."""
+        """Return the name under which a softmax is listed in the coverage; None if it has no outcome."""
         return None if softmax is None else self._names.get(softmax)
 
     def sites(self) -> list[CallSite]:
-        """Return the lines as call sites, with their numbers of computations."""
+        """Return the coverage's lines as call sites (places in the model's code), each with its number of calls."""
         return [dataclasses.replace(line, calls=n) for line, n in self._lines.items()]
 
 
 def where() -> str:
-    """Return the file and line that called the torch function being handled: "x/modeling_x.py:120"."""
+    """Return the file and line in the model's code that called the current torch function: "x/modeling_x.py:120"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_MODEL):
         frame = frame.f_back
@@ -91,7 +91,7 @@ def _short(path: str) -> str:
 
 
 def closed(names: dict[str, nn.Module]) -> Iterator[CallSite]:
-    """Yield the parts of a model that compute attention, or may, and inside which nothing can be seen."""
+    """Yield a call site for each module that may run attention in TorchScript code: nothing can be seen inside."""
     inside: list[str] = []
     of_class: dict[type, list[tuple[str, Any]]] = {}  # many modules are of few classes
     for name, module in names.items():
@@ -119,7 +119,7 @@ def _graph(scripted: Any) -> str:
 
 
 def _scripted(functions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the scripted functions among `functions` (a module's methods and attributes), and those that these call."""
+    """Yield the TorchScript functions among `functions` (attributes of a module), and functions that these call."""
     for function in functions:
         if isinstance(function, torch.jit.ScriptFunction):
             yield str(function.name), function

@@ -21,18 +21,18 @@ REMEMBERED, LARGE = 4, 2**26  # how many, and how many bytes of all are large
 
 
 class Recognised:
-    """Recognises dense masks and biases (causal, padding, …). Layers that share a tensor share the result."""
+    """Recognises dense masks and biases (as causal, padding, …). Layers that share a tensor share the result."""
 
     def __init__(self) -> None:
         # (a tensor's place and contents; the tensor, so that no other one can have its place; what it is)
         self._known: deque[tuple[Hashable, Tensor, Found]] = deque(maxlen=REMEMBERED)
 
     def mask(self, allowed: Tensor, shape: tuple[int, ...]) -> Found:
-        """Return (mask, None) for a bool tensor that broadcasts to `shape`, [B, H, Q, K]. True = may attend."""
+        """Make a `Mask` of a bool tensor that broadcasts to `shape` [B, H, Q, K], True = may attend: (mask, None)."""
         return self._remember(allowed, shape, lambda: (_recognise(allowed, shape), None))
 
     def additive(self, bias: Tensor, shape: tuple[int, ...], scores: torch.dtype = torch.float32) -> Found:
-        """Return (mask, bias) for a float tensor that is added to scores of `shape`, [B, H, Q, K], and this dtype."""
+        """Split a float tensor that is added to scores of `shape`, [B, H, Q, K], and this dtype: (mask, rest)."""
         lowest = torch.finfo(torch.promote_types(scores, bias.dtype)).min
 
         def find() -> Found:
@@ -52,7 +52,7 @@ class Recognised:
         return self._remember(bias, (*shape, scores), find)
 
     def filled(self, forbidden: Tensor, value: float, shape: tuple[int, ...]) -> Found:
-        """Return (mask, bias) for scores that were filled with `value` where `forbidden` is True.
+        """Return (mask, bias) with the same effect as filling the scores with `value` where `forbidden` is True.
 
         A row that is filled completely with a finite value attends to all keys equally, as if finfo.min was added.
         """

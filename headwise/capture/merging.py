@@ -1,4 +1,4 @@
-"""Merges pieces (each the rows of one softmax, pieces.py) of one attention into one call."""
+"""Merges the pieces of one attention into one call. A piece is the rows (queries) of one softmax (pieces.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORMS = "its queries and keys come from tensors of different forms"
 
 
 def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognised: Recognised) -> AttentionCall:
-    """Merge the pieces of one attention into one call; queries that are in no piece attend to nothing.
+    """Merge the pieces (softmaxes) of one attention into one call; queries that are in no piece attend to nothing.
 
     RecordError if no call can express what the pieces computed.
     """
@@ -47,7 +47,7 @@ def merge(pieces: Sequence[Piece], sources: Places, heads: int | None, recognise
 
 
 def _sinks(pieces: Sequence[Piece]) -> Tensor | None:
-    """Return the learned sinks of all pieces. They are relative to the scores, so the scores must be the model's."""
+    """Return the learned sinks of the pieces; RecordError if they differ. (Sinks fit only the model's own scores.)"""
     found = [piece.sinks for piece in pieces if piece.sinks is not None]
     if found and (len(found) < len(pieces) or not all(torch.equal(x, found[0]) for x in found)):
         raise RecordError("its pieces have different sinks")
@@ -55,7 +55,7 @@ def _sinks(pieces: Sequence[Piece]) -> Tensor | None:
 
 
 def _once(tile: _Tile, keys: int) -> _Tile:
-    """Return the rows with each key once. A key that is m times in a softmax counts m times: log m is added."""
+    """Return the tile with each key once. A key that is m times in a softmax gets log m added to its score."""
     there = tile.cols < keys
     seen = there.new_zeros(len(tile.rows), keys + 1).scatter_(1, tile.cols, value=True)[:, :keys]
     if int(seen.sum()) == int(there.sum()):
@@ -79,16 +79,16 @@ def _arrange_tiles(tiles: Sequence[Tensor], numbers: Tensor) -> Tensor:
 
 
 class _Tile(NamedTuple):
-    """The rows of a piece that belong to one example and head."""
+    """The rows of a piece that belong to one example and one head, with their keys, scores and weights."""
 
     rows: Tensor  # [t], the positions of the rows
-    cols: Tensor  # [t, n], the positions of the keys; for masked keys the number of keys
+    cols: Tensor  # [t, n], the positions of the keys; at masked keys, the number of all keys
     scores: Tensor
     weights: Tensor
 
 
 class _Grid:
-    """All queries and keys of all pieces, each at its example, its head and its position.
+    """The queries and keys of all pieces (softmaxes of one attention), arranged by example, head and position.
 
     Attributes:
         lead: the sizes of the dimensions that queries and keys share: examples and heads.
@@ -134,7 +134,7 @@ class _Grid:
 
     @staticmethod
     def _check_heads(pairs: Sequence[tuple[Side, Side]], q_at: _Places, k_at: _Places) -> None:
-        """Raise RecordError unless the queries of a head meet the keys of the head with which it shares keys."""
+        """Raise RecordError unless the queries of each head were scored against keys of the key head that it reads."""
         row = key = 0
         for queries, keys in pairs:
             one = (q_at.head[row : row + queries.count] * k_at.heads // q_at.heads).view(queries.numbers.shape)
@@ -149,7 +149,7 @@ class _Grid:
     def _sorted(
         self, pieces: Sequence[Piece], which: Tensor, q_at: _Places, k_at: _Places
     ) -> list[list[tuple[Piece, Tensor, Tensor, Tensor]]]:
-        """Return, for each example and head, its pieces, with their rows, the rows' positions, the keys' positions."""
+        """Return, for each example and head, its rows as (piece, row indices, row positions, key positions)."""
         found: list[list[tuple[Piece, Tensor, Tensor, Tensor]]] = [[] for _ in range(math.prod(self.lead))]
         row = key = 0
         for piece in pieces:
@@ -168,7 +168,7 @@ class _Grid:
         return found
 
     def tiles(self, i: int, rows: Tensor | None = None) -> Iterator[_Tile]:
-        """Yield the rows of one example and head: of all queries, or of the queries where `rows` [Q] is True."""
+        """Yield the rows of one example and head, number `i`: all rows, or the queries where `rows` [Q] is True."""
         for piece, here, place, keys in self._pieces[i]:
             some = slice(None) if rows is None else rows[place]
             if len(place[some]):
@@ -178,7 +178,7 @@ class _Grid:
                 yield _once(tile, self.k.shape[-2])
 
     def weights(self, rows: Tensor | slice) -> Tensor:
-        """Return the weights that the model used for some rows, [*lead, rows, K]."""
+        """Return the weights that the model used, [*lead, rows, K], for some rows (queries)."""
         q_len, k_len = self.q.shape[-2], self.k.shape[-2]
         wanted = torch.zeros(q_len, dtype=torch.bool, device=self.q.device)
         wanted[rows] = True
@@ -192,7 +192,7 @@ class _Grid:
 
 
 def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
-    """Whether all queries met the same keys, or the first part of them, as chunks of queries with a cache do."""
+    """Return whether all queries have the same keys, or (chunks of queries with a cache) the first part of them."""
     longest = max((keys.numbers for _, keys in pairs), key=lambda x: x.shape[1])
     if len(longest.unique()) < longest.numel():  # blocks, which share keys
         return False
@@ -203,7 +203,10 @@ def _are_the_same(pairs: Sequence[tuple[Side, Side]]) -> bool:
 
 
 def _groups(of_rows: Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[int], list[int]]:
-    """Do the work of `_shared` if all queries met the same keys: dimensions in which a group's queries are equal."""
+    """Find the dimensions in which all queries of a group have the same index: (these dimensions, []).
+
+    Used in place of `_shared` if all queries have the same keys.
+    """
     numbers = torch.cat([queries.numbers for queries, _ in pairs], 1)
     real = of_rows.holds(numbers)
     shared = []
@@ -215,7 +218,7 @@ def _groups(of_rows: Origin, pairs: Sequence[tuple[Side, Side]]) -> tuple[list[i
 
 
 def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
-    """Return the places of keys that all queries of their group met: those of the queries, in the order of the keys."""
+    """Place keys that a group of queries shares: at the example and head of these queries, in the order of the keys."""
     row, lead, head, position = 0, [list[Tensor]() for _ in q_at.lead], list[Tensor](), list[Tensor]()
     for queries, keys in pairs:
         size = keys.numbers.shape
@@ -233,7 +236,7 @@ def _with_queries(q_at: _Places, pairs: Sequence[tuple[Side, Side]]) -> _Places:
 
 
 def _masks(grid: _Grid) -> list[Tensor]:
-    """Return which keys the queries of each example and head saw, bool [Q, K]; equal masks are one tensor."""
+    """Return, for each example and head, which keys its queries saw: bool [Q, K]; equal masks are one tensor."""
     found: list[Tensor] = []
     for i in range(math.prod(grid.lead)):
         mask = grid.q.new_zeros(grid.q.shape[-2], grid.k.shape[-2] + 1, dtype=torch.bool)
@@ -245,17 +248,17 @@ def _masks(grid: _Grid) -> list[Tensor]:
 
 
 def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] | None, float]:
-    """Return (the scores minus scale · q kᵀ, [Q, K] for each example and head, or None if they are 0; the scale).
+    """Return (the difference of the scores and scale · q kᵀ, the scale). The difference is None if it is 0.
 
-    A number that is added to a whole row makes no difference. The scale is that of the pieces, or another scale that
-    fits the scores better.
+    It is a tensor [Q, K] for each example and head. A number that is added to a whole row is ignored. The scale is
+    the scale of the pieces, or another scale that fits the scores better.
     """
     shape = (grid.q.shape[-2], grid.k.shape[-2])
     work = torch.promote_types(dtype, torch.float32)
     q, k = (x.flatten(0, -3).to(work) for x in (grid.q, grid.k))
 
     def parts() -> Iterator[tuple[int, _Tile, Tensor, Tensor]]:
-        """Yield (the index of example and head, a tile, its scores and its q kᵀ, minus row means; 0 where masked)."""
+        """Yield (index of example and head, a tile, its scores, its q kᵀ), both minus row means, 0 where masked."""
         for i in range(len(q)):
             product = torch.nn.functional.pad(q[i] @ k[i].mT, (0, 1))
             for tile in grid.tiles(i):
@@ -288,7 +291,7 @@ def _rest(grid: _Grid, scale: float, dtype: torch.dtype) -> tuple[list[Tensor] |
 
 @dataclasses.dataclass
 class _Places:
-    """Where queries or keys belong: for each its coordinates in the shared dimensions, its head and its position."""
+    """The place of each query or key: its indices in the shared dimensions (examples), its head and its position."""
 
     lead: list[Tensor]
     head: Tensor
@@ -302,7 +305,7 @@ def _shared(
 ) -> tuple[list[int], list[int]]:
     """Return the dimensions in which a query and its keys have the same index: examples and heads, not positions.
 
-    The second list has those of them in which the keys have one index for all queries, such as a single head of keys.
+    The second list has the dimensions among them in which all keys have one index, such as a single head of keys.
     """
     dims = range(len(of_rows.shape) - 1)
     shared = {d for d in dims if all(each.shape[d] == of_rows.shape[d] for each in of_keys)}
@@ -326,13 +329,13 @@ def _shared(
 
 
 def _range(x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest of those numbers in each row where `real` is True."""
+    """Return the smallest and the largest number of each row of `x`, only among the numbers where `real` is True."""
     big = 2**40
     return x.long().masked_fill(~real, big).amin(1), x.long().masked_fill(~real, -big).amax(1)
 
 
 def _sort_by_keys(of_keys: Sequence[Origin], pairs: Sequence[tuple[Side, Side]]) -> list[Origin]:
-    """Sort the origins of keys by the first key of each: the keys of a cache come before the new keys."""
+    """Sort the tensors that keys come from by the first key of each: the keys of a cache come before the new keys."""
     longest = max((keys.numbers for _, keys in pairs), key=lambda numbers: numbers.shape[1])
     first = {each: each.holds(longest).any(0).nonzero().flatten().tolist()[:1] for each in of_keys}
     return sorted(of_keys, key=lambda each: first[each] or [longest.shape[1]])
@@ -366,7 +369,7 @@ def _ravel(coordinates: Sequence[Tensor], sizes: Sequence[int]) -> Any:
 
 
 def _filled(vectors: Tensor, at: _Places, size: Sequence[int], real: Tensor) -> Tensor:
-    """Return [*size, heads, length, D] with the vectors at the places where they belong."""
+    """Return a tensor [*size, heads, length, D] that has each real vector at its place (example, head, position)."""
     where = _ravel([*at.lead, at.head, at.position], [*size, at.heads, at.length])
     found = vectors.new_zeros(math.prod(size) * at.heads * at.length, vectors.shape[-1])
     found[where[real]] = vectors[real]

@@ -23,7 +23,7 @@ ELSEWHERE = "it ran in another thread, in a job that could not be followed to wh
 
 
 class Modules(Parts):
-    """The modules of a torch model. Inside `listening` they have hooks that count their runs."""
+    """The modules of a torch model. Inside `listening` they have hooks, which count their runs."""
 
     looked_for = (
         "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, headwise.attention, and matmul, "
@@ -35,7 +35,7 @@ class Modules(Parts):
         self._model = model
         self.names = module_names(model)
         self._threads: set[int] = set()  # the threads in which the last pass of the model began and is followed
-        self._brought = False  # whether it has run where its functions were not listened to
+        self._brought = False  # whether the model has run where its functions were not listened to
         self._counted: set[int] = set()  # the modules whose runs are counted: those that compute attention
         self._hooks = contextlib.ExitStack()
 
@@ -61,7 +61,7 @@ class Modules(Parts):
         return place
 
     def nth(self, place: Place) -> int | None:
-        """Return how often the module of a place ran before in this pass of the model; None if that is not known."""
+        """Return how often the running module `place.module` ran before in this pass of the model; None = unknown."""
         key = id(place.module)
         run = self._here.run.get(key, 0) - self._here.before.get(key, 0)
         if in_backward():  # gradient checkpointing runs the last module first
@@ -111,7 +111,7 @@ class Modules(Parts):
             self._here.brought.pop()[1].close()
 
     def _check(self, missed: Callable[[str], object], module: nn.Module, *_: Any) -> None:
-        """Report a module that runs for the model in a thread that is not followed, or in place of one of its own."""
+        """Call `missed` for a module that runs for the model in an unfollowed thread, or that is not one of its own."""
         if not self._threads or in_backward() or (self._is_here() and id(module) in self.names):
             return
         if count_calls(self._model):  # this thread runs the model for itself

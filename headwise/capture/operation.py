@@ -72,7 +72,7 @@ class Step:
         return found
 
     def other(self) -> Any:
-        """Return the second of two operands, the one without the trail."""
+        """Return the second of two operands: the one that has no trail. None if there is no second operand."""
         return self.operands[1 - self.at] if len(self.operands) > 1 and self.at < 2 else None
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
@@ -84,17 +84,20 @@ Rule = Callable[[Trail, Step], "Trail | None"]
 
 
 def what(trail: Trail) -> str:
-    """Return what the tensor of a trail is called in messages: "scores" or "weights"."""
+    """Return the word for the tensor of a trail (history of scores) in messages: "scores" or "weights"."""
     return "scores" if trail.of is None else "weights"
 
 
 def unknown(trail: Trail, step: Step) -> Trail:
-    """Return the trail after an operation that a trail cannot describe."""
+    """Return the trail (history of scores) after an operation that a trail cannot describe: with a problem."""
     return trail.with_problem(f"the {what(trail)} went through `{step.name}`, which a record cannot represent")
 
 
 def in_place(trail: Trail, step: Step) -> Trail:
-    """Return the trail after an operation that changed each number separately: the numbers themselves must be kept."""
+    """Return the trail (history of scores) after an operation on each number separately.
+
+    The trail cannot describe such an operation exactly, so the record must store the new numbers themselves.
+    """
     if step.name not in ELEMENTWISE or tuple(step.out.shape) != trail.shape:
         return unknown(trail, step)
     if trail.of is not None:

@@ -44,7 +44,7 @@ from headwise.masks.additive import FORBIDS, UNIFORM
 
 
 def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-    """Set the trail of the result `out` of operation `name`, if any of its arguments has a trail."""
+    """Give the result `out` of operation `name` a trail (how it came from q kᵀ), if an argument has a trail."""
     name = name.strip("_")
     if name == "setitem":
         return _written(trails, *args)
@@ -109,7 +109,7 @@ def step(name: str, trails: Trails, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
-    """Return the trail after an operation. Once weights are changed, it also has the trail from before the change.
+    """Return `after`, the trail after an operation that changed weights, with the trail from before the first change.
 
     If an operation wrote into the weights themselves, the unchanged weights are lost, and so is their trail.
     """
@@ -121,7 +121,7 @@ def _changed(before: Trail, after: Trail | None, out: Any) -> Trail | None:
 
 
 def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Trail | None:
-    """Return the trail of a softmax or exp whose input does not come from a product of queries and keys."""
+    """Begin a trail (history) for a softmax or exp of a tensor that comes from no product of queries and keys."""
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     if out.ndim < 1 or not out.is_floating_point() or not out.shape[-1]:
         return None
@@ -137,7 +137,7 @@ def bare(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor)
 
 
 def _keeps_keys(trail: Trail, before: Tensor, out: Any) -> bool:
-    """Whether a reduction of weights (a sum, a maximum) still has a number for each query and key."""
+    """Return whether a reduction of weights (a sum, a maximum) left a number for each query and key."""
     if trail.of is None or trail.q is None or not isinstance(out, Tensor) or not out.is_floating_point():
         return False
     if out.ndim < 2 or out.numel() >= before.numel() or _is_row_statistic(trail, before, out):
@@ -146,13 +146,16 @@ def _keeps_keys(trail: Trail, before: Tensor, out: Any) -> bool:
 
 
 def _is_row_statistic(trail: Trail, before: Tensor, out: Tensor) -> bool:
-    """Whether `out` is one number for each row, such as its norm, and is not itself scores."""
+    """Return whether `out` is one number for each row of `before`, such as its norm, and no longer scores."""
     rows = tuple(before.shape[:-1])
     return before.ndim > 1 and before.shape[-1] > 1 and tuple(out.shape) in (rows, (*rows, 1))
 
 
 def _unchanged(trail: Trail, step: Step) -> Trail:
-    """Return the trail after an operation that usually changes nothing (a limit, nan_to_num): numbers are compared."""
+    """Return the trail (history) after an operation that usually changes nothing (a limit, nan_to_num).
+
+    The numbers before and after the operation are compared.
+    """
     before, out = step.tracked, step.out
     if tuple(out.shape) != trail.shape or out is before:
         return in_place(trail, step)
@@ -192,7 +195,10 @@ def _scaled(trail: Trail, step: Step) -> Trail:
 
 
 def _scaled_by_rows(trail: Trail, step: Step, by: Tensor) -> Trail:
-    """Handle scores times one number per row or head (a learned temperature): queries times that number."""
+    """Return the trail (history) of scores times a number per row or head (a learned temperature).
+
+    It is described as a multiplication of the queries by this number.
+    """
     if trail.view is not None or by.ndim > len(trail.shape):
         return in_place(trail, step)
     by = trail.canonical(by)
@@ -239,7 +245,7 @@ def _are_small(x: Tensor) -> bool:
 
 
 def _overflows(trail: Trail, other: Tensor) -> bool:
-    """Whether a second mask is added, so that finfo.min + finfo.min may be -inf, and -inf + inf is NaN."""
+    """Return whether a second mask is added to masked scores: finfo.min + finfo.min may be -inf, -inf + inf NaN."""
     low = max(UNIFORM, torch.finfo(trail.dtype).min / 2)
     before = [value <= low for _, value in trail.fills]
     before += [bool((term * factor <= low).any()) for term, factor in trail.terms]
@@ -260,7 +266,10 @@ def _filled(trail: Trail, step: Step) -> Trail:
 
 
 def _chosen(trail: Trail, step: Step) -> Trail:
-    """Handle torch.where(condition, scores, value), or (condition, value, scores); scores.where(condition, value)."""
+    """Return the trail (history) of torch.where(condition, scores, value), or (condition, value, scores).
+
+    `scores.where(condition, value)` is the same as the first.
+    """
     condition, other = step.argument(0, "condition"), step.argument(2, "other")
     if step.at == 0:
         return _fill(trail, step, ~step.argument(1, "condition"), other)
@@ -270,7 +279,7 @@ def _chosen(trail: Trail, step: Step) -> Trail:
 
 
 def _written(trails: Trails, into: Any, where: Any, value: Any) -> None:
-    """Handle scores[mask] = -inf, in place, or a buffer into which scores are written."""
+    """Note what `into[where] = value` does to scores: scores[mask] = -inf, or scores that are written into a buffer."""
     trail, part = trails.get(into, changed=True), trails.get(value)
     if trail is not None:
         if trail.of is None and isinstance(where, Tensor) and where.dtype == torch.bool:
@@ -301,7 +310,7 @@ def _fill(trail: Trail, step: Step | None, forbidden: Any, value: Any) -> Trail:
 
 
 def _joined(trails: Trails, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
-    """Handle scores that are joined with a column of sinks, or with the scores of other keys."""
+    """Set the trail (history) of scores that are concatenated with a column of sinks, or with scores of other keys."""
     parts: Any = args[0] if args else next(iter(kwargs.values()))
     dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
     known = [trails.get(x) for x in parts]
@@ -322,7 +331,7 @@ def _joined(trails: Trails, name: str, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _beside(parts: list[Trail]) -> Trail | None:
-    """Return the trail of the scores of the same queries with several sets of keys, joined; None if not possible."""
+    """Return the trail (history) of the scores of the same queries with several sets of keys; None if not possible."""
     first, *others = parts
     for each in others:
         if each.q is None or each.k is None or first.q is None:
@@ -360,7 +369,7 @@ def _normalised(trail: Trail, step: Step) -> Trail:
 
 
 def _turned(trail: Trail) -> Trail:
-    """Return the trail of the same tensor with queries and keys exchanged: k qᵀ."""
+    """Return the trail (history) of the same scores seen as k qᵀ: queries and keys have exchanged their roles."""
     rows, keys = len(trail.lead), len(trail.lead) + 1
     swap = {rows: keys, keys: rows}
     order = tuple(swap.get(at, at) for at in trail.order or range(keys + 1))
@@ -375,7 +384,10 @@ def _turned(trail: Trail) -> Trail:
 
 
 def _exponential(trail: Trail, step: Step) -> Trail:
-    """Handle exp(scores): a softmax once it is divided by its sum, or if the log of that sum was subtracted before."""
+    """Return the trail (history) of exp(scores).
+
+    It is a softmax once it is divided by its sum, or if the log of that sum was subtracted from the scores before.
+    """
     if trail.of is not None:
         return trail.but(logs=False, softmax=None) if trail.logs and not trail.used else in_place(trail, step)
     if trail.sinks is not None:
@@ -411,7 +423,7 @@ def _divided(trail: Trail, step: Step) -> Trail:
 
 
 def _squashed(trail: Trail, step: Step) -> Trail:
-    """Handle a sigmoid of the scores (sigmoid attention)."""
+    """Return the trail (history) of a sigmoid of the scores (sigmoid attention)."""
     return in_place(trail.but(of=Softmax()), step)
 
 
@@ -425,7 +437,7 @@ def _dropped(trail: Trail, step: Step) -> Trail:
 
 
 def _multiplied(trail: Trail, step: Step) -> Trail:
-    """Handle weights times a factor that changes nothing (a head mask of 1), or times values, element by element."""
+    """Return the trail (history) of weights times a factor of 1 (a head mask), or times values, elementwise."""
     other = step.other()
     if not isinstance(other, Tensor) or tuple(step.out.shape) == trail.shape or trail.values is not None:
         return _unchanged(trail, step)
@@ -433,7 +445,10 @@ def _multiplied(trail: Trail, step: Step) -> Trail:
 
 
 def _cut(trail: Trail, step: Step) -> Trail:
-    """Handle a slice of weights: weights[..., :-1] cuts off the column of sinks, others take all or some keys."""
+    """Return the trail (history) of a slice of weights.
+
+    weights[..., :-1] removes the column of sinks; other slices take all keys or some keys.
+    """
     weights, out = step.tracked, step.out
     if trail.sinks is not None and not trail.sinks_cut:
         of_keys = weights[..., 1:] if trail.sinks_first else weights[..., :-1]

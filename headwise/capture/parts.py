@@ -14,7 +14,7 @@ from headwise.records import CallSite
 
 
 class _Here(threading.local):
-    """The runs of parts (modules or layers) in this thread."""
+    """The number of the current run of each part (a module or a layer) in this thread, and its computations so far."""
 
     def __init__(self) -> None:
         self.run: dict[int, int] = {}  # id of a part -> the number of its run
@@ -25,7 +25,7 @@ class _Here(threading.local):
 
 
 class Parts(abc.ABC):
-    """The parts of a model, modules or Keras layers. Counts their runs, and the attention computations of each run."""
+    """The parts of a model (modules or Keras layers). Counts how often each runs, and the attentions of each run."""
 
     looked_for: str  # the beginning of a sentence that says what is recognised, and where
 
@@ -48,14 +48,14 @@ class Parts(abc.ABC):
 
     @abc.abstractmethod
     def closed(self, known: Set[str]) -> Iterable[CallSite]:
-        """Yield the parts inside which nothing can be seen. `known`: the paths of parts of which something is known."""
+        """Yield call sites for parts inside which nothing can be seen. `known`: paths with a known outcome."""
 
     def listening(self, missed: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
-        """Return a context that notices runs of parts; `missed` gets the path of one that runs unfollowed."""
+        """Return a context that notices runs of parts; `missed` is called with the path of one that runs unfollowed."""
         return contextlib.nullcontext()
 
     def is_outside(self) -> bool:
-        """Whether no part runs; asked when `place` returns None."""
+        """Whether no part of the model runs at all; asked when `place` returns None."""
         return True
 
     def began(self, part: int) -> None:
@@ -66,13 +66,13 @@ class Parts(abc.ABC):
         self._runs[part] += 1
 
     def find_run(self, place: Place) -> int:
-        """Return the number of the run, of the part at a place, that is going on."""
+        """Return the number of the current run of the part at `place` (a running module or layer); 0 = its first."""
         return self._here.run.get(id(place.module), 0)
 
     def find_number(self, place: Place) -> int:
-        """Return the number that the next attention computation at a place has in this run."""
+        """Return the number that the next attention of the part at `place` gets in this run; 0 = the run's first."""
         return self._here.count[id(place.module)]
 
     def computed(self, place: Place) -> None:
-        """Note that a place has made its next attention computation."""
+        """Count one attention that the part at `place` (a running module or layer) has computed in this run."""
         self._here.count[id(place.module)] += 1

@@ -1,8 +1,8 @@
 """Reads an attention that a model computes in pieces: blocks, windows, chunks, some queries or heads at a time.
 
-A piece is one softmax. It is read as rows: to which query each row belongs, and to which key each score belongs.
-Queries and keys are identified by numbering the elements of the tensors from which they come (tape.py). So the pieces
-of one attention can be merged into one call, whose mask says which keys each query saw.
+A piece is one softmax. It is read as rows: to which query each row belongs, and to which key each score belongs. The
+elements of the tensors from which queries and keys come are numbered (tape.py), and these numbers identify queries and
+keys. So the pieces of one attention can be merged into one call, whose mask says which keys each query saw.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NO_KEY = "a query attends to columns that come from no key, such as padding"
 _CHANGED = "its weights were changed after the softmax"
 _LOST = "its weights could not be followed from the softmax to the values"
 _ELSEWHERE = "its weights meet values of other positions or heads than those of their keys"
-# The number of weights that are compared with the positions of the values that they meet.
+# The number of weights for which the position of the value that each one multiplies is checked.
 SAMPLE = 2**20
 
 
 class Meeting(NamedTuple):
-    """A product of weights and values, in the letters of an einsum."""
+    """A product of weights and values: the weights, the nodes (origins) of both factors, and their einsum letters."""
 
     weights: Tensor
     node: Node | None
@@ -42,7 +42,7 @@ class Meeting(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The scores of a softmax, with their dimensions in any order."""
+    """The scores that a softmax got, with their dimensions in any order, and the dimension of the softmax."""
 
     scores: Tensor
     node: Node | None
@@ -51,14 +51,14 @@ class Cells(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """The queries or the keys of one product, [L, n]: within each of L groups all queries meet all keys."""
+    """The queries or the keys of one product, [L, n]: in each of L groups, every query has a score with every key."""
 
-    numbers: Tensor  # [L, n], the number of the first element of each in its origin; 0 = padding
+    numbers: Tensor  # [L, n], for each vector, the number of its first element (tape.py); 0 = padding
     vectors: Tensor  # [L, n, D]
 
     @property
     def count(self) -> int:
-        """The number of queries or keys."""
+        """The number of queries or keys, L · n."""
         return self.numbers.numel()
 
 
@@ -67,12 +67,12 @@ Rows = tuple[Tensor, Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One softmax of an attention that is computed in pieces, as rows of queries."""
+    """One softmax of an attention that is computed in several softmaxes, read as rows of queries."""
 
     sides: list[tuple[Side, Side]]  # (queries, keys) of each product that its scores come from
-    row: Tensor  # [S], the place of each row's query among those of all products
-    rows: Callable[[Tensor], Rows]  # for some rows: 1 + the place of each column's key, 0 = masked; scores; weights
-    is_used: Callable[[], bool]  # whether all weights have met values
+    row: Tensor  # [S], the index of each row's query among the queries of all products
+    rows: Callable[[Tensor], Rows]  # for some rows: 1 + the index of each column's key, 0 = masked; scores; weights
+    is_used: Callable[[], bool]  # whether all weights were multiplied with values
     scale: float
     dtype: torch.dtype  # the dtype of the scores
     sinks: Tensor | None = None  # [H], a learned score beside the keys
@@ -81,7 +81,7 @@ class Piece:
 def read_cells(
     cells: Cells, meeting: Meeting, sources: Places, scale: float, dtype: torch.dtype
 ) -> tuple[Piece, Callable[[Meeting], None]]:
-    """Return (the piece of a softmax, a function to call when other parts of its weights are multiplied with values).
+    """Return (a softmax as a piece, a function to call when other parts of its weights are multiplied with values).
 
     `sources` numbers the elements of the tensors from which queries, keys and values come.
     """
@@ -158,7 +158,7 @@ def read_cells(
 
 
 class _In:
-    """A product of queries and keys whose elements (scores) are numbered."""
+    """One product of queries and keys whose elements (scores) are numbered: finds the query and key of each number."""
 
     def __init__(self, node: Product, origin: Origin, sources: Places) -> None:
         self._node, self._before, self._sources, self.holds = node, origin.before, sources, origin.holds
@@ -175,11 +175,11 @@ class _In:
 
     @functools.cached_property
     def sides(self) -> tuple[Side, Side]:
-        """The queries and the keys of the product."""
+        """The queries and the keys of the product q kᵀ."""
         return sides(self._node, self._sources)
 
     def coordinates(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices of the query and of the key of each numbered element, among those of `sides`."""
+        """Return, for each number in `at`, the index of its query and the index of its key, as `sides` orders them."""
         at = at - (self._before + 1)
         row, key = torch.zeros_like(at), torch.zeros_like(at)
         for stride, size, of_row, of_key in self._steps:
@@ -191,7 +191,7 @@ class _In:
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
-    """Return, for each dimension, the number of elements from one index to the next."""
+    """Return the strides of a contiguous tensor: for each dimension, the elements from one index to the next."""
     return [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
 
@@ -228,14 +228,14 @@ def _check_values(meeting: Meeting, used: Tensor, found_in: Sequence[_In], sourc
 
 
 def _pairs(a: Tensor, b: Tensor) -> Tensor:
-    """Return the different pairs of two lists, in order: as `unique(dim=1)`, in a thousandth of the time."""
+    """Return the distinct pairs of two lists, sorted: the same as `unique(dim=1)`, in a thousandth of the time."""
     width = int(b.max()) + 1
     both = (a.long() * width + b).unique()
     return torch.stack([both // width, both % width])
 
 
 def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> Piece:
-    """Make the piece of a call whose queries [B, H, Q] and keys [B, H, K] have these numbers."""
+    """Read a whole call as a piece. `rows` [B, H, Q] and `keys` [B, H, K] number its queries and keys (see tape.py)."""
     record, (q_len, k_len) = AttentionRecord(call), call.shape[2:]
     k = call.k.repeat_interleave(call.heads_per_key_head, 1)
     of_q, of_k = (Side(x.flatten(0, 1), y.flatten(0, 1)) for x, y in ((rows, call.q), (keys, k)))
@@ -256,7 +256,7 @@ def read_call(call: Scores, rows: Tensor, keys: Tensor, dtype: torch.dtype) -> P
 
 
 def sides(node: Product, sources: Places) -> tuple[Side, Side]:
-    """Read the queries and the keys of a product."""
+    """Return the queries and the keys of a product q kᵀ, with the numbers that `sources` gives to their elements."""
     trail, lead = node.arrange(sources.of_all(node.factors, node.device)), node.trail.lead
     if trail is None or trail.q is None or trail.k is None or node.trail.q is None or node.trail.k is None:
         raise RecordError("its product could not be read a second time")
@@ -271,12 +271,12 @@ def sides(node: Product, sources: Places) -> tuple[Side, Side]:
 
 
 def number_vectors(vectors: Tensor) -> Tensor:
-    """Return the number of each vector [..., n, D]: the smallest number of its elements (rotations exchange these)."""
+    """Return a number for each vector [..., n, D]: its elements' smallest number, as rotations exchange elements."""
     return vectors.amin(-1)
 
 
 def _dropped(node: Node | None) -> bool:
-    """Whether a node (how a tensor was made) comes from a dropout."""
+    """Return whether a tensor, given by its node (how it was made), comes from a dropout."""
     while node is not None and node.parts:
         if node.name == "dropout":
             return True
@@ -285,5 +285,5 @@ def _dropped(node: Node | None) -> bool:
 
 
 def held_by(numbers: Tensor, origins: Sequence[Origin]) -> list[Origin]:
-    """Return the origins (tensors that are not followed further back) to which some of these elements belong."""
+    """Return the origins (tensors that are not followed further back) that contain elements with these numbers."""
     return [each for each in origins if bool(each.holds(numbers).any())]

@@ -1,4 +1,4 @@
-"""Loads models by transformers, from a folder or by name from the hub, ready to read a text inside `watch`.
+"""Loads models with transformers, from a folder or by name from the hub, ready to read a text inside `watch`.
 
 transformers is imported here and nowhere else in the package, and only when a model is loaded.
 """
@@ -68,7 +68,7 @@ class Pretrained:
     def generate(self, tokens: Sequence[Tokens], count: int, progress: Callable[[], object]) -> dict[str, Any]:
         """Generate at most `count` tokens after each text, greedily; `progress` is called once for each token.
 
-        Returns a value for `Seen.tokens`: all tokens that the model read, which are all but the last generated token.
+        Returns a value for `Seen.tokens`: all tokens that the model read. The last generated token is not among them.
         """
         side: Literal["left", "right"] = "right" if self.writes_apart else "left"
         tokens, ids, real = _batch(tokens, self.pad_id, side, self.device)
@@ -98,7 +98,7 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class Pictured:
-    """A model of images in eval mode, with its image processor."""
+    """A model that reads images, in eval mode, with its image processor."""
 
     name: str
     model: nn.Module
@@ -132,8 +132,8 @@ def load_pretrained(name: str, *, generates: bool = False, dtype: torch.dtype | 
     Args:
         name: a folder with config.json, weights and a tokenizer, or the name of a model on the Hugging Face hub, as
             `headwise.models.checkpoint.located` gives it.
-        generates: also load the head that generates.
-        dtype: the dtype of the weights; None = that of the checkpoint.
+        generates: load the model with its language-model head, so that it can generate.
+        dtype: the dtype of the weights; None = the dtype of the checkpoint.
 
     Raises:
         ArgumentError: transformers is not installed.
@@ -223,9 +223,9 @@ def load_pictured(name: str) -> Pictured:
 
 
 def load_pieces(name: str) -> Callable[[int], str]:
-    """Return a function from a token id of a model to the text of that token, with the space before a word.
+    """Return a function that gives the text of a token id of a model, with the space before a word.
 
-    For a token that is only part of a character it gives the name that the tokenizer uses.
+    For a token that is only part of a character, the function gives the name that the tokenizer uses.
     """
     with _explained(f"cannot load the tokenizer of {name}"), _quiet():
         tokenizer = _auto_tokenizer(name)
@@ -243,7 +243,7 @@ def load_pieces(name: str) -> Callable[[int], str]:
 def _batch(
     tokens: Sequence[Tokens], pad_id: int, side: Literal["left", "right"], device: torch.device
 ) -> tuple[list[Tokens], Tensor, Tensor]:
-    """Return the texts padded to the longest, their ids [B, S], and [B, S] with 1 for tokens and 0 for padding."""
+    """Pad the texts to the longest; return them, their ids [B, S], and a mask [B, S]: 1 for tokens, 0 for padding."""
     longest = max(len(each.ids) for each in tokens)
 
     def fill(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -272,7 +272,7 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
-    """Return the prompt as it was read, with its text, continued by the rest of `whole`, which has only names."""
+    """Return the prompt with its own text, and after it the rest of `whole`, whose tokens have only names."""
     size = len(prompt.ids)
     added = whole.offsets[size:]
     begin = next((start for start, end in added if end), len(whole.text))
@@ -298,7 +298,7 @@ def _continued(prompt: Tokens, whole: Tokens) -> Tokens:
 
 
 def _loaded(kind: Any, name: str, config: Any, dtype: Any) -> tuple[Any, tuple[str, ...]]:
-    """Load (the model, the names of the parameters that its checkpoint lacks, without those of a pooler).
+    """Load a model: (the model, the names of the parameters that its checkpoint lacks, except those of a pooler).
 
     A pooler only reads the output of attention. CheckpointError if the checkpoint belongs to another model: then all
     parameters would be random.
@@ -356,7 +356,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.jso
 
 
 def _tokenizer_folder(name: str, model_type: str) -> Path | None:
-    """Return the folder of a tokenizer that headwise can read: its labels show text that the tokenizer hides."""
+    """Return the folder of a tokenizer that headwise can read, to show text that the tokenizer hides; else None."""
     folder = Path(name)
     if folder.is_dir():
         known = (folder / "tokenizer.json").is_file() or (model_type == "bert" and (folder / "vocab.txt").is_file())

@@ -54,7 +54,10 @@ class Einsum(NamedTuple):
 
 
 def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
-    """Return the trail of a product that may be q kᵀ (matmul, bmm, baddbmm, linear, einsum), or distances (cdist)."""
+    """Begin the trail (how scores are computed) of a product that may be q kᵀ; None for any other product.
+
+    The product is a matmul, bmm, baddbmm, linear or einsum, or a matrix of distances (cdist).
+    """
     if not out.is_floating_point() or out.ndim < 2:
         return None
     mixed = _mixed(name, args, kwargs, trails, out) if trails else None
@@ -82,7 +85,10 @@ def product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: T
 
 
 def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Trail | None:
-    """Return the trail of scores whose examples or heads a product mixes (talking heads): the scores must be kept."""
+    """Return the trail (history) of scores whose examples or heads a product mixes (talking heads).
+
+    The trail cannot describe the mixing, so the record must store the mixed scores.
+    """
     found = None if name in (*_SUMS, *_OF_MANY, "cdist") else _read(name, args, kwargs)
     for each in () if found is None else (found, found.swapped()):
         trail = trails.get(each.a)
@@ -104,7 +110,7 @@ def _mixed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _scores(found: Einsum, out: Tensor) -> Trail | None:
-    """Return the trail with q [*lead, Q, D], k [*lead, K, D] of an einsum like "bihd,bjhd->bhij", in any order."""
+    """Begin a trail (history) with q [*lead, Q, D], k [*lead, K, D] at an einsum: "bihd,bjhd->bhij", in any order."""
     letters = found.out
     if len(letters) < 2 or {*found.one, *found.two} != {*letters, *found.summed} or not found.summed:
         return None
@@ -134,7 +140,10 @@ def _scores(found: Einsum, out: Tensor) -> Trail | None:
 
 
 def _read_own_keys(found: Einsum, out: Tensor) -> Trail:
-    """Return the trail if each query has its own keys, "bhtd,bhtwd->bhtw": it is then the only row of its keys."""
+    """Begin a trail (history of scores) at a product in which each query has its own keys, "bhtd,bhtwd->bhtw".
+
+    Each query is then the only row of its keys: [B, H, T, 1, W].
+    """
     lead, last = list(found.out[:-1]), sorted(found.summed)
     q = _arranged(found.a, found.one, lead, last).flatten(-len(last)).unsqueeze(-2)
     k = _arranged(found.b, found.two, lead, [found.out[-1], *last]).flatten(-len(last))
@@ -146,7 +155,7 @@ def _read_own_keys(found: Einsum, out: Tensor) -> Trail:
 
 
 def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
-    """Find the product in which weights are multiplied with their values; None for a product of other things."""
+    """Find the weights in a product in which they are multiplied with their values; None for any other product."""
     if name in _SUMS:
         return _summed(args, kwargs, trails, out)
     if name == "cdist":
@@ -172,7 +181,7 @@ def values(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], trails: Tr
 
 
 def _without_softmax(name: str, trail: Trail | None, found: Einsum) -> Met | None:
-    """Find a product in which scores without a softmax are multiplied with a tensor, and summed over the keys."""
+    """Find scores without a softmax in a product that multiplies them with a tensor, and sums over the keys."""
     if trail is None or trail.q is None or trail.k is None or (trail.problem and name == "einsum"):
         return None
     if is_learned(trail):
@@ -231,7 +240,7 @@ def _met(trail: Trail, found: Einsum, places: list[int | None]) -> Met:
 
 
 def arrange_weights(met: Met) -> Tensor | None:
-    """Return the weights as [*lead, Q, K], by the letters of the product in which they meet their values."""
+    """Arrange weights as [*lead, Q, K], by the letters of their product with the values; None if that is impossible."""
     one, two, after, weights, other = met.product
     summed = [x for x in one if x in two and x not in after]
     wide = {x for x, size in zip(two, other.shape, strict=True) if size != 1} if two else set()
@@ -244,7 +253,10 @@ def arrange_weights(met: Met) -> Tensor | None:
 
 
 def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail, list[int | None]]:
-    """Return a trail without queries whose rows are another dimension, and `places` for this trail."""
+    """Take dimension `rows` as the rows of a trail (history) without queries; return the new trail and `places`.
+
+    `places` gives the dimension of the trail for each dimension of the weights.
+    """
     sizes = trail.sizes
     home = list(range(len(sizes)))
     home.insert(len(home) - 2, home.pop(rows))
@@ -260,7 +272,7 @@ def _with_rows(trail: Trail, rows: int, places: list[int | None]) -> tuple[Trail
 
 
 def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out: Tensor) -> Met | None:
-    """Find values in (weights · values).sum(…), a product element by element."""
+    """Find weights that are multiplied with values element by element, then summed: (weights · values).sum(…)."""
     trail = trails.get(args[0]) if args else None
     if trail is not None and trail.intact is not None and trail.problem and args[0].ndim > len(trail.sizes):
         # Weights whose trail was lost, times values, element by element.
@@ -292,7 +304,7 @@ def _summed(args: Sequence[Any], kwargs: Mapping[str, Any], trails: Trails, out:
 
 
 def _find_in_many(name: str, args: Sequence[Any], trails: Trails) -> Met | None:
-    """Find weights in a product of more than two tensors, or of one."""
+    """Find weights in a product of one tensor, or of more than two, which is not supported: it becomes a problem."""
     for x in (x for each in args for x in (each if isinstance(each, (list, tuple)) else (each,))):
         trail = trails.get(x)
         if trail is not None and trail.of is not None:

@@ -27,16 +27,14 @@ class Outputs:
 
     def __init__(self) -> None:
         self._of = WeakTensorKeyDictionary()  # tensor -> _Output
-        self.known = (
-            self._of.data
-        )  # whether it is empty is asked at every torch call: a plain dictionary answers at once
+        self.known = self._of.data  # every torch call asks whether it is empty: a plain dictionary answers at once
 
     def put(self, out: Tensor, heads: int, tell: Callable[[Tensor], object]) -> None:
         """Follow `out`, whose last dimension is E, until W_O multiplies it; then call `tell(W_O [H, E, M])`."""
         self._of[out] = _Output(heads, out.shape[-1], False, tell)
 
     def step(self, name: str, args: Sequence[Any], out: Any) -> None:
-        """Follow the attention outputs among the arguments of operation `name` to its result."""
+        """If an attention output is among the arguments, follow it to the result, or report the W_O multiplying it."""
         at = next((i for i, x in enumerate(args) if isinstance(x, Tensor) and x in self._of), None)
         if at is None or not isinstance(out, Tensor):
             return
@@ -66,7 +64,7 @@ def _arranged(found: _Output, x: Tensor, out: Tensor) -> _Output | None:
 
 
 def _weight(name: str, args: Sequence[Any], at: int, rows: int) -> Tensor | None:
-    """Return the weight [H · E, M] by which the output is multiplied; None if the operation is no projection."""
+    """Return the weight [H · E, M] that multiplies an attention output; None if the operation is no projection."""
     if name == "linear" and at == 0:
         weight = args[1].mT
     elif (name == "addmm" and at == 1) or (name in ("matmul", "__matmul__") and at == 0):

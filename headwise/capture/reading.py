@@ -1,6 +1,6 @@
 """Reads the input of a model from its arguments: the pixels of an image, and names for its patches or sound frames.
 
-Names are given only where they are certain: the patches come from the convolution that cuts the image, and their number
+Names are given only where they are certain. The patches come from the convolution that cuts the image. Their number
 plus the number of tokens before them must be the length of every attention of the run.
 """
 
@@ -46,7 +46,7 @@ class Reading:
                 self.sound = x.detach()
 
     def name(self, seen: Seen) -> None:
-        """Set `seen.tokens`, and for patches also `seen.pixel_values`, if they are certain."""
+        """Set `seen.tokens` to names of patches or frames, and `seen.pixel_values` for patches, if they are certain."""
         if not seen.records or (self.pixels is None and self.sound is None):
             return
         with contextlib.suppress(HeadwiseError):  # a record that cannot be read any more: its tensors were changed
@@ -57,7 +57,7 @@ class Reading:
                     return
 
     def _names(self, records: Sequence[AttentionRecord]) -> Iterator[Any]:
-        """Yield values for `Seen.tokens`, the best first."""
+        """Yield possible values for `Seen.tokens`, the best first: names of the patches or the sound frames."""
         length = max(record.shape[3] for record in records)
         if self.pixels is not None:
             batch = len(self.pixels)
@@ -100,7 +100,7 @@ def find_patches(model: nn.Module, pixels: Tensor, length: int) -> Patches | Non
 
 
 def _prefix(model: nn.Module, count: int) -> tuple[str, ...] | None:
-    """Return the names of `count` tokens before the patches; None if the model has parameters for another number."""
+    """Return names for the `count` tokens before the patches; None if the model's parameters fit another number."""
     named = {path.rpartition(".")[2].lower(): x for path, x in model.named_parameters()}
 
     def sizes(*names: str) -> int:
@@ -119,7 +119,7 @@ def _prefix(model: nn.Module, count: int) -> tuple[str, ...] | None:
 
 
 def find_frames(model: nn.Module, sound: Tensor, length: int) -> Frames | None:
-    """Find the frames of a sound, of which a model reads `length`; None if its convolutions do not tell their time."""
+    """Find the sound frames of which a model reads `length`; None if its convolutions do not give that number."""
     strides = [
         (module.kernel_size[0], module.stride[0])
         for path, module in model.named_modules()

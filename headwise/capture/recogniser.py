@@ -37,7 +37,7 @@ from headwise.records.coverage import Status
 Placed = list[tuple[Follower, Place]]
 Read = Callable[[Place, bool], list[Event]]  # what was computed at a place; True = the values are needed
 
-_CAUSAL = masks.causal(offset=0)  # as PyTorch aligns it; layers share what is remembered of it
+_CAUSAL = masks.causal(offset=0)  # aligned as in PyTorch; one mask for all layers, which share what it remembers
 _FACTORS = "its weights are multiplied with other weights: a product of softmaxes (as in Nyström attention)"
 _POWERS = "its weights are multiplied with themselves: a power of a matrix (as in a transitive closure)"
 _LOST = "a product of queries and keys meets values without a softmax that could be followed"
@@ -52,7 +52,7 @@ UNREADABLE = (HeadwiseError, RuntimeError, TypeError, ValueError, IndexError, At
 
 
 class Recogniser:
-    """Tells the followers (they watch or edit a model) of the attention that runs in this thread, or why it is none."""
+    """Informs the followers (objects that watch or edit a model) of attention in this thread, or why it is refused."""
 
     def __init__(self) -> None:
         self.trails, self.tape, self.outputs = Trails(), Tape(), projection.Outputs()
@@ -67,15 +67,15 @@ class Recogniser:
 
     @property
     def in_steps(self) -> bool:
-        """Whether only decoding steps of one token run here."""
+        """Whether every model that is followed here is in the decoding steps of `generate`, one token at a time."""
         return all(follower.generating.in_steps for follower in FOLLOWERS.here())
 
     # Reports to followers.
 
     def hear(self, how: str, read: Read, out: Any, trail: Trail | None = None, edits: list[Event] | None = None) -> Any:
-        """Read a computation that was recognised, and report it. Returns its output, changed if there are edits.
+        """Report a recognised computation to the followers. Returns its output `out`, changed if there are edits.
 
-        `edits`: what edits have already decided (`hear_before`).
+        `read` reads the computation as events. `edits`: events that edits have already changed (`hear_before`).
         """
         placed = self.placed()
         if not placed:
@@ -84,7 +84,7 @@ class Recogniser:
             return out
         self.heard += 1
         edits = self._edited(placed, how, read, trail) if edits is None else edits
-        if not edits or edits[-1].new is None:  # else the watchers were told of the other call
+        if not edits or edits[-1].new is None:  # otherwise the watchers have received the call that replaced it
             for values in (False, True):
                 group = [each for each in placed if not each[0].changes and each[0].needs_values is values]
                 for event in self._events(group, how, read, trail, values) if group else ():
@@ -96,13 +96,13 @@ class Recogniser:
         return self.changed(out, edits)
 
     def hear_before(self, how: str, read: Read) -> list[Event]:
-        """Return the edits of a computation that has not run yet. It need not run if the last edit replaces it."""
+        """Let edits change a computation before it runs; return their events. If one replaces it, it need not run."""
         edits = self._edited(self.placed(), how, read, None)
         self.heard += bool(edits) and edits[-1].new is not None
         return edits
 
     def told(self, follower: Follower, call: AttentionCall, out: Tensor, used: Tensor | None = None) -> None:
-        """Report a call of headwise's own attention, or a call whose weights an edit changed to `used` [B, H, Q, K]."""
+        """Report a call of headwise's own attention. `used` [B, H, Q, K]: its weights, if an edit changed them."""
         place = follower.parts.place()
         if place is None:
             _note_outside(follower)
@@ -115,7 +115,7 @@ class Recogniser:
             follower.attention(place, self._event(call, out, lambda x: x, how, used=used))
 
     def note(self, note: str) -> None:
-        """Tell all followers that models run in a changed way."""
+        """Give all followers a note: that models run in a changed way."""
         for follower in FOLLOWERS.here():
             follower.note(note)
 
@@ -134,7 +134,7 @@ class Recogniser:
         return [(follower, place) for follower, place in found if place is not None]
 
     def _events(self, placed: Placed, how: str, read: Read, trail: Trail | None, values: bool) -> list[Event]:
-        """Read what was computed; [] if it cannot be read, which is then reported to the followers in `placed`."""
+        """Read a computation as events. [] if it cannot be read; the followers in `placed` are then informed."""
         found: list[Event] = []
         with self.reading(how, trail, placed):
             found = read(placed[0][1], values)
@@ -144,9 +144,9 @@ class Recogniser:
     def reading(self, how: str, trail: Trail | None = None, placed: Placed | None = None) -> Iterator[None]:
         """Return a context in which a computation that cannot be read is reported as refused and raises no error.
 
-        The followers in `placed` get the report (None = all). No function is listened to inside: weights that are
-        computed for a comparison are not the model's attention. If there is an edit, gradients go through the tensors
-        that are read, because it computes with them.
+        The followers in `placed` get the report (None = all). Inside, torch functions are not listened to: weights that
+        are computed for a comparison are not the model's attention. If there is an edit, gradients flow through tensors
+        that are read, because the edit computes with them.
         """
         followers = FOLLOWERS.here() if placed is None else [follower for follower, _ in placed]
         graph = torch.is_grad_enabled() and any(follower.changes for follower in followers)
@@ -165,9 +165,10 @@ class Recogniser:
     # Edits.
 
     def _edited(self, placed: Placed, how: str, read: Read, trail: Trail | None) -> list[Event]:
-        """Return the edits of a computation, the last entered first, up to an edit that replaced it by another call.
+        """Let edits change a computation, the last entered first, until one replaces it by another call.
 
-        `headwise.attention` has reported that call to the other edits, which may have changed it further.
+        Returns their events. `headwise.attention` has reported the other call to the remaining edits, which may have
+        changed it further.
         """
         found: list[Event] = []
         for each in reversed(placed):
@@ -180,7 +181,7 @@ class Recogniser:
         return found
 
     def changed(self, out: Any, edits: list[Event]) -> Any:
-        """Return the output `out` after the edits."""
+        """Return the output `out` of a computation as the edits change it."""
         then = [event.then for event in reversed(edits) if event.then is not None]
         self.has_changed = bool(then) or (bool(edits) and edits[-1].new is not None)
         if not self.has_changed:
@@ -197,10 +198,13 @@ class Recogniser:
             self.rewriting.add(first.softmax, first.layout, first.weights)
         return (new, *out[1:]) if isinstance(out, tuple) else new
 
-    # Products in which weights meet their values.
+    # Products in which weights are multiplied with their values.
 
     def meet(self, name: str, out: Tensor, met: Met) -> Tensor:
-        """Handle a product of weights and another tensor. Returns the product, changed if there are edits."""
+        """Handle a product of weights and another tensor: report its attention, or the reason why it is none.
+
+        Returns the product, changed if there are edits.
+        """
         trail, of, other = met.trail, met.trail.of or Softmax(), met.product.b
         if met.kind == "no softmax":
             changed = trail.loose or trail.problem
@@ -222,10 +226,10 @@ class Recogniser:
                 if each is not None and each.of is not None and not (each.of.seen and each.intact is not None):
                     self.settle(each.of, "refused", reason)
             return out
-        # The tensor that a product of softmaxes meets may be the last factor times the values.
+        # A product of softmaxes may be multiplied with its last factor times the values.
         if trail.problem in (_FACTORS, _POWERS) and other in self._made:
             self.settle(self._made[other], "refused", trail.problem)
-        if of.seen and of not in self.rewriting:  # else these weights meet other values: their output is edited too
+        if of.seen and of not in self.rewriting:  # else these weights multiply other values: edit this output too
             for again in of.again:
                 again(self._meeting(met))
             is_first = of.used is not None and of.used() is met.product.a
@@ -233,7 +237,7 @@ class Recogniser:
                 self.note(
                     f"{of.seen}: the weights of one softmax met values in several forms; its record has the first"
                 )
-            return out  # these weights have met other values before: one softmax is one record
+            return out  # these weights have multiplied other values before: one softmax is one record
         if trail.problem and is_parameter(other):
             self.settle(of, "missed", trail.problem)
         elif trail.exps:
@@ -255,7 +259,7 @@ class Recogniser:
         return out
 
     def settle(self, softmax: Softmax, status: Status, reason: str) -> None:
-        """Report that a softmax is no attention that can be recorded; withdraw what was reported of it before."""
+        """Report that a softmax is no attention that can be recorded, and withdraw the records that were made of it."""
         for withdraw in softmax.withdraw:
             withdraw()
         softmax.withdraw, softmax.seen = [], ""
@@ -282,7 +286,7 @@ class Recogniser:
         return Event(call, out, arrange, how, project=lambda tell: self.outputs.put(of, heads, tell), **more)
 
     def _weighted(self, place: Place, values: bool, out: Tensor, met: Met) -> list[Event]:
-        """Read weights that were made by a softmax of a product and multiplied by their values."""
+        """Return an `Event` (an attention to report) for weights that are a softmax and were multiplied with values."""
         found = met.trail
         heads = self.heads or place.heads or found.heads
         layout = find_layout(found, heads)
@@ -314,7 +318,7 @@ class Recogniser:
     def _explained(
         self, found: Trail, values: Tensor | None, layout: Layout, weights: Tensor
     ) -> tuple[AttentionCall, str]:
-        """Return (the call that gives these weights [*lead, Q, K], a description of how it was found)."""
+        """Make the call that gives these weights [*lead, Q, K]: (the call, a description of how it was found)."""
         if found.q is None or found.loose or found.used:
             call = kept_call(found, values, layout, weights, self._recognised)
             how = "softmax of other scores" if found.q is None else "matmul and softmax, its scores kept"
@@ -337,7 +341,10 @@ class Recogniser:
             raise RecordError(f"{reason}, which is not supported with {when}")
 
     def _changed_weights(self, out: Tensor, met: Met, heads: int | None, values: bool) -> Iterator[Event]:
-        """Read weights that were changed after the softmax: the changed weights are kept beside the call."""
+        """Yield an `Event` (an attention to report) for weights that the model changed after the softmax.
+
+        The record keeps the changed weights beside the call.
+        """
         found = met.trail
         reason = found.problem or f"its weights were changed by `{found.used}` after the softmax"
         used = products.arrange_weights(met) if found.problem else at_home(found, met.product.a)
@@ -372,7 +379,10 @@ class Recogniser:
         return Meeting(met.product.a, self.tape.node(met.product.a), self.tape.node(met.product.b), met.product[:2])
 
     def _in_pieces(self, met: Met, heads: int | None, values: bool) -> Event | None:
-        """Read a softmax score by score, as a piece; None if its scores come from no tensor that was followed."""
+        """Return an `Event` (an attention to report) for one softmax, read score by score as a piece of an attention.
+
+        None if its scores come from no tensor that was followed.
+        """
         trail, of = met.trail, met.trail.of
         cells: Cells | None = None if of is None else of.cells
         found = () if cells is None else find_products(cells.node)
@@ -406,17 +416,17 @@ class Recogniser:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> list[Event]:
-        """Read a call of F.scaled_dot_product_attention."""
+        """Return an `Event` (an attention to report) for a call of F.scaled_dot_product_attention."""
         check_values(query)
         lead = query.shape[:-2]
         if not query.ndim == key.ndim == value.ndim == 4:
             lead = torch.broadcast_shapes(lead, *(x.shape[:-2] for x in (key, value) if x.ndim != 4 or query.ndim != 4))
         heads = self.heads or place.heads
         layout = read_layout(tuple(lead), heads)
-        # Where the memory layout does not tell, the order is that of torch's documentation: examples first.
+        # If the memory layout does not show the order, it is the one of torch's documentation: examples first.
         layout = _by_memory(layout, heads, lambda: self._numbers(query)) or read_layout(tuple(lead), None)
         q = layout.fold(query)
-        as_is = layout.at is None  # examples stand first; keys may have fewer heads than queries
+        as_is = layout.at is None  # examples come first; keys may have fewer heads than queries
         k, v = (x if as_is and x.ndim == 4 and x.shape[0] == len(q) else layout.fold(x) for x in (key, value))
         arrange: Arrange = layout.fold
         asked = self.asked
@@ -443,18 +453,18 @@ class Recogniser:
         return [self._event(call, out, arrange, how, softmax=softmax, part=part)]
 
     def _numbers(self, x: Tensor) -> Tensor | None:
-        """Return the index of each vector of a tensor in the memory of the tensor from which it comes."""
+        """Return, for each vector of `x`, its index in the memory of the tensor that `x` comes from; None = unknown."""
         node = None if self.in_steps else self.tape.node(x)
         places = None if node is None else Places(products=False).of(node)
         return None if places is None else number_vectors(places)
 
     def flex(self, place: Place, values: bool, out: Any, *args: Any, **kwargs: Any) -> list[Event]:
-        """Read a call of FlexAttention."""
+        """Return an `Event` (an attention to report) for a call of FlexAttention."""
         self.note("FlexAttention ran uncompiled: its outputs may differ in the last digits")
         return [self._checked(flex.read(*args, **kwargs), out, "flex_attention", lambda x: x)]
 
     def opaque(self, name: str, out: Any, *args: Any, **kwargs: Any) -> Any:
-        """Handle a call of a function of Hugging Face's registry inside which no torch function was seen."""
+        """Handle a Hugging Face attention function inside which no torch function was seen: read its arguments."""
 
         def read(place: Place, values: bool) -> list[Event]:
             call = registered.read(*args, **kwargs)
@@ -463,7 +473,10 @@ class Recogniser:
         return self.hear(name, read, out)
 
     def _checked(self, call: AttentionCall, out: Any, how: str, arrange: Arrange) -> Event:
-        """Check a call that was made only from arguments: it is kept if it explains the output."""
+        """Return an `Event` (an attention to report) for a call that was made only from arguments.
+
+        RecordError if the call does not give the output `out` of the model.
+        """
         wrong = wrong_output(call, arrange(out[0] if isinstance(out, tuple) else out))
         if wrong is not None:
             raise RecordError(wrong)
@@ -473,7 +486,7 @@ class Recogniser:
 
 
 def _note_outside(follower: Follower) -> None:
-    """Note an attention that was computed outside of the parts of the model."""
+    """Note that attention was computed outside of the model's modules, where it is not seen."""
     if not in_backward() and follower.parts.is_outside():
         follower.note(
             f"a softmax that met a product was computed outside of the model's modules, and is not seen: {where()}"
@@ -481,7 +494,7 @@ def _note_outside(follower: Follower) -> None:
 
 
 def _make_part(found: Trail, layout: Layout, call: AttentionCall, heads: int | None, met: object = None) -> Part | None:
-    """Return an attention as a possible piece, identified by the tensor of its queries; None if that is unknown."""
+    """Return an attention as a possible piece of a larger one that has the same queries; None if these are unknown."""
     born = found.born
     if born is None or born.queries is None:
         return None
@@ -490,14 +503,14 @@ def _make_part(found: Trail, layout: Layout, call: AttentionCall, heads: int | N
 
 
 def _is_padded(found: Trail) -> bool:
-    """Whether some of the queries or keys, which are in blocks, are padding that the model added."""
+    """Return whether the queries or keys, which are in blocks, include padding that the model added."""
     if len(found.lead) < 3 or found.born is None:
         return False
     return any(bool((side.numbers == 0).any()) for side in sides(found.born, Places(products=False)))
 
 
 def _is_mixed(found: Trail, layout: Layout) -> bool:
-    """Whether examples and heads are one dimension, in another order than examples first."""
+    """Return whether examples and heads are one dimension, in another order than examples first."""
     if len(found.lead) != 1 or layout.batch == 1 or layout.heads == 1:
         return False
     if found.born is None or found.born.queries is None:
@@ -516,7 +529,7 @@ def _piece(
     dtype: torch.dtype,
     sources: Places,
 ) -> Piece:
-    """Make a piece of a call. (A function that holds no trail: a trail holds the weights.)"""
+    """Read a call as a piece of a larger attention. (It gets no trail, because a trail keeps the weights alive.)"""
     queries, of_keys = sides(born, sources)
     if of_keys.numbers.shape[-1] != keys:
         raise RecordError("its keys are of several products")
@@ -525,7 +538,7 @@ def _piece(
 
 
 def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: Places) -> Piece:
-    """Make a piece of a fused attention (scaled_dot_product_attention)."""
+    """Read a fused attention (scaled_dot_product_attention) as a piece of a larger attention."""
     rows, keys = (sources.of(node) for node in (of_q, of_k))
     if rows is None or keys is None:
         raise RecordError("its queries or keys come from nothing that was followed")
@@ -534,7 +547,7 @@ def _fused_piece(of_q: Node, of_k: Node, layout: Layout, call: Scores, sources: 
 
 
 def find_layout(found: Trail, heads: int | None) -> Layout:
-    """Return the layout of the scores of a trail: which dimensions are examples and heads."""
+    """Find the layout of the scores of a trail: which of their dimensions are examples, and which are heads."""
 
     def numbers() -> Tensor | None:
         if found.born is None or found.born.queries is None:
@@ -547,7 +560,7 @@ def find_layout(found: Trail, heads: int | None) -> Layout:
 
 
 def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor | None]) -> Layout | None:
-    """Find the layout of two leading dimensions of which either may be the heads; None if it stays unknown.
+    """Decide which of two leading dimensions are the heads, if both may be; None if it stays unknown.
 
     The heads of one example are next to each other in memory: `numbers` gives the positions of the queries in memory.
     """
@@ -563,7 +576,7 @@ def _by_memory(layout: Layout, heads: int | None, numbers: Callable[[], Tensor |
 
 
 def _is_slice(x: Tensor, heads: int | None) -> bool:
-    """Whether `x` [n, Q, D] is a part of a larger tensor that has only some of the heads of an example."""
+    """Return whether `x` [n, Q, D] is a slice of a larger tensor that has only some of the heads of an example."""
     whole = x._base
     some = whole is not None and whole.shape[-2:] == x.shape[-2:] and whole.numel() > x.numel()
     return some and len(x) > 1 and x.stride(0) == x.shape[1] * x.shape[2] and (not heads or len(x) % heads > 0)

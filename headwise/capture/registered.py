@@ -1,4 +1,4 @@
-"""Makes the attention call of a function of transformers' attention registry from its arguments."""
+"""Makes an attention call from the arguments of a function of transformers' attention registry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(
     is_causal: bool | None = None,
     **_: Any,
 ) -> AttentionCall:
-    """Make the call of a registry function from its arguments. RecordError if they cannot be read."""
+    """Make an attention call from the arguments of a registry function. RecordError if they cannot be read."""
     if dropout:
         raise RecordError("with dropout there is nothing to compare the record with. Call model.eval()")
     q_len, k_len = query.shape[2], key.shape[2]

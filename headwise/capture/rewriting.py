@@ -1,4 +1,4 @@
-"""After an edit has changed the output of weights, edits these weights too, where the model uses or returns them."""
+"""After an edit has changed the output of an attention, edits its weights too, where the model uses or returns them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.errors import EditRefused
 
 
 class Rewriting:
-    """The softmaxes whose outputs were edited in a pass of the model."""
+    """The softmaxes whose attention outputs were edited in a pass of the model, with their edited weights."""
 
     def __init__(self, trails: Trails) -> None:
         self._trails = trails
@@ -28,7 +28,7 @@ class Rewriting:
         return of in self._edited
 
     def add(self, of: Softmax, layout: Layout, weights: Callable[[], Tensor]) -> None:
-        """Note that the output of a softmax was edited; `weights` returns its edited weights [B, H, Q, K]."""
+        """Note that the attention output of a softmax was edited; `weights` returns its edited weights [B, H, Q, K]."""
         self._edited[of] = layout, weights
 
     def forget(self) -> None:
@@ -36,12 +36,12 @@ class Rewriting:
         self._edited.clear()
 
     def touches(self, args: Sequence[Any]) -> bool:
-        """Whether weights whose output was edited are among these arguments."""
+        """Return whether weights whose attention output was edited are among these arguments."""
         known = self._trails.known
         return any(id(x) in known and known[id(x)][1].of in self._edited for x in args)
 
     def rewritten(self, x: Any) -> Any:
-        """Return the edited weights in place of weights whose output was edited; any other object unchanged."""
+        """Return the edited weights if `x` are weights whose attention output was edited; otherwise return `x`."""
         trail = self._trails.get(x) if isinstance(x, Tensor) and id(x) in self._trails.known else None
         if trail is None or trail.of not in self._edited:
             return x
@@ -54,7 +54,7 @@ class Rewriting:
         return put_back(weights().to(x.dtype), x, lambda each: layout.fold(at_home(trail, each)))
 
     def within(self, out: Any) -> Any:
-        """Return the return value of a module with edited weights in it; None if nothing changes."""
+        """Put edited weights into a module's return value (into a dict in place); return it, or None if unchanged."""
         if isinstance(out, Tensor):
             new = self.rewritten(out)
             return None if new is out else new
@@ -73,7 +73,7 @@ class Rewriting:
 
 
 def put_back(new: Tensor, like: Tensor, arrange: Callable[[Tensor], Tensor]) -> Tensor:
-    """Bring `new` [B, H, Q, E] to the arrangement of `like`, which `arrange` brings to [B, H, Q, E]."""
+    """Bring `new` [B, H, Q, E] to the shape and order of `like`; `arrange` would bring `like` to [B, H, Q, E]."""
     with torch.no_grad():
         places = arrange(torch.arange(like.numel(), device=new.device).view(like.shape))
         straight = places.shape == like.shape

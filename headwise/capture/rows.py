@@ -1,7 +1,7 @@
 """Makes the mask of a generation from the masks of its steps, in linear size where possible.
 
-Nearly always each row (query) sees a run of consecutive real keys: two numbers per row and one flag per key. The mask
-of any other step is kept unchanged.
+Nearly always each row (query) sees a run of consecutive keys, except padding. Such a mask is stored as two numbers per
+row and one flag per key. The mask of any other step is kept unchanged.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class MaskRows:
         return True
 
     def origins(self, beams: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return, for each row and key of the beams, from which example of its step it comes: [N, Q] and [N, K]."""
+        """Return, for each row and key of the beams, the example of its step from which it comes: [N, Q] and [N, K]."""
         if beams is None:
             return None, None
         rows, _, totals = torch.tensor(self.steps, device=beams.device)[: beams.shape[1]].unbind(1)
@@ -84,7 +84,7 @@ class MaskRows:
         return beams.repeat_interleave(rows, 1), beams.repeat_interleave(totals.diff(prepend=totals.new_zeros(1)), 1)
 
     def mask(self, beams: Tensor | None = None) -> Mask | None:
-        """Return the mask of all rows so far, or of some beams, whose keys end where the beams ended; None = all."""
+        """Return the mask of all rows so far; with `beams`, of these beams, whose keys end where the beams ended."""
         rows, keys = self.origins(beams)
         start, stop = (_take_beams(_joined(parts), rows) for parts in zip(*self._runs, strict=True))
         real = _take_beams(_real(self._real, self.steps[-1][2]), keys)
@@ -106,7 +106,7 @@ class MaskRows:
 
 
 def _positions(q_len: int, k_len: int, first: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the indices of all queries, and of the keys from `first` on; on the CPU, where the rows are."""
+    """Return the indices of all queries, and the indices of the keys from `first` on, on the CPU, where rows are."""
     return torch.arange(q_len, device="cpu"), torch.arange(first, k_len, device="cpu")
 
 
@@ -115,8 +115,8 @@ def place(
 ) -> Tensor:
     """Write the tile [B|1, H|1, q|1, k|1] of each step into its rows and columns of `whole` [N|1, H|1, Q, K|1].
 
-    Returns the tensor that was written to, which may be a larger copy of `whole`. `rows` [N, Q] says from which example
-    of the tiles each row comes; None = from the example of the same index.
+    A tile is a step's mask or bias. Returns the tensor that was written to, which may be a larger copy of `whole`.
+    `rows` [N, Q] says from which example of the tiles each row comes; None = from the example of the same index.
     """
     row = 0
     for tile, (q_len, k_len, total) in zip(tiles, steps, strict=True):
@@ -132,7 +132,10 @@ def place(
 
 
 def _find_runs(mask: Mask, q_len: int, k_len: int) -> tuple[Ints, Ints, Bools, bool]:
-    """Return (start, stop [B|1, Q], seen [B|1, K], whether each row sees exactly the seen keys from start to stop)."""
+    """Describe a mask by runs of keys: return (start, stop [B|1, Q], seen [B|1, K], exact).
+
+    Row i sees only keys from start[i] to stop[i] where `seen` is True; `exact` says whether it sees all of these.
+    """
     q, exact = np.arange(q_len), True
     start, stop, seen = np.zeros((1, q_len)), np.full((1, q_len), k_len), np.ones((1, k_len), np.bool_)
     for part in mask.conjuncts:
@@ -166,7 +169,7 @@ def _row_runs(start: Ints, stop: Ints, real: Bools) -> RowRuns:
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Join tables [B|1, n] side by side."""
+    """Concatenate tables [B|1, n] along n."""
     sizes = set(map(len, parts))
     if len(sizes) > 1:
         parts = [part if len(part) > 1 else part.repeat(max(sizes), 0) for part in parts]
@@ -174,7 +177,7 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _take_beams(table: NDArray[Any], origin: Tensor | None) -> NDArray[Any]:
-    """Take each entry of a table [B|1, n] from the example that `origin` [N, n] says; None = return the table."""
+    """Take each entry of a table [B|1, n] from the example that `origin` [N, n] names; None = return the table."""
     if origin is None:
         return table
     return table[origin.cpu().numpy().clip(0, len(table) - 1), np.arange(origin.shape[1])]

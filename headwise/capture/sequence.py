@@ -1,11 +1,11 @@
 """One record for a whole generation: the rows of the prompt and of every decoding step. The keys are kept only once.
 
-The keys of a step are those of the previous step and a few new ones, for every kind of cache: it grows (dynamic), it is
-a window that moves (sliding), or it is a buffer that fills up (static; its unfilled end was removed before). So a step
-continues a sequence if its older keys equal the last keys of the sequence bit by bit, or are known to be these
-(appended.py). In a beam search they may be the keys of another beam: `_beams` holds, for each beam and each step, the
-example of that step that the beam goes through. Assisted decoding reads tokens that it then rejects: the older keys of
-the next step end before them, and their rows are removed.
+The keys of a step are the keys of the previous step and a few new keys. This holds for every kind of cache: one that
+grows (dynamic), a window that moves (sliding), and a buffer that fills up (static; its unfilled end was removed
+before). So a step continues a sequence if its older keys equal the last keys of the sequence bit by bit, or are known
+to be equal (appended.py). In a beam search the older keys may belong to another beam: `_beams` holds, for each beam and
+each step, the example of the batch that the beam goes through in that step. Assisted decoding reads tokens that it then
+rejects: the older keys of the next step end before the rejected ones, whose rows are removed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from headwise.records.statistics.computed import Computed
 
 
 class Followed(NamedTuple):
-    """How a step continued a sequence."""
+    """The relation of a step to a sequence that it continued: the beams, and the rows that were rejected."""
 
     beams: Tensor  # bool [B, B]: which beams each example may continue
     rejected: int = 0  # how many rows of the step before were removed
 
 
 class Sequence:
-    """The rows of one call site over the steps of a generation.
+    """The rows (queries) of one call site (a place in a model that computes attention) over the steps of a generation.
 
     Args:
         call: the first step, as it is kept.
         values: whether its values are kept too.
         step: the first step as the model computed it, with its statistics; None = no statistics.
-        keys: what is known of the keys of the first step (appended.py).
+        keys: the keys of the first step, as `Appended` knows them (appended.py); None = unknown.
         empty: a function that makes room on the disk for rows, keys and values; None = they are in memory.
     """
 
@@ -67,7 +67,7 @@ class Sequence:
 
     @property
     def continued(self) -> bool:
-        """Whether a step has followed the first call, or some of the rows were removed."""
+        """Whether a step has followed the first call, or some of its rows were removed."""
         return bool(self._mask.steps)
 
     @property
@@ -89,12 +89,12 @@ class Sequence:
         rejects: bool = False,
         keys: Keys | None = None,
     ) -> Followed | None:
-        """Add the rows of a step; return how it continues the sequence, or None if it does not continue it.
+        """Add the rows of a step; return how the step continues the sequence, or None if it does not continue it.
 
         Beams with equal keys are interchangeable. Without `among` the keys grow (self-attention). With `among` the keys
         belong to another sequence and do not change (cross-attention); `among` is what this method returned for the
         model's self-attention in this step. With `rejects`, rows of the step before, except its first, may have been
-        rejected. `keys` is what is known of the step's keys.
+        rejected. `keys` are the keys of the step, as `Appended` knows them.
         """
         grows = among is None
         if _kind(call) != self._kind:
@@ -143,9 +143,9 @@ class Sequence:
             self._mask.append(self._first.mask, *self._first.shape[2:], self._keys.length)
 
     def cut(self, rows: int, keys: int) -> bool:
-        """Remove the last rows and keys, all of the last step. False, and nothing is done, if others attend to them."""
+        """Remove the last rows and keys, all of the last step. False, and no change, if other rows attend to them."""
         self._begin()
-        whole = self._rows.tensor.shape[-1] > 0  # if only statistics are kept, those of each row are from its own step
+        whole = self._rows.tensor.shape[-1] > 0  # without queries, a row's statistics are from its own step
         if not self._mask.cut(rows, keys, unseen=whole):
             return False
         self.last = None
@@ -163,7 +163,7 @@ class Sequence:
         return True
 
     def _rejected(self, older: Tensor) -> int:
-        """Return how many rows of the last step were rejected, if the next step's older keys end before them."""
+        """Return how many rows of the last step were rejected: the rows after the end of the next step's older keys."""
         length, last = self._keys.length, (self._mask.steps[-1][0] if self.continued else self._rows.length)
         if self._beams is not None or last < 2:
             return 0
@@ -176,7 +176,10 @@ class Sequence:
         return 0
 
     def call(self, beams: Tensor | None = None) -> AttentionCall:
-        """Make one call of all steps; with `beams` [N, steps] (the example of each step) only of these beams."""
+        """Make one attention call of all steps.
+
+        With `beams` [N, steps] the call is of N beams: the table says which example of each step belongs to each beam.
+        """
         first = self._first
         if beams is not None:
             self._begin()
@@ -208,7 +211,7 @@ class Sequence:
         return sum([part.nbytes for part in parts if part is not None])
 
     def _is_known(self, keys: Keys | None, old: int, among: Followed | None) -> bool:
-        """Whether the older keys are known, without comparing, to be those of the last step, for each example."""
+        """Return whether the older keys are known, without comparing, to be the last step's, example by example."""
         if keys is None or self.last is None:
             return False
         if among is None:
@@ -216,7 +219,7 @@ class Sequence:
         return keys is self.last and bool(among.beams.diagonal().all())
 
     def _candidates(self, older: Tensor, among: Followed | None) -> Tensor:
-        """Return [B, B]: True = example i of a step has the keys of beam j of this sequence."""
+        """Find which beams each example of a step may continue: [B, B], True = example i has the keys of beam j."""
         tail = self._keys.of_beams(self._mask.origins(self._beams)[1])[:, :, -older.shape[2] :]
         if (among is None or bool(among.beams.diagonal().all())) and torch.equal(tail, older):
             return self._own  # the usual case: each example continues itself
@@ -225,12 +228,12 @@ class Sequence:
 
     @functools.cached_property
     def _own(self) -> Tensor:
-        """The matrix [B, B] in which each example continues itself."""
+        """The bool matrix [B, B] with True on the diagonal: each example continues itself."""
         k = self._first.k
         return torch.eye(len(k), dtype=torch.bool, device=k.device)
 
     def _follow(self, candidates: Tensor) -> None:
-        """Let each beam continue a beam that it may continue, preferably itself."""
+        """Let each beam continue one of the beams that `candidates` allows, preferably itself."""
         stays = candidates is self._own or bool(candidates.diagonal().all())
         if self._beams is None and stays:
             return
@@ -253,6 +256,6 @@ def _versions(call: AttentionCall) -> list[int]:
 
 
 def _kind(call: AttentionCall) -> tuple[Hashable, ...]:
-    """Return the properties that all steps must have in common."""
+    """Return the properties of a call (scale, softcap, dtype, sizes, …) that all steps of a sequence must share."""
     heads = (None if x is None else tuple(x.tolist()) for x in (call.slopes, call.sinks))
     return (call.scale, call.softcap, *heads, call.q.dtype, call.q.shape[:2], call.q.shape[3], call.k.shape[1])

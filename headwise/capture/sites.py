@@ -16,7 +16,7 @@ from torch.utils import checkpoint
 
 _CALL = nn.Module._call_impl.__code__
 _CHECKPOINT = inspect.unwrap(checkpoint.checkpoint).__code__
-# Names of arguments with the sequence of the keys, where it is not that of the queries.
+# Names of arguments that hold the sequence of the keys, if it is another sequence than the one of the queries.
 _OTHER_SEQUENCE = ("encoder_hidden_states", "key_value_states", "key_value", "context", "memory", "key", "inputs", "kv")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "no_heads", "heads", "h")
 _CACHE = re.compile(r"cache|past", re.IGNORECASE)
@@ -27,7 +27,7 @@ _LOOKS_LIKE = re.compile(r"attention|attn", re.IGNORECASE)
 
 @dataclass(eq=False)
 class Place:
-    """The innermost of a model's modules that is running, and how it was called."""
+    """The innermost of a model's modules that is running now, and the arguments with which it was called."""
 
     name: str
     module: nn.Module
@@ -37,7 +37,7 @@ class Place:
 
     @property
     def heads(self) -> int | None:
-        """How many heads the module says it has; None if it does not say."""
+        """The number of heads that the module states in an attribute or in its config; None if it states none."""
         for name in _HEADS:
             value = getattr(self.module, name, None)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -59,7 +59,7 @@ class Place:
 
     @property
     def reads_another_sequence(self) -> bool | None:
-        """Whether the keys come from a second sequence, by the module's arguments; None if these do not tell."""
+        """Whether the keys come from a second sequence, judged by the module's arguments; None if these do not tell."""
         given = [x for x in (*self.arguments, *self.keywords.values()) if isinstance(x, Tensor)]
         first = given[0] if given else None
         if isinstance(self.module, nn.MultiheadAttention):
@@ -83,7 +83,7 @@ class Place:
 
 
 def is_same_view(x: Any, y: Any) -> bool:
-    """Whether two objects are tensors that read the same memory in the same way."""
+    """Return whether two objects are tensors that read the same memory with the same shape and strides."""
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         return False
     return x is y or (x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride())
@@ -117,12 +117,12 @@ def find_place(names: Mapping[int, str]) -> Place | None:
 
 
 def count_calls(module: nn.Module, frame: FrameType | None = None) -> int:
-    """Count the calls of a module that are still running in this thread, or in the thread of the frame `frame`."""
+    """Count the running calls of a module: in this thread, or in the thread to which `frame` (of its stack) belongs."""
     return sum(each.f_code is _CALL and each.f_locals.get("self") is module for each in _frames(frame))
 
 
 def is_checkpointed() -> bool:
-    """Whether this thread is inside of gradient checkpointing, which runs the same again in the backward pass."""
+    """Return whether this thread runs inside of gradient checkpointing, which repeats the run in the backward pass."""
     return any(frame.f_code is _CHECKPOINT for frame in _frames())
 
 
@@ -140,7 +140,7 @@ def _frames(frame: FrameType | None = None) -> Iterator[FrameType]:
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
-    """Return id -> path of every module, without wrappers of torch.compile; the model is named by its class."""
+    """Return id -> path of every module, without wrappers of torch.compile. The model itself is named by its class."""
     return {id(module): clean(name) or type(module).__name__ for name, module in model.named_modules()}
 
 
@@ -157,7 +157,7 @@ def attention_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def threads(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules at which other threads may begin: all but the smallest (a layer norm, a linear layer)."""
+    """Yield the modules that other threads may call directly: all but the smallest (a layer norm, a linear layer)."""
     for module in model.modules():
         ours = type(module).__module__.startswith(_PARTS) and not any(True for _ in module.children())
         lists = isinstance(module, (nn.ModuleList, nn.ModuleDict, torch.jit.ScriptModule))
@@ -171,10 +171,10 @@ def looks_like_attention(module: nn.Module) -> bool:
 
 
 def find_kind(place: Place, q_len: int, k_len: int, causal: bool) -> Literal["self", "cross"]:
-    """Say whether queries and keys come from one sequence ("self") or from two ("cross").
+    """Decide whether queries and keys come from one sequence ("self") or from two ("cross").
 
-    The module's arguments usually tell. Otherwise there are two sequences, except that under a causal mask one sequence
-    may have more keys than queries (a cache).
+    The module's arguments usually tell. Otherwise sequences of different lengths are two sequences, except that under a
+    causal mask, or with a single query, one sequence may have more keys than queries (a cache).
     """
     said = place.reads_another_sequence
     if said is not None:

@@ -20,7 +20,7 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """The statistics of a call and of the steps that follow it, joined as if they were one call."""
+    """The statistics of a call and of the decoding steps that follow it, joined as if they were one call."""
 
     def __init__(self, first: Step) -> None:
         self.first = first.computed
@@ -32,7 +32,7 @@ class Steps:
         return sum(part.nbytes for parts in self._parts.values() for part in parts)
 
     def append(self, step: Step, total: int, *, grew: bool) -> None:
-        """Add a step, after which there are `total` keys; `grew`: whether the keys of its own rows are among them."""
+        """Add a step, after which there are `total` keys. `grew`: whether the step added keys (self-attention)."""
         before = total - step.call.shape[3]
         self.first = tuple((each, None) for each, _ in self.first)  # what is needed of the calls is in the parts
         for each, answer in step.computed:
@@ -47,7 +47,7 @@ class Steps:
                     part.tensor[:, :, before:] += x.tensor.to(part.tensor.device)
 
     def cut(self, count: int) -> None:
-        """Remove the last `count` rows. What these rows added to the statistics of keys is then unknown."""
+        """Remove the last `count` rows. Statistics of keys are unknown afterwards, because they include these rows."""
         self.first = tuple((each, None) for each, _ in self.first)
         for each, _ in self.first:
             if each.of_steps == "rows":
@@ -57,7 +57,10 @@ class Steps:
                 self._parts[each.name] = []
 
     def computed(self, rows: Tensor | None, k_len: int) -> Computed:
-        """Return the statistics of all rows; `rows` [N, Q]: the example of each row of N beams, -1 = it had ended."""
+        """Return the statistics of all rows (queries).
+
+        `rows` [N, Q]: for each row of N beams, the example of its step; -1 = the beam had ended.
+        """
         return tuple((each, self._joined(each, rows, k_len)) for each, _ in self.first)
 
     def _joined(self, statistic: Statistic, rows: Tensor | None, k_len: int) -> Any:

@@ -2,8 +2,8 @@
 
 Attention in blocks, windows and chunks pads, cuts, stacks and views its queries, keys and scores, so that shapes do not
 say which query and which key a score belongs to. The tape remembers the operations, not the numbers: a `Node` for each
-tensor, with the nodes from which it was made. Only when somebody asks are the operations run again, on the index of
-each element instead of the element (`Places`).
+tensor, with the nodes from which it was made. Only on demand are the operations run again. They then run on the numbers
+(indices) of the elements instead of the elements (`Places`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _CONSTANT = frozenset(
 
 @dataclasses.dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """How a tensor was made. A node without `parts` is an origin: it is not followed further back."""
+    """How a tensor was made: from which nodes. A node without `parts` is an origin: it is not followed further back."""
 
     shape: torch.Size
     device: torch.device
     name: str = ""  # the operation
     parts: Sequence[Part] = ()
-    run: Callable[[list[Tensor]], Tensor] | None = None  # places of its parts -> its own; None = the same places
+    run: Callable[[list[Tensor]], Tensor] | None = None  # element numbers of its parts -> its own; None = the same
     products: bool = False  # whether it comes from a product
 
     def __post_init__(self) -> None:
@@ -61,12 +61,12 @@ Part = tuple[torch.Size, Node | None]  # the shape of an operand, and its node i
 
 @dataclasses.dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class Product(Node):
-    """The node of a product q kᵀ."""
+    """The node (how a tensor was made) of a product q kᵀ, with the trail (history of scores) that begins there."""
 
-    trail: Trail  # the trail at its beginning
+    trail: Trail  # the trail that begins at this product
     factors: Sequence[Part]
     queries: Node | None  # the node that its queries come from
-    arrange: Callable[[list[Tensor]], Trail | None]  # the places of its factors -> a trail with those of q and k
+    arrange: Callable[[list[Tensor]], Trail | None]  # element numbers of its factors -> those of q and k, as a trail
 
     def __post_init__(self) -> None:
         self.products = True
@@ -79,7 +79,7 @@ class Tape:
         self._known: dict[int, tuple[weakref.ref[Tensor], Node | None, int | None]] = {}
 
     def node(self, x: Any) -> Node | None:
-        """Return the node of a tensor; None for a parameter, a number, or a tensor changed through another tensor."""
+        """Return the node (how it was made) of a tensor; None for parameters, numbers, tensors changed via others."""
         if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim or isinstance(x, nn.Parameter):
             return None
         found = self._known.get(id(x))
@@ -90,7 +90,7 @@ class Tape:
     def step(
         self, func: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """Remember an operation: make the nodes of its results."""
+        """Remember an operation: make the nodes (how they were made) of the tensors in its result `out`."""
         name = name.partition(".")[0].strip("_")
         if name == "setitem":
             self._written(*args)
@@ -143,7 +143,7 @@ class Tape:
             self._put(out, Node(out.shape, out.device, name, parts, run))
 
     def _written(self, into: Tensor, where: Any, value: Any) -> None:
-        """Handle into[where] = value: the written tensor gets a new node."""
+        """Handle into[where] = value: make a new node (how it was made) for the tensor `into`."""
         if not into.is_floating_point():
             return
         if not isinstance(value, Tensor) or not value.ndim:
@@ -158,7 +158,7 @@ class Tape:
         self._add(into, "setitem", (into, value), run)
 
     def _before(self, x: Tensor) -> Node | None:
-        """Return the node of a tensor as it was before it was written to."""
+        """Return the node (how it was made) of a tensor before the last write to it."""
         found = self._known.get(id(x))
         if found is None or found[0]() is not x:
             return Node(x.shape, x.device)
@@ -166,7 +166,7 @@ class Tape:
         return found[1] if version is None or found[2] is None or version - found[2] <= 1 else None
 
     def begin(self, x: Tensor, trail: Trail, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Product:
-        """Make the node of `x`, a product q kᵀ."""
+        """Make the node (how it was made) of `x`, a product q kᵀ; `trail`: the history of scores that begins at `x`."""
         given: list[Tensor] = []
         form = (_taken(args, given), {key: _taken(each, given) for key, each in kwargs.items()})
         like = torch.empty_like(x, device="meta")
@@ -191,7 +191,7 @@ class Tape:
 
 
 def origin(node: Node) -> Node:
-    """Return the node from which the first numbers of a tensor come, which is not followed further back."""
+    """Return the origin of the first numbers of a node's tensor: a node that is not followed further back."""
     while node.parts:
         found = next((part for _, part in node.parts if part is not None), None)
         if found is None:
@@ -201,7 +201,7 @@ def origin(node: Node) -> Node:
 
 
 class Origin(NamedTuple):
-    """A node that is not followed further back, and the number before the number of its first element."""
+    """A node that is not followed further back; its elements have the numbers `before` + 1, `before` + 2, …."""
 
     node: Node
     before: int
@@ -220,8 +220,8 @@ class Origin(NamedTuple):
 class Places:
     """Numbers the elements of origins from 1 on, and says which of them the elements of other tensors are; 0 = none.
 
-    With `products`, only products of queries and keys have numbers; biases and masks that are added to them have none.
-    Otherwise all origins have numbers: everything of which nothing else is known.
+    An origin is a tensor that is not followed further back. With `products`, only products of queries and keys have
+    numbers; biases and masks that are added to them have none. Otherwise the elements of all origins have numbers.
     """
 
     def __init__(self, *, products: bool) -> None:
@@ -232,7 +232,7 @@ class Places:
         self._alive: list[Node] = []  # so that no other node can have its id
 
     def of(self, node: Node | None) -> Tensor | None:
-        """Return the numbers, int32, in the shape of the node's tensor; None if all of them would be 0."""
+        """Return the numbers of the elements of a node's tensor, int32, in its shape; None if all would be 0."""
         if node is None:
             return None
         if id(node) not in self._known:
@@ -258,13 +258,13 @@ class Places:
         return known[0].expand(node.shape) if node.run is None else node.run(self.of_all(node.parts, node.device))
 
     def of_all(self, parts: Sequence[Part], device: torch.device) -> list[Tensor]:
-        """Return the numbers of some operands; 0 where nothing is known."""
+        """Return the element numbers of several operands; a tensor of zeros for an operand without numbers."""
         found = ((shape, self.of(part)) for shape, part in parts)
         return [torch.zeros(shape, dtype=torch.int32, device=device) if x is None else x for shape, x in found]
 
 
 def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
-    """Yield the nodes from which a node is made, each after its own parts, without the nodes in `known`."""
+    """Yield a node and all nodes from which it is made, each after its own parts, without the nodes in `known`."""
     open_, entered, done = [node], set[int](), set[int]()
     while open_:
         each = open_[-1]
@@ -280,13 +280,13 @@ def _in_order(node: Node, known: Mapping[int, Any]) -> Iterator[Node]:
 
 
 class _Slot(NamedTuple):
-    """Stands for a tensor among the arguments of an operation."""
+    """A placeholder for a float tensor among the arguments of an operation."""
 
     at: int
 
 
 def _taken(x: Any, given: list[Tensor]) -> Any:
-    """Return `x` with a slot for each float tensor, and append these to `given`: the result keeps no tensor alive."""
+    """Replace each float tensor in `x` by a placeholder, and append it to `given`: the result keeps no tensor alive."""
     if isinstance(x, Tensor) and x.is_floating_point():
         given.append(x)
         return _Slot(len(given) - 1)
@@ -304,7 +304,7 @@ def _given(x: Any, places: list[Tensor]) -> Any:
 
 
 def find_products(node: Node | None) -> Iterator[Product]:
-    """Yield the products q kᵀ from which a tensor comes."""
+    """Yield the nodes of the products q kᵀ from which a tensor comes."""
     for each in () if node is None else _in_order(node, {}):
         if isinstance(each, Product):
             yield each

@@ -65,13 +65,13 @@ class Trail:
     born: Any = None  # the node of that product on the tape; None = its queries and keys are not the trail's
 
     def but(self, **changes: Any) -> Trail:
-        """Return a copy with changes: as `dataclasses.replace`, in a tenth of the time."""
+        """Return a copy with some fields changed: as `dataclasses.replace`, in a tenth of the time."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
         return copy
 
     def with_problem(self, problem: str) -> Trail:
-        """Return this trail, refused for a reason; an earlier reason is kept."""
+        """Return this trail with the reason why its attention is refused; an earlier reason is kept."""
         return self if self.problem else self.but(problem=problem)
 
     @property
@@ -91,14 +91,14 @@ class Trail:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor itself."""
+        """The shape of the tensor that the trail describes."""
         if self.view is not None:
             return self.view
         sizes = self.sizes
         return sizes if self.order is None else tuple(sizes[at] for at in self.order)
 
     def canonical(self, x: Tensor) -> Tensor:
-        """Arrange `x`, which broadcasts to the tensor, so that it broadcasts to [*lead, Q, K]."""
+        """Arrange `x`, which broadcasts to the trail's tensor, so that it broadcasts to [*lead, Q, K]."""
         if self.order is None:
             return x
         x = x[(None,) * (len(self.order) - x.ndim)]
@@ -106,7 +106,7 @@ class Trail:
 
 
 def at_home(trail: Trail, x: Tensor) -> Tensor:
-    """Bring the tensor of a trail to [*lead, Q, K]."""
+    """Bring `x`, the tensor that a trail describes, to the shape [*lead, Q, K]."""
     if trail.view is not None:
         x = x.reshape(trail.but(view=None).shape)
     return trail.canonical(x)
@@ -128,7 +128,7 @@ def is_parameter(x: Tensor) -> bool:
 
 
 def copied(name: str, args: Sequence[Any], out: Any) -> None:
-    """Mark the result of an operation on a parameter, if it has the same numbers: W [H, M, D] as [H · D, M]."""
+    """Mark the result of an operation as a parameter's copy, if it has the same numbers: W [H, M, D] as [H · D, M]."""
     if name not in COPIES or not args or not isinstance(args[0], Tensor) or not isinstance(out, Tensor):
         return
     if is_parameter(args[0]) and not is_parameter(out):
@@ -147,7 +147,10 @@ class Trails:
         return bool(self.known)
 
     def get(self, x: Any, *, changed: bool = False) -> Trail | None:
-        """Return the trail of `x`; it has a problem after an unseen change in place. (`changed`: one was seen.)"""
+        """Return the trail (how it was computed) of `x`; with a problem if `x` was changed in place unseen.
+
+        `changed`: the caller has seen one change in place, which is no problem.
+        """
         found = self.known.get(id(x))
         if found is None:
             return None
@@ -181,6 +184,6 @@ class Trails:
 
 
 def _versions(x: Tensor, trail: Trail) -> tuple[int | None, ...]:
-    """Return torch's counts of changes in place, of a tensor and its trail's tensors; inference tensors have none."""
+    """Return torch's counts of changes in place of `x` and of its trail's tensors; None for inference tensors."""
     parts = [x, trail.q, trail.k, *(term for term, _ in trail.terms), *(fill for fill, _ in trail.fills)]
     return tuple(None if part is None or part.is_inference() else part._version for part in parts)

@@ -65,9 +65,9 @@ class Monitor:
     dead: a head that finds the previous token has a low entropy too.
 
     Forward passes in eval mode or without gradients do not count, so the model may be validated in between. The weights
-    are those before dropout. The norm is that of the gradients at `step()`: with a gradient scaler call
-    `scaler.unscale_(optimizer)` before it, and clip after it. Where parameters are distributed tensors (FSDP2) the norm
-    is the norm of all of them, and every process must call `step()`.
+    are taken before dropout. `gradient_norm` is computed from the gradients at `step()`: with a gradient scaler, call
+    `scaler.unscale_(optimizer)` before `step()`, and clip gradients after it. If parameters are distributed tensors
+    (FSDP2), it is the norm of the whole gradients, not of one process's shards; every process must call `step()`.
 
     Args:
         model: any module that `headwise.watch` can see. Compiled code runs eagerly in the steps that are logged.
@@ -167,17 +167,17 @@ class Monitor:
         return self._coverage
 
     def lightning(self) -> Any:
-        """A Lightning callback: `Trainer(callbacks=[headwise.capture.monitor(module, every=100).lightning()])`.
+        """Return a callback: `Trainer(callbacks=[headwise.capture.monitor(module, every=100).lightning()])`.
 
         Without a `log` of its own the monitor logs to the trainer's loggers. Steps are the optimizer's steps, and the
-        gradients are those that Lightning has unscaled. ArgumentError if Lightning is not installed.
+        gradients are the ones that Lightning has unscaled. ArgumentError if Lightning is not installed.
         """
         return _lightning_callback(self)
 
     # Watching the forward passes of one step.
 
     def _arm(self) -> None:
-        """If this step will be logged, watch every forward pass, from the outermost module that is called."""
+        """If this step will be logged, set hooks that watch every forward pass, from the outermost module called."""
         if self.step_number % self._every:
             return
         self._sums, self._calls, self._notes, self._nothing = {}, Counter(), {}, ""
@@ -223,7 +223,7 @@ class Monitor:
             self._take(forward.seen)
 
     def _take(self, seen: Any) -> None:
-        """Add the sums of the records of one forward pass."""
+        """Add the statistics of one forward pass, from its records `seen`, to the sums of this training step."""
         coverage = seen.coverage()
         for site in coverage:
             self._calls[site.name, site.status, site.how] += site.calls

@@ -23,8 +23,8 @@ def wrong_weights(
 ) -> str | None:
     """Say why a record of `call` would be wrong, given the model's own weights [B, H, Q, K]; None if it is right.
 
-    `model` is these weights, or a function that gives the weights of some rows. The model may round its scores to half
-    precision and a record does not: differences of this size are allowed.
+    `model` is the tensor of these weights, or a function that gives the weights of some rows. The model may round its
+    scores to half precision and a record does not: differences of this size are allowed.
     """
     rows = _rows(call.shape[2])
     index = EVERY if len(rows) == call.shape[2] else torch.tensor(rows, device=call.q.device)
@@ -46,7 +46,7 @@ def wrong_weights(
 
 
 def with_own_rows(call: AttentionCall, weights: Tensor) -> AttentionCall:
-    """Return the call with scores from the model's `weights` [B, H, Q, K] in rows that finite numbers forbid wholly.
+    """Take scores from the model's `weights` [B, H, Q, K] in rows that a finite bias forbids wholly; return the call.
 
     The bias that was added to these rows (of padding) is so large that it rounded their scores: -65504 to multiples of
     32 in float16, so that the keys with the highest scores get all the weight.

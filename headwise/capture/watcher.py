@@ -1,4 +1,4 @@
-"""Names, keeps and counts the attention computations of a watched model: the follower behind `watch`."""
+"""Names, keeps and counts the attention computations of a watched model. `watch` opens a `Watcher` for its model."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class Watcher(Recorder):
         self.ledger.enter(CallSite(name, "missed", 0, ELSEWHERE))
 
     def joined(self, out: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Note that keys may have been appended to those of a cache."""
+        """Note a `torch.cat` of the model, which may have appended new keys to the keys of a cache."""
         self._appended.join(out, *args, **kwargs)
 
     def attention(self, place: Place, event: Event) -> None:
-        """Keep a computation that was recognised, if `watch` was asked for it."""
+        """Make a record of an attention that was recognised, or add it to one, if `watch` selects its layer."""
         with self._lock:
             softmax, part, call = event.softmax, event.part, event.call
             if not in_backward():  # where gradient checkpointing runs it again
@@ -219,7 +219,7 @@ class Watcher(Recorder):
                 state.generation = None
 
     def _wants(self, state: State) -> bool:
-        """Whether `only` selects this layer, which was seen now, or may select it later: a last layer may become -2.
+        """Return whether `only` selects this layer now, or may do so later: the last layer so far may become number -2.
 
         A new layer may exclude an older one in this way. Records of an excluded layer are dropped.
         """
@@ -242,7 +242,7 @@ class Watcher(Recorder):
         self._keeper.forget(*kept, *itertools.chain(*map(list_tensors, answers)))
 
     def _chosen(self, *, up_to_last: bool = False) -> list[str]:
-        """Return the layers seen so far that `only` selects; -3 counts as -3, -2, -1 with `up_to_last`."""
+        """Return the layers seen so far that `only` selects. With `up_to_last`, -3 means -3, -2 and -1."""
         only = self._only
         if up_to_last:
             lowest = min((each for each in only if isinstance(each, int)), default=0)
@@ -250,14 +250,14 @@ class Watcher(Recorder):
         return select(self._seen_names, only)[0]
 
     def _computed(self, call: AttentionCall) -> Step:
-        """Return the call with its statistics, computed from its own queries and keys."""
+        """Return the call with its requested statistics, computed from its own queries and keys."""
         answers = compute(call.detached(), self._statistics) if self._statistics else {}
         return Step(call, tuple((each, answers[each.name]) for each in self._statistics))
 
     def _goes_on(self, place: Place, call: AttentionCall, how: str) -> bool:
-        """Add a call to the generation of its place (module) if it is a usual step of it; return whether it is.
+        """Add a call to its module's generation if it is a usual decoding step; return whether it was added.
 
-        It is a usual step if it has one row, and its keys are known to be the keys of the last step and one new key
+        A usual step has one row (query), and its keys are known to be the keys of the last step and one new key
         (appended.py). Then everything that `found` decides about a computation is the same as for the last step.
         """
         state = self._states.get((place.name, self.parts.find_number(place)))
@@ -298,7 +298,7 @@ class Watcher(Recorder):
     def _add(
         self, entry: Entry, outline: AttentionCall, step: Step, keys: Keys | None, among: Followed | None = None
     ) -> Followed | None:
-        """Add a step to a generation; return how it continues it, or None if it does not."""
+        """Add a step to the record of a generation; return how the step continues it, or None if it does not."""
         before, rejects = entry.kept.nbytes, self.generating.run is not None
         followed = entry.kept.extend(outline, among=among, step=step, rejects=rejects, keys=keys)
         if followed is not None:
@@ -320,7 +320,7 @@ class Watcher(Recorder):
         event.out.register_hook(keep)
 
     def _found_again(self, place: Place, event: Event, queries: Tensor) -> None:
-        """Handle the second run of gradient checkpointing: the first run had no graph, so the gradient comes here."""
+        """Handle the second run of gradient checkpointing: only this run has a graph, so the gradient comes here."""
         for (name, _), state in self._states.items():
             if name == place.name:
                 for i, (entry, q) in enumerate(state.waiting):
@@ -354,7 +354,7 @@ class Watcher(Recorder):
             entry.built, state.generation = None, None
 
     def _end_at(self, length: int) -> None:
-        """Remove tokens that were rejected at the end of a generation whose cache now has this length."""
+        """Remove the rows of tokens that were rejected at the end of a generation whose cache now has this length."""
         made = self._generated()
         found = [(state, entry) for state, entry in made if entry.kept.continued]
         if not found:  # a single pass of the decoder; a pass of an encoder is not causal
@@ -370,7 +370,7 @@ class Watcher(Recorder):
                 self.entries.remove(entry)
 
     def _generated(self) -> list[tuple[State, Entry]]:
-        """Return the generations of the running call of `generate`."""
+        """Return the records that the running call of `generate` has made, each with the state of its call site."""
         found = [(state, state.generation) for state in self._states.values()]
         return [(state, entry) for state, entry in found if entry is not None and entry.run == self.generating.run]
 
@@ -382,7 +382,7 @@ class Watcher(Recorder):
             return [entry.record() for entry in self.entries if entry.site.name in chosen]
 
     def coverage(self) -> Coverage:
-        """Return the outcome of every softmax that met a product, and the parts inside which nothing can be seen."""
+        """Return the outcome of every softmax that was multiplied, and the parts inside which nothing can be seen."""
         with self._lock:
             self._assembly.close()
             return self._coverage()

@@ -76,7 +76,7 @@ def _refuse(error: Exception, message: str, debug: bool, code: int = BAD_INPUT) 
 
 
 def _place(error: OSError) -> str:
-    """The innermost file and line outside the standard library in the traceback of an error."""
+    """Return file and line of the innermost call in an error's traceback that is not in the standard library."""
     standard, installed = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
     frames = [
         frame

@@ -1,4 +1,4 @@
-"""The content of `headwise view --model`, for any transformers model that reads texts or images."""
+"""Makes the content of the page of `headwise view --model`: any transformers model that reads texts or images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwise.records import Seen
     from headwise.viewer import Input
 
-WRITTEN = 20  # tokens that an encoder-decoder writes at most, to show how it reads and writes
+WRITTEN = 20  # tokens that an encoder-decoder generates at most, so that the page shows its decoder, too
 
 Tables = Callable[["Console"], None]
 
@@ -30,7 +30,7 @@ Tables = Callable[["Console"], None]
 def view_texts(
     named: Sequence[NamedText], model: str, ranges: Sequence[LayerRange] | None, say: Say
 ) -> tuple[list[Input], Tables]:
-    """Run a model on each text alone, unpadded. Returns the inputs of the page, and a function that prints tables.
+    """Run a model on each text alone, unpadded; return the inputs of the page, and a function that prints tables.
 
     An encoder-decoder reads the text and writes up to `WRITTEN` tokens.
     """
@@ -70,7 +70,7 @@ def _look(pretrained: Pretrained, named: NamedText) -> Seen:
 def view_images(
     paths: Sequence[Path], model: str, ranges: Sequence[LayerRange] | None, say: Say
 ) -> tuple[list[Input], Tables]:
-    """Run a model on each image. Returns the inputs of the page, and a function that prints tables."""
+    """Run a model on each image; return the inputs of the page, and a function that prints tables."""
     import torch
 
     from headwise.capture.context import watch

@@ -1,4 +1,4 @@
-"""`headwise bench`: the kernels on this machine, and the speeds by which the plan chooses among them."""
+"""`headwise bench`: times the kernels on this machine, and measures the speeds by which the plan chooses one."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _table(title: str, what: str, found: Contest) -> Table:
 
 
 def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]:
-    """Measure this machine's kernels, or forget what was measured; returns (stored speeds as JSON data, tables)."""
+    """Measure this machine's kernels, or forget the measurements; return (stored speeds as JSON data, tables)."""
     from headwise.kernels import measure, speeds
 
     if calibrate or forget:

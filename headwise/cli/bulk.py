@@ -1,4 +1,4 @@
-"""What commands share that write a file of any size in parts: options, resuming, and messages."""
+"""Options, resuming and messages that are shared by the commands that write a file of any size in parts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_ray(engine: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def resumable(out: Path) -> Iterator[Callable[[int, int, str], None]]:
-    """A context with the function that updates a progress bar. Ctrl-C says how to resume, and exits with 130."""
+    """A context with the function that updates a progress bar. On Ctrl-C it says how to resume, and exits with 130."""
     try:
         with progress_bar() as tell:
             yield tell
@@ -66,7 +66,7 @@ def resumable(out: Path) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def note(sentences: Sequence[str], before: int = 0) -> None:
-    """Print notes, and how many rows (`before`) were finished before."""
+    """Print notes, and how many rows an earlier, interrupted run had finished (`before`)."""
     for sentence in sentences:
         click.echo(said(f"note: {sentence}"), err=True)
     if before:

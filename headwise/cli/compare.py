@@ -1,4 +1,4 @@
-"""`headwise compare`: do two attention modules compute the same, and if not, where do they first differ?"""
+"""`headwise compare`: compares two attention modules, and finds the first operation where they differ."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def compare(
 
 
 def build(target: Target) -> nn.Module:
-    """Make the module, and print first what is made. Raises TookTooLong if its constructor does not return."""
+    """Print which module is made, and make it. Raises TookTooLong if its constructor does not return."""
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 

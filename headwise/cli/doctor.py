@@ -123,7 +123,7 @@ def doctor(
 
 
 def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:
-    """The content of the JSON file that --json writes."""
+    """Return the content of the JSON file that --json writes."""
     import headwise
 
     return {
@@ -214,7 +214,7 @@ def _examine(
         found = diagnose_isolated(Request(written, tuple(settings), tuple(stated), timeout, most, guess))
     else:
         found = examine(guessing(target) if guess else target, spec=spec, timeout=timeout, say=say)
-    # Nothing is known of code that did not return: its file is the location.
+    # If the code did not return, no line of it is known: then the file is the location.
     return found if found.where or not target.file else dataclasses.replace(found, where=Where.at(str(target.file), 1))
 
 
@@ -253,7 +253,7 @@ def _examine_model(
 
 
 def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
-    """Load the model. Returns (model, function that calls it once)."""
+    """Load the model; return (model, function that calls it once)."""
     file, colon, _ = name.rpartition(":")
     made = bool(colon) and file.endswith(".py")
     if not (made or name.endswith((".keras", ".h5"))):
@@ -264,7 +264,7 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
-    """Load a Keras model from its file. Returns (model, function that calls it with made-up inputs)."""
+    """Load a Keras model from its file; return (model, function that calls it with made-up inputs)."""
     from headwise.doctor.targets.keras_backend import begin_backend_of_saved
 
     if not path.is_file():
@@ -280,7 +280,10 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
-    """(model, function that calls it), from a function that returns a Keras model, or any model with its inputs."""
+    """Call the user's function that makes a model; return (model, function that calls it once).
+
+    The function returns a Keras model, or any model with its inputs.
+    """
     from torch import nn
 
     from headwise.doctor.targets.keras_backend import begin_backend
@@ -308,7 +311,7 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
 
 
 def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callable[[], object]]:
-    """Load the model in float32. Returns (model, function that calls it once on these texts)."""
+    """Load the model in float32; return (model, function that calls it once on these texts)."""
     import torch
 
     from headwise.capture.pretrained import load_pretrained
@@ -325,7 +328,7 @@ def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callab
 
 
 def _list(found: Sequence[Diagnosis]) -> None:
-    """Print the reports of modules with a bug, and a line for each module."""
+    """Print the full reports of the modules with a bug, then one line for each module."""
     from headwise.doctor.telling.line import line
 
     if not found:

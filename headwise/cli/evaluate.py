@@ -1,4 +1,4 @@
-"""`headwise evaluate`: the scores of a trained task on new rows, beside those of trivial baselines."""
+"""`headwise evaluate`: scores a trained task on new rows, beside the scores of trivial baselines."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _make_format_options() -> Iterator[click.Option]:
     yield click.Option(["--weights"], is_flag=True, help=f"{names}: also return the attention weights.")
     own = [(form.name, option) for form in forms for option in form.options]
     for name in dict.fromkeys(option.name for _, option in own):
-        some = [(form, option) for form, option in own if option.name == name]  # an option of several formats
+        some = [(form, option) for form, option in own if option.name == name]  # the same option in several formats
         choices = list(dict.fromkeys(choice for _, option in some for choice in option.choices))
         flag, kind = (f"--{name}", click.Choice(choices)) if choices else (f"--{name}/--no-{name}", None)
         says = " ".join(f"{form}: {option.says}" for form, option in some)
@@ -131,7 +131,7 @@ def _check_readable(path: Path) -> None:
 
 
 def _real(source: Source, path: Path | None) -> dict[str, Any]:
-    """The inputs in --examples as keyword arguments of `export`, for a task or a module."""
+    """Return the inputs in --examples as keyword arguments of `export`, for a task or a module."""
     from headwise.export.source import read_examples
     from headwise.tasks.task import Task
 
@@ -145,7 +145,7 @@ def _real(source: Source, path: Path | None) -> dict[str, Any]:
 
 
 def _table(exported: Exported, title: str) -> Group:
-    """A table with one row for each output of each graph."""
+    """Make a table with one row for each output of each graph: how far it is from PyTorch's output."""
     from rich.text import Text
 
     table = plain_table()
@@ -167,6 +167,6 @@ def _table(exported: Exported, title: str) -> Group:
 
 
 def _bytes(exported: Exported, graph: GraphFile) -> int:
-    """The bytes of a graph's file and the weights beside it, or of all files in the graph's folder."""
+    """Count the bytes of a graph's file and the weights beside it, or of all files in the graph's folder."""
     begins = (f"{graph.file}/", f"{graph.file}.")
     return sum(count for name, count in exported.files.items() if name == graph.file or name.startswith(begins))

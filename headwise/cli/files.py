@@ -32,7 +32,7 @@ class NamedText:
 
 
 def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
-    """The texts of the command line, then those of the files. A text `-`, or no argument at all, means standard input.
+    """Read the texts of the command line, then the files. A text `-`, or no argument at all, means standard input.
 
     Raises:
         FileError: a file is missing or not UTF-8.
@@ -118,7 +118,7 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
 
     Raises:
         FileError: the file cannot be written. The message names `option`.
-        ArgumentError: the file is one of the files in `read`, which the command reads; `what` names these.
+        ArgumentError: the file is also one of the files in `read`, which the command reads; `what` says which.
     """
     try:
         if path.exists() and not path.is_file():
@@ -139,7 +139,7 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
 
 @contextlib.contextmanager
 def replaced(path: Path, option: str) -> Iterator[TextIO]:
-    """A context with a text file to write; it replaces an older file when it is complete. FileError names `option`."""
+    """A context with a text file to write, which then replaces an older file. FileError names `option`."""
     try:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as out:
             yield out
@@ -148,12 +148,12 @@ def replaced(path: Path, option: str) -> Iterator[TextIO]:
 
 
 def reason(error: OSError) -> str:
-    """The text of a system error, without its number and the file name."""
+    """Return the text of a system error, without its number and the file name."""
     return (error.strerror or str(error)).lower()
 
 
 def encoded(named: NamedText, encode: Callable[[str, int | None], Tokens], limit: int | None) -> Tokens:
-    """The tokens of a text. Prints which part of the text was cut, and how many tokens the model does not know."""
+    """Tokenize a text. Prints which part of it was cut, and how many tokens the model does not know."""
     tokens = encode(named.text, limit)
     if tokens.cut:
         tell_cut(named, tokens)
@@ -162,7 +162,7 @@ def encoded(named: NamedText, encode: Callable[[str, int | None], Tokens], limit
 
 
 def tell_cut(named: NamedText, tokens: Tokens) -> None:
-    """Print which part at the end of a text was cut."""
+    """Print where a text was cut: how many tokens at its end, and the first words of this part."""
     rest = named.text[max(stop for _, stop in tokens.offsets) :].lstrip()
     line = named.text.count("\n", 0, len(named.text) - len(rest)) + 1
     start = " ".join(rest[:60].split())[:30]
@@ -184,5 +184,5 @@ def tell_unknown(name: str, tokens: Tokens) -> None:
 
 
 def size(count: int) -> str:
-    """The number of bytes as text, in kB or MB."""
+    """Return a number of bytes as text, in kB or MB."""
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

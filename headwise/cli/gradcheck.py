@@ -1,4 +1,4 @@
-"""`headwise gradcheck`: are the gradients of a module correct?"""
+"""`headwise gradcheck`: checks whether the gradients of a module are correct."""
 
 from __future__ import annotations
 

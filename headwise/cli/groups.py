@@ -1,4 +1,4 @@
-"""`headwise --help`: the commands in groups, in the order in which users need them, and a command to try first."""
+"""Writes `headwise --help`: commands in groups, in the order in which users need them, and one to try first."""
 
 from __future__ import annotations
 

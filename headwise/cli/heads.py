@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def summarise(seen: Seen, layers: Sequence[int]) -> list[HeadSummary]:
-    """A list with one summary per head of these layers (indices into `seen.layers`). No [Q, K] tensor is built."""
+    """Summarise each head of these layers (indices into `seen.layers`); no tensor [Q, K] is built."""
     return [summary for layer in layers for summary in make_rows(seen, seen[layer])]
 
 
@@ -35,7 +35,7 @@ def print_table(console: Console, name: str, labels: Sequence[str], summaries: S
 
 
 def print_whole(console: Console, drawn: RenderableType) -> None:
-    """Print an object. If the console is not a terminal, rows are neither wrapped nor cut."""
+    """Print an object of rich. If the console is not a terminal, rows are neither wrapped nor cut."""
     from rich.measure import Measurement
 
     if not console.is_terminal:
@@ -44,7 +44,7 @@ def print_whole(console: Console, drawn: RenderableType) -> None:
 
 
 def print_unseen(console: Console, coverage: Coverage) -> None:
-    """Print the attention modules that were missed or refused, and why; then the notes."""
+    """Print the attention modules that were not recorded (missed or refused), and why; then the notes."""
     from rich.text import Text
 
     if unseen := (*coverage.missed, *coverage.refused):

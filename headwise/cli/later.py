@@ -1,4 +1,4 @@
-"""Options that depend on other installed packages: they are found when a command is used, not at `headwise --help`."""
+"""Makes options that depend on installed packages only when a command is used, not already at `headwise --help`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _ATTRIBUTE = "__click_params__"  # where click's decorators put the options, the
 
 
 def later(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator like `click.option`, which adds any number of options to a command of class `Later`."""
+    """Return a decorator like `click.option`, which adds any number of options to a command of class `Later`.
+
+    `options`: the function that makes them, which is called only when the command is used.
+    """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         function.__dict__.setdefault(_ATTRIBUTE, []).append(options)

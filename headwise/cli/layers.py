@@ -1,4 +1,4 @@
-"""The option --layers: numbers and ranges such as 0,2-4."""
+"""Parses the option --layers: numbers and ranges such as 0,2-4."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LayerRange = tuple[int, int]  # first and last, both included
 
 
 def parse_layers(given: str | None) -> list[LayerRange] | None:
-    """The ranges (first, last) in a text: `0,2-4` is [(0, 0), (2, 4)]; None = all layers. Raises `ArgumentError`."""
+    """Parse the ranges in a text: `0,2-4` is [(0, 0), (2, 4)]; None = all layers. Raises `ArgumentError`."""
     if given is None:
         return None
     ranges = []

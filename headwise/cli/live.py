@@ -1,4 +1,4 @@
-"""The model behind `headwise view --serve --model`: any causal language model, or a BERT."""
+"""Loads the model for the live page of `headwise view --serve --model`: any causal language model, or a BERT."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_HEAD = (
 
 
 def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
-    """The first prompt of a page: the given text, else an example. Raises ArgumentError for several texts."""
+    """Return the first prompt of a page: the given text, else an example. Raises ArgumentError for several texts."""
     if not texts and not files:
         return NamedText("TEXT", PROMPT, PROMPT)
     first, *more = read_texts(texts, files)
@@ -39,7 +39,7 @@ def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
 
 
 def is_bert(model: str) -> bool:
-    """Whether a Hugging Face id or folder is a BERT encoder or a similar one, which headwise can load itself."""
+    """Return whether a Hugging Face id or folder is a BERT or similar encoder, which headwise loads by itself."""
     from headwise.models.checkpoint import located, read_config
     from headwise.models.families import family_of
 
@@ -54,7 +54,7 @@ def is_bert(model: str) -> bool:
 
 
 def predicts(model: str) -> bool:
-    """Whether a Hugging Face id or folder is a causal language model, which predicts the next token of a prompt."""
+    """Return whether a Hugging Face id or folder is a causal language model, which predicts next tokens."""
     if is_bert(model):
         return False
     from headwise.capture.pretrained import generates
@@ -64,13 +64,13 @@ def predicts(model: str) -> bool:
 
 
 def make_title(model: str) -> str:
-    """The name of a model on a page: its id, or the name of its folder."""
+    """Return the name of a model for its page: its id, or the name of its folder."""
     folder = Path(model).expanduser()
     return folder.resolve().name if folder.is_dir() else model
 
 
 def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | None) -> Live:
-    """The page of a causal language model, by its id or folder."""
+    """Load a causal language model by its id or folder, and return the model of a live page."""
     from headwise.capture.pretrained import load_pieces, load_pretrained
     from headwise.models.checkpoint import located
     from headwise.viewer.live import LiveModel
@@ -104,7 +104,7 @@ def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | No
 def live_bert(
     bert: Bert, tokenizer: Tokenizer, prompt: NamedText, ranges: Sequence[LayerRange] | None, *, title: str = "BERT"
 ) -> Live:
-    """The page of a BERT, which shows how attention changes and predicts no tokens."""
+    """Return the model of a live page for a BERT: it shows how attention changes, and predicts no tokens."""
     from headwise.viewer.live import LiveModel
 
     def run(ids: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Loads the model with which a command reads texts; it may be of any family."""
+"""Loads the model with which a command reads texts: a model of any architecture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def load_model(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
-    """The model of --model, or MiniLM; where transformers is not installed, headwise's own `Bert`."""
+    """Load the model of --model, or MiniLM; without transformers, as headwise's own `Bert` if it is a BERT."""
     import torch
 
     from headwise.capture.pretrained import is_available, load_pretrained
@@ -33,7 +33,7 @@ def load_model(model: str | None, *, generates: bool, dtype: str) -> Pretrained:
 
 
 def _load_bert(name: str, dtype: Any) -> Pretrained | None:
-    """headwise's own `Bert` with this checkpoint, for use without transformers; None if its family is unknown."""
+    """Load a checkpoint as headwise's own `Bert`, without transformers; None if its family is unknown."""
     from headwise.capture.pretrained import Pretrained
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import read_config, resolve
@@ -48,7 +48,7 @@ def _load_bert(name: str, dtype: Any) -> Pretrained | None:
 
 
 def make_only(model: nn.Module, ranges: Sequence[LayerRange] | None, patterns: Sequence[str]) -> list[int | str] | None:
-    """The options --layers and --only as a value for `watch(only=)`; None = everything."""
+    """Turn the options --layers and --only into a value for `watch(only=)`; None = everything."""
     if ranges is None and not patterns:
         return None
     most = sum(1 for _ in model.modules())  # an upper bound: a layer is a module
@@ -67,5 +67,5 @@ def tell_missing(pretrained: Pretrained | Pictured) -> None:
 
 
 def plural(count: int, word: str) -> str:
-    """A count with its noun: `1 layer`, `2 layers`."""
+    """Return a count with its noun: `1 layer`, `2 layers`."""
     return said(f"{count} {word}" if count == 1 else f"{count} {word}s")

@@ -1,4 +1,4 @@
-"""The content of `headwise view` for records, and for a run folder: the trained task's attention on each input."""
+"""Makes the content of the page of `headwise view`, from recorded attention or from a trained task's run folder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def run_among(texts: Sequence[str], model: str | None) -> Path | None:
-    """The path of the run folder, if the first argument is one; otherwise None.
+    """Return the path of the run folder, if the first argument is one; otherwise None.
 
     Raises:
-        ArgumentError: --model or a second run folder was given, too, or the first of several texts is a folder
-            but not a run folder.
+        ArgumentError: --model or a second run folder was given, too; or there are several texts, and the first is the
+            name of a folder that is not a run folder.
     """
     if not texts or not _is_run(texts[0]):
         if len(texts) > 1 and _is_folder(texts[0]):
@@ -44,7 +44,7 @@ def _is_run(text: str) -> bool:
 
 
 def _is_folder(text: str) -> bool:
-    """Whether a text names a folder; False if it is too long to be a path."""
+    """Return whether a text names a folder; False if it is too long to be a path."""
     if len(text) > 1000 or text == STDIN:
         return False
     try:
@@ -54,7 +54,7 @@ def _is_folder(text: str) -> bool:
 
 
 def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[int], **given: Any) -> list[Input]:
-    """The inputs of a page of some records. They get these names if there is one per input.
+    """Make the inputs of a page from recorded attention. They get the names `names`, if there is one per input.
 
     `given`: see `inputs_of`.
     """
@@ -69,7 +69,7 @@ def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[
 def look(
     run: Path, inputs: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None
 ) -> tuple[list[Input], str]:
-    """(the inputs of the page, the Python code that produces their records)."""
+    """Run a trained task on its inputs; return (the inputs of the page, the Python code that makes their records)."""
     from headwise import tasks
 
     task = tasks.load(run)

@@ -9,7 +9,10 @@ from headwise.errors import ArgumentError
 
 
 def parse_mask(given: str, forms: Sequence[str], *, where: str = "") -> tuple[str, list[int]]:
-    """(name, numbers) in a text such as `window:2,0`, which must have one of the `forms`. `where` begins an error."""
+    """Parse a text such as `window:2,0` into (name, numbers). It must have one of the `forms`.
+
+    `where`: the text with which an error begins.
+    """
     name, _, numbers = given.partition(":")
     form = next((form for form in forms if form.partition(":")[0] == name), "")
     wanted = form.partition(":")[2].count(",") + 1 if ":" in form else 0

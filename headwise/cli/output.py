@@ -1,4 +1,4 @@
-"""The output of commands: a report, a JSON file, and progress on a terminal."""
+"""Writes the output of commands: a report, a JSON file, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def file_option(flag: str, says: str) -> Callable[[_F], _F]:
-    """An option for a file to write, or - for standard output. If it cannot be written, the command ends at once."""
+    """Make an option for a file to write, or - for standard output; the command ends at once if it is not writable."""
 
     def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
         if path is not None and path != STDOUT:
@@ -65,7 +65,7 @@ def print_report(report: Any) -> None:
 
 
 def plain_table() -> Table:
-    """A new table of rich with a line below its header."""
+    """Make a new table of rich with a line below its header."""
     from rich import box
     from rich.table import Table
 
@@ -73,7 +73,7 @@ def plain_table() -> Table:
 
 
 def titled(title: str, table: Table) -> Group:
-    """A table below its title; the title is not wrapped to the width of the table."""
+    """Put a title above a table; the title is not wrapped to the width of the table."""
     from rich.console import Group
     from rich.text import Text
 
@@ -108,9 +108,9 @@ def _plain(x: Any) -> Any:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A context with a progress bar on a terminal; yields the function (done, total, what) that updates it.
+    """A context with a progress bar on a terminal; it gives the function (done, total, what) that updates the bar.
 
-    total 0 = unknown.
+    A total of 0 means unknown.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -130,7 +130,10 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
 @contextlib.contextmanager
 def standard_output_kept() -> Iterator[None]:
-    """A context in which all that is printed goes to standard error: by sys.stdout, C libraries, child processes."""
+    """A context in which everything printed goes to standard error: by Python, C libraries and child processes.
+
+    So standard output is free for the result of the command.
+    """
     with contextlib.redirect_stdout(sys.stderr):
         try:
             kept = os.dup(1)
@@ -147,7 +150,7 @@ def standard_output_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Say]:
-    """A context that shows the current work on a terminal; yields a function that sets the text."""
+    """A context that shows on a terminal what is being done; it gives the function that changes this text."""
     from rich.console import Console
     from rich.markup import escape
 

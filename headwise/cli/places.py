@@ -1,4 +1,4 @@
-"""Positions on the command line: --row and --col, --rows and --cols."""
+"""Parses positions of tokens on the command line: --row and --col, --rows and --cols."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from headwise.errors import ArgumentError
 
 
 def parse_place(given: str) -> int | str:
-    """A position: `9` is a number; any other text is that of a token, which `headwise.text.places` finds."""
+    """Parse a position: `9` is a number; other text is the text of a token, which `headwise.text.places` finds."""
     return int(given) if re.fullmatch(r"-?\d+", given) else given
 
 
 def parse_places(given: str, option: str) -> slice | list[int | str]:
-    """Several positions: `0:20` is a slice, `3,5,9` and `it,animal` are lists. Raises `ArgumentError`."""
+    """Parse several positions: `0:20` is a slice, `3,5,9` and `it,animal` are lists. Raises `ArgumentError`."""
     if found := re.fullmatch(r"(\d*):(\d*)", given):
         return slice(*(int(part) if part else None for part in found.groups()))
     parts = [part.strip() for part in given.split(",")]

@@ -1,4 +1,4 @@
-"""`headwise plot`: a figure for a paper from a file of records."""
+"""`headwise plot`: draws a figure for a paper from a file of records (recorded attention)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KINDS = ("heatmap", "heads", "surface3d", "text")
 SUFFIXES = (".png", ".svg", ".pdf")
 
-# Options that only some kinds have, by the names of their Python parameters.
+# Options that only some kinds of figures have (by the names of their Python parameters) -> these kinds.
 _ONLY = {
     "layer": ("heatmap", "surface3d", "text"),
     "head": ("heatmap", "surface3d", "text"),
@@ -106,7 +106,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
 
 
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:
-    """Replace the texts of tokens among these options by the tokens' positions."""
+    """Replace texts of tokens in --row, --col, --rows and --cols by the positions of the tokens."""
     from headwise.plot.subject import find_axes
     from headwise.text.places import find_position
 

@@ -1,4 +1,4 @@
-"""`headwise predict`: the answers of a trained task for texts or for the rows of a file."""
+"""`headwise predict`: predicts with a trained task, for texts or for the rows of a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 _MOST = 6  # number of columns that are printed
 _LONGEST = 300  # number of characters of a cell that are printed
-_MUCH = 1_000_000_000  # bytes; a larger file that is read whole gets a note
+_MUCH = 1_000_000_000  # bytes; if a larger file is read whole, a note is printed
 _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "address": "--ray-address"}
 
 
@@ -143,7 +143,7 @@ def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: P
 
 
 def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Path | None) -> None:
-    """Check that the options of chunks come with --file and --out, and the options of Ray with --engine ray."""
+    """Check that options for chunks come with --file and --out, and options for Ray with --engine ray."""
     for name, flag in _BULK.items():
         if bulk[name] is not None and (file is None or out is None):
             raise ArgumentError(f"{flag}: only predictions from file to file use it. Add --file and --out")
@@ -153,7 +153,7 @@ def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Pa
 
 
 def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> None:
-    """Check that no option of chunks was given for a file that is read whole; print a note if the file is large."""
+    """Check the options for a file that is read whole: none may be for chunks. Prints a note if the file is large."""
     for name, flag in _BULK.items():
         if engine == "ray" or bulk[name] is not None:
             option = "--engine ray" if engine == "ray" else flag
@@ -165,7 +165,7 @@ def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> 
 
 
 def _lines(inputs: Sequence[str]) -> list[str]:
-    """The inputs, with "-" replaced by the non-empty lines of standard input."""
+    """Return the inputs, with "-" replaced by the non-empty lines of standard input."""
     found: list[str] = []
     for text in inputs:
         if text == STDIN:
@@ -181,7 +181,7 @@ def _lines(inputs: Sequence[str]) -> list[str]:
 
 
 def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
-    """The inputs in the form that `predict` of this task takes."""
+    """Return the inputs in the form that `predict` of this task takes: texts, or pairs of texts."""
     if context is not None:
         return [(line, _read_text(context)) for line in lines]
     if not task.reads_pairs:
@@ -203,7 +203,7 @@ def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
 
 
 def _read_text(context: str) -> str:
-    """The content of the file with this name if there is one, otherwise `context` itself."""
+    """Return the content of the file with this name if there is one, otherwise `context` itself."""
     try:
         is_file = Path(context).is_file()
     except OSError:  # too long for a file name
@@ -212,7 +212,7 @@ def _read_text(context: str) -> str:
 
 
 def _predict_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
-    """The predictions for each file, such as the future of its series."""
+    """Predict for each file as a whole, such as the future of the series in it; return all rows."""
     found: list[Row] = []
     for path in paths:
         which = {"file": path} if len(paths) > 1 else {}
@@ -221,7 +221,7 @@ def _predict_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
 
 
 def _predict_file(task: Task[Any], path: Path) -> list[Row]:
-    """The rows of a file that is read whole, with their predictions; a row that the task cannot use has none."""
+    """Read a file whole and predict for its rows; a row that the task cannot use gets no prediction."""
     from headwise.tasks.bulk.answered import answer, sum_up
     from headwise.tasks.rows.sources import find_suffix, open_table
 
@@ -236,7 +236,7 @@ def _predict_file(task: Task[Any], path: Path) -> list[Row]:
 
 
 def _print(rows: Sequence[Row], writes: str | None) -> None:
-    """Print one text per line for tasks that write texts, so that it can be piped; a table for other tasks."""
+    """Print the predictions: a table, or one text per line for tasks that write texts, so that they can be piped."""
     if writes is not None:
         name = f"predicted {writes}" if f"predicted {writes}" in rows[0] else writes
         for row in rows:

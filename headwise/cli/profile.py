@@ -1,4 +1,4 @@
-"""`headwise profile`: what every head of a model does over a corpus, in one file."""
+"""`headwise profile`: measures what every head of a model does over a corpus, and writes it to one file."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _corpus(path: Path | None, dataset: str | None, column: str, lines: bool) ->
 
 
 class _Meter:
-    """Shows the progress of the run: one line on a terminal; in a log, a new line each minute."""
+    """Shows the progress of the run: one line that changes on a terminal; in a log, a new line each minute."""
 
     def __init__(self, checkpoint: Path | None) -> None:
         self.checkpoint = checkpoint
@@ -149,7 +149,7 @@ class _Meter:
         self.told = now
 
     def end(self) -> None:
-        """Erase the unfinished line."""
+        """Erase the line that shows the progress."""
         if self.live:
             click.echo("\r\033[K", err=True, nl=False)
 
@@ -175,7 +175,7 @@ def _print(found: Profile) -> None:
 
 
 def striking(found: Profile) -> list[Head]:
-    """The heads with the highest scores of their kind, at most two of a kind, in the order of kinds."""
+    """Choose the heads with the highest scores of their kind, at most two of a kind, in the order of kinds."""
     from headwise.profiles import KINDS
 
     chosen: list[Head] = []

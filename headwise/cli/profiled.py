@@ -1,4 +1,4 @@
-"""The content of `headwise view` for a profile: every head as a card, and a page for each head."""
+"""Writes or serves the page of `headwise view` for a profile: a card for every head, and a page for each head."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = Path("heads.html")
 
 
 def profile_among(texts: Sequence[str], files: Sequence[Path]) -> Path | None:
-    """The path of the profile among the arguments, or None. Raises ArgumentError for anything beside a profile."""
+    """Return the path of the profile among the arguments, or None. ArgumentError for any argument beside it."""
     candidates = [Path(text) for text in texts if text.endswith(".hw")]
     if not candidates:
         return None
@@ -91,7 +91,7 @@ def view_profile(
 
 
 def _model(given: str | None, name: str) -> Pretrained:
-    """The model of --model, or the model of the profile."""
+    """Load the model of --model, or else the model of the profile."""
     from headwise.cli.loading import load_model
     from headwise.profiles.profile import DEFAULT_MODEL
 

@@ -1,4 +1,4 @@
-"""Prints scores for train and evaluate: each beside those of trivial baselines, and a classifier's confusion table."""
+"""Prints scores for train and evaluate: beside the scores of trivial baselines; and a classifier's confusion table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def print_scores(scores: Scores, title: str) -> None:
 
 
 def scores_table(scores: Scores, title: str) -> Group:
-    """A table with one row per score: the model's value, then the value of each baseline."""
+    """Make a table with one row per score: the model's value, then the value of each baseline."""
     from rich.text import Text
 
     rows = f"{scores.count:,} row" + ("" if scores.count == 1 else "s")
@@ -48,7 +48,7 @@ def scores_table(scores: Scores, title: str) -> Group:
 
 
 def confusion_table(scores: Scores) -> Group:
-    """A table with one row per true label and one column per predicted label."""
+    """Make a table with one row per true label and one column per predicted label."""
     from rich.text import Text
 
     table = plain_table()
@@ -62,7 +62,7 @@ def confusion_table(scores: Scores) -> Group:
 
 
 def number(value: float) -> str:
-    """A number with about four significant digits."""
+    """Return a number as text, with about four significant digits."""
     if math.isnan(value):
         return "–"
     if abs(value) < 10:

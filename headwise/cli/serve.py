@@ -1,4 +1,4 @@
-"""`headwise serve`: trained tasks and exports, over HTTP and gRPC."""
+"""`headwise serve`: serves trained tasks and exports, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Port(click.ParamType):
 
 
 def _ports() -> Iterator[click.Option]:
-    """Yield an option for the port of each protocol over gRPC."""
+    """Yield an option for the port of each protocol that uses gRPC."""
     for name, protocol in grpc_protocols().items():
         yield click.Option(
             [protocol.option, f"{name}_port"],
@@ -149,7 +149,7 @@ def serve(
 
 
 def named(models: Sequence[str]) -> dict[str, Path]:
-    """Name of a model -> its folder.
+    """Find the folders of the models on the command line: name of a model -> its folder.
 
     Raises:
         FileError: a folder does not exist.

@@ -1,4 +1,4 @@
-"""The options that the command and each of its subcommands have."""
+"""Adds the options that the command `headwise` and each of its subcommands have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., object])
 PATH: Any = {"type": click.Path(path_type=Path), "metavar": "PATH"}
 COUNT: Any = {"type": click.IntRange(min=1), "metavar": "N"}
 
-# `main` reads both options before click does, at any place: here they are for the help.
+# `main` reads these two options before click does, wherever they are. Here they are declared for the help only.
 _LANGUAGE = "Speak en or zh; by default what the system speaks."
 _DEBUG = "Show a traceback when something fails."
 

@@ -1,4 +1,4 @@
-"""The language in which the command speaks: that of `--lang`, before or after the subcommand, else the system's.
+"""Sets the language of the command's output: of `--lang`, before or after the subcommand, else of the system.
 
 Help is translated where click writes it: a `HelpFormatter` that looks up each paragraph and each option.
 """
@@ -35,9 +35,9 @@ OPTION = "--lang"
 
 
 def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """(the arguments without --lang, the language that --lang names or None); --lang may stand anywhere before a `--`.
+    """Take --lang out of the arguments: return (the other arguments, the language that it names or None).
 
-    Raises click.UsageError for a language that headwise does not speak.
+    --lang may be anywhere before a `--`. Raises click.UsageError for a language that headwise does not speak.
     """
     stop = arguments.index("--") if "--" in arguments else len(arguments)
     rest, found, given = [], None, iter(arguments[:stop])
@@ -55,7 +55,7 @@ def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 @contextlib.contextmanager
 def speaking(asked: str | None) -> Iterator[None]:
-    """A context in which the command and its help speak this language; None = the system's language."""
+    """A context in which the command and its help are in this language; None = the system's language."""
     usual = click.Context.formatter_class
     language.speak(asked or language.of_the_system(os.environ), asked=asked is not None)
     given = os.environ.get(language.VARIABLE, "")
@@ -72,11 +72,11 @@ def speaking(asked: str | None) -> Iterator[None]:
 
 
 def hint(error: Exception) -> str:
-    """Advice for an error, in the language in use; "" in English, where the message contains it."""
+    """Return advice for an error, in the language in use; "" in English, where the message itself has the advice."""
     return "" if language.language() == "en" else next(said(text) for kind, text in _HINTS if isinstance(error, kind))
 
 
-# The first entry whose class fits. The message itself stays English, so that people find it on the web.
+# The first entry whose class fits is used. The message itself stays English, so that people find it on the web.
 _HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (click.UsageError, "The command line was not understood: `--help` lists the options."),
     ((ShapeError, MaskError), "The shapes do not fit: compare the lengths, the heads and the widths that it names."),
@@ -129,7 +129,7 @@ class _Help(click.HelpFormatter):
 
 
 def _translated(text: str) -> str:
-    """Translate a paragraph of help, and the part that click adds to the help of an option: "[default: 8; x>=1]"."""
+    """Translate a paragraph of help, and what click adds to the help of an option: "[default: 8; x>=1]"."""
     sentence, *added = re.split(r"  (?=\[)", " ".join(text.split(" ")))
     return "  ".join([said(" ".join(sentence.split())), *map(_added, added)])
 
@@ -139,7 +139,7 @@ def _added(text: str) -> str:
 
 
 def wrapped(text: str, columns: int) -> list[str]:
-    """The lines of a text that mixes Chinese and English: broken at blanks and between Chinese letters.
+    """Break a text that mixes Chinese and English into lines: at blanks and between Chinese letters.
 
     A mark that ends a sentence or a bracket never begins a line.
     """

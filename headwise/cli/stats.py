@@ -1,4 +1,4 @@
-"""`headwise stats`: statistics of each head in a file of records."""
+"""`headwise stats`: prints statistics of each head in a file of records (recorded attention)."""
 
 from __future__ import annotations
 

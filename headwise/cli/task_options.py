@@ -24,7 +24,7 @@ _WIDTH = 100  # characters per line of YAML
 
 
 def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]], list[dataclasses.Field[Any]]]:
-    """(the task's own options, most derived class first; the options of all tasks), each a list of fields."""
+    """Return two lists of fields: the task's own options, most derived class first; the options of all tasks."""
     by_name = {field.name: field for field in dataclasses.fields(options)}
     common = [field.name for field in dataclasses.fields(TrainOptions)]
     own: dict[str, None] = {}
@@ -34,9 +34,9 @@ def in_order(options: type[TrainOptions]) -> tuple[list[dataclasses.Field[Any]],
 
 
 def click_options(options: type[TrainOptions]) -> list[click.Option]:
-    """A list with one click option per field.
+    """Make one click option for each field.
 
-    Its default is None, or () if it can be repeated: that means "not given".
+    The default of an option is None, or () if it can be repeated: that means "not given".
     """
     kinds = get_type_hints(options)
     return [_click_option(field, kinds[field.name]) for part in in_order(options) for field in part]
@@ -63,7 +63,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def _shown(field: dataclasses.Field[Any]) -> str:
-    """The default value for --help; "" if the default is None or empty."""
+    """Return the default value as text for --help; "" if the default is None or empty."""
     default = field.default
     if default is dataclasses.MISSING:
         return "  [required]"
@@ -75,13 +75,13 @@ def _shown(field: dataclasses.Field[Any]) -> str:
 
 
 def given_among(options: type[TrainOptions], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Name -> value of the options that were given on the command line."""
+    """Return the options that were given on the command line: name -> value."""
     names = [field.name for field in dataclasses.fields(options)]
     return {name: parameters[name] for name in names if parameters[name] is not None and parameters[name] != ()}
 
 
 def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str, Any]:
-    """Name -> value of the options in a YAML file, which may be a run folder's config.yaml with them under `options`.
+    """Read options from a YAML file, or from `options` in the config.yaml of a run folder: name -> value.
 
     Raises:
         FileError: the file cannot be read, or is not YAML.
@@ -114,7 +114,7 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """A value converted to its field's type: YAML reads `precision: 32` and `text: 1` as numbers, 1e-3 as text."""
+    """Convert a value to its field's type: YAML reads `precision: 32` and `text: 1` as numbers, 1e-3 as text."""
     if isinstance(value, int) and not isinstance(value, bool) and _is_text(kind):
         return str(value)
     if isinstance(value, str) and kind is float:
@@ -132,7 +132,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def as_yaml(word: str, options: type[TrainOptions], given: Mapping[str, Any]) -> str:
-    """YAML with every option, its help text and its value. `read_config` of this text returns the same values."""
+    """Write every option, its help text and its value as YAML, from which `read_config` reads the same values."""
     parts = [f"# headwise train {word} DATA --config FILE. Options on the command line override those in this file.\n"]
     own, common = in_order(options)
     for title, some in ((f"Options of {word}", own), ("Options of every task", common)):
@@ -159,6 +159,6 @@ def _choices(options: type[TrainOptions], name: str) -> str:
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """The end of an error message on an unknown name: ", did you mean 'lr'?", or "." if no known name is similar."""
+    """Return the end of a message on an unknown name: ", did you mean 'lr'?", or "." if no known name is similar."""
     found = difflib.get_close_matches(name, known, n=1)
     return f", did you mean {found[0]!r}?" if found else "."

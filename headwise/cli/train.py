@@ -63,7 +63,7 @@ def train() -> None:
 
 
 class _TrainTask(click.Command):
-    """A command whose --help lists the options of the task apart from those of all tasks."""
+    """A command whose --help lists the options of its task apart from the options that all tasks have."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -90,9 +90,9 @@ class _TrainTask(click.Command):
 
 
 def _described(flag: str, options: Iterable[click.Option]) -> str | None:
-    """The option whose help has the words of this flag: --lr for --learning-rate.
+    """Find the option whose help text has the words of an unknown flag: --lr has the help of --learning-rate.
 
-    Of several, that of the shortest help.
+    If several options fit, return the one with the shortest help text; None if no option fits.
     """
     words = re.findall(r"\w+", flag.lower())
     found = [
@@ -177,7 +177,7 @@ def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | No
 
 
 def _read_data_name(folder: Path) -> str:
-    """The name of the training data of a run folder, so that --resume does not need it again."""
+    """Return the name of the training data of a run folder: with --resume it need not be given again."""
     from headwise.tasks.training.run import read_config
 
     name: str = read_config(folder)["data"]["training"]["name"]
@@ -202,7 +202,7 @@ def _say(sentence: str) -> None:
 
 
 def _is_first() -> bool:
-    """Whether this is the first of several processes (torchrun, srun); only this one prints."""
+    """Return whether this is the first of several processes (torchrun, srun); only the first prints."""
     from headwise.tasks.training import strategies
 
     return strategies.first()

@@ -39,7 +39,7 @@ PAGE = Path("attention.html")
 
 @dataclasses.dataclass
 class _Found:
-    """What a page shows: its inputs and its title."""
+    """The content of a page: its inputs, its title, and how they were made."""
 
     inputs: list[Input]
     title: str
@@ -150,7 +150,10 @@ def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> N
 
 
 def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> list[Path]:
-    """The files of records among the arguments, each once. If there are any, any other input raises ArgumentError."""
+    """Return the files of records (recorded attention) among the arguments, each once.
+
+    Raises ArgumentError for other input beside them.
+    """
     records = [Path(text) for text in texts if is_records(text)]
     if not records:
         return []
@@ -171,7 +174,7 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
 
 
 def is_records(text: str) -> bool:
-    """Whether an argument names a file of records, or a folder with the parts of such a file."""
+    """Return whether an argument names a file of records, or a folder with the parts of such a file."""
     return text.endswith(RECORDS) or (os.path.isdir(text) and any(Path(text).glob(f"*-of-*{RECORDS}")))
 
 
@@ -183,7 +186,7 @@ def _check_images(texts: Sequence[str], files: Sequence[Path], model: str | None
 
 
 def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
-    """The content of the page for files of records."""
+    """Load files of records (recorded attention), and make the content of a page from them."""
     from headwise.records.storage import load
     from headwise.viewer import inputs_of
 
@@ -211,7 +214,7 @@ def _read(
     *,
     live: bool,
 ) -> _Found:
-    """The content of the page: the attention of a model on each text or image."""
+    """Run a model on each text or image; return the content of the page."""
     if model and images:
         inputs, print_tables = view_images(images, model, ranges, say)
         return _Found(inputs, " · ".join(path.name for path in images), None, print_tables)
@@ -224,7 +227,10 @@ def _read(
 def _read_by_bert(
     named: Sequence[NamedText], model: str | None, ranges: Sequence[LayerRange] | None, say: Say, *, live: bool
 ) -> _Found:
-    """The attention of headwise's own BERT on each text. `live`: also return the model, if there is a single text."""
+    """Run headwise's own BERT on each text; return the content of the page.
+
+    `live`: also return the model, for a page on which prompts are typed, if there is a single text that was not cut.
+    """
     from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
@@ -254,7 +260,7 @@ def _read_by_bert(
 
 
 def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
-    """Run the model on one text alone, so that nothing is padded."""
+    """Run the model on one text alone, so that nothing is padded, and return its recorded attention."""
     import torch
 
     from headwise.capture.context import watch
@@ -266,7 +272,7 @@ def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:
 
 
 def _counts(inputs: Sequence[Input]) -> str:
-    """The numbers of inputs, layers and tokens as text, which is printed after the size of the page."""
+    """Return the numbers of inputs, layers and tokens as text, to print after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
     several = said(f"{len(inputs)} inputs, ") if len(inputs) > 1 else ""

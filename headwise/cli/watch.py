@@ -130,7 +130,7 @@ def _print_statistics(
     dtype: str,
     chunk: int,
 ) -> None:
-    """Read one text after the other, and print the summary over all texts."""
+    """Read one text after the other, without storing records, and print the statistics over all texts."""
     from headwise.capture.context import watch
     from headwise.records.summary import RunningSummary
 
@@ -163,7 +163,7 @@ def _print_statistics(
 
 
 def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
-    """The tokens of each text, cut to the maximum length; prints what was cut."""
+    """Tokenize each text, cut to the maximum length; prints what was cut."""
     longest = pretrained.max_length
     if max_length is not None and longest is not None and max_length > longest:
         raise ArgumentError(
@@ -216,7 +216,7 @@ def _run(
 
 
 def _check(seen: Seen) -> None:
-    """Raise ArgumentError if a requested layer or path was not found, RecordError if nothing was recorded."""
+    """Raise ArgumentError if a requested layer or path does not exist, RecordError if nothing was recorded."""
     unseen = (*seen.coverage().missed, *seen.coverage().refused)
     for note in seen.coverage().notes:
         if note.startswith("only=") and not unseen:
@@ -228,7 +228,7 @@ def _check(seen: Seen) -> None:
 
 
 def _steps(tell: Callable[[int, int, str], None], what: str, total: int) -> Callable[[], None]:
-    """Begin a progress bar of `total` parts. Returns a function that counts one more part as done."""
+    """Begin a progress bar of `total` steps; return a function that counts one more step as done."""
     tell(0, total, what)
     done = itertools.count(1)
     return lambda: tell(next(done), total, what)

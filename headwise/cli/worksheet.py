@@ -23,7 +23,7 @@ KINDS = ("multi-head", "latent", "mla", "bert")
 SCHEMES = ("none", "rope", "alibi", "t5")
 SUFFIXES = (".xlsx", ".md", ".html")
 
-# Options that only some kinds of worksheet have.
+# Options that only some kinds of worksheets have -> these kinds.
 _ONLY = {
     "memory": ("multi-head",),
     "kv_heads": ("multi-head",),
@@ -31,7 +31,7 @@ _ONLY = {
     "latents": ("latent",),
     "model": ("bert",),
 }
-# The syntax of each mask, and the kinds that accept it.
+# The syntax of each mask -> the kinds of worksheets that accept it.
 _MASKS = {
     "causal": ("multi-head", "mla"),
     "window:LEFT,RIGHT": ("multi-head", "mla"),
@@ -41,7 +41,7 @@ _MASKS = {
 }
 
 
-# Options that only a weight of RECORDS has.
+# Options that are only for the worksheet of one weight in RECORDS.
 _OF_RECORDS = ("layer", "head", "row", "col", "call", "example")
 
 
@@ -124,7 +124,7 @@ def worksheet(
 
 
 def _make_from_records(path: Path, asked: dict[str, Any]) -> Worksheet:
-    """The worksheet of one weight in a file of records."""
+    """Make the worksheet of one attention weight in a file of records (recorded attention)."""
     from headwise.records.storage import load
     from headwise.worksheet import of_weight
 
@@ -153,7 +153,7 @@ def _made_up(kind: str, tokens: str, mask: Mask | None, given: dict[str, Any]) -
 
 
 def _make_from_model(model: str, text: str, mask: Mask | None) -> Worksheet:
-    """The worksheet of a small checkpoint on a text, tokenized by its own tokenizer."""
+    """Make the worksheet of a small checkpoint on a text, tokenized by its own tokenizer."""
     import torch
 
     from headwise.models import Bert, checkpoint
@@ -173,7 +173,7 @@ def _make_from_model(model: str, text: str, mask: Mask | None) -> Worksheet:
 
 
 def _parse_mask(given: str, kind: str) -> Mask | None:
-    """Parse `window:2,0` and the like as a mask. Raises ArgumentError."""
+    """Parse the option --mask, such as `window:2,0`, as a mask; None for "none". Raises ArgumentError."""
     allowed = [form for form, kinds in _MASKS.items() if kind in kinds]
     name, values = parse_mask(given, allowed, where=f"with --kind {kind} ")
     if name == "none":

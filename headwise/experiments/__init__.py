@@ -1,4 +1,4 @@
-"""Experiments that find out what heads do: they edit a model (`headwise.edit`), or read its activations or weights.
+"""Finds out what heads do, by experiments that edit a model (`headwise.edit`), or read its activations or weights.
 
 They change the model:
     patching             which heads, positions or edges carry the difference between two inputs
@@ -13,7 +13,7 @@ They read what heads add and attend to:
 
 They read the weights of heads:
     projections          W_Q, W_K, W_V and W_O of each head, found by trial in any model
-    circuits             eigenvalues of the QK and OV circuits: which heads copy
+    circuits             which heads copy, by the eigenvalues of their OV circuit (W_V W_O) and QK circuit (W_Q W_Kᵀ)
     composition          which heads read the outputs of others
 """
 

@@ -24,7 +24,8 @@ class Ablation(Printed):
 
     Attributes:
         layers: the paths of the layers, in the order in which they ran.
-        changes: [L, H], or [L, H, Q] over positions: m(without) - m(plain). NaN for heads that a layer does not have.
+        changes: the metric without the head minus the metric with all heads: [L, H], or [L, H, Q] over positions. NaN
+            for heads that a layer does not have.
         plain: the metric with all heads, averaged over the examples.
     """
 
@@ -33,7 +34,7 @@ class Ablation(Printed):
     plain: float
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int, int | None]]:
-        """A list of (change, layer, head, position): the largest changes in either direction."""
+        """Return the `count` largest changes in either direction: a list of (change, layer, head, position)."""
         return strongest(self.changes, self.layers, count, signed=True)
 
     def __str__(self) -> str:
@@ -58,8 +59,8 @@ def ablation(
 
     Args:
         model, inputs, metric, over, where, batch, progress: as for `patching`.
-        means: the mean outputs of a data set (`headwise.edits.mean_outputs`) instead of 0, which may be far from
-            anything that the model has seen.
+        means: the mean output of each head over a data set (`headwise.edits.mean_outputs`), by which the head's output
+            is replaced. None = by 0, which may be far from anything that the model has seen.
 
     Raises ArgumentError if `means` has no mean [H, E] that fits a layer.
     """

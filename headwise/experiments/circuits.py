@@ -1,11 +1,11 @@
-"""The QK and OV circuits of each head, from its weights alone (Elhage et al. 2021).
+"""Computes the eigenvalues of the QK and OV circuits of each head, from its weights alone (Elhage et al. 2021).
 
     W_OV = W_V W_O      what a token that is attended to adds to the residual stream
     W_QK = W_Q W_Kᵀ     which tokens attend to which tokens
-    over tokens:        W_E W_OV W_U   [V, V],    W_E W_QK W_Eᵀ   [V, V]
+    over tokens:        W_E W_OV W_U   [V, V],    W_E W_QK W_Eᵀ   [V, V]     with embedding W_E, unembedding W_U
 
-These matrices have rank E and D: their eigenvalues are computed from small matrices, since AB and BA have the same
-non-zero eigenvalues.
+The two matrices [V, V] have at most rank E and rank D. Their eigenvalues are computed from matrices [E, E] and [D, D],
+since AB and BA have the same non-zero eigenvalues.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Circuits(Printed):
 
 
 def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: bool = True) -> Circuits:
-    """The eigenvalues of the OV and QK circuits of each head, and how much they copy.
+    """Compute the eigenvalues of the OV and QK circuits of each head, and from them how much the head copies.
 
     Args:
         model, inputs, where: as for `projections`; a language model, whose embeddings and W_U are found by trial too.
@@ -87,7 +87,7 @@ def circuits(model: nn.Module, inputs: Inputs, *, where: Choice = "*", folded: b
 
 
 def find_layers(observed: Observed) -> list[Projections]:
-    """The layers, in their order, whose heads read and write one residual stream. Raises ProjectionError for others."""
+    """Find the projections of all layers, in order. Raises ProjectionError unless all layers have one width M."""
     found = [find(observed, computed) for computed in observed.calls.values()]
     widths = {p.weight("o").shape[2] for p in found} | {p.weight("v").shape[1] for p in found}
     if len(widths) > 1:
@@ -96,7 +96,7 @@ def find_layers(observed: Observed) -> list[Projections]:
 
 
 def _eigenvalues(matrices: list[Tensor]) -> Tensor:
-    """The eigenvalues [L, H, E] of L matrices [H, E, E], one for each layer."""
+    """Compute the eigenvalues [L, H, E] of L tensors [H, E, E], one for each layer; NaN where a layer has fewer."""
     sizes = max(len(x) for x in matrices), max(x.shape[1] for x in matrices)
     found = torch.full((len(matrices), *sizes), torch.nan, dtype=torch.complex128)
     for layer, x in enumerate(matrices):
@@ -105,7 +105,7 @@ def _eigenvalues(matrices: list[Tensor]) -> Tensor:
 
 
 def _share(eigenvalues: Tensor) -> Tensor:
-    """Σ Re λ / Σ |λ| of each head; 0 for a head whose weights are 0."""
+    """Compute Σ Re λ / Σ |λ| of each head: 1 if all eigenvalues are positive. 0 for a head whose weights are 0."""
     here = ~eigenvalues.real.isnan()
     real = torch.where(here, eigenvalues.real, 0.0).sum(-1)
     whole = torch.where(here, eigenvalues.abs(), 0.0).sum(-1)

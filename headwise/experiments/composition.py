@@ -1,4 +1,4 @@
-"""How much each head reads the output of an earlier head: Q-, K- and V-composition (Elhage et al. 2021).
+"""Computes how much each head reads the output of each earlier head: Q-, K- and V-composition (Elhage et al. 2021).
 
     Q: |W_OV¹ W_QK²| / (|W_OV¹| |W_QK²|),   K: |W_OV¹ W_QK²ᵀ| / (…),   V: |W_OV¹ W_OV²| / (|W_OV¹| |W_OV²|)
 
@@ -27,7 +27,7 @@ Kind = Literal["q", "k", "v"]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Composition(Printed):
-    """How much each head reads the output of each earlier head.
+    """How much each head reads the output of each earlier head: the result of `composition`.
 
     Attributes:
         layers: the paths of the layers.
@@ -43,7 +43,7 @@ class Composition(Printed):
     kind: Kind
 
     def strongest(self, count: int = 10) -> list[tuple[float, tuple[str, int], tuple[str, int]]]:
-        """A list of (score, (layer, head) of the earlier head, (layer, head) of the later head): the largest scores."""
+        """Return the `count` largest scores: (score, earlier head, later head), each head as (layer, head)."""
         found = []
         for score, (one, head, two, other) in largest(self.scores, count):
             found.append((score, (self.layers[one], head), (self.layers[two], other)))
@@ -59,7 +59,7 @@ class Composition(Printed):
 def composition(
     model: nn.Module, inputs: Inputs, kind: Kind = "k", *, where: Choice = "*", folded: bool = True
 ) -> Composition:
-    """How much the queries, keys or values of each head depend on the output of each earlier head, by their weights.
+    """Compute from the weights how much the queries, keys or values of each head depend on each earlier head's output.
 
     Args:
         model, inputs, where: as for `projections`. The layers must belong to one residual stream: of an
@@ -89,16 +89,17 @@ def composition(
     return Composition(tuple(p.site for p in layers), scores, _baseline(layers[0], kind), kind)
 
 
-# Norms do not change when an orthogonal matrix is left out: Q of A B = Q R B, and Qᵀ of C D = C Rᵀ Qᵀ.
+# The scores need only Frobenius norms. With the QR decomposition A = Q R, |A B| = |Q R B| = |R B|, and R B is smaller.
+# Likewise, with Dᵀ = Q R, |C D| = |C Rᵀ Qᵀ| = |C Rᵀ|.
 
 
 def _writer(a: Tensor, b: Tensor) -> Tensor:
-    """A smaller matrix R B [H, E, M] with the same norms as A B, for A [H, M, E] and B [H, E, M]."""
+    """Compute R B [H, E, M], which has the same norms as A B, for A = Q R [H, M, E] and B [H, E, M]."""
     return torch.linalg.qr(a, mode="r").R @ b
 
 
 def _reader(p: Projections, kind: Kind, folded: bool) -> Tensor:
-    """A smaller matrix C Rᵀ [H, M, D] with the same norms as the later head's C D; C reads the residual stream."""
+    """Compute C Rᵀ [H, M, D], which has the same norms as the later head's product C D; C reads the residual stream."""
     read = p.weight(kind, folded=folded)
     other = p.weight("o") if kind == "v" else p.weight("k" if kind == "q" else "q", folded=folded).mT
     return _reading(read, other)
@@ -109,14 +110,14 @@ def _reading(c: Tensor, d: Tensor) -> Tensor:
 
 
 def _composed(one: Tensor, two: Tensor) -> Tensor:
-    """|A B C D| / (|A B| |C D|), [H, G], for each pair of a `_writer` [H, E, M] and a `_reader` [G, M, D]."""
+    """Compute |A B C D| / (|A B| |C D|), [H, G], for all pairs of a `_writer` [H, E, M] and a `_reader` [G, M, D]."""
     product = one.flatten(0, 1) @ two.movedim(1, 0).flatten(1)  # [H · E, G · D]
     lengths = product.unflatten(0, one.shape[:2]).unflatten(2, two.shape[::2]).square().sum((1, 3)).sqrt()
     return lengths / (one.norm(dim=(1, 2))[:, None] * two.norm(dim=(1, 2))).clamp(min=1e-30)
 
 
 def _baseline(p: Projections, kind: Kind) -> float:
-    """The mean score of 20 pairs of random matrices with the sizes of the matrices of a layer."""
+    """Compute the mean score of 20 pairs of random matrices, which have the shapes of the layer's matrices."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Through which layers information flows from some tokens to others: attention knockout (Geva et al. 2023)."""
+"""Finds the layers through which information flows between tokens: attention knockout (Geva et al. 2023)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headwise.tables import Printed
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Knockout(Printed):
-    """How the metric changes where some attention is blocked in a window of layers.
+    """How the metric changes if the attention of some queries to some keys is blocked in a window of layers.
 
     Attributes:
         layers: the path of the layer in the middle of each window.
-        changes: [L], m(blocked) - m(plain), averaged over the examples.
-        plain: the metric without a change, averaged over the examples.
+        changes: [L], the metric with the attention blocked minus `plain`, averaged over the examples.
+        plain: the metric of the unchanged model, averaged over the examples.
     """
 
     layers: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Finds by trial from which weights W of a model some vectors (such as q) were computed: x W has the same columns.
+"""Finds by trial the weights W of a model that gave some vectors, such as q: columns of x W equal the vectors.
 
 The columns are found in any parameter: of a Linear or a Conv1D, with weights of q, k and v in one matrix, in any order
 of heads, or a parameter [H, M, D].
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from headwise.experiments.observing import Event
 
-CLOSE = 1e-4  # relative to the largest number: rounding errors of float32
+CLOSE = 1e-4  # numbers are equal if they differ by at most this share of the largest number: rounding errors of float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map:
-    """A matrix of a module, and an input that may have been multiplied by it."""
+    """A weight matrix of a module, with an input of the module by which it may have been multiplied."""
 
     name: str
     x: Tensor  # the input as the module got it
@@ -40,15 +40,15 @@ class Fit:
     weight: Tensor  # [H, M, D], in the dtype of the parameter
     bias: Tensor  # [H, D], float64
     factor: float
-    rotated: int  # how many of the D numbers are rotated
+    rotated: int  # how many of the D numbers of a head are rotated to their positions (RoPE)
     source: Map
 
 
 def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Iterator[Map]:
-    """Yield each matrix of a module with each input of the module that has `count` rows.
+    """Yield a `Map` for each matrix of a module and each input of the module that has `count` rows (tokens).
 
-    A module that is not called itself, because another module uses its parameters, gets the inputs of modules around
-    it.
+    A module that was not called itself, because another module uses its parameters, gets the inputs of the modules
+    `called`, which are around it.
     """
     parameters = event.parameters
     for name, p in parameters.items():
@@ -67,7 +67,7 @@ def maps(event: Event, called: Sequence[Event], count: int, batch: int) -> Itera
 
 
 def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
-    """Yield a tensor [B, N, M], or [N, B, M], as rows [B · N, M] with B · N = `count`."""
+    """Yield [B, N, M] or [N, B, M] as rows [B · N, M], if B · N is `count`; in both orders if both are possible."""
     if x.shape[:-1].numel() != count:
         return
     if x.ndim == 3 and x.shape[1] == batch and x.shape[0] != batch:
@@ -79,9 +79,9 @@ def in_rows(x: Tensor, count: int, batch: int) -> Iterator[Tensor]:
 
 
 def fit(target: Tensor, source: Map) -> Fit | None:
-    """Find columns of a map's product that equal the columns of `target` [n, H, D], up to one factor and a bias.
+    """Find columns of x W that equal the columns of `target` [n, H, D], up to one common factor and a bias.
 
-    None if one of the columns is not there.
+    Returns None if a column of `target` is not found.
     """
     y, z, dtype = source.product, target.double().flatten(1), coarsest(target, source.rows)
     columns = _columns(z, y, target.shape[2], dtype)
@@ -101,23 +101,23 @@ def fit(target: Tensor, source: Map) -> Fit | None:
 
 
 def coarsest(*tensors: Tensor) -> torch.dtype:
-    """The dtype with the fewest digits among these tensors: a half-precision model may compute scores in float32."""
+    """Return the least precise dtype of these tensors: a half-precision model may compute scores in float32."""
     return max((x.dtype for x in tensors), key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def round_to_one(factor: float, dtype: torch.dtype) -> float:
-    """The factor, or 1 if it differs from 1 only by rounding."""
+    """Return 1 if the factor differs from 1 only by rounding, else the factor."""
     return 1.0 if abs(factor - 1) < max(1e-5, torch.finfo(dtype).eps) else factor
 
 
 def _bias(measured: Tensor, candidates: Sequence[Tensor], like: Tensor, dtype: torch.dtype) -> Tensor:
-    """The candidate that equals a measured bias; 0 if the bias is only rounding; the measured bias if none does."""
+    """Return the candidate (or 0) nearest to the measured bias, if it is close enough; else the measured bias."""
     fitting = [each for each in [*candidates, torch.zeros_like(measured)] if close(each, measured, like, dtype)]
     return min(fitting, key=lambda each: float((each - measured).abs().max()), default=measured)
 
 
 def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
-    """Whether two tensors are equal up to rounding to a dtype, relative to the largest number of `like`."""
+    """Return whether two tensors are equal up to rounding in `dtype`, relative to the largest number of `like`."""
     bound = max(CLOSE, 8 * torch.finfo(dtype).eps)
     if not one.numel():
         return True
@@ -125,7 +125,10 @@ def close(one: Tensor, two: Tensor, like: Tensor, dtype: torch.dtype) -> bool:
 
 
 def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """For each column of z: (index of the column of y of which it is a multiple after centring, was it found)."""
+    """Find, for each column of z, a column of y that is a multiple of it, after both are centred.
+
+    Returns (the index of the most similar column of y, bool: whether it is such a multiple).
+    """
     zc, yc = z - z.mean(0), y - y.mean(0)
     norms = zc.norm(dim=0), yc.norm(dim=0)
     cosines = (zc.mT @ yc) / (norms[0][:, None] * norms[1]).clamp(min=1e-30)
@@ -134,24 +137,25 @@ def alike(z: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _constant(x: Tensor) -> Tensor:
-    """Which columns have the same number in all rows, as those of a head whose weights are 0: bool."""
+    """Return which columns have one number in all rows (bool), as the columns of a head whose weights are 0 do."""
     return (x - x.mean(0)).abs().amax(0) <= 1e-6 * x.abs().max().clamp(min=1e-12)
 
 
 def _columns(z: Tensor, y: Tensor, width: int, dtype: torch.dtype) -> Tensor | None:
-    """The index of the column of y for each column of z [n, H · D]; None if a column of z has none."""
+    """Return, for each column of z [n, H · D], the index of the matching column of y; None if a column has no match."""
     index, sure = alike(z, y, dtype)
     still, silent = _constant(z), _constant(y)
     if not bool((sure | still).all()):
         return None
     if not bool(still.any()):
         return index
-    # The place of a constant column follows from its neighbours.
+    # A constant column cannot be matched by its numbers: its index follows from the indices of its neighbours.
     known = sure.nonzero().flatten().tolist()
     for at in still.nonzero().flatten().tolist():
         near = min(known, key=lambda j: (j // width != at // width, abs(j - at)), default=None)
         guess = at if near is None else int(index[near]) + at - near
-        if near is not None and near // width != at // width:  # of another head: by the distance of heads
+        # the neighbour is of another head: use the distance between the columns of two heads
+        if near is not None and near // width != at // width:
             guess = _extrapolated(index, known, at, width, guess)
         if not 0 <= guess < y.shape[1] or not bool(silent[guess]):
             return None
@@ -160,7 +164,7 @@ def _columns(z: Tensor, y: Tensor, width: int, dtype: torch.dtype) -> Tensor | N
 
 
 def _extrapolated(index: Tensor, known: Sequence[int], at: int, width: int, guess: int) -> int:
-    """The index of a column, guessed from the distance between the columns of two other heads."""
+    """Guess a column's index from the distance between two heads' columns; if one head is known, return `guess`."""
     same = [j for j in known if j % width == at % width] or list(known)
     first, last = same[0], same[-1]
     heads = last // width - first // width

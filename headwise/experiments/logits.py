@@ -2,7 +2,8 @@
 
     logits = norm(Σ c) W_U + b_U,   c: the embeddings, each head out_h W_O[h], each MLP, the biases
 
-The norm divides by σ of the whole stream. With this run's σ it is linear, so that the logit is exactly the sum of
+The norm divides by the standard deviation σ of the whole stream. With σ fixed to this run the norm is linear, so that
+the logit is exactly the sum of
 
     DLA(c) = (c - mean c) / σ · g · W_U[:, token]        (without the mean for RMSNorm)
 
@@ -31,14 +32,14 @@ from headwise.tables import Printed
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LogitAttribution(Printed):
-    """The parts of a logit, or of a difference of two logits, at one position of each example. They sum to it exactly.
+    """The parts of a logit, or of a difference of two logits, at one position of each example; they sum to it exactly.
 
     Attributes:
         layers: the paths of the layers whose heads add to the residual stream, in their order.
-        heads: [B, L, H]; NaN for heads that a layer does not have.
-        others: the name of a module -> [B]: embeddings and MLPs; for a layer, the bias b_O.
+        heads: [B, L, H], the part of each head; NaN for heads that a layer does not have.
+        others: the name of a module -> its part [B]: of embeddings and MLPs; for a layer, the part of its bias b_O.
         constant: [B], the part that does not depend on the input.
-        logit: [B], the logit of the model.
+        logit: [B], the logit of the model, or the difference of two logits.
     """
 
     layers: tuple[str, ...]
@@ -53,7 +54,7 @@ class LogitAttribution(Printed):
         return self.heads.nan_to_num(0.0).sum((1, 2)) + sum(self.others.values(), self.constant)
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int]]:
-        """A list of (part, layer, head): the largest parts in either direction, averaged over examples."""
+        """Return the `count` largest parts in either direction, averaged over examples: (part, layer, head) of each."""
         found = strongest(self.heads.mean(0), self.layers, count, signed=True)
         return [(part, layer, head) for part, layer, head, _ in found]
 
@@ -79,8 +80,9 @@ def direct_logit_attribution(
         position: the position whose logits are split; negative numbers count from the end.
 
     Raises:
-        ProjectionError: it was not found how the model makes its logits: they are capped, the stream is normalised
-            after each layer (BERT), or is not a sum that was seen; or a layer runs several times in one pass.
+        ProjectionError: it was not found how the model computes its logits: the logits are capped, the stream is
+            normalised after each layer (BERT), or the additions that make the stream were not observed; or a layer runs
+            several times in one pass.
         ArgumentError: a position or a token that does not exist.
     """
     observed = observe(model, inputs)
@@ -139,7 +141,7 @@ def direct_logit_attribution(
 
 
 class _Adding:
-    """Finds which terms of the residual stream are outputs of heads, added directly or after a norm (Gemma 2)."""
+    """Finds the terms of the residual stream that are outputs of heads, added directly or after a norm (Gemma 2)."""
 
     def __init__(self, observed: Observed, layers: Iterable[Projections]) -> None:
         self._observed = observed
@@ -147,14 +149,14 @@ class _Adding:
         self._norms: dict[int, Norm | None] = {}
 
     def site(self, x: Tensor) -> str | None:
-        """The path of the layer whose heads gave this tensor; None for any other tensor."""
+        """Return the path of the layer whose heads made this tensor; None if heads did not make it."""
         if id(x) in self._sites:
             return self._sites[id(x)]
         norm = self._norm(x)
         return None if norm is None else self._sites.get(id(norm.x))
 
     def heads(self, term: Term, p: Projections) -> list[Tensor]:
-        """A list of vectors [B, N, M]: what each head adds to the residual stream."""
+        """Compute the vectors [B, N, M] that each head adds to the residual stream: a list, one for each head."""
         out = self._observed.calls[p.site].out.double()
         each = [term.factor * (out[:, h] @ weight) for h, weight in enumerate(p.weight("o"))]
         norm = None if term.x is p.added else self._norm(term.x)

@@ -1,9 +1,9 @@
-"""Massive activations (Sun et al. 2024), and the attention sinks that they come with (Gu et al. 2025).
+"""Finds massive activations (Sun et al. 2024), and the attention sinks that they come with (Gu et al. 2025).
 
-    |x| > 100   and   |x| > 1000 · median |x| over the hidden state of its layer
+    massive activation x:   |x| > 100   and   |x| > 1000 · median |x| over the hidden state of its layer
 
-Sun et al. find less than ten of them in LLMs, in few dimensions, at the first token and at delimiters, from an early
-layer on; attention then concentrates on those tokens.
+Sun et al. find less than ten of them in an LLM, in few dimensions, at the first token and at delimiters, from an early
+layer on. Attention then concentrates on those tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Activation:
     position: int
     dimension: int
     value: float
-    ratio: float  # size divided by the median of the magnitudes
+    ratio: float  # |value| divided by the median of |x| in the hidden state
 
     def __str__(self) -> str:
         place = f"example {self.example}, position {self.position}, dimension {self.dimension}"
@@ -47,7 +47,7 @@ class Massive(Printed):
     Attributes:
         blocks: the paths of the blocks whose outputs are the hidden states.
         found: the massive activations, block by block, the largest first.
-        largest, median: [L]: of the magnitudes |x| in each hidden state, over all examples.
+        largest, median: [L], the largest and the median magnitude |x| of each hidden state, over all examples.
         layers: the paths of the attention layers.
         sinks: [L'], the share of heads whose mean weight on the first token is above 0.3, by `analyses.key_zero_rate`.
     """
@@ -61,7 +61,7 @@ class Massive(Printed):
 
     @property
     def dimensions(self) -> dict[int, int]:
-        """Dimension of the hidden states -> the number of massive activations in it."""
+        """The number of massive activations in each dimension of the hidden states: dimension -> number."""
         return {d: sum(each.dimension == d for each in self.found) for d in sorted({a.dimension for a in self.found})}
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def _activation(name: str, state: Tensor, middle: Tensor, place: Sequence[int]) 
 
 
 def _states(model: nn.Module, inputs: Inputs, lists: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Path of each block -> its first return value, the hidden states [B, N, M]."""
+    """Run the model; return path -> hidden states [B, N, M] (the first output) of each child of the modules `lists`."""
     states: dict[str, Tensor] = {}
     members = {id(child) for each in lists for child in each.children()}
 

@@ -1,9 +1,9 @@
-"""Finds by trial the normalisations in a model's run: LayerNorm, RMSNorm, with their gains.
+"""Finds by trial the normalisations (LayerNorm, RMSNorm) in a run of a model, with their gains.
 
     y = s (x - mean x) · g + b        LayerNorm (Ba et al. 2016), s = 1 / σ of each token
     y = s x · g                       RMSNorm (Zhang & Sennrich 2019)
 
-With s fixed to this run a normalisation is linear, so that it can be multiplied (folded) into the weights that read y.
+With s fixed to this run, a normalisation is linear: it can be multiplied (folded) into the weights applied to y.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwise.experiments.observing import Event, Observed
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norm:
-    """One normalisation of a model, with the numbers that it had in a run."""
+    """One normalisation of a model, x -> y, with the numbers that it had in a run."""
 
     name: str
     x: Tensor  # [B, N, M], its input
@@ -30,18 +30,18 @@ class Norm:
     centred: bool  # whether the normalisation subtracts the mean
 
     def folded(self, weight: Tensor) -> Tensor:
-        """Turn a weight [..., M, C] that is multiplied with y into one that is multiplied with s x."""
+        """Turn a weight [..., M, C] that is applied to y into one that gives the same result from s x, except for b."""
         weight = self.gain[:, None] * weight
         return weight - weight.mean(-2, keepdim=True) if self.centred else weight
 
     def apply(self, part: Tensor) -> Tensor:
-        """The part of y that comes from a part [B, N, M] of x, without the bias."""
+        """Compute the part of y that comes from a part [B, N, M] of x: with s of this run, and without b."""
         part = part - part.mean(-1, keepdim=True) if self.centred else part
         return self.scale * part * self.gain
 
 
 def find_norm(observed: Observed, y: Tensor) -> Norm | None:
-    """The normalisation whose module gave `y` [B, N, M], or a tensor of which `y` is a multiple; None = not found."""
+    """Find the norm whose module returned `y` [B, N, M], or a tensor of which `y` is a multiple; None = not found."""
     for given, factor in observed.sums.multiples(y):
         for event in observed.makers(given):
             for x in event.inputs:
@@ -68,7 +68,7 @@ def _read(event: Event, x: Tensor, y: Tensor) -> Norm | None:
 
 
 def _parameters(event: Event, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs (gain, bias) that a module may have: its vectors, 1 + its vectors (Gemma), or no gain."""
+    """Yield (gain, bias) pairs that a module may have: the gain is one of its vectors, 1 + a vector (Gemma), or 1."""
     vectors = [p.double() for p in event.parameters.values() if p.shape == x.shape[-1:]]
     one, none = torch.ones(x.shape[-1]).to(x), torch.zeros(x.shape[-1]).to(x)
     for gain in [*vectors, *(1 + p for p in vectors), one]:

@@ -1,4 +1,4 @@
-"""Observes a run of a model, to search for weights: attention calls, inputs and outputs of modules, sums of tensors."""
+"""Records a run of a model, to find weights in it: attention calls, inputs and outputs of modules, sums of tensors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observed:
-    """What was observed in a run: the attention of each layer, the calls of modules, and the sums of tensors."""
+    """The record of one run: the attention of each layer, the calls of modules, and the sums of tensors."""
 
     model: nn.Module
     result: Any
@@ -56,7 +56,10 @@ class Observed:
     sums: Sums
 
     def around(self, site: str) -> Iterator[list[Event]]:
-        """Yield the events inside of a module, then of modules around it without other attention, each once."""
+        """Yield the calls inside a layer's module, then in the modules around it, from the inside out, each call once.
+
+        Stops at a module that also contains another layer's attention: weights found there could be of that layer.
+        """
         done: set[int] = set()
         parts = site.split(".")
         for end in range(len(parts), -1, -1):
@@ -71,12 +74,12 @@ class Observed:
                 yield found
 
     def makers(self, x: Tensor) -> list[Event]:
-        """The calls of modules that returned this tensor, from the innermost to the outermost module."""
+        """Return the calls of modules that returned this tensor, from the innermost to the outermost module."""
         return [e for e in self.events if any(y is x for y in e.outputs)]
 
 
 def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
-    """Run the model once, without gradients. No tensor is copied, but all activations are kept in memory."""
+    """Run the model once, without gradients, and record the run. Tensors are not copied, but all are kept in memory."""
     events: list[Event] = []
     keep = _Keep(where)
     sums = Sums()
@@ -97,7 +100,7 @@ def observe(model: nn.Module, inputs: Inputs, where: Choice = "*") -> Observed:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """A list of the tensors in nested tuples, lists and dicts."""
+    """Return a list of all tensors in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -107,7 +110,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Keep(Edit):
-    """An edit that changes nothing, and keeps the calls and their outputs."""
+    """An edit that changes nothing, but collects the attention calls and the outputs of heads."""
 
     calls: dict[str, AttentionCall] = dataclasses.field(default_factory=dict)
     found: dict[str, Computed] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Finds by trial W_O: the weights by which the outputs of heads are multiplied before they are summed."""
+"""Finds W_O by trial: the weights by which the outputs of heads are multiplied before they are summed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from headwise.experiments.observing import Computed, Event, Observed
 
 
 def output_projection(observed: Observed, computed: Computed) -> tuple[Tensor, Tensor, Tensor, str] | None:
-    """(W_O [H, E, M], b_O [M], the output of the module with W_O, the name of the weight); None if it is not found."""
+    """Find W_O of a layer: a parameter whose product with the outputs of the heads is the output of a module.
+
+    Returns (W_O [H, E, M], b_O [M], the module's output, the name of the weight); None if it is not found.
+    """
     batch, heads, length, width = computed.out.shape
     if batch * length < 2:
         raise ArgumentError(f"expected at least 2 tokens at {computed.site}. Received: {batch * length}")
@@ -33,7 +36,7 @@ def output_projection(observed: Observed, computed: Computed) -> tuple[Tensor, T
 
 
 def _outward(p: Tensor, heads: int, width: int) -> list[Tensor]:
-    """A list of the ways to read a parameter as [H · E, M]: it may be that of a Linear or a Conv1D, or [H, E, M]."""
+    """Return the parameter in each form [H · E, M] in which it could be W_O: of a Linear, of a Conv1D, or [H, E, M]."""
     if p.ndim == 3:
         return [p.flatten(0, 1)] if p.shape[:2] == (heads, width) else []
     whole = heads * width
@@ -43,7 +46,7 @@ def _outward(p: Tensor, heads: int, width: int) -> list[Tensor]:
 def _given(
     events: Sequence[Event], z: Tensor, biases: Sequence[Tensor], batch: int, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
-    """(the output of a module that equals `z` [n, M], with or without one of the biases, or None; this bias [M])."""
+    """Find a module's output that equals `z` [n, M] plus one of the biases or 0: (output or None, this bias [M])."""
     none = torch.zeros_like(z[0])
     for y in (y for event in events for y in event.outputs if y.shape[-1:] == z.shape[1:] and bool(z.any())):
         for rows in in_rows(y, len(z), batch):

@@ -1,7 +1,7 @@
 """Activation patching: which heads carry the difference between two inputs (Vig et al. 2020, Meng et al. 2022).
 
-In a corrupted run, each head's output is replaced by its output in a clean run. The head's effect is the share of the
-metric's change that this brings back:
+In a corrupted run, one head's output is replaced by its output in a clean run. The head's effect is how much of the
+difference in the metric m this brings back: 0 = nothing, 1 = all:
 
     effect = (m(patched) - m(corrupted)) / (m(clean) - m(corrupted))
 
@@ -47,14 +47,14 @@ class Patching(Printed):
 
     @property
     def correlation(self) -> float | None:
-        """Pearson's correlation between `effects` and `attributed`; None without the latter."""
+        """Pearson's correlation between `effects` and `attributed`; None without `attributed`."""
         if self.attributed is None:
             return None
         known = ~self.effects.isnan()
         return float(torch.corrcoef(torch.stack([self.effects[known], self.attributed[known]]))[0, 1])
 
     def strongest(self, count: int = 10) -> list[tuple[float, str, int, int | tuple[int, int] | None]]:
-        """A list of (effect, layer, head, position), the largest effects; over edges a position is (query, key)."""
+        """Return the `count` largest effects: (effect, layer, head, position); over edges position = (query, key)."""
         found: list[tuple[float, str, int, int | tuple[int, int] | None]] = []
         for effect, (layer, head, *at) in largest(self.effects, count):
             place = None if not at else at[0] if len(at) == 1 else (at[0], at[1])
@@ -84,21 +84,21 @@ def patching(
     batch: int = 32,
     progress: bool = False,
 ) -> Patching:
-    """Replace the numbers of each head in the corrupted run by those of the clean run, one head at a time.
+    """Replace the output of each head in the corrupted run by its output in the clean run, one head at a time.
 
     Args:
         model: any module that `headwise.edit` can edit, in eval mode.
         clean, corrupted: the inputs of the model: a dict of its arguments, a tensor or a tuple, of the same shapes.
             The first dimension is the batch: pairs of examples, over which effects are averaged.
         metric: a function from the model's result to a number for each example, such as a difference of two logits. A
-            pass has several copies of the examples, one after another, so that the targets of a pass are
+            pass reads several copies of the examples, one after another, so that the targets of a pass are
             `targets.repeat(len(logits) // len(targets))`.
         over: what is replaced at a time: "heads" = the output of a head; "positions" = the output of a head at one
             query; "edges" = one attention weight, from one query to one key in one head. Weights that are equal in both
-            runs have no effect and take no pass; there are many others, so use "edges" only for short inputs.
+            runs have no effect and take no pass; many weights differ, so use "edges" only for short inputs.
         where: the layers, as for every edit.
         attribution: also approximate the effects by gradients.
-        batch: the number of examples in one pass; each may have another patch.
+        batch: the number of examples in one pass; each copy of the examples has something else replaced.
         progress: show a progress bar.
 
     Raises:

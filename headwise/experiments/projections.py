@@ -4,8 +4,8 @@
     residual stream
 
 The model runs once. Every matrix of the attention module, then of the modules around it, is multiplied by the input of
-its module; weights count as found where columns of the product equal the q, k and v of that run. No names of parameters
-are read, so it does not matter whether weights are separate, fused, shared by heads (GQA) or plain parameters.
+its module. If columns of the product equal the q, k or v of that run, the weights are found. No names of parameters are
+read, so it does not matter whether weights are separate, fused, shared by heads (GQA) or plain parameters.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headwise.experiments.rotations import fit_rotated
 from headwise.experiments.running import Inputs
 from headwise.records.names import Choice
 
-# With fewer tokens columns could be equal by chance.
+# The smallest number of tokens: with fewer, columns could be equal by chance.
 FEWEST = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Projections:
-    """The projections of one layer. H is the number of query heads, G of key heads, M the width of the model.
+    """The projections of one layer, with H query heads, G key heads, and M the width of the model.
 
     Attributes:
         site: the path of the layer.
@@ -41,11 +41,11 @@ class Projections:
         weights: "q" -> W_Q [H, M, D], "k" -> W_K [G, M, D], "v" -> W_V [G, M, E], "o" -> W_O [H, E, M]; only weights
             that were found; for q and k, before rotary positions.
         biases: "q" -> [H, D], "k" -> [G, D], "v" -> [G, E], "o" -> [M]; 0 where there is no bias.
-        scale: the factor on q kᵀ in the scores, for q and k from these weights.
+        scale: the factor on q kᵀ in the scores, if q and k are computed from these weights.
         rotated: how many of the D numbers of q and k are rotated to their positions (RoPE); 0 = none.
         sources: "q", "k", "v", "o" -> the name of the parameter, such as "c_attn.weight".
         problems: "q", "k", "v", "o" -> why the weight was not found.
-        norms: "q", "k", "v" -> the normalisation that made x, if there is one.
+        norms: "q", "k", "v" -> the normalisation whose output x is multiplied by the weight; None without one.
         added: the output of the module with W_O.
     """
 
@@ -62,10 +62,10 @@ class Projections:
     added: Tensor | None
 
     def weight(self, role: str, *, folded: bool = False) -> Tensor:
-        """W_Q, W_K, W_V or W_O ("q", "k", "v", "o"), repeated for each query head: [H, M, D] or [H, E, M], float64.
+        """Return W_Q, W_K, W_V or W_O ("q", "k", "v", "o") of each query head, float64: [H, M, D] or [H, E, M].
 
-        `folded`: times the gain of the normalisation before it, and centred if the normalisation subtracts the mean, as
-        by `fold_ln` of TransformerLens. Raises ProjectionError if the weight was not found.
+        `folded`: multiply the weight by the gain of the normalisation before it, and centre it if the normalisation
+        subtracts the mean, like `fold_ln` of TransformerLens. Raises ProjectionError if the weight was not found.
         """
         if role not in self.weights:
             raise ProjectionError(f"{self.site}: W_{role.upper()} was not found: {self.problems[role]}")
@@ -90,7 +90,7 @@ class Projections:
 
 
 def projections(model: nn.Module, inputs: Inputs, *, where: Choice = "*") -> dict[str, Projections]:
-    """Path of a layer -> its projections.
+    """Find the projections W_Q, W_K, W_V and W_O of each layer: path of the layer -> its `Projections`.
 
     Args:
         model: any module that `headwise.edit` can edit, in eval mode.
@@ -107,7 +107,7 @@ def projections(model: nn.Module, inputs: Inputs, *, where: Choice = "*") -> dic
 
 
 def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Projections:
-    """The projections of one layer in a run. Only the weights of `roles` are searched."""
+    """Find the projections of one layer in a recorded run; only the weights of `roles` ("q", "k", "v", "o")."""
     call = computed.call
     fits: dict[str, Fit] = {}
     problems: dict[str, str] = {}
@@ -151,7 +151,7 @@ def find(observed: Observed, computed: Computed, roles: str = "qkvo") -> Project
 
 
 def _located(observed: Observed, site: str, target: Tensor, may_turn: bool) -> Fit | None:
-    """Find the weights of `target`, which is q, k or v [B, H, N, D]; `may_turn`: it may have been rotated (RoPE)."""
+    """Find the weights that gave `target` (q, k or v, [B, H, N, D]). `may_turn`: it may be rotated (RoPE)."""
     batch, count = target.shape[0], target.shape[0] * target.shape[2]
     if count < FEWEST:
         raise ArgumentError(f"projections: expected at least {FEWEST} tokens at {site}. Received: {count}")
@@ -159,7 +159,7 @@ def _located(observed: Observed, site: str, target: Tensor, may_turn: bool) -> F
     around: list[Event] = []
     for events in observed.around(site):
         around += events
-        scaled = None  # v of one matrix may be a multiple of another's q: a fit without a factor comes first
+        scaled = None  # one matrix may give v, another a multiple of v as its q: so a fit with factor 1 is preferred
         for event in events:
             called = [e for e in around if e.inputs and (not e.name or event.name.startswith(f"{e.name}."))]
             for source in maps(event, called, count, batch):

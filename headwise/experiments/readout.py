@@ -1,4 +1,4 @@
-"""Finds by trial how a language model gets logits from its residual stream: the terms, the last norm, W_U, W_E.
+"""Finds by trial how a language model computes logits from its residual stream: the terms, the last norm, W_U, W_E.
 
 logits = (norm(Σ terms)) W_U + b_U,        terms: embeddings, the outputs of each attention and each MLP
 """
@@ -30,7 +30,7 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Readout:
-    """How the residual stream became the logits of one run, in float64."""
+    """How the logits of one run were computed from the residual stream. Tensors are float64."""
 
     logits: Tensor  # [B, N, V]
     unembedding: Tensor  # W_U [M, V], as the model has it
@@ -41,21 +41,21 @@ class Readout:
 
     @property
     def folded(self) -> Tensor:
-        """W_U [M, V], times the gain of the last norm; centred if this norm subtracts the mean."""
+        """W_U [M, V], multiplied by the gain of the last norm, and centred if this norm subtracts the mean."""
         return self.unembedding if self.norm is None else self.norm.folded(self.unembedding)
 
     def direct(self, part: Tensor) -> Tensor:
-        """A part [B, N, M] of the residual stream as it reaches W_U: divided by the σ that the norm had in this run."""
+        """Return a part [B, N, M] of the residual stream as W_U gets it: divided by the norm's σ of this run."""
         return part if self.norm is None else self.norm.apply(part)
 
     @property
     def constant(self) -> Tensor:
-        """The part [V] of the logits that comes from no term: b_U, and the norm's bias times W_U."""
+        """The part [V] of the logits that comes from no term of the stream: b_U, and the norm's bias times W_U."""
         return self.bias if self.norm is None else self.bias + self.norm.bias @ self.unembedding
 
 
 def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: False) -> Readout:
-    """Find how the logits of a run were made. Terms for which `whole` is true are not split into their own terms.
+    """Find how the logits of a run were computed. Terms for which `whole` is true are not split into their own terms.
 
     Raises ProjectionError, which says what was not found.
     """
@@ -77,7 +77,7 @@ def readout(observed: Observed, whole: Callable[[Tensor], bool] = lambda x: Fals
 
 
 def find_logits(result: object) -> Tensor:
-    """The logits in a model's result: `.logits`, or the first tensor [B, N, V].
+    """Return the logits in a model's result: `.logits`, or the first tensor [B, N, V].
 
     Raises ProjectionError if there are none.
     """
@@ -89,7 +89,7 @@ def find_logits(result: object) -> Tensor:
 
 
 def embedding(observed: Observed, size: int) -> Tensor:
-    """W_E [V, M] in float64: a parameter whose rows a module looked up by integers.
+    """Find W_E [V, M], in float64: a parameter whose rows a module looked up by integers; `size` is V.
 
     Raises ProjectionError if none is found.
     """
@@ -107,7 +107,7 @@ def embedding(observed: Observed, size: int) -> Tensor:
 
 
 def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(the input of W_U, W_U [M, V], b_U [V]); None if W_U is not found."""
+    """Find W_U; return (its input, W_U [M, V], b_U [V]), or None if W_U is not found."""
     vocabulary = logits.shape[-1]
     rows = logits.double().flatten(0, 1)
     for p, x, biases in _candidates(observed, logits):
@@ -123,7 +123,7 @@ def _unembedding(observed: Observed, logits: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
-    """The bias with which x W + bias is `rows`; None if no bias fits. A few columns rule out most biases first."""
+    """Find the bias with which x W + bias equals `rows`, or None. 64 columns are tried first, to save time."""
     for some in (slice(64), slice(None)):
         z = x.double() @ weight[:, some].double()
         biases = [b for b in biases if close(rows[:, some], z + b[some], rows, dtype)]
@@ -133,10 +133,10 @@ def _added(x: Tensor, weight: Tensor, rows: Tensor, biases: Sequence[Tensor], dt
 
 
 def _candidates(observed: Observed, logits: Tensor) -> Iterator[tuple[Tensor, Tensor, Sequence[Tensor]]]:
-    """Yield candidates for W_U: (a parameter, the input by which it may have been multiplied, its possible biases).
+    """Yield candidates for W_U: (a parameter, a tensor that it may have been multiplied by, its possible biases).
 
-    First the parameters of the module that gave the logits; then, for a product in a function of the model, any
-    parameter with the outputs of the last modules.
+    First come the parameters of the module that returned the logits. Then, because a model may multiply outside of such
+    a module, any parameter is tried with the outputs of the last modules.
     """
     for event in reversed(observed.makers(logits)):
         own = [*event.parameters.values()]
@@ -151,9 +151,9 @@ def _candidates(observed: Observed, logits: Tensor) -> Iterator[tuple[Tensor, Te
 
 
 def _name(observed: Observed, x: Tensor) -> str:
-    """The name of the outermost module that made and returned a tensor; not of a dropout that passed it on.
+    """Return the name of the outermost module that made and returned a tensor; not of a dropout that passed it on.
 
-    For a parameter, or a part of one, the name of the parameter.
+    For a parameter, or a part of one, return the name of the parameter.
     """
     makers = [event.name for event in observed.makers(x)]
     around = [name for name in makers if makers[0] == name or makers[0].startswith(f"{name}.")]
@@ -164,6 +164,6 @@ def _name(observed: Observed, x: Tensor) -> str:
 
 
 def _value(x: Tensor, factor: float, shape: Sequence[int]) -> Tensor:
-    """A term as [B, N, M]; tables of positions are the same in all examples."""
+    """Return a term, multiplied by its factor, as [B, N, M]; tables of positions are the same in all examples."""
     x = factor * x.detach().double()
     return x.reshape(*shape) if x.numel() == math.prod(shape) else x.expand(*shape)

@@ -1,9 +1,9 @@
-"""Retrieval heads: heads that attend to the tokens that the model copies from far back (Wu et al. 2024).
+"""Finds retrieval heads: heads that attend to the tokens that the model copies from far back (Wu et al. 2024).
 
-    score of a head = |steps that copy a token of the needle while the head attends most to this token| / |needle|
+    score of a head = number of steps that copy the token of the needle to which the head attends most / |needle|
 
-The needle is the part of a long text that the model has to copy. A step copies if the token that it gives is in the
-needle, at the very position where the head's weight is largest.
+The needle is the part of a long text that the model has to copy, |needle| its number of tokens. A step generates one
+token. It counts for a head if the position with the head's largest weight is in the needle and holds this very token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Retrieval(Printed):
     copied: Tensor
 
     def heads(self, above: float = 0.1) -> list[tuple[str, int]]:
-        """A list of (layer, head): the heads with a score above `above`, the strongest first."""
+        """Return the heads with a score above `above`, the strongest first: a list of (layer, head)."""
         count = int((self.scores > above).sum())
         return [(layer, head) for _, layer, head, _ in strongest(self.scores, self.layers, count)]
 
@@ -58,7 +58,7 @@ def retrieval_scores(
     tokens: int | None = None,
     where: Choice = "*",
 ) -> Retrieval:
-    """How often each head attends most to the token of the needle that the model copies.
+    """Measure how often each head attends most to the token of the needle that the model copies.
 
     Args:
         model: a causal language model that `headwise.watch` sees, in eval mode, called with ids [B, N] alone.
@@ -69,7 +69,8 @@ def retrieval_scores(
         tokens: the number of tokens of the model's own answer; None = as many as the needle has.
         where: the layers, as for every edit.
 
-    Wu et al. average over texts of several lengths and over depths of the needle; one call measures one of these cases.
+    Wu et al. average over texts of several lengths and over depths of the needle; one call measures one length
+    and one depth.
 
     Raises ArgumentError for a needle outside of the text, or both `answer` and `tokens`.
     """
@@ -106,7 +107,7 @@ def retrieval_scores(
 
 
 def _greedy(model: nn.Module, ids: Tensor, count: int) -> Tensor:
-    """The likeliest next tokens, [B, count]; computed without a cache, so that any model can do it."""
+    """Generate the likeliest next tokens, [B, count], without a cache, so that it works for any model."""
     whole = ids
     for _ in range(count):
         whole = torch.cat([whole, find_logits(model(whole))[:, -1:].argmax(-1)], 1)

@@ -1,10 +1,11 @@
-"""Finds by trial the weights of queries and keys that were rotated to their positions (RoPE, Su et al. 2021).
+"""Finds by trial the weights of queries and keys that were rotated by their positions (RoPE, Su et al. 2021).
 
-A rotation keeps the length of each pair of numbers, and turns this pair of every head at a token by the same angle:
+At a token, each pair (a, b) of numbers is turned by an angle that is the same in every head; its length stays:
 
     (a + ib) = exp(iθ) · (x W_a + b_a + i (x W_b + b_b)),      θ depends only on the token and the pair
 
-Pairs are (i, i + r/2), as in GPT-NeoX and Llama of transformers, or (2i, 2i + 1), as in GPT-J; r of the D numbers turn.
+Pairs are (i, i + r/2), as in GPT-NeoX and Llama of transformers, or (2i, 2i + 1), as in GPT-J. r of the D numbers are
+rotated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headwise.experiments.linear import Fit, Map, alike, close, coarsest, round_
 
 
 def fit_rotated(target: Tensor, source: Map) -> Fit | None:
-    """The weights of `target` [n, H, D] before its rotation, among the columns of a map; None if one is missing."""
+    """Find the weights of `target` [n, H, D] before its rotation, in a matrix of `source`; None if one is missing."""
     product = source.product
     for bias in [*source.biases, None]:
         y = product if bias is None else product + bias.double()
@@ -34,7 +35,10 @@ def fit_rotated(target: Tensor, source: Map) -> Fit | None:
 
 
 def _fit(target: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, float, int] | None:
-    """(the index of the column of y for each number [H, D], the factor, the number of rotated numbers)."""
+    """Match rotated q or k, target [n, H, D], with columns of y, the product before rotation; None if impossible.
+
+    Returns (the column of y for each number [H, D], the factor, how many of the D numbers are rotated).
+    """
     _, heads, width = target.shape
     z = target.double()
     index, sure = alike(z.flatten(1), y, dtype)
@@ -59,10 +63,11 @@ def _fit(target: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, float, 
 
 
 def _pairs(known: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-    """Yield (rotated numbers of a head, first numbers of their pairs, second numbers, distance of the pair's columns).
+    """Yield rotations to try, from `known`: bool [D], True = the number of a head was found without a rotation.
 
-    Slow pairs hardly turn within a few tokens, so that they may pass as not rotated. Therefore these are tried too: the
-    first D / 4 numbers of a head, its first and last D / 2, and all D.
+    Each is (indices of the rotated numbers, first number of each pair, second number, distance of the columns of a
+    pair). Slow pairs hardly turn within a few tokens, so that they may pass as not rotated. Therefore these are tried
+    too: the first D / 4 numbers of a head, its first and last D / 2, and all D.
     """
     width = len(known)
     every = torch.arange(width, device=known.device)
@@ -79,7 +84,7 @@ def _pairs(known: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
 
 
 def _turns_alike(pairs: Tensor, found: Tensor, heads: int, dtype: torch.dtype) -> bool:
-    """Whether all heads are turned by the same angles."""
+    """Return whether, at each token, each pair is turned by the same angle in all heads."""
     one, two = (x.unflatten(1, (heads, -1)) for x in (pairs, found))
     angle = (one * two.conj()).sum(1, keepdim=True)
     turned = two * angle / angle.abs().clamp(min=1e-30)

@@ -1,4 +1,4 @@
-"""Runs a model on the inputs of an experiment, on several copies of them in one pass."""
+"""Runs a model on the inputs of an experiment, or on several copies of them in one pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Metric = Callable[[Any], Tensor]  # from the model's result to a number for each
 
 
 def run(model: nn.Module, inputs: Inputs) -> Any:
-    """The result of the model. Raises ArgumentError if it draws random numbers (dropout), so that two runs differ."""
+    """Return the model's result for the inputs. Raises ArgumentError if dropout is active: two runs would differ."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
             raise ArgumentError("experiments: the model drops out at random. Call model.eval() first")
@@ -24,7 +24,7 @@ def run(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def count_examples(inputs: Inputs) -> int:
-    """B: the size of the first dimension of the first tensor. Raises ArgumentError if there is no tensor."""
+    """Return B: the size of the first dimension of the first tensor. Raises ArgumentError if there is no tensor."""
     values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
     for each in values:
         if isinstance(each, Tensor) and each.ndim:
@@ -35,7 +35,7 @@ def count_examples(inputs: Inputs) -> int:
 
 
 def copies(inputs: Inputs, count: int) -> Inputs:
-    """The inputs, with all examples repeated `count` times, one copy of the batch after another."""
+    """Return the inputs with all examples repeated `count` times, one copy of the batch after another."""
     batch = count_examples(inputs)
 
     def repeated(x: Any) -> Any:
@@ -49,7 +49,7 @@ def copies(inputs: Inputs, count: int) -> Inputs:
 
 
 def measured(metric: Metric, out: Any, batch: int) -> Tensor:
-    """The metric of each example, [B]. Raises ShapeError if the metric has another shape."""
+    """Apply the metric to a result; return the metric of each example, [B]. Raises ShapeError for another shape."""
     found = metric(out)
     if not isinstance(found, Tensor) or found.shape != (batch,):
         received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -60,7 +60,7 @@ def measured(metric: Metric, out: Any, batch: int) -> Tensor:
 
 
 def check_gradient(measures: Tensor) -> None:
-    """Raise ArgumentError if no gradient goes through the metric."""
+    """Raise ArgumentError if the metric has no gradient with respect to the model's activations."""
     if not measures.requires_grad:
         raise ArgumentError(
             "metric: attribution patching needs its gradient, and it has none. Leave out detach() and no_grad(), or "

@@ -1,4 +1,4 @@
-"""Scores induction, previous-token and duplicate-token heads on a repeated random block (Olsson et al. 2022)."""
+"""Scores heads on a repeated random block: induction, previous token, duplicate token (Olsson et al. 2022)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HeadScores(Printed):
     duplicate_token: Tensor
 
     def strongest(self, pattern: Pattern = "induction", count: int = 10) -> list[tuple[float, str, int]]:
-        """A list of (score, layer, head): the heads with the largest scores of a pattern."""
+        """Return the `count` heads with the largest scores of a pattern: a list of (score, layer, head)."""
         found = strongest(getattr(self, pattern), self.layers, count)
         return [(score, layer, head) for score, layer, head, _ in found]
 
@@ -55,13 +55,13 @@ def head_scores(
     seed: int = 0,
     where: Choice = "*",
 ) -> HeadScores:
-    """How much each head attends to the previous token, to an earlier copy of its token, and to what follows the copy.
+    """Score how much heads attend to the previous token, to an earlier copy of the token, and to what followed it.
 
     The model reads a block of random tokens twice, so that only the first copy helps: `analyses.repeated_block`.
     On ordinary text, heads that attend to anything near would score too.
 
     Args:
-        model: a model of token ids that `headwise.watch` sees, in eval mode; its decoder is not needed.
+        model: a model of token ids that `headwise.watch` can record, in eval mode; its decoder is not needed.
         vocab_size: the drawn ids are smaller than this; None = the number of rows in the model's table of tokens.
         length: the length of the block; 25 in Olsson et al. 2022, who score induction as "prefix matching".
         batch, bos, exclude, seed: as for `analyses.repeated_block`; `bos` as in the model's training.
@@ -82,5 +82,5 @@ def head_scores(
 
 
 def name_layers(seen: Seen) -> tuple[str, ...]:
-    """A tuple with the path of each record's layer."""
+    """Return the path of each record's layer; "record 0", … for records without a layer."""
     return tuple(f"record {i}" if record.site is None else record.site.name for i, record in enumerate(seen))

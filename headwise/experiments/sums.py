@@ -1,4 +1,4 @@
-"""Remembers which tensors of a run are sums of other tensors: so the terms of a residual stream are found."""
+"""Records which tensors of a run are sums of other tensors, to find the terms of a residual stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 Terms = list[tuple[Tensor, float]]  # tensors and their factors, which sum to another tensor
 
-# Functions that give the numbers of their first argument, in another dtype or shape.
+# Functions whose result has the numbers of their first argument, in another dtype or shape.
 _SAME = {
     *("to", "float", "double", "half", "bfloat16", "type_as", "type", "contiguous", "clone", "dropout"),
     *("view", "reshape", "unsqueeze", "detach"),
@@ -20,7 +20,7 @@ _TIMES, _OVER = {"mul", "__mul__", "__rmul__"}, {"div", "__truediv__", "true_div
 
 
 class Sums(TorchFunctionMode):
-    """A context that remembers every sum of two tensors, and every product of a tensor and a number."""
+    """A context that records every sum of two tensors, and every product of a tensor and a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,9 +28,9 @@ class Sums(TorchFunctionMode):
         self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is used twice
 
     def of(self, x: Tensor, whole: Callable[[Tensor], bool] = lambda x: False) -> Terms:
-        """(tensor, factor) of each term of x; only x if it is not a sum.
+        """Split x into the terms of which it is the sum: a list of (tensor, factor); only x itself if it is not a sum.
 
-        A tensor for which `whole` is true is not split.
+        Terms that are sums are split too, except tensors for which `whole` is true.
         """
         found: Terms = []
         stack: Terms = [(x, 1.0)]
@@ -44,7 +44,7 @@ class Sums(TorchFunctionMode):
         return found
 
     def multiples(self, x: Tensor) -> Terms:
-        """(tensor, factor): x itself, the tensor of which x is a multiple, that of which this is one, and so on."""
+        """Follow x back through multiplications by numbers: all (tensor, factor) with x = factor · tensor, x first."""
         found = [(x, 1.0)]
         while len(parts := self._parts.get(id(found[-1][0]), [])) == 1:
             found.append((parts[0][0], parts[0][1] * found[-1][1]))
@@ -59,14 +59,14 @@ class Sums(TorchFunctionMode):
         out = func(*args, **kwargs)
         if parts is None or not isinstance(out, Tensor) or (name in _SAME and out is args[0]):
             return out
-        # A tensor that a module gives in another shape is not named after its origin.
+        # A tensor in another shape, unless it is a known sum, counts as new: it is named after the module that gave it.
         if name not in _SAME or args[0].shape == out.shape or id(args[0]) in self._parts:
             self._parts[id(out)] = parts
             self._alive += [out, *(x for x, _ in parts)]
         return out
 
     def _read(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Terms | None:
-        """(tensor, factor) of each term that an operation is about to add; None if its result is no sum or multiple."""
+        """Return the terms (tensor, factor) that an operation is about to add; None if it makes no sum or multiple."""
         if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
             return None
         if name in _SAME or (name == "__getitem__" and _is_whole(args[0], args[1])):
@@ -89,7 +89,7 @@ class Sums(TorchFunctionMode):
 
 
 def _is_whole(x: Tensor, index: Any) -> bool:
-    """Whether an index selects the whole tensor, as `hidden[:, slice(0, None)]` in transformers."""
+    """Return whether an index selects the whole tensor, such as `hidden[:, slice(0, None)]` in transformers."""
     parts = index if isinstance(index, tuple) else (index,)
     if not all(isinstance(part, slice) for part in parts):
         return False

@@ -1,7 +1,8 @@
-"""Runs a model with the numbers of one head replaced at a time. One pass tries many, in copies of the batch.
+"""Runs a model with the output of one head replaced at a time. A pass reads several copies of the batch, one per head.
 
-The numbers of a layer are the outputs [B, H, Q, E] of its heads or, over edges, their weights [B, H, Q, K]. Each time a
-head is replaced; over positions, one query of a head; over edges, one weight, from a query to a key. A weight is
+The `over` of an experiment says what is replaced: "heads" = the output of a head; "positions" = the output of a head at
+one query; "edges" = one attention weight, from a query to a key. Accordingly, "numbers" of a layer are the outputs
+[B, H, Q, E] of its heads or, over edges, their weights [B, H, Q, K]; a place is what is replaced at a time. A weight is
 replaced alone: the rest of its row stays, so that the row need not sum to 1, and the values stay.
 """
 
@@ -22,7 +23,7 @@ from headwise.records.names import Choice
 
 Over = Literal["heads", "positions", "edges"]
 Place = tuple[int, ...]  # (layer, head), (layer, head, query) or (layer, head, query, key)
-Numbers = Mapping[str, Tensor]  # the numbers of each layer
+Numbers = Mapping[str, Tensor]  # path of a layer -> its outputs of heads or, over edges, its weights
 
 _DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # number of indices that name a place
 
@@ -30,7 +31,7 @@ _DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # numbe
 def collect_numbers(
     model: nn.Module, inputs: Inputs, metric: Metric, *, over: Over, where: Choice
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """(path of a layer -> its numbers, the metric [B]), from a run without changes."""
+    """Run the model unchanged; return (path of each layer -> its head outputs or, over edges, weights; metric [B])."""
     parts: dict[str, list[Tensor]] = {}
 
     def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
@@ -55,11 +56,11 @@ def sweep(
     batch: int,
     progress: bool,
 ) -> Tensor:
-    """The metric of each example if one place has the numbers of `source`: [L, H, B], [L, H, Q, B] or [L, H, Q, K, B].
+    """Replace one place at a time by the numbers of `source`, and measure the metric of each example.
 
-    A place is a head, a query of a head or a weight (`over`); NaN for places that a layer does not have. Where `source`
-    has the model's own numbers, as for weights that the mask forbids, the metric is that of the plain run, `plain` [B],
-    and nothing is run.
+    Returns [L, H, B], or [L, H, Q, B] or [L, H, Q, K, B]. A place is a head, a query of a head or a weight (`over`);
+    NaN for places that a layer does not have. Where `source` equals `own`, the model's own numbers, as for weights that
+    the mask forbids, the metric is `plain` [B], the metric of the unchanged model, and nothing is run.
     """
     names, examples, depth = tuple(source), count_examples(inputs), _DIMENSIONS[over]
     sizes = [max(x.shape[dim] for x in source.values()) for dim in range(1, depth + 1)]
@@ -74,7 +75,7 @@ def sweep(
     parts = [places[i : i + per_pass] for i in range(0, len(places), per_pass)]
 
     def replaced(patches: Sequence[Place], x: Tensor, at: Where, rows: slice) -> Tensor:
-        """The numbers of these rows, with the patches of this layer. Each copy of the examples gets one patch."""
+        """Replace the numbers of this layer in the queries `rows`; each copy of the examples gets its own patch."""
         for copy, (layer, head, *cell) in enumerate(patches):
             if names[layer] != at.name or (cell and not rows.start <= cell[0] < rows.stop):
                 continue
@@ -103,7 +104,7 @@ def attributed(
     over: Over,
     where: Choice,
 ) -> Tensor:
-    """The effects, approximated by the metric's gradient, (o(source) - o) · ∂m/∂o / `whole`; shape as `effects`."""
+    """Approximate the effects by the metric's gradient: (o(source) - o) · ∂m/∂o / `whole`, shaped like `effects`."""
     kept: list[tuple[str, slice, Tensor]] = []
 
     def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
@@ -126,7 +127,7 @@ def attributed(
 
 
 def _through(f: Callable[[Tensor, Where, slice], Tensor], over: Over, where: Choice) -> Edit:
-    """The edit that replaces the numbers of each layer, of some rows at a time, by what a function makes of them."""
+    """Return an edit that replaces, in each layer, head outputs or weights (`over`) by f(them, where, rows)."""
     if over == "edges":
         return weights(where, f)
     return output(where, lambda out, at: f(out, at, slice(0, out.shape[2])))
@@ -135,7 +136,7 @@ def _through(f: Callable[[Tensor, Where, slice], Tensor], over: Over, where: Cho
 def strongest(
     effects: Tensor, layers: Sequence[str], count: int, *, signed: bool = False
 ) -> list[tuple[float, str, int, int | None]]:
-    """A list of (effect, layer, head, position): the largest of `effects` [L, H] or [L, H, Q], by size if `signed`."""
+    """Return the `count` largest of `effects` (of |effects| if `signed`): a list of (effect, layer, head, position)."""
     found = []
     for _, (layer, head, *position) in largest(effects.abs() if signed else effects, count):
         effect = float(effects[(layer, head, *position)])
@@ -144,7 +145,7 @@ def strongest(
 
 
 def largest(effects: Tensor, count: int) -> list[tuple[float, Place]]:
-    """A list of (number, its indices): the largest numbers of `effects`, without NaN."""
+    """Return the `count` largest numbers of `effects`, without NaN: a list of (number, its indices)."""
     flat = effects.nan_to_num(-torch.inf).flatten()
     count = min(count, int((flat > -torch.inf).sum()))
     found = []

@@ -18,11 +18,11 @@ from headwise.softmax import merge_parts
 from headwise.tracing import is_traced
 
 OPTIONS = frozenset({"bias", "slopes", "dropout"})
-LEAST_KEYS = 512  # the fewest keys of a part: fewer are not worth another thread
+LEAST_KEYS = 512  # the fewest keys in one of the parts into which keys are cut: fewer are not worth another thread
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse more than one query, unshared key heads, and what scaled_dot_product_attention cannot do."""
+    """Return the reason to refuse several queries per head, unshared key heads, or what `sdpa` refuses; else None."""
     if call.shape[2] != 1:
         if is_traced():  # a length in a sentence would be a constant of the graph
             return "it is for one query a head"
@@ -37,8 +37,8 @@ def refuse(call: AttentionCall) -> str | None:
 def cost(call: AttentionCall) -> Cost:
     """Estimate the cost as for `sdpa`, except that keys and values are read once for all heads that share them.
 
-    On the CPU the call takes longer than reading once: 1.25 times as long in float32, twice in half precision. On CUDA
-    it takes 5 times as long as a call in which torch itself groups the heads (measured on an H100: 65,536 keys of 4
+    On the CPU this one reading takes longer than usual: 1.25 times as long in float32, twice in half precision. On CUDA
+    it takes 5 times as long as in a call in which torch itself groups the heads (measured on an H100: 65,536 keys of 4
     heads).
     """
     held_up = 5.0 if sdpa.groups_heads(call) else 1.0
@@ -48,7 +48,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """Compute the output by scaled_dot_product_attention, over G heads of H / G queries each."""
+    """Compute the output by scaled_dot_product_attention on G heads; each has H / G queries, one per query head."""
     if not call.trains and call.scale > 0.0 and _begins(call.k, call.v):
         q, k, v, scale = call.q, call.k, call.k, call.scale  # no copy: columns that are no values are cut off
     else:
@@ -72,8 +72,8 @@ def run(call: AttentionCall) -> Tensor:
 def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tensor:
     """Compute attention of one example with its keys cut into parts, which run in parallel and are merged.
 
-    Their log-sum-exps are used for merging. q [1, G, n, D], k [1, G, K, D], v [1, G, K, D] -> [1, G, n, D]. Dao et al.
-    2023, Flash-Decoding.
+    The log-sum-exps of the parts are used for merging. q [1, G, n, D], k [1, G, K, D], v [1, G, K, D] -> [1, G, n, D].
+    Dao et al. 2023, Flash-Decoding.
     """
     length = k.shape[2] // parts
     even = parts * length
@@ -89,9 +89,9 @@ def in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tenso
 
 
 def _parts(call: AttentionCall) -> int:
-    """Return the number of parts into which to cut the keys: torch uses one thread per key head, others would idle.
+    """Return into how many parts to cut the keys. Uncut, torch uses one thread per key head, and other threads idle.
 
-    It is two parts for each thread, so that a delayed thread delays the whole call less. 1 = do not cut.
+    The result is two parts for each thread, so that a delayed thread delays the whole call less. 1 = do not cut.
     """
     if is_traced() or call.q.device.type != "cpu" or call.q.shape[0] > 1:
         return 1

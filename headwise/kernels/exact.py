@@ -1,4 +1,4 @@
-"""Computes rows of the output again, by the definition, where a fused kernel was wrong.
+"""Computes rows of the output again, by the definition of attention, where a fused kernel was wrong.
 
 - NaN and infinity in a key or value must not reach queries that may not see it. A fused kernel multiplies them by a
   weight of 0, which gives NaN. `contained` finds such rows in the output.
@@ -29,14 +29,15 @@ from headwise.tracing import is_traced
 
 Run = Callable[[AttentionCall], Tensor]
 
-CELLS = 2**22  # scores that are held at a time
+CELLS = 2**22  # how many scores are in memory at a time
 LARGE = 2.0**20  # a score whose last bit is 1 / 8
 
 
 def rounded_rows(call: AttentionCall, out: Tensor, lse: Tensor) -> Tensor:
     """Return the output [B, H, Q, E], with the rows recomputed whose log-sum-exp [B, H, Q] is too large to be exact.
 
-    If the scores themselves may be so large, a fused backward gives NaN to every key. Then all rows are computed again.
+    If a training call may have scores of `LARGE` or more, a fused backward gives NaN to every key. Then all rows are
+    computed again.
     """
     if is_traced() or largest(lse) < (limit := -FORBIDS if call.biases else LARGE):
         return out
@@ -58,9 +59,10 @@ def largest(x: Tensor) -> float:
 
 
 def usable(call: AttentionCall) -> AttentionCall:
-    """Return the call with 0 for keys and values that no query may see; for calls whose output cannot be checked.
+    """Return the call with 0 in place of keys and values that no query may see, as these may be NaN.
 
-    On devices other than the CPU a check would have to wait for the device, and torch.compile cannot check at all.
+    It is for calls whose output cannot be checked: on devices other than the CPU a check would have to wait for the
+    device, and torch.compile cannot check at all.
     """
     used = call.used_keys
     if used is None:
@@ -72,11 +74,11 @@ def usable(call: AttentionCall) -> AttentionCall:
 def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | None) -> Tensor:
     """Return the output [B, H, Q, E], with the rows recomputed that got NaN from a key that they may not see.
 
-    `run` is the kernel that made the output, and `drawn_from` the state of torch's generator before: they tell which
-    weights dropout kept.
+    `run` is the kernel that made the output, and `drawn_from` the state of torch's generator before it ran: from both
+    follows which weights dropout kept.
     """
     if is_finite(out) and (not out.requires_grad or is_finite(call.k, call.v)):
-        return out  # (a gradient can meet a key that the output did not)
+        return out  # (NaN in a key may reach a gradient even where it did not reach the output)
     # A row that sees a key of NaN, or is NaN itself, is NaN throughout. (Torch's fused kernel may give 0 if a row sees
     # nothing else.)
     bad_key = call.k.isnan().any(-1).repeat_interleave(call.heads_per_key_head, 1)[:, :, None]
@@ -96,7 +98,7 @@ def contained(call: AttentionCall, out: Tensor, run: Run, drawn_from: Tensor | N
 
 
 def is_finite(*tensors: Tensor) -> bool:
-    """Whether all numbers are finite. (They are if their sum is finite; else each is looked at.)"""
+    """Whether all numbers are finite. (If their sum is finite, they are; otherwise every number is checked.)"""
     for x in tensors:
         x = x.detach() if x.requires_grad else x
         if not math.isfinite(x.sum().item()) and not bool(x.isfinite().all()):
@@ -129,9 +131,10 @@ def kept_weights(call: AttentionCall, run: Run, drawn_from: Tensor | None) -> Te
 
 
 def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: Tensor | None = None) -> Tensor:
-    """Return the output with the rows `again`, bool [B, H, Q], computed by the definition; None = all rows.
+    """Return `out` with the rows where `again`, bool [B, H, Q], is True recomputed by the definition; None = all rows.
 
-    `kept`: the weights that dropout kept (`kept_weights`); None = the call has no dropout.
+    The definition is dropout(softmax(scores)) v, written without a fused kernel. `kept`: the weights that dropout kept
+    (`kept_weights`); None = the call has no dropout.
     """
     found, given = [], (call.q, call.k, call.v, *map(owned, call.option_tensors().values()))
     if call.trains and call.mask is not None:  # backward evaluates the mask again
@@ -149,7 +152,7 @@ def by_definition(call: AttentionCall, out: Tensor, again: Tensor | None, kept: 
 
 
 def _compute_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given: Tensor) -> Tensor:
-    """Compute the output of some rows of a call, with `given` in place of its tensors."""
+    """Compute some rows of the output by the definition; `given`: q, k, v and option tensors in place of the call's."""
     tensors: dict[str, Any] = dict(zip(("q", "k", "v", *call.option_tensors()), given, strict=True))
     call = dataclasses.replace(call, **tensors)
     with suspend_autocast(call.q.device):
@@ -161,7 +164,7 @@ def _compute_rows(call: AttentionCall, rows: slice, kept: Tensor | None, *given:
 def gradients(
     call: AttentionCall, normaliser: Normaliser, out: Tensor, d_out: Tensor, kept: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Compute gradients of q, k and v by the definition, for a call that has only some of the keys of its rows.
+    """Compute gradients of q, k and v by the definition of attention, for a call with only some keys of its rows.
 
     Args:
         normaliser, out, d_out: the normaliser, the output and the gradient of the output, over all keys of the rows.
@@ -185,7 +188,7 @@ def gradients(
 
 
 def compute_weights(call: AttentionCall, rows: slice, allowed: Tensor) -> Tensor:
-    """Compute the weights [B, H, rows, K] of some rows by the definition: only allowed pairs contribute.
+    """Compute the weights [B, H, rows, K] of some rows by the definition of attention: only allowed pairs contribute.
 
     `allowed`: bool [B|1, H|1, rows, K].
     """

@@ -1,7 +1,7 @@
-"""Torch's fused CPU kernel for attention and its backward. They are private operators, looked up only in this file.
+"""Torch's fused CPU kernel for attention and its backward: private operators, which are looked up only in this file.
 
-Where torch has no operators of these names, functions of this file compute the same with public ones. These hold the
-scores of a whole tile in memory.
+Where torch has no operators of these names, functions of this file compute the same with public operators. These
+functions hold the scores of a whole tile in memory.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def find() -> tuple[Forward, Backward]:
 def _with_copies(
     forward: Forward, q: Tensor, k: Tensor, v: Tensor, *args: Any, **settings: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run `forward` with a copy of the keys and values for each query head."""
+    """Run `forward` with a copy of the keys and values for each query head, where torch cannot share key heads."""
     return forward(q, *_copies(q, k, v), *args, **settings)
 
 
 def _backward_with_copies(
     backward: Backward, d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any, **settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run `backward` with a copy of the keys and values for each query head, and sum the copies' gradients."""
+    """Run `backward` with a copy of the keys and values for each query head, and sum the gradients of the copies."""
     dq, *copies = backward(d_out, q, *_copies(q, k, v), *args, **settings)
     dk, dv = (x.unflatten(1, (k.shape[1], -1)).sum(2) for x in copies)
     return dq, dk, dv

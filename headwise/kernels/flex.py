@@ -29,7 +29,7 @@ CALLS = 10  # calling a compiled function takes as long as calling 10 operators:
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse gradients on the CPU, calls inside torch.func, a trace or a mode of torch, and empty calls."""
+    """Return the reason to refuse gradients on the CPU, empty calls, or what torch traces or transforms; else None."""
     if call.q.device.type == "cpu" and call.trains:
         return "FlexAttention gives no gradients on the CPU"
     if (why := watcher(call)) is not None:
@@ -40,7 +40,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """Estimate the cost: on CUDA, of the non-empty blocks; on the CPU (uncompiled), 1.5 times the reference."""
+    """Estimate the cost: on CUDA, of the non-empty blocks; on the CPU (uncompiled), 1.5 times that of `reference`."""
     if call.q.device.type == "cpu":
         dense = reference.cost(call)
         return Cost(dense.flops, dense.bytes, dense.peak, 1.5 * dense.time)
@@ -57,7 +57,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """Compute the output, with a BlockMask from the mask's rectangles and a score_mod from the other options."""
+    """Compute the output: the mask becomes a BlockMask; bias, slopes and softcap a score_mod; sinks are added last."""
     mask = call.mask
     block_mask = None
     if mask is not None:

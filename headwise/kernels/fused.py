@@ -1,9 +1,9 @@
 """The torch engine: computes attention on the CPU over a list of tiles (rectangles of the matrix), with its backward.
 
-Each tile is one call of torch's fused CPU kernel, which also gives the log-sum-exp. When its backward gets the output
-and the log-sum-exp of whole rows, it gives the tile's exact share of the gradients (FlashAttention, Dao et al. 2022,
-section 3.2 and appendix B). Nothing outside the tiles is computed. A small tile that needs no log-sum-exp is computed
-from its scores, which then stay in the cache.
+Each tile is one call of torch's fused CPU kernel, which also gives the log-sum-exp. When the backward of that kernel
+gets the output and the log-sum-exp of whole rows, it returns exactly what the tile contributes to the gradients
+(FlashAttention, Dao et al. 2022, section 3.2 and appendix B). Nothing outside the tiles is computed. A small tile that
+needs no log-sum-exp is computed from its scores, which then stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headwise.masks.cellwise import fixed
 from headwise.softmax import EMPTY, Normaliser, add_sinks, emptied, finite, merge, sinks_gradient
 from headwise.tiles import Tile, TileList, forbidden
 
-# Torch's operator takes any strides, but trusts that of the last dimension to be 1; float32 masks with inputs in half
-# precision; and gives an empty row the log-sum-exp 0.
+# Torch's operator takes any strides, but assumes without a check that the stride of the last dimension is 1. It takes
+# float32 masks with inputs in half precision, and gives an empty row the log-sum-exp 0.
 _forward, _backward = flash.find()
 
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, *, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Run torch's fused kernel: output [B, H, Q, E] and log-sum-exp [B, H, Q]. `mask`: bool, or floats to add."""
+    """Run torch's fused kernel; return output [B, H, Q, E], log-sum-exp [B, H, Q]. `mask`: bool, or floats to add."""
     if mask is not None and mask.dtype == torch.bool:
         mask = q.new_zeros(mask.shape).masked_fill_(~mask, EMPTY)
     out, lse = _forward(*map(in_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=scale)
@@ -63,7 +63,7 @@ def run(call: AttentionCall, tiles: TileList, by_scores: list[bool]) -> tuple[Te
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """All that the computation needs besides the tensors to which gradients flow."""
+    """The arguments of `_Tiled` that get no gradients: the call, its tiles, and how to compute each tile."""
 
     call: AttentionCall
     tiles: TileList
@@ -71,7 +71,7 @@ class _Work:
     scale: float
 
     def parts(self) -> Iterator[tuple[_Part, bool]]:
-        """Yield (a tile with its mask, whether to compute it from scores); equal masks of tiles are made only once."""
+        """Yield (a tile with its mask, whether to compute it from scores). Tiles with equal masks share one."""
         patterns: dict[Any, _Pattern] = {}
         alike = self.tiles.alike and not self.call.biases
         for tile, by_scores in zip(self.tiles, self.by_scores, strict=True):
@@ -82,7 +82,7 @@ class _Work:
 
 
 class _Tiled(torch.autograd.Function):
-    """Connects the tiles' own backward to autograd."""
+    """The autograd function of a call cut into tiles: it runs the fused kernel and its backward tile by tile."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, work: _Work) 
 
 
 def _weigh(part: _Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Compute the output of one tile, [B, H, rows, E], from its scores."""
+    """Compute the output of one tile, [B, H, rows, E], from its scores, by two matrix products and a softmax."""
     q, k, v = part.queries(q), part.keys(k), part.keys(v)
     keys = k.flatten(0, 1).mT
     grouped = q.reshape(len(keys), -1, q.shape[3])  # the query heads of a key head are stacked
@@ -167,7 +167,7 @@ def _attend_backward(
 
 @dataclasses.dataclass(frozen=True)
 class _Pattern:
-    """The mask and bias of a tile, as numbers to add to its scores."""
+    """The mask and bias of a tile, in pieces: numbers to add to the scores of some of its keys."""
 
     shape: tuple[int, int]  # number of queries and keys
     pieces: tuple[tuple[slice, Tensor], ...] = ()  # keys of the tile, and the numbers that are added to their scores
@@ -175,7 +175,7 @@ class _Pattern:
 
     @functools.cached_property
     def additive(self) -> Tensor | None:
-        """Return all pieces as one tensor that broadcasts to [B, H, queries, keys]; None = nothing is added."""
+        """Join all pieces into one tensor that broadcasts to [B, H, queries, keys]; None = nothing is added."""
         if not self.pieces:
             return None
         keys, piece = self.pieces[0]

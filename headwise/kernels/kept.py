@@ -1,8 +1,8 @@
-"""Checks that backward reads the same numbers as forward; the error names the argument that was changed meanwhile.
+"""Checks that backward reads the same numbers as forward; the error names the argument that was changed in between.
 
-Kernels keep the tables that they make of a mask. Other tensors are saved by autograd, which counts their changes, but
-its error gives only the shape of a changed tensor. Recomputation by torch.utils.checkpoint is not seen by autograd at
-all.
+Kernels keep the tables that they make of a mask, so that a change of the mask does not matter. Other tensors are saved
+by autograd, which counts changes of a tensor, but its error gives only the shape of a changed tensor. When
+torch.utils.checkpoint computes a call again, autograd notices no change at all.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from headwise.masks.memo import read_contents
 
 Option = TypeVar("Option", Tensor, Tensor | None)
 
-COPIED = 2**14  # the most numbers of an option that is copied: quicker than detecting its change
+COPIED = 2**14  # an option tensor of at most so many numbers is copied: quicker than detecting its change
 
 
 def savable(call: AttentionCall) -> AttentionCall:
-    """Return the call with copies of its inference tensors, which autograd cannot save; or the call itself."""
+    """Return the call with copies of its inference tensors, which autograd cannot save; itself if it has none."""
     copies = inference_copies({"q": call.q, "k": call.k, "v": call.v, **call.option_tensors()})
     return dataclasses.replace(call, **copies) if copies else call
 
 
 def inference_copies(given: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return copies of those of the given tensors that were made in inference mode."""
+    """Copy the tensors that were made in inference mode; return the copies by name, without the other tensors."""
     return {name: x.clone() for name, x in given.items() if x.is_inference()}
 
 
 def owned(x: Option) -> Option:
-    """Return the tensor to save for an option: a copy if it is small, else the option itself."""
+    """Return what backward saves for an option tensor: a copy if the tensor is small, else the tensor itself."""
     return x.clone() if x is not None and _is_copied(x) else x
 
 
 def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
-    """Make the backward of `out` check whether an option was changed, unless a copy of it was saved (`owned`).
+    """Make the backward of `out` check whether an option was changed, unless a copy of the option was saved (`owned`).
 
-    If it was changed, backward raises ChangedError with its name. Hooks that pack saved tensors, such as those of
-    torch.utils.checkpoint, may keep a copy: see `compared`.
+    If it was changed, backward raises ChangedError with the option's name. Nothing is checked where hooks pack saved
+    tensors, as those of torch.utils.checkpoint do, because these may keep a copy: see `compared`.
     """
     then = [(name, weakref.ref(x), x._version) for name, x in options.items() if not _is_copied(x)]
     if not then or out.grad_fn is None or _packs():
@@ -60,10 +60,10 @@ def name_changed(out: Tensor, options: Mapping[str, Tensor]) -> None:
 
 
 def compared(call: AttentionCall, out: Tensor) -> Tensor:
-    """Return `out`, such that ChangedError is raised if backward recomputes this call and the call has changed.
+    """Return `out`, such that backward raises ChangedError if it computes this call again and the call has changed.
 
-    Recomputation is what torch.utils.checkpoint does. Detected are other numbers in the tensors of a mask on the CPU,
-    and changes of options that PyTorch counts.
+    torch.utils.checkpoint computes calls again. Two changes are detected: other numbers in the tensors of a mask on the
+    CPU, and changes of option tensors that PyTorch counts.
     """
     if not _packs() or torch._C._are_functorch_transforms_active():
         return out
@@ -75,7 +75,10 @@ def compared(call: AttentionCall, out: Tensor) -> Tensor:
 
 
 class _Same(torch.autograd.Function):
-    """Returns its first input. It saves `state`; when the call is computed again, it saves `state` again."""
+    """Returns its input `out`; backward raises ChangedError if `state` differs from what forward saved.
+
+    It does where torch.utils.checkpoint has computed the call again, with other numbers: that saves `state` again.
+    """
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, state: Tensor, names: list[str]) -> Tensor:
@@ -97,7 +100,7 @@ def _is_copied(x: Tensor) -> bool:
 
 
 def _packs() -> bool:
-    """Whether torch.autograd.graph.saved_tensors_hooks decide how tensors that autograd saves are kept."""
+    """Whether hooks (torch.autograd.graph.saved_tensors_hooks) decide how autograd keeps the tensors that it saves."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 

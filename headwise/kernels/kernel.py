@@ -14,19 +14,19 @@ from headwise.kernels.speeds import CUDA, CUDA_HALF, Machine, of_cpu
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The estimated cost of the forward pass of a call. If times are nominal, only their ratios mean something."""
+    """The estimated cost of a call's forward pass. If times are nominal (not measured), only their ratios count."""
 
     flops: int  # of the two matrix products: 2 · cells · (D + E)
     bytes: int  # read and written, intermediate results included
     peak: int  # bytes of memory beyond the inputs at the worst moment, the output included
     time: float  # seconds, measured or nominal (`speeds.py`): the plan compares this
-    blocks: Blocks | None = None  # None where the kernel knows no blocks
-    cutter: str | None = None  # the cutter of the mask into tiles, if there is one
+    blocks: Blocks | None = None  # None if the kernel does not compute by blocks
+    cutter: str | None = None  # the name of the cutter that cuts the mask into tiles, if there is one
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """How a kernel divides the Q × K matrix: into blocks of `height` queries × `width` keys. It counts all matrices."""
+    """How a kernel divides the Q × K matrix: into blocks of `height` queries × `width` keys, over all matrices."""
 
     height: int
     width: int
@@ -36,15 +36,15 @@ class Blocks:
 
 
 class Kernel(Protocol):
-    """A way to run an attention call."""
+    """The interface of a module that can run attention calls."""
 
-    OPTIONS: frozenset[str]  # the options besides `scale` that it supports; it gets no calls with others
+    OPTIONS: frozenset[str]  # the options besides `scale` that the kernel supports; it gets no calls with other options
 
     def refuse(self, call: AttentionCall) -> str | None:
-        """Return why this kernel cannot run this call, whose options it supports; None if it can."""
+        """Return why this kernel cannot run the call; None if it can. All options of the call are in `OPTIONS`."""
 
     def cost(self, call: AttentionCall) -> Cost:
-        """Estimate the cost of the call. Only asked of a kernel that does not refuse the call."""
+        """Estimate the cost of the call. This is only called if the kernel does not refuse the call."""
 
     def run(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, H, Q, E], in the dtype of the query."""
@@ -58,7 +58,7 @@ def machine(call: AttentionCall) -> Machine:
 
 
 def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
-    """Return why a kernel cannot run a call; None if it can."""
+    """Return why a kernel cannot run a call (int8 or an option that it lacks, or its own reason); None if it can."""
     if call.k_scale is not None and not getattr(kernel, "READS_INT8", False):
         return "it does not read int8"
     unknown = call.beyond(kernel.OPTIONS)
@@ -72,8 +72,8 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
 def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
     """Return q, k, v and the scale as fused kernels need them: D == E, by zeros that change no score, and scale > 0.
 
-    (Causal fused kernels multiply -inf by the scale.) The output is then as wide as the wider of k and v:
-    `cut_to_values` removes the zeros.
+    (Causal fused kernels multiply -inf by the scale.) The output of the kernel is then as wide as the wider of k and v:
+    `cut_to_values` removes the columns of the added zeros.
     """
     q, k, v, scale = call.q, call.k, call.v, call.scale
     if scale <= 0.0:
@@ -87,7 +87,7 @@ def fused_inputs(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def cut_to_values(call: AttentionCall, out: Tensor) -> Tensor:
-    """Cut an output of `fused_inputs` to the width of the call's values; a needless slice costs time in backward."""
+    """Cut an output for `fused_inputs` to the width of the call's values. (A needless slice costs time in backward.)"""
     width = call.v.shape[-1]
     return out if out.shape[-1] == width else out[..., :width]
 

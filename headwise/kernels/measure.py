@@ -1,4 +1,4 @@
-"""Measures kernels on this machine. They take turns, so that other work on the machine affects all of them."""
+"""Measures kernels on this machine. The kernels take turns, so that other work on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headwise.kernels.plan import KERNELS, Verdict, choose, find_name, verdicts
 from headwise.kernels.speeds import Machine, Speeds
 from headwise.masks.bits import row_blocks
 
-# Kernels that should take so many times as long as the quickest, or so much memory, are not run.
+# Kernels whose estimated time is more than MOST_TIME times the least, or memory more than MOST_BYTES, are not run.
 MOST_TIME, MOST_BYTES = 10, 2**31
 PRODUCT = 2048  # rows of the matrices that are multiplied
 BACKWARD = 3.5  # a training step has seven matrix products where the output has two
@@ -41,10 +41,10 @@ SECONDS = 35.0  # the time limit for all calls
 def take_turns(
     contestants: Mapping[str, Callable[[], object]], rounds: int, *, seconds: float = math.inf, turn: float = 1e-3
 ) -> dict[str, list[float]]:
-    """Run functions in turns (A B C, A B C, …), and return the seconds of each in each round. First runs do not count.
+    """Run functions in turns (A B C, A B C, …), and return each function's seconds in each round, without first runs.
 
     A function that takes less than `turn` seconds runs several times in its turn, and the mean counts: otherwise the
-    data that the function before it left in the caches would matter too much. After `seconds` no new round begins.
+    data that the previous function left in the caches would matter too much. After `seconds` no new round begins.
     """
     repeats = {}
     for name, run in contestants.items():
@@ -67,7 +67,7 @@ def take_turns(
 
 
 def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
-    """Make a function that runs the call on a kernel; forward and backward if the call trains."""
+    """Make a function that runs the call on a kernel: forward, and also backward if the call trains."""
     d_out = torch.randn(*call.q.shape[:3], call.v.shape[3], device=call.q.device).to(call.q.dtype)
 
     def run() -> object:
@@ -78,7 +78,7 @@ def runs(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
 
 
 def product(dtype: torch.dtype, rows: int | None = None) -> Callable[[], object]:
-    """Make a function that computes a matrix product of 2 · rows³ FLOPs."""
+    """Make a function that multiplies two square matrices of `rows` rows (None = PRODUCT): 2 · rows³ FLOPs."""
     square = torch.randn(rows or PRODUCT, rows or PRODUCT, device="cpu").to(dtype)
     return lambda: square @ square
 
@@ -99,13 +99,13 @@ class Contest:
         return statistics.median(ratios), min(ratios), max(ratios)
 
     def share(self, kernel: str) -> float:
-        """Return the share of the matrix product's speed that a kernel reaches, the median over the rounds."""
+        """Return the median over the rounds of (FLOP/s of the kernel) / (FLOP/s of the matrix product)."""
         pairs = zip(self.seconds[kernel], self.product, strict=True)
         return statistics.median(self.flops / seconds / product for seconds, product in pairs)
 
 
 def contest(call: AttentionCall, rounds: int) -> Contest:
-    """Measure the kernels that can run the call, except those that should take far too much time or memory."""
+    """Measure the kernels that can run the call, except those with by far too high an estimated time or memory."""
     chosen, found = find_name(choose(call)), verdicts(call)
     least = min(each.cost.time for each in found if each.cost is not None)
     reasons = {each.kernel: reason for each in found if (reason := _left_out(each, least)) and each.kernel != chosen}
@@ -142,7 +142,7 @@ def count_flops(call: AttentionCall) -> float:
 def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: None) -> Speeds:
     """Measure the speeds of this machine, in less than a minute. `tell` gets (calls done, all calls, current call).
 
-    The smallest of several times counts: other work on the machine can only add to a time.
+    Each call is timed several times and the smallest time counts: other work on the machine can only add to a time.
     """
     found: dict[str, Machine] = {}
     bandwidth, overhead = _bandwidth(), _overhead()
@@ -174,7 +174,7 @@ def _calls(dtype: torch.dtype, trains: bool) -> Iterator[AttentionCall]:
 
 
 def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[tuple[str, float]]:
-    """Yield (kernel, the share of the matrix product's speed with which its estimated cost equals its time)."""
+    """Yield (kernel, share of the matrix product's speed) such that the estimated time equals the measured time."""
     costs = {each.kernel: each.cost for each in verdicts(call, CALIBRATED) if each.cost is not None}
     times = take_turns({name: runs(call, KERNELS[name]) for name in costs}, rounds=7, seconds=seconds)
     for name, cost in costs.items():
@@ -184,7 +184,7 @@ def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[t
 
 
 def _rows(dtype: torch.dtype) -> int:
-    """Return the rows of the matrices to multiply: PRODUCT, or fewer if torch multiplies this dtype slowly."""
+    """Return how many rows the multiplied matrices have: PRODUCT, or fewer if torch multiplies this dtype slowly."""
     rows = min(256, PRODUCT)
     while rows < PRODUCT and min(take_turns({"product": product(dtype, rows)}, 3)["product"]) < 0.02:
         rows *= 2

@@ -22,11 +22,11 @@ from headwise.native.sight import SIZE, find_sight
 OPTIONS = attend.OPTIONS
 READS_INT8 = True
 
-# Shares of the nominal speed that large calls reach, where scaled_dot_product_attention reaches 0.95 with the same
-# instruction set. `benchmarks/native.py` measures them.
+# By instruction set: the share of the nominal speed that large calls reach, where scaled_dot_product_attention reaches
+# 0.95 with the same instruction set. `benchmarks/native.py` measures these shares.
 FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.15, "amx": 1.15}
 HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.4, "amx": 1.4}
-FEW_QUERIES = 0.5  # the share of few queries on many keys, in any dtype
+FEW_QUERIES = 0.5  # the share that calls of few queries and many keys reach, in any dtype
 
 ROWS = 16  # the fewest rows that are multiplied together
 PIECE = 1024  # rows of a piece of work; PIECE in src/tile.hpp
@@ -40,7 +40,7 @@ def refuse(call: AttentionCall) -> str | None:
 def cost(call: AttentionCall) -> Cost:
     """Estimate the cost of computing the blocks' cells, and of packing keys and values for each piece of work.
 
-    (A piece is `PIECE` rows.) For few queries it is the cost of reading keys and values once.
+    (A piece of work has `PIECE` rows.) For few queries it is the cost of reading keys and values once.
     """
     batch, heads, q_len, k_len = call.shape
     if attend.is_few(call):
@@ -63,7 +63,7 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def is_quicker_than_tiles(call: AttentionCall) -> bool:
-    """Whether this kernel is quicker than `tiled` where both can run: as measured, or if compiled for this machine."""
+    """Whether this kernel is quicker than `tiled` where both can run: as measured, or else by the instruction set."""
     shares = machine(call).shares
     if "native" in shares and "tiled" in shares:
         return shares["native"] >= shares["tiled"]
@@ -92,12 +92,12 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def run_and_look(call: AttentionCall) -> tuple[Tensor, bool]:
-    """Return the output, and whether all of it is finite, as far as that is known without reading it again."""
+    """Return the output, and True if all of it is finite; False may also mean that this was not checked."""
     seed = int(torch.randint(2**62, (), device="cpu")) if call.dropout else 0
     if call.trains:
         out: Tensor = _Native.apply(call.q, call.k, call.v, call.bias, call.slopes, call.sinks, call, seed)
         name_changed(out, call.option_tensors())
-        return out, False  # (a gradient can reach a key that the output did not)
+        return out, False  # (NaN in a key may reach a gradient even where it did not reach the output)
     out = _empty(call)
     return out, attend.forward(call, out, seed=seed)
 
@@ -107,7 +107,7 @@ def _empty(call: AttentionCall) -> Tensor:
 
 
 class _Native(torch.autograd.Function):
-    """Connects the native backward to autograd."""
+    """The autograd function of the native kernels: it runs their forward and their backward."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:

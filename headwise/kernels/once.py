@@ -17,7 +17,8 @@ Gradients = tuple[Tensor | None, ...]
 def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """Decorate the backward of an autograd.Function: a request for derivatives of its gradients raises KernelRefused.
 
-    The backward gets the saved tensors after `ctx`: torch.utils.checkpoint allows only one request for them.
+    The decorated function gets the saved tensors as an argument after `ctx`: torch.utils.checkpoint lets
+    `ctx.saved_tensors` be read only once.
 
     torch's decorator of this name silently gives 0 as the derivative where the incoming gradient is a constant, such as
     the gradient of a sum.
@@ -30,7 +31,7 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
             return backward(ctx, saved, *given)
         with torch.no_grad():
             found = backward(ctx, saved, *given)
-        # They depend on all their inputs: otherwise a caller that allows unused inputs would take these for unused.
+        # The gradients are made to depend on all inputs: a caller that allows unused inputs would take them for unused.
         follows = [x for x in (*given, *saved) if x is not None and x.requires_grad]
         return tuple(None if x is None else _Last.apply(x.requires_grad_(), *follows) for x in found)
 
@@ -38,7 +39,7 @@ def once_differentiable(backward: Callable[..., Gradients]) -> Callable[..., Gra
 
 
 class _Last(torch.autograd.Function):
-    """Returns its first input. Asking for a derivative of it raises an error."""
+    """Returns its first input. Its backward, which a request for a second derivative runs, raises KernelRefused."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *follows: Tensor) -> Tensor:

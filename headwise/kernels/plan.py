@@ -19,7 +19,7 @@ from headwise.language import said
 from headwise.tables import Printed, padded
 from headwise.tracing import is_traced, surroundings
 
-# Of two kernels with the same cost, the first is taken.
+# Of two kernels with the same cost, the first one runs the call.
 KERNELS: dict[str, Kernel] = {
     "decode": decode,
     "native": native,
@@ -29,18 +29,18 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 
-# These kernels refuse only by the kind of a call (`AttentionCall.kind`) and by its `surroundings`.
+# headwise's own kernels. Whether they refuse a call depends only on `AttentionCall.kind` and on `surroundings`.
 OWN = dict(KERNELS)
 
 # Kernels that torch.compile and others can trace (`tracing.is_traced`), because they do not look at the numbers of a
-# tensor; the first that can run a call is taken.
+# tensor; the first of them that can run a call runs it.
 TRACEABLE = ("decode", "native", "sdpa", "reference")
 
 
 def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
     """Return the kernel requested by name, or for "auto" the cheapest kernel that does not refuse the call.
 
-    Raises ArgumentError for a name that does not exist, and KernelRefused if the requested kernel refuses.
+    Raises ArgumentError for a name that does not exist, and KernelRefused if the requested kernel refuses the call.
     """
     if kernel != "auto":
         if kernel not in KERNELS:
@@ -64,15 +64,15 @@ def _planned(call: AttentionCall) -> Kernel:
         return _dense(call)
     if call.mask is None or call.q.shape[2] == 1:  # the lengths of a decoding step do not come again
         return _cheapest(call)
-    # The key has everything by which headwise's own kernels refuse; if there are other kernels, all are asked each
-    # time.
+    # The key has everything on which the refusals of headwise's own kernels depend; if there are other kernels, all
+    # kernels are asked each time.
     ready = None if KERNELS == OWN else tuple([name for name, each in KERNELS.items() if refusal(each, call) is None])
     key = ("kernel", ready, *surroundings(), *call.kind)
     return KERNELS[call.mask.remember(key, lambda _: find_name(_cheapest(call)))]
 
 
 def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
-    """Run a call on the kernel of `choose`: [B, H, Q, E]. NaN and infinity reach only rows that may see them."""
+    """Run a call on the kernel of `choose`: [B, H, Q, E]. NaN and inf in keys reach only queries that may see them."""
     call = readable(call, kernel)
     if is_traced():
         call = exact.usable(call)
@@ -104,7 +104,7 @@ def _run(call: AttentionCall, kernel: str) -> Tensor:
 
 
 def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
-    """Return the call with its keys and values dequantized, unless the kernel reads int8."""
+    """Return the call with its keys and values dequantized (from int8 to floats), unless the kernel reads int8."""
     if call.k_scale is None:
         return call
     reads = kernel in ("auto", "native") and not is_traced() and not call.trains
@@ -149,7 +149,7 @@ def make_plan(call: AttentionCall, kernel: str = "auto") -> Plan:
 
 
 def verdicts(call: AttentionCall, names: Iterable[str] | None = None) -> tuple[Verdict, ...]:
-    """Return what the kernels with these names (None = all) say about a call: a reason to refuse it, or a cost."""
+    """Ask the kernels with these names (None = all) about a call: each gives a reason to refuse the call, or a cost."""
     asked = {name: KERNELS[name] for name in (KERNELS if names is None else names)}
     refusals = {name: _refusal(name, call) for name in asked}
     return tuple(
@@ -164,7 +164,7 @@ def find_name(kernel: Kernel) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What one kernel says about a call: a reason to refuse it, or its cost."""
+    """The answer of one kernel about a call: a reason to refuse the call, or its cost."""
 
     kernel: str
     refusal: str | None
@@ -189,7 +189,7 @@ class Plan(Printed):
 
     @property
     def share(self) -> float:
-        """The share of the speed of a large matrix product that the forward pass should reach, by its `cost.flops`."""
+        """The expected speed of the forward pass, by its `cost.flops`, divided by that of a large matrix product."""
         return self.cost.flops / self.cost.time / self.machine.product if self.cost.time else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""Runs PyTorch's own scaled_dot_product_attention: every cell is computed, on its fastest fused kernel."""
+"""Runs PyTorch's own scaled_dot_product_attention: every cell is computed, on torch's fastest fused kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ HALF_BACKWARD = 0.12
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse sinks where torch gives no log-sum-exp to which to add them, forward-mode derivatives, and empty calls."""
+    """Return the reason to refuse a call; None if there is none.
+
+    Refused are sinks where torch gives no log-sum-exp to which to add them, forward-mode derivatives, and empty calls.
+    """
     if 0 in call.shape:
         return "there are no queries or no keys"
     if is_forward_mode():
@@ -54,7 +57,7 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """Estimate the cost by `dense_cost`; with few queries, each head reads its keys and values separately."""
+    """Estimate the cost by `dense_cost`; with few queries, each query head reads its keys and values separately."""
     apart = call.shape[2] <= 16 and not groups_heads(call)
     return dense_cost(call, readings=call.heads_per_key_head if apart else 1.0)
 
@@ -68,7 +71,10 @@ def groups_heads(call: AttentionCall) -> bool:
 
 
 def dense_cost(call: AttentionCall, readings: float) -> Cost:
-    """Estimate the cost of all cells (of half if causal, as torch sees it), and of a mask [Q, K] if one is needed."""
+    """Estimate the cost of all cells (half of them for torch's is_causal), and of a mask [Q, K] if one is needed.
+
+    `readings`: how many times keys and values are read.
+    """
     batch, heads, q_len, k_len = call.shape
     cells = batch * heads * q_len * k_len
     halved = call.sinks is None and _is_causal(call)
@@ -131,7 +137,7 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
 
 
 def _one_tile_each(call: AttentionCall) -> TileList:
-    """Return one tile for each matrix of the mask (of an example and head, if they differ)."""
+    """Return one tile with all queries and keys for each matrix of the mask (each example and head, if they differ)."""
     _, _, q_len, k_len = call.shape
     batch, heads = (None, None) if call.mask is None else (call.mask.batch, call.mask.heads)
     runs = (Run(0, k_len, call.mask is not None),)
@@ -140,7 +146,7 @@ def _one_tile_each(call: AttentionCall) -> TileList:
 
 
 def is_fused(call: AttentionCall) -> bool:
-    """Whether torch runs this call on its fused CPU kernel, which holds no weights, and we may call it directly."""
+    """Whether torch runs this call on its fused CPU kernel, which stores no weights, and we may call that directly."""
     if not call.q.is_cpu or call.dropout or any(x.requires_grad for x in call.biases):
         return False
     return not is_traced() and watching(call.q, call.k, call.v) is None
@@ -177,7 +183,7 @@ def dense_mask(call: AttentionCall) -> Tensor | None:
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Whether is_causal=True of PyTorch, which aligns the first query with the first key, expresses the mask."""
+    """Whether is_causal=True of PyTorch, which aligns the first query with the first key, is the same as the mask."""
     if call.biases or call.mask is None:
         return False
     if call.mask.band() == (-math.inf, 0):  # noqa: SIM103 (with sizes left open this is no bool, and torch wants one)

@@ -1,6 +1,6 @@
-"""The speeds of this machine: measured by `headwise bench --calibrate` and kept in a file, or nominal (built in).
+"""The speeds of this machine: measured by `headwise bench --calibrate` and stored in a file, or nominal (built in).
 
-The plan compares kernels by these figures. The file is read once in a process, when the first call is planned.
+The plan compares kernels by these speeds. The file is read once in a process, when the first call is planned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Machine:
     is_measured: bool = False
 
     def time(self, flops: int, bytes_: int, *, share: float = 1.0, calls: int = 1) -> float:
-        """Return the seconds for this work, with the matrix products at a `share` of the full speed."""
+        """Return the seconds that this work takes, with the matrix products at a `share` of the full speed."""
         return flops / (share * self.flops) + bytes_ / self.bytes + calls * self.call
 
     @classmethod
@@ -77,7 +77,7 @@ def of_cpu(dtype: torch.dtype, trains: bool) -> Machine:
 
 
 def here() -> Speeds:
-    """Return the measured speeds of this machine, by the `kind` of a call; {} if there are none."""
+    """Return the measured speeds of this machine, by the `kind` of a call; {} if nothing was measured."""
     given = _given.get()
     return _read(torch.get_num_threads()) if given is None else given
 
@@ -88,7 +88,7 @@ def using(speeds: Speeds) -> contextlib.AbstractContextManager[None]:
 
 
 def key() -> str:
-    """Write on what the speeds depend: processor, number of threads, instruction set, version of torch."""
+    """Return the key of this machine's speeds in the file: a text of processor, threads, instruction set and torch."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     about = f"{processor()}, CPUs: {cores}, threads: {threads}, native kernels: {instruction_set() or 'none'}"
     return f"{about}, torch {torch.__version__}"
@@ -103,7 +103,10 @@ def processor() -> str:
 
 
 def file() -> Path | None:
-    """Return the file with the speeds, speeds.json in the user's settings; None if HEADWISE_SPEEDS is off."""
+    """Return the path of the file with the speeds; None if HEADWISE_SPEEDS is off.
+
+    It is the path that HEADWISE_SPEEDS names, or else speeds.json in the user's settings folder.
+    """
     asked = os.environ.get(VARIABLE, "")
     if asked == "off":
         return None
@@ -120,7 +123,7 @@ def _settings() -> Path:
 
 
 def stored() -> dict[str, Any]:
-    """Read the file: entries by `key()`; {} without a file. Raises one of BROKEN for a file with other content."""
+    """Read the file of speeds: entries by `key()`; {} if there is no file. Raises one of BROKEN for other content."""
     path = file()
     if path is None or not path.exists():
         return {}

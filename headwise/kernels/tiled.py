@@ -1,7 +1,7 @@
 """Computes only allowed parts of the matrix, on the CPU: the mask is cut into tiles, which the torch engine computes.
 
-How the mask is cut (`headwise.tiles`) decides what is skipped; `cutter` in the plan is the method of cutting. The
-height of the tiles is chosen by their estimated cost.
+How the mask is cut (`headwise.tiles`) decides what is skipped; `cutter` in the plan names the method. The tiles get the
+height with the least estimated cost.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headwise.tracing import is_forward_mode
 
 OPTIONS = frozenset({"bias", "slopes", "sinks"})
 
-# The share of the nominal speed that tiles of at least so many queries reach, over up to MANY_KEYS keys and over more
-# (12 heads of 64 on two cores; over many keys, low tiles read each key too often).
+# By the least number of queries of a tile: the shares of the nominal speed that it reaches over up to MANY_KEYS keys,
+# and over more (12 heads of 64 on two cores; with many keys, tiles of few queries read each key too often).
 BEST = 0.95
 SHARES = {768: (BEST, BEST), 256: (0.90, 0.80), 0: (0.85, 0.70)}
 MANY_KEYS = 2048
@@ -35,18 +35,18 @@ CACHED_GAIN = 1.15
 # Heights that make more tiles than this are not tried: listing the tiles takes longer than the best height saves.
 MOST_TILES = 2**13
 
-# Calls into torch for a tile, and for its mask; and seconds for each cell of the mask.
+# How many calls into torch a tile takes, and how many its mask; and seconds for each cell of the mask.
 CALLS, CALLS_FOR_MASK = 2, 6
 SECONDS_PER_MASK_CELL = 3e-9
 
 
 def refuse(call: AttentionCall) -> str | None:
-    """Refuse calls without a mask, and calls that the torch engine cannot run."""
+    """Return the reason to refuse a call: it has no mask, or the torch engine cannot run it; None if there is none."""
     return "the call has no mask" if call.mask is None else refuse_tiles(call)
 
 
 def refuse_tiles(call: AttentionCall) -> str | None:
-    """Return why the torch engine cannot run a call, whatever its tiles; None if it can."""
+    """Return why the torch engine (`fused.py`) cannot run a call, whatever its tiles; None if it can."""
     if not call.q.is_cpu:
         return f"it runs on the CPU (the call is on {call.q.device})"
     if torch.is_grad_enabled() and any(x.requires_grad for x in call.biases):
@@ -61,7 +61,7 @@ def refuse_tiles(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """Estimate the cost of the cells of the tiles, of reading their keys, and of their masks."""
+    """Estimate the cost of computing the cells of the tiles, of reading their keys, and of making their masks."""
     plan = _schedule(call)
     tiles, size = plan.tiles, call.q.element_size()
     keys = tiles.keys * (call.k.shape[-1] + call.v.shape[-1]) * size * call.k.shape[1]
@@ -76,12 +76,12 @@ def cost(call: AttentionCall) -> Cost:
 
 
 def run(call: AttentionCall) -> Tensor:
-    """Compute the output over the tiles of the mask."""
+    """Compute the output [B, H, Q, E] over the tiles into which the mask is cut."""
     return run_tiles(call, _schedule(call).tiles)
 
 
 def run_tiles(call: AttentionCall, tiles: TileList) -> Tensor:
-    """Compute the output over these tiles."""
+    """Compute the output [B, H, Q, E] over the given tiles, and again where their log-sum-exp was not exact."""
     out, lse = fused.run(call, tiles, _by_scores(call, tiles).tolist())
     needs_lse = call.trains or bool(tiles.shared.any())
     return exact.rounded_rows(call, out, lse) if needs_lse else out
@@ -109,7 +109,7 @@ def _schedule(call: AttentionCall) -> _Schedule:
         return mask.remember(key, lambda mask: CUTTERS[cutter].cut(mask, *lengths, height))
 
     def choose(_: object) -> _Schedule:
-        # Heights into which all queries fit cut alike: only one of them is tried.
+        # All heights that hold all queries give the same tiles: only one of these heights is tried.
         q_len = call.shape[2]
         heights = {min(height or q_len, q_len): height for height in CUTTERS[cutter].HEIGHTS}
         heights = {
@@ -153,13 +153,13 @@ def _by_scores(call: AttentionCall, tiles: TileList) -> Bools:
 
 
 def _matrices(call: AttentionCall, tiles: TileList) -> Ints:
-    """Return, for each tile, the number of [B, H] matrices in which it is computed."""
+    """Return, for each tile, in how many of the B · H matrices the tile is computed."""
     batch, heads = call.q.shape[:2]
     return np.where(tiles.b < 0, batch, 1) * np.where(tiles.h < 0, heads, 1)
 
 
 def _blocks(tiles: TileList, q_len: int, k_len: int) -> Blocks | None:
-    """Count the blocks of `height` × WIDTH that the tiles touch; None if the tiles differ in height."""
+    """Count the blocks of `height` queries × WIDTH keys that the tiles touch; None if the tiles differ in height."""
     if tiles.height is None:
         return None
     total = tiles.matrices * -(-q_len // tiles.height) * -(-k_len // WIDTH)

@@ -1,6 +1,7 @@
-"""Masks that are added to the scores: which numbers forbid, and which mask a bias equals or contains.
+"""Additive masks, which are added to the scores: find the cells that they forbid, and an equal `Mask` if there is one.
 
-The one rule: a cell is forbidden if its bias is at least 9984 below the highest of its row. See `FORBIDS`.
+The one rule: a cell (a pair of a query and a key) is forbidden if its bias is at least 9984 below the highest bias of
+its row. See `FORBIDS`.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ UNIFORM = -1e30
 def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
     """Find the mask in a float tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K] that is added to the scores: (mask, rest).
 
+    `rest` must still be added to the scores of the pairs that the mask allows. The result is:
+
     - (mask, None) if each row holds only 0 and "forbidden": -inf, or -9984 and less (-10000, -1e9, finfo.min of any
       dtype; -9984 is -10000 in bfloat16). The mask is None if the tensor holds nothing but 0.
-    - (mask, rows), rows [B|1, H|1, Q|1, 1], if some rows are forbidden as a whole by finite values. Such a row still
-      attends: to its highest cells. The mask allows these, and forbids those that are 9984 or more below them; `rows`
-      holds their value, 0 for other rows, in the dtype of `bias`. `rows` must still be added to the scores, because it
-      rounds them: scores + finfo.min are all equal, so that all keys get the same weight.
+    - (mask, rows), rows [B|1, H|1, Q|1, 1], if finite numbers forbid every cell of some rows. Such a row still attends:
+      to the cells with its highest number. The mask allows these cells, and forbids cells that are 9984 or more below
+      them; `rows` holds the highest number of such a row, 0 for other rows, in the dtype of `bias`. `rows` must still
+      be added to the scores, because it rounds them: scores + finfo.min are all equal, so that all keys get the same
+      weight.
     - (None, bias), with the same tensor, if the tensor holds anything else: ALiBi, T5's relative positions, NaN.
 
     A key forbidden by -inf has the weight 0 exactly. A key forbidden by a finite value c, in a row whose other keys
-    have 0, has the weight exp(s + c - lse). That is 0 in float32 unless its score is more than 9880 (float64: 9239)
-    above the highest score of an allowed key in the row. So the weights of (mask, rows) are those of `bias` unless
-    scores spread that far.
+    have 0, has the weight exp(s + c - lse), where s is its score. That is 0 in float32 unless s is more than 9880
+    (float64: 9239) above the highest score of an allowed key in the row. So (mask, rows) gives the same weights as
+    `bias` unless scores spread that far.
 
     Raises DtypeError for anything but a float tensor, MaskError for other ranks.
 
@@ -64,11 +68,11 @@ def recognise_additive(bias: Tensor) -> tuple[Mask | None, Tensor | None]:
 def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
     """Split a bias that also forbids cells into a mask and the bias of allowed cells: (mask, rest), or (None, bias).
 
-    For example, T5 adds relative positions and finfo.min in one tensor. Forbidden are the cells that lie `FORBIDS` or
-    more below the highest of their row; `rest` [B|1, H|1, Q|1, K] is 0 there. A row that is `UNIFORM` or lower in every
-    cell forbids only its cells of -inf. A bias that reaches down step by step (ALiBi over a long text) contains no
-    mask, and the result is (None, bias): in a bias with a mask, no number may lie between those that forbid and half of
-    `FORBIDS`.
+    For example, T5 adds relative positions and finfo.min in one tensor. Cells that lie `FORBIDS` or more below the
+    highest number of their row are forbidden; `rest` [B|1, H|1, Q|1, K] is 0 there. A row in which every number is
+    `UNIFORM` or lower forbids only its cells of -inf. A bias that reaches down step by step (ALiBi over a long text)
+    contains no mask, and the result is (None, bias): in a bias with a mask, no number may lie between those that forbid
+    and half of `FORBIDS`.
 
     Args:
         bias: float [Q, K], [H, Q, K] or [B|1, H|1, Q, K].
@@ -90,7 +94,10 @@ def split_additive(bias: Tensor) -> tuple[Mask | None, Tensor]:
 
 
 def _top(values: Tensor) -> Tensor | None:
-    """Return the highest value of each row (of its allowed cells), [B, H, Q, 1]; None if the values are not a mask."""
+    """Return the highest number of each row, which its allowed cells have, [B, H, Q, 1]; None if the tensor is no mask.
+
+    It is no mask if a row's highest number is neither 0 nor forbids, or if a lower number of the row does not forbid.
+    """
     tops = []
     for rows in row_blocks(values.shape):
         block = values[:, :, rows]

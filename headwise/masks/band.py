@@ -16,7 +16,7 @@ from headwise.masks.tables import FAR, integer
 
 
 def causal(offset: int | None = None) -> Mask:
-    """Each query sees the keys up to its own position, itself included: k <= q + offset.
+    """Let each query see the keys up to its own position, this position included: k <= q + offset.
 
     `offset` None means K - Q: the last query is at the position of the last key, so a decoding step sees the whole
     cache. `offset=0` aligns the first query with the first key instead (what `is_causal=True` does in PyTorch).
@@ -37,7 +37,7 @@ def causal(offset: int | None = None) -> Mask:
 
 
 def window(left: int | None, right: int | None, offset: int | None = None) -> Mask:
-    """Each query sees its own position, `left` neighbours before it and `right` after it; None = no limit on that side.
+    """Let each query see its own position, `left` keys before it and `right` after it; None = no limit on that side.
 
     `window(2, 0)` lets query i see the keys i-2, i-1 and i (a causal sliding window). `offset` is the same as in
     `causal`.
@@ -60,7 +60,7 @@ def window(left: int | None, right: int | None, offset: int | None = None) -> Ma
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Band(Mask, kind="band", function="window"):
-    """A pair is allowed if -left <= k - (q + offset) <= right; None = no limit. `extents` is exact."""
+    """A mask that allows a pair if -left <= k - (q + offset) <= right; None = no limit. Its `extents` are exact."""
 
     left: int | None = number(0, optional=True)
     right: int | None = number(0, optional=True)
@@ -88,7 +88,7 @@ class Band(Mask, kind="band", function="window"):
     def band(self) -> tuple[float, float]:
         low = -math.inf if self.left is None else self.shift - self.left
         high = math.inf if self.right is None else self.shift + self.right
-        if torch.compiler.is_compiling():  # a comparison of open sizes would become a guard of the compiled code
+        if torch.compiler.is_compiling():  # comparing symbolic sizes would add a guard to the compiled code
             return low, high
         # No two positions are that far apart: a limit that no distance can reach is no limit.
         return (-math.inf if low <= -FAR else min(low, FAR)), (math.inf if high >= FAR else max(high, -FAR))

@@ -18,15 +18,15 @@ from headwise.masks.mask import Mask, mark_owned
 from headwise.masks.relation import Allowed, Index
 from headwise.masks.tables import look_up, of_rank_4
 
-# Cells that are read at a time: they fit into a cache, and are few compared with the mask.
+# The number of cells that are read at a time: they fit into a processor's cache, and are few compared with the mask.
 BLOCK = 2**21
 
 
 def bits(allowed: Tensor) -> Mask:
-    """Make a mask of the True pairs of a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], kept at one bit per cell.
+    """Make a mask that allows the True pairs of a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K], one bit per pair.
 
-    The tensor is copied, so the caller may change it afterwards. `from_tensor` keeps the tensor itself: eight times as
-    large, but quicker to read. `recognise` finds an even smaller form of the mask, if such a form exists.
+    The tensor is copied, so the caller may change it afterwards. `from_tensor` keeps the tensor itself, which is eight
+    times as large, but quicker to read. `recognise` finds an even smaller form of the mask, if such a form exists.
 
     >>> print(bits(torch.tensor([[True, False, True], [True, True, False]])).draw(2, 3))
     ■ · ■
@@ -37,12 +37,12 @@ def bits(allowed: Tensor) -> Mask:
 
 
 def make_bits(blocks: Iterable[Tensor], k_len: int) -> Mask:
-    """Make the mask of `bits` from consecutive blocks of its rows, bool [B|1, H|1, rows, K], at least one block."""
+    """Make the mask of `bits` from a bool tensor in blocks of its rows, [B|1, H|1, rows, K]; at least one block."""
     return mark_owned(Bits(torch.cat([packed_bits(block) for block in blocks], dim=2), k_len))
 
 
 def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
-    """Split the rows of a tensor [B, H, Q, K] into slices of at most `size` cells, or of one row; at least one."""
+    """Split the Q rows of a tensor [B, H, Q, K] into one or more slices of at most `size` cells each, or of one row."""
     batch, heads, q_len, k_len = shape
     height = max(1, size // max(1, batch * heads * k_len))
     return (slice(i, min(i + height, q_len)) for i in range(0, max(1, q_len), height))
@@ -50,9 +50,9 @@ def row_blocks(shape: tuple[int, ...], size: int = BLOCK) -> Iterator[slice]:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Bits(Mask, kind="bits"):
-    """A pair is allowed if bit k % 8 of packed[b, h, q, k // 8] is 1, where bit 0 is the lowest.
+    """A mask that allows a pair if bit k % 8 of packed[b, h, q, k // 8] is 1, where bit 0 is the lowest.
 
-    The bits after the last key are 0. `extents` is exact.
+    The bits after the last key are 0. Its answers for rectangles (`extents`) are exact.
     """
 
     packed: Tensor = table("BHqn", torch.uint8)  # n = ⌈K/8⌉
@@ -104,7 +104,7 @@ class Bits(Mask, kind="bits"):
 
 
 def _byte(x: Index) -> Index:
-    """Convert an array or tensor to bytes, so that the cells of a mask need not have the dtype of its index."""
+    """Convert an array or tensor to uint8, so that the cells of a mask need not have the larger dtype of its index."""
     return x if isinstance(x, int) else x.to(torch.uint8) if isinstance(x, Tensor) else x.astype(np.uint8)
 
 

@@ -1,9 +1,9 @@
 """Finds the blocks in which a mask allows something, as runs of neighbouring blocks, without making the whole grid.
 
 For a million positions, the grid of blocks of 64 × 64 has 268 million extent codes (all, some or none of the pairs of a
-block are allowed). Most of them follow from the answer for a larger block. So the mask is asked about large blocks
-first, and only those that are partly allowed are cut into smaller ones. The work grows with the length of the boundary
-between allowed and forbidden cells, not with their number.
+block are allowed). Most of them follow from the code of a larger block. So the mask is asked for the codes of large
+blocks first, and only partly allowed blocks are cut into smaller ones. The work grows with the length of the boundary
+between allowed and forbidden cells, not with the number of cells.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Runs = tuple[Ints, Ints, Ints, Ints]  # row, lo, hi, code
 
 FINER = 4  # number of rows and columns into which a partly allowed block is cut
 COARSE = 2**16  # the largest number of blocks about which the mask is asked first
-TOGETHER = 2**20  # about the number of blocks in one question: each takes some tens of bytes
+TOGETHER = 2**20  # about how many blocks the mask is asked about at once: each takes some tens of bytes
 
 
 class BlockRuns(NamedTuple):
-    """Runs [lo, hi) of neighbouring blocks of keys, numbered from 0; all blocks of a run are ALL, or all are SOME.
+    """Runs [lo, hi) of neighbouring blocks of keys, numbered from 0. In a run, all blocks are ALL, or all are SOME.
 
-    Runs are in order: the runs of a row of blocks ascend, then come the next rows of the matrix, then the next matrix
-    (of another example or head).
+    (ALL or some of the pairs of a block are allowed.) The runs are sorted by matrix (one per example and head), then by
+    row of blocks, then by their keys.
     """
 
     matrices: tuple[int, int]  # (B|1, H|1)
@@ -45,12 +45,12 @@ class BlockRuns(NamedTuple):
 
     @property
     def first(self) -> Ints:
-        """Return the index of the first run of each row of blocks, and the number of runs: [B|1 · H|1 · rows + 1]."""
+        """The index of the first run of each row of blocks, then the number of all runs: [B|1 · H|1 · rows + 1]."""
         count = self.matrices[0] * self.matrices[1] * self.rows
         return np.concatenate([[0], np.bincount(self.row, minlength=count).cumsum()])
 
     def counts(self) -> tuple[int, int, int]:
-        """Count the blocks in all matrices that are (fully allowed, partly allowed, not allowed)."""
+        """Count the blocks of all matrices that are (fully allowed, partly allowed, not allowed): three numbers."""
         blocks = self.hi - self.lo
         some = int(blocks[self.some].sum())
         every = int(blocks.sum()) - some
@@ -58,10 +58,11 @@ class BlockRuns(NamedTuple):
 
 
 def block_runs(mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> BlockRuns:
-    """Find the runs of an aligned mask, from large blocks to small ones.
+    """Find the runs of blocks in which a mask, aligned to these lengths, allows something.
 
-    ALL or NONE for a large block holds for the small blocks in it, even if the mask says SOME for one of these alone.
-    Single cells are evaluated only for the smallest blocks.
+    Large blocks are looked at first. If a large block is ALL or NONE (of its pairs are allowed), so are the small
+    blocks in it, even if the mask would say SOME for one of these alone. Single cells are evaluated only for the
+    smallest blocks.
     """
     found = _Finder(mask, q_len, k_len, block_q, block_k)
     row, lo, hi, code = _all(joined(*_all(found.of(*rows))) for rows in found.groups())
@@ -72,7 +73,7 @@ def block_runs(mask: Relation, q_len: int, k_len: int, block_q: int, block_k: in
 
 
 class _Finder:
-    """Asks a mask about blocks of several sizes. Rows and columns are counted in the smallest blocks."""
+    """Finds the runs of a mask from large blocks to small ones. Rows and columns are counted in the smallest blocks."""
 
     def __init__(self, mask: Relation, q_len: int, k_len: int, block_q: int, block_k: int) -> None:
         self.mask, self.lengths, self.block = mask, (q_len, k_len), (block_q, block_k)
@@ -84,21 +85,24 @@ class _Finder:
             self.size *= FINER
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield the groups of rows (first, end) of the largest blocks that are cut at a time: few, if rows are long."""
+        """Yield rows (first, end) of the largest blocks: the rows that are searched together, few if rows are long."""
         high = -(-self.rows // self.size)
         # Few blocks of a row of large blocks are cut; otherwise the answer would be as large as the grid.
         step = max(1, high // 8 if self.size > 1 else 4 * TOGETHER // max(1, self.cols * self.count))
         yield from ((i, min(high, i + step)) for i in range(0, high if self.cols else 0, step))
 
     def of(self, first: int, past: int) -> Iterator[Runs]:
-        """Yield the runs (row, lo, hi, code) of these rows of the largest blocks, one block size after another."""
+        """Yield the runs in rows [first, past) of the largest blocks, in tables (row, lo, hi, code), one or more."""
         wide = -(-self.cols // self.size)
         q = (torch.arange(first, past, dtype=torch.int32, device="cpu") * self.size)[:, None].expand(-1, wide)
         k = (torch.arange(wide, dtype=torch.int32, device="cpu") * self.size)[None, :].expand(past - first, -1)
         yield from self._cut(q.reshape(-1), k.reshape(-1), None, self.size)
 
     def _cut(self, q: Tensor, k: Tensor, above: Tensor | None, size: int) -> Iterator[Runs]:
-        """Yield the runs in blocks of one size that begin at q, k; `above`: the codes of larger blocks, or None."""
+        """Yield the runs in the blocks of `size` that begin at q, k, and in smaller blocks cut from those of SOME.
+
+        `above`: the codes of the larger blocks from which these were cut; None = they are the largest.
+        """
         codes = self._codes(q, k, size)
         if above is not None and self.count > 1:
             codes = torch.where(above == Extent.SOME, codes, above)  # settled in one matrix, but not in another
@@ -117,7 +121,7 @@ class _Finder:
             yield from self._cut(below_q[inside], below_k[inside], of_parents, finer)
 
     def _codes(self, q: Tensor, k: Tensor, size: int) -> Tensor:
-        """Return the extent codes of blocks of `size`, [matrices, blocks]."""
+        """Ask the mask for the extent codes (NONE, SOME, ALL) of blocks of `size` at q, k: [matrices, blocks]."""
         (q_len, k_len), (block_q, block_k) = self.lengths, self.block
         q_lo, k_lo = q * block_q, k * block_k
         q_hi, k_hi = (q_lo + size * block_q).clamp(max=q_len), (k_lo + size * block_k).clamp(max=k_len)
@@ -125,11 +129,11 @@ class _Finder:
         return codes.expand(*self.matrices, len(q)).reshape(self.count, len(q))
 
     def _runs(self, q: Tensor, k: Tensor, codes: Tensor, size: int) -> Runs:
-        """Make one run for each row of each block that allows something."""
+        """Make one run for each row of smallest blocks in each block of `size` that allows something."""
         matrix, place = (codes != Extent.NONE).nonzero(as_tuple=True)
         top, lo = (x[place].numpy().astype(np.int64) for x in (q, k))
         code = codes[matrix, place].numpy().astype(np.int64)
-        # Neighbours first: then there are fewer to repeat for each row.
+        # Neighbours are joined first: then there are fewer runs to repeat for each row.
         top, lo, hi, code = joined(matrix.numpy() * self.rows + top, lo, np.minimum(lo + size, self.cols), code)
         within = np.tile(np.arange(size), len(top))
         top, lo, hi, code = (np.repeat(x, size) for x in (top, lo, hi, code))
@@ -138,13 +142,13 @@ class _Finder:
 
 
 def _all(parts: Iterator[Runs]) -> Runs:
-    """Concatenate several tables of runs."""
+    """Concatenate several tables of runs, column by column."""
     row, lo, hi, code = (np.concatenate(column) for column in zip((np.empty(0, np.int64),) * 4, *parts, strict=True))
     return row, lo, hi, code
 
 
 def joined(row: Ints, lo: Ints, hi: Ints, code: Ints) -> Runs:
-    """Return the runs in order, with neighbouring runs of the same code joined."""
+    """Sort runs by row and position, and join neighbouring runs of a row that have the same code."""
     order = np.lexsort((lo, row))
     row, lo, hi, code = row[order], lo[order], hi[order], code[order]
     begins = np.ones(len(row), np.bool_)

@@ -18,7 +18,8 @@ from headwise.masks.tables import FAR, integer, look_up, of_rank_4
 def block_sparse(layout: Tensor, block_size: int) -> Mask:
     """Allow the pairs whose block is True in `layout`: bool [Q/block_size, K/block_size], [H, ...] or [B|1, H|1, ...].
 
-    `layout` must have exactly as many blocks as the lengths of the call need: ⌈Q / block_size⌉ × ⌈K / block_size⌉.
+    `layout` must have exactly as many blocks as the lengths Q and K of the call need: ⌈Q / block_size⌉ × ⌈K /
+    block_size⌉.
 
     >>> print(block_sparse(torch.tensor([[True, False], [True, True]]), 2).draw(4))
     ■ ■ · ·
@@ -41,11 +42,11 @@ def big_bird(
     random_blocks: int = 3,
     seed: int = 0,
 ) -> Mask:
-    """BigBird's pattern (Zaheer et al. 2020, section 2) for `length` positions: window, global and random blocks.
+    """Make BigBird's mask (Zaheer et al. 2020, section 2) for `length` positions: window, global and random blocks.
 
     It allows `window_blocks` blocks (an odd number) around the diagonal, `global_blocks` blocks of positions at the
-    start that see all and are seen by all, and `random_blocks` further blocks in each row of blocks, drawn from `seed`.
-    The layout of the mask is on torch's default device.
+    start that see all positions and are seen by all, and `random_blocks` further blocks in each row of blocks, drawn
+    from `seed`. The layout of the mask is on torch's default device.
 
     >>> print(big_bird(6, block_size=1, window_blocks=3, global_blocks=1, random_blocks=0).draw(6))
     ■ ■ ■ ■ ■ ■
@@ -77,7 +78,7 @@ def big_bird(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BlockSparse(Mask, kind="block_sparse"):
-    """A pair is allowed if layout[b, h, q // block_size, k // block_size] is True. `extents` is exact."""
+    """A mask that allows a pair if layout[b, h, q // block_size, k // block_size] is True. Its `extents` are exact."""
 
     layout: Tensor = table("BHNM", torch.bool)  # a cell for each block of queries and of keys
     block_size: int = number(1)
@@ -113,7 +114,7 @@ class BlockSparse(Mask, kind="block_sparse"):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BigBird(BlockSparse, function="big_bird"):
-    """The layout of `big_bird`, and the arguments from which it was made. It has `length` queries and `length` keys."""
+    """The mask of `big_bird`: its layout, and the arguments that made it. It has `length` queries and `length` keys."""
 
     length: int = 1
     window_blocks: int = 3

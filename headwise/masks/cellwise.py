@@ -21,12 +21,13 @@ from headwise.masks.tables import look_up, of_rank_4
 
 
 def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, heads: int | None = None) -> Mask:
-    """Allow the pairs for which `fn(b, h, q, k)`, a bool tensor, is True. It gets integer tensors that broadcast.
+    """Allow the pairs for which the function `fn(b, h, q, k)` returns True.
 
-    The signature is FlexAttention's `mask_mod`, where q is counted from the first query of the call. Give `batch=` or
-    `heads=` (their sizes) if the answer depends on b or h. To answer for a rectangle, the function is evaluated for its
-    cells, but only if the answer is needed and does not follow from the masks with which this mask is combined. The
-    answers are remembered, so the data that the function reads must not change.
+    `fn` gets integer tensors that broadcast, and returns a bool tensor. Its signature is FlexAttention's `mask_mod`,
+    where q is counted from the first query of the call. Give `batch=` or `heads=` (their sizes) if the answer depends
+    on b or h. To answer for a rectangle of pairs, `fn` is evaluated for each of them, but only if the answer is needed
+    and does not follow from the masks with which this mask is combined. The answers are remembered, so the data that
+    `fn` reads must not change.
 
     >>> print(from_predicate(lambda b, h, q, k: (q - k) * (q - k) <= 1).draw(4))
     ■ ■ · ·
@@ -40,12 +41,12 @@ def from_predicate(fn: Callable[..., Allowed], *, batch: int | None = None, head
 
 
 def from_tensor(allowed: Tensor) -> Mask:
-    """Allow the True pairs of a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; a Q or K of 1 stands for all.
+    """Allow the True pairs of a bool tensor [Q, K], [H, Q, K] or [B|1, H|1, Q, K]; a Q or K of size 1 serves all.
 
-    The tensor itself is kept, and a call uses the contents that it has at the time of the call. The call keeps a copy
-    (of a large tensor, at one bit per cell), and the next call compares the tensor with it, which takes 15 µs for [512,
-    512] and 1 ms for [4096, 4096] on a CPU. `bits` copies the tensor when the mask is made, so that nothing is compared
-    later.
+    The mask keeps the tensor itself, and a call uses the contents that the tensor has at the time of the call. The call
+    keeps a copy (of a large tensor, at one bit per cell), and the next call compares the tensor with this copy, which
+    takes 15 µs for [512, 512] and 1 ms for [4096, 4096] on a CPU. `bits` copies the tensor when the mask is made, so
+    that nothing is compared later.
 
     >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
     ■ ·
@@ -64,7 +65,7 @@ def fixed(mask: Mask, q_len: int, k_len: int) -> Mask:
 
 
 def answers(mask: Mask, q_len: int, k_len: int) -> Mask:
-    """Evaluate the mask for all pairs, and return its answers as a mask of one bit per pair, on the CPU."""
+    """Evaluate the mask for all pairs, and return a mask of the answers, stored at one bit per pair, on the CPU."""
     shape = (mask.batch or 1, mask.heads or 1, q_len, k_len)
     q, k = (torch.arange(n, device=mask.device or "cpu") for n in (q_len, k_len))
     return make_bits((mask.cells(q[rows], k).cpu() for rows in row_blocks(shape, 2**20)), k_len)
@@ -76,7 +77,7 @@ def _has_function(mask: Mask) -> bool:
 
 
 def as_mask(name: str, mask: object) -> Mask:
-    """Return a mask, or a bool tensor as a mask; `name` is the argument's name. DtypeError for anything else."""
+    """Return a `Mask` as it is, or a bool tensor as a mask; else raise DtypeError, which names the argument `name`."""
     mask = from_tensor(mask) if isinstance(mask, Tensor) else mask
     if not isinstance(mask, Mask):
         raise DtypeError(f"{name} must be a headwise mask, a bool tensor or None. Received: {type(mask).__name__}")
@@ -85,7 +86,7 @@ def as_mask(name: str, mask: object) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Predicate(Mask):
-    """A pair is allowed if fn(b, h, q, k) is True. `extents` is exact."""
+    """A mask that allows a pair if fn(b, h, q, k) is True. Its answers for rectangles (`extents`) are exact."""
 
     fn: Callable[..., Allowed]
     batch: int | None = None
@@ -107,10 +108,10 @@ class Predicate(Mask):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dense(Mask, kind="dense", function="from_tensor"):
-    """A pair is allowed if allowed[b, h, q, k] is True. `extents` is exact."""
+    """A mask that allows a pair if allowed[b, h, q, k] is True. Its answers for rectangles (`extents`) are exact."""
 
     unfit = "A mask over keys alone, [B, K], is masks.padding(mask)"
-    allowed: Tensor = table("BHqk", torch.bool)  # a last size of 1 stands for all, until it is aligned
+    allowed: Tensor = table("BHqk", torch.bool)  # a Q or K of size 1 serves all queries or keys, until it is aligned
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
         return look_up(self.allowed, b, h, q, k)
@@ -155,7 +156,7 @@ class Dense(Mask, kind="dense", function="from_tensor"):
 
 
 class OfTensor(Bits, function="from_tensor"):
-    """The copy of a large tensor of `from_tensor` that a call keeps, at one bit per cell."""
+    """The copy that a call keeps of a large mask of `from_tensor`, at one bit per cell (pair of a query and a key)."""
 
     unfit = Dense.unfit
 

@@ -29,7 +29,7 @@ MAX_DEPTH = 32  # of & in | in & …: a mask that is nested deeper is described 
 
 
 def describe(mask: Mask, q_len: int, k_len: int, keep: Keep) -> dict[str, Any]:
-    """Return the tree of a mask that is aligned to these lengths. `keep` gets each tensor and returns its name."""
+    """Return the tree that describes a mask aligned to these lengths. `keep` stores a tensor and returns its name."""
 
     def tree(mask: Mask, depth: int) -> dict[str, Any]:
         if mask.kind is None or (isinstance(mask, Combined) and not depth):

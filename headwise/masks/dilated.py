@@ -15,7 +15,7 @@ from headwise.masks.tables import FAR, integer
 
 
 def dilated(step: int, offset: int | None = None) -> Mask:
-    """Each query sees the keys whose distance to it is a multiple of `step`, which is at most 2**30.
+    """Let each query see the keys whose distance from it is a multiple of `step`, which is at most 2**30.
 
     Limit the distance with `& window(...)`. `offset` is the same as in `causal`.
 
@@ -30,7 +30,7 @@ def dilated(step: int, offset: int | None = None) -> Mask:
 
 
 def strided(step: int) -> Mask:
-    """Sparse Transformers' pattern (Child et al. 2019): queries see the last `step` keys, and every `step`-th before.
+    """Make Sparse Transformers' mask (Child et al. 2019): queries see the last `step` keys, and every `step`-th before.
 
     >>> print(strided(2).draw(6))
     ■ · · · · ·
@@ -46,7 +46,7 @@ def strided(step: int) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dilated(Mask, kind="dilated"):
-    """A pair is allowed if (q + offset - k) is a multiple of step. `extents` is exact."""
+    """A mask that allows a pair if (q + offset - k) is a multiple of step. Its answers for rectangles are exact."""
 
     step: int = number(1, FAR)
     offset: int | None = number(optional=True)

@@ -18,7 +18,7 @@ from headwise.masks.tables import counts, integer, integer_table, look_up
 
 
 def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
-    """Each query sees the keys of its own document.
+    """Let each query see the keys of its own document.
 
     `ids` [K] or [B, K]: the document of each position; negative = padding. Padding sees nothing and is seen by no
     query: its output is 0. Combine with `causal()` for packed language modelling. `offset` is the position of the first
@@ -38,10 +38,10 @@ def documents(ids: Sequence[int] | Tensor, offset: int | None = None) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Documents(Mask, kind="documents"):
-    """A pair is allowed if ids[b, q + offset] == ids[b, k] >= 0.
+    """A mask that allows a pair if ids[b, q + offset] == ids[b, k] >= 0.
 
-    `extents` is exact where the ids of an example never decrease (with padding only at the ends). Otherwise the answer
-    for a rectangle that crosses a boundary between documents is SOME.
+    Its `extents` are exact where the ids of an example never decrease (with padding only at the ends). Otherwise the
+    answer for a rectangle that crosses a boundary between documents is SOME.
     """
 
     ids: Tensor = table("Bk", *INTEGERS)
@@ -61,13 +61,18 @@ class Documents(Mask, kind="documents"):
         padding = (one_q & (of_q < 0)) | (one_k & (of_k < 0))
         all_allowed = one_q & one_k & (of_q == of_k) & ~padding
         apart = padding | (one_q & one_k & (of_q != of_k))
-        # In order, the documents of queries and keys meet only if their ranges do; all padding is before or after them.
+        # In sorted ids, queries and keys share a document only if their ranges of ids overlap; padding is at the ends.
         apart_in_order = (places[:, q_hi - 1] < places[:, r.k_lo]) | (places[:, r.k_hi - 1] < places[:, q_lo])
         in_order = ordered.view(-1, *[1] * (apart.ndim - 1))
         return make_extent(~(apart | (in_order & apart_in_order)), all_allowed)[:, None]
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (ids, ids with padding put at the ends in order, running counts of changes, whether in order)."""
+        """Return the tables from which `extents` answers: (ids, sorted ids, counts of changes, is in order).
+
+        The sorted ids are the ids in which padding has a number that keeps the order: -1 before the documents, the
+        largest integer after them. The counts say how often the id changes up to each position. An example is in order
+        if its sorted ids never decrease.
+        """
         ids = self.ids.cpu().long()
         started = (ids >= 0).cummax(-1).values
         places = torch.where(ids >= 0, ids, torch.where(started, torch.iinfo(ids.dtype).max, -1))

@@ -13,7 +13,7 @@ MOST = 64  # the most cells of a side; in a larger mask each cell is a block
 
 
 def draw_svg(written: str, codes: Tensor, size: int, about: str) -> str:
-    """Return HTML that shows a mask as it is written in Python, and its picture below.
+    """Return HTML that shows a mask as it is written in Python (`written`), and its picture below.
 
     Args:
         codes: extent codes [rows, columns] (0, 1, 2 = no, some, all pairs are allowed) of the blocks of one example and

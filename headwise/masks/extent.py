@@ -19,7 +19,10 @@ class Extent(IntEnum):
 
 @dataclass(frozen=True)
 class Rectangles:
-    """At least one rectangle [q_lo, q_hi) × [k_lo, k_hi), none empty: integer tensors of one rank that broadcast."""
+    """One or more rectangles of queries [q_lo, q_hi) × keys [k_lo, k_hi), none empty. The bounds are integer tensors.
+
+    The four tensors have the same rank, and broadcast to one shape.
+    """
 
     q_lo: Tensor
     q_hi: Tensor

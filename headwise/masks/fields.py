@@ -24,7 +24,7 @@ _DECLARED = "headwise"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where field values come from: a function that finds tensors by name, and one that makes masks from trees."""
+    """Two functions by which fields are read from a file: one finds a tensor by name, one makes a mask from a tree."""
 
     tensor: Callable[[str], Tensor]  # raises a HeadwiseError for an unknown name
     mask: Callable[[object], Any]
@@ -39,7 +39,7 @@ class Number:
     optional: bool = False
 
     def read(self, value: object, what: str, source: Source) -> int | None:
-        """Return `value` if it fits this declaration; raise MaskError otherwise."""
+        """Return `value` if it fits this declaration; else raise MaskError, whose message begins with `what`."""
         if value is None and self.optional:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
@@ -53,15 +53,15 @@ class Number:
 class Table:
     """Declares a field that is a tensor of one of `dtypes`, with one dimension per letter of `dims`.
 
-    Dimensions in capitals are not empty. B and H are the examples and heads of the mask: a size of 1 means all of them.
-    q and k are the numbers of queries and keys of a call.
+    A dimension whose letter is a capital must not be empty. B and H are the examples and heads of the mask: a size of 1
+    serves all of them. q and k are the numbers of queries and keys of a call.
     """
 
     dims: str
     dtypes: tuple[torch.dtype, ...]
 
     def read(self, value: object, what: str, source: Source) -> Tensor:
-        """Return the tensor whose name is `value` if it fits this declaration; raise MaskError otherwise."""
+        """Return the tensor whose name is `value` if it fits this declaration; else raise MaskError."""
         if not isinstance(value, str):
             raise MaskError(f"{what}: expected the name of a tensor. Received: {received(value)}")
         found = source.tensor(value)
@@ -73,7 +73,7 @@ class Table:
         return found
 
     def show(self, name: str, values: Tensor) -> str:
-        """Write the table as an argument of the mask's function; `<name shape>` if it is large or not on the CPU."""
+        """Write a table as an argument in the mask's repr; `<name shape>` if it is large or not on the CPU."""
         if not isinstance(values, Tensor) or values.device.type != "cpu" or not 0 < values.numel() <= WRITTEN_OUT:
             return f"<{name} {list(values.shape)}>"
         while values.ndim > 1 and values.shape[0] == 1 and self.dims[-values.ndim] in "BH":
@@ -91,7 +91,7 @@ class Parts:
     several: bool
 
     def read(self, value: object, what: str, source: Source) -> Any:
-        """Make the masks that the trees describe; raise MaskError if they are not such trees."""
+        """Make the masks that trees (nested dicts from a file) describe; raise MaskError if they are no such trees."""
         if not self.several:
             return source.mask(value)
         if not isinstance(value, list) or not value:
@@ -117,7 +117,7 @@ def parts(*, several: bool) -> Any:
 
 
 def declared_in(body: Mapping[str, Any]) -> dict[str, Number | Table | Parts]:
-    """Find the fields that the body of a class declares with `number`, `table` or `parts`, by name."""
+    """Find the fields that the body (namespace) of a class declares with `number`, `table` or `parts`, by name."""
     found = {name: x.metadata for name, x in body.items() if isinstance(x, dataclasses.Field)}
     return {name: metadata[_DECLARED] for name, metadata in found.items() if _DECLARED in metadata}
 

@@ -45,7 +45,7 @@ def global_tokens(indices: int | Sequence[int] | Tensor, offset: int | None = No
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class GlobalTokens(Mask, kind="global_tokens"):
-    """A pair is allowed if q + offset is in indices, or k is in indices. `extents` is exact."""
+    """A mask that allows a pair if q + offset is in indices, or k is in indices. Its `extents` are exact."""
 
     indices: Tensor = table("N", *INTEGERS)  # sorted, each once
     offset: int | None = number(optional=True)

@@ -53,7 +53,7 @@ def _flags(name: str, values: Sequence[bool] | Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Knockout(Mask, kind="knockout"):
-    """A pair is allowed unless queries[b, q], keys[b, k] and chosen[b, h] are all True. `extents` is exact."""
+    """A mask that allows a pair unless queries[b, q], keys[b, k] and chosen[b, h] are True. Its `extents` are exact."""
 
     queries: Tensor = table("Bq", torch.bool)
     keys: Tensor = table("Bk", torch.bool)
@@ -64,7 +64,7 @@ class Knockout(Mask, kind="knockout"):
         return not blocked if isinstance(blocked, bool) else ~blocked
 
     def extents(self, r: Rectangles) -> Tensor:
-        """Return NONE where all queries and keys of a rectangle are blocked, ALL where no query or no key is."""
+        """Return NONE where all pairs of a rectangle are blocked, ALL where no pair is blocked, SOME elsewhere."""
         of_queries, of_keys = self.remember(("counts",), lambda mask: (counts(mask.queries), counts(mask.keys)))
         queries, rows = of_queries[:, r.q_hi] - of_queries[:, r.q_lo], r.q_hi - r.q_lo
         keys, cols = of_keys[:, r.k_hi] - of_keys[:, r.k_lo], r.k_hi - r.k_lo

@@ -1,8 +1,8 @@
-"""The base class of masks: a predicate, `allows(b, h, q, k)`, that can also answer for whole rectangles, `extent(...)`.
+"""The base class of masks: it says which pairs of a query and a key are allowed, one by one or for whole rectangles.
 
-True = may attend, always. From these two answers come the dense mask, the additive mask, the blocks a kernel may skip,
-FlexAttention's BlockMask and the drawing. `&`, `|` and `~` combine both answers; nothing of size Q × K is built unless
-it is asked for.
+`allows(b, h, q, k)` answers for single pairs, `extent(...)` for rectangles of pairs; True = may attend, always. From
+these two answers come the dense mask, the additive mask, the blocks a kernel may skip, FlexAttention's BlockMask and
+the drawing. `&`, `|` and `~` combine both answers; nothing of size Q × K is built unless it is asked for.
 
 Positions. The last query is at the position of the last key (bottom-right alignment), so that a step with a cache is
 right by default: query q has position q + K - Q on the key axis. `aligned(q_len, k_len)` fixes that offset; a mask that
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 T = TypeVar("T")
-_ITSELF = object()  # stands in a memo for the memo's own mask: a cycle would delay freeing it
+_ITSELF = object()  # is stored in a memo in place of the memo's own mask: a cycle would delay freeing it
 _KEPT = {"_memo", "_owned", "_tensors"}  # attributes of a mask that do not define its answers
 
 UNSIZED = 8, 8  # queries and keys in the picture of a mask without fixed lengths
@@ -46,13 +46,14 @@ KINDS: dict[str, type[Mask]] = {}
 class Mask(Relation):
     """Which queries may attend to which keys. Immutable; combine with `&`, `|`, `~`.
 
-    Its tables may be tensors of the caller, who may write to them: every question is answered for the contents that
-    they have when it is asked. A call and its record work with `owned()`, a copy whose tables nobody else can change.
+    The tables of a mask (the tensors that it reads) may be tensors of the caller, who may write to them: every question
+    is answered for the contents that they have when it is asked. A call and its record work with `owned()`, a copy
+    whose tables nobody else can change.
 
-    A subclass is a frozen dataclass that defines `allows` and, where it can do better than evaluating every cell,
-    `extents`, the answer for rectangles. It is called exact if it says SOME only where some pairs are allowed and some
-    are not. Nothing else is needed: kernels, records and files accept such a mask (files store its answers). The
-    subclass may also declare:
+    A subclass is a frozen dataclass that defines `allows` and, where it can do better than evaluating every cell (pair
+    of a query and a key), `extents`, the answer for rectangles: ALL, SOME or NONE of the pairs are allowed. `extents`
+    is called exact if it says SOME only where some pairs are allowed and some are not. Nothing else is needed: kernels,
+    records and files accept such a mask (files store its answers). The subclass may also declare:
 
     - A `kind=` in the class statement, and fields by `fields.number` and `fields.table`: then files store its fields,
       `repr` can write the mask as a call of `function=` (by default of its kind), and the mask knows its sizes.
@@ -134,7 +135,7 @@ class Mask(Relation):
             )
 
     def align(self, q_len: int, k_len: int) -> Mask:
-        """Do the work of `aligned` for an owned mask, without looking into the memo."""
+        """Return this mask for these lengths. `aligned` calls it for the owned copy, and remembers the result."""
         self.check(q_len, k_len)
         return dataclasses.replace(self, offset=k_len - q_len) if getattr(self, "offset", 0) is None else self  # type: ignore[call-arg]
 
@@ -150,14 +151,18 @@ class Mask(Relation):
     # Everything below follows from the above.
 
     def aligned(self, q_len: int, k_len: int) -> Mask:
-        """Return this mask, owned, for Q queries and K keys, the last query at the last key. MaskError if unfit."""
+        """Return an owned copy for these lengths, the last query at the last key's position. MaskError if unfit.
+
+        Owned means that nobody else has its tables (tensors), so that nobody can change them.
+        """
         return self.remember(("aligned", q_len, k_len), lambda mask: mask.align(q_len, k_len))
 
     def owned(self) -> Mask:
-        """Return this mask as it is now, with its own tables: a call works with it, and the call's record keeps it.
+        """Return this mask as it is now, with tables that nobody else can change: a call and its record use this copy.
 
-        Returns the same object as before, with its memo, as long as the contents of every table are the same.
-        `memo.read_contents` says how this is found out, and its cost. A mask without tables is returned as it is.
+        Returns the same object as before, with its memo (remembered answers), as long as the contents of every table
+        are the same. `memo.read_contents` says how this is found out, and its cost. A mask without tables is returned
+        as it is.
         """
         mine = self.__dict__
         if "_memo" in mine or not is_plain():
@@ -303,10 +308,10 @@ class Mask(Relation):
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in rows)
 
     def remember(self, key: tuple[Hashable, ...], make: Callable[[Any], T]) -> T:
-        """Return `make(mask)` for the owned mask.
+        """Return `make(mask)` for the owned copy of this mask, or the result of an earlier call with the same key.
 
-        The result is kept for later calls with this key, while the tables do not change. `key[0]` is the purpose. For
-        each purpose the last used results are kept: see `memo.KEPT`. If `make` returns a mask, it is owned too.
+        Results are kept while the contents of the tables do not change. `key[0]` is the purpose of a result; for each
+        purpose the last used results are kept, see `memo.KEPT`. If `make` returns a mask, it is owned too.
         """
         if not is_plain():
             return make(self)
@@ -314,7 +319,7 @@ class Mask(Relation):
         memo: Memo = mask.__dict__["_memo"]
         found = memo.find(key)
         if found is MISSING:
-            # (In inference mode too: a later call may save the answer for backward.)
+            # The result is made outside of inference mode: a later call may save it for backward.
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
                 found = make(mask)
             if isinstance(found, Mask):
@@ -323,7 +328,7 @@ class Mask(Relation):
         return mask if found is _ITSELF else found
 
     def __getstate__(self) -> dict[str, Any]:
-        # The memo is not pickled or copied: it can be large, and can be made again. (A thread may add some.)
+        # The memo is not pickled or copied: it can be large, and can be made again. (Another thread may add to it.)
         return {name: value for name, value in dict(self.__dict__).items() if name not in _KEPT}
 
     def __and__(self, other: Mask) -> Mask:
@@ -409,13 +414,13 @@ def _tensors_in(value: Any) -> tuple[Tensor, ...]:
 
 
 def mark_owned(mask: T) -> T:
-    """Mark a mask whose tables nobody else has: `owned()` then returns it as it is, without comparing its tables."""
+    """Mark a mask as owned: nobody else has its tables, so `owned()` returns the mask without comparing tables."""
     mask.__dict__.setdefault("_memo", Memo())
     return mask
 
 
 def _copied(value: Any) -> Any:
-    """Return the value that a copy of a mask has in place of this value."""
+    """Copy a field's value for a copy of its mask: tensors are copied, masks become owned, also in lists and tuples."""
     if isinstance(value, Tensor):
         return copy_tensor(value)
     if isinstance(value, Mask):
@@ -424,7 +429,7 @@ def _copied(value: Any) -> Any:
 
 
 class Combined(Mask):
-    """A mask that is made from other masks, its parts."""
+    """A mask that is made from other masks, its `parts`."""
 
     parts: tuple[Mask, ...]
 
@@ -445,7 +450,7 @@ class Combined(Mask):
         return any(part.cellwise for part in self.parts)
 
     def patterns(self, r: Rectangles) -> list[Tensor]:
-        """Return the patterns of the parts (0 where a part is not SOME), and the extent codes of all parts."""
+        """Return the `patterns` of the parts (0 where a part is not SOME), and the extent codes of all parts."""
         coarse, found = dataclasses.replace(r, coarse=True), []
         for part in self.parts:
             codes = part.extents(coarse)
@@ -469,7 +474,7 @@ class Combined(Mask):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _Joined(Combined):
-    """Several masks, the parts, joined by one operator. A part with the same operator becomes its parts."""
+    """Several masks (the `parts`) joined by `&` or by `|`. A part with the same operator is replaced by its parts."""
 
     parts: tuple[Mask, ...] = fields.parts(several=True)
 
@@ -511,7 +516,7 @@ class _Joined(Combined):
 
 
 class And(_Joined, kind="and"):
-    """The pairs that every part allows. `extents` may say SOME for NONE if two parts both say SOME."""
+    """The mask `a & b`: the pairs that every part allows. `extents` may say SOME for NONE if two parts say SOME."""
 
     sign, operator, join, settled = "&", operator.and_, torch.minimum, Extent.NONE
 
@@ -527,14 +532,14 @@ class And(_Joined, kind="and"):
 
 
 class Or(_Joined, kind="or"):
-    """The pairs that at least one part allows. `extents` may say SOME for ALL if two parts both say SOME."""
+    """The mask `a | b`: the pairs that any part allows. `extents` may say SOME for ALL if two parts say SOME."""
 
     sign, operator, join, settled = "|", operator.or_, torch.maximum, Extent.ALL
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Not(Combined, kind="not"):
-    """The pairs that the mask `part` does not allow."""
+    """The mask `~part`: allows the pairs that the mask `part` does not allow."""
 
     part: Mask = fields.parts(several=False)
 
@@ -556,7 +561,7 @@ class Not(Combined, kind="not"):
 
 
 def _count_and_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of True blocks of each row of blocks, and all columns, those of True blocks first."""
+    """Return, for each row of blocks, the number of True blocks, and the indices of all columns, True blocks first."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)
 

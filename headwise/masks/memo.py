@@ -1,4 +1,4 @@
-"""Remembers the answers of a mask for layers and steps that share it, and detects changes of its tables."""
+"""Remembers results computed from a mask, for layers and steps that share it, and detects changes of its tensors."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from headwise.tracing import is_plain
 
 MISSING = object()
 
-# The number of last used answers that are kept for each purpose: training, evaluation, and their last batches.
+# How many of the last used results are kept for each purpose: enough for training, evaluation, and their last batches.
 KEPT = 32
 
 LARGE = 2**16  # from so many cells on, a bool tensor is kept, and compared, at one bit per cell
 
 
 class Memo:
-    """The last used answers of a mask, by purpose (`key[0]`), so that no purpose pushes out those of another."""
+    """The last used results computed from a mask. Those for one purpose (`key[0]`) never push out those for another."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, dict[Hashable, Any]] = {}
         self._lock = threading.Lock()
 
     def find(self, key: tuple[Hashable, ...]) -> Any:
-        """Return the answer for this key, or MISSING."""
+        """Return the result that was stored for this key, or MISSING."""
         with self._lock:
             answers = self._answers.get(key[0], {})
             if key not in answers:
@@ -39,7 +39,7 @@ class Memo:
             return value
 
     def keep(self, key: tuple[Hashable, ...], value: Any) -> None:
-        """Keep an answer; if its purpose has too many, drop the one that was not used for the longest time."""
+        """Store a result; if more than `KEPT` have its `key[0]` (its purpose), drop the one unused for the longest."""
         with self._lock:
             answers = self._answers.setdefault(key[0], {})
             answers[key] = value
@@ -48,13 +48,13 @@ class Memo:
 
 
 def read_contents(x: Tensor) -> Hashable:
-    """Return a value that changes if the contents of a tensor change, in whatever way they are written.
+    """Return a value that changes if the contents of a tensor change, however they are written.
 
-    On the CPU the value is made from all contents, because writing by NumPy, through `.data` or to inference tensors is
-    not counted by torch. It takes 1 µs for a few KB, and 1 ms for the 16 MB of a bool matrix [4096, 4096], of which one
-    bit per cell is kept. Reading a tensor of another device would wait for that device, so there the value is torch's
-    count of changes, which `.data` and a user's own kernels bypass. An inference tensor there has no count: it is read
-    if it is small; the value of a large one is never equal to an earlier value.
+    On the CPU the value is made from all contents, because torch does not count changes that are made by NumPy, through
+    `.data` or to inference tensors. It takes 1 µs for a few KB, and 1 ms for the 16 MB of a bool matrix [4096, 4096],
+    of which one bit per cell is kept. Reading a tensor of another device would wait for that device, so there the value
+    is torch's count of changes, which misses changes through `.data` and by a user's own kernels. An inference tensor
+    there has no count: it is read if it is small; the value of a large one is never equal to an earlier value.
     """
     if type(x) not in (Tensor, Parameter):
         return object() if x.is_inference() else x._version
@@ -77,7 +77,10 @@ def undo_expand(x: Tensor) -> Tensor:
 
 
 def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a tensor to the dtype of a table. An owned mask copies the contents `x` has when it is made."""
+    """Convert `x` to the dtype of a mask's table, and note `x` on the result (`find_source`).
+
+    So an owned copy of the mask, when it is made, copies what `x` contains then.
+    """
     found = x.to(dtype)
     if found is not x and is_plain():
         found._headwise_source = x  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from headwise.masks.tables import as_tensor, check_at_most, counts, has_true, in
 
 
 def padding(real: Sequence[Any] | Tensor) -> Mask:
-    """Every query sees the real keys of its example: `real` [B, K], or [K] for all examples, True or 1 = a real token.
+    """Let every query see the real keys of its example: `real` [B, K], or [K] for all examples, True or 1 = a token.
 
     `real` is bool, or has the integers 0 and 1, as the attention_mask of Hugging Face. The mask hides keys, not
     queries: the rows of padded queries are computed and may be ignored. `lengths` is a shorter form if the real keys
@@ -49,7 +49,7 @@ def padding(real: Sequence[Any] | Tensor) -> Mask:
 
 
 def lengths(n: int | Sequence[int] | Tensor) -> Mask:
-    """Every query sees the first `n` keys: an int for all examples, or integers [B], one per example.
+    """Let every query see the first `n` keys: an int for all examples, or integers [B], one per example.
 
     The mask hides keys, not queries. Use `padding` if the real keys do not come first.
 
@@ -63,7 +63,7 @@ def lengths(n: int | Sequence[int] | Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
-    """A pair is allowed if k < lengths[b]. `extents` is exact."""
+    """A mask that allows a pair if k < lengths[b]. Its answers for rectangles (`extents`) are exact."""
 
     lengths: Tensor = table("B", *INTEGERS)
 
@@ -88,7 +88,7 @@ class PaddingLengths(Mask, kind="padding_lengths", function="lengths"):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PaddingKeys(Mask, kind="padding_keys", function="padding"):
-    """A pair is allowed if real[b, k] is True. `extents` is exact."""
+    """A mask that allows a pair if real[b, k] is True. Its answers for rectangles (`extents`) are exact."""
 
     real: Tensor = table("Bk", torch.bool)
 

@@ -1,4 +1,4 @@
-"""The part of a mask for some queries and keys of a longer sequence, for example for those that one process has."""
+"""Cuts a mask to some queries and keys of a longer sequence, for example to those that one process computes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headwise.masks.tables import integer_table, look_up
 
 
 def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
-    """Cut rows and columns out of `mask`: query q of a call is its query rows[q], and key k is its key cols[k].
+    """Cut `mask` to some queries and keys: query q of the result is query rows[q] of `mask`, and key k is key cols[k].
 
-    `rows` [Q] and `cols` [K] are ascending integers. `mask` must know the positions of its queries:
+    `rows` [Q] and `cols` [K] are ascending integers. `mask` must already know the positions of its queries: pass
     `mask.aligned(q_len, k_len)`.
 
     >>> print(picked(causal(offset=0), torch.tensor([0, 1, 6, 7]), torch.arange(8)).draw(4, 8))
@@ -36,9 +36,10 @@ def picked(mask: Mask, rows: Tensor, cols: Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Picked(Combined, kind="picked"):
-    """A pair is allowed if `part` allows (rows[q], cols[k]).
+    """A mask that allows a pair (q, k) if the mask `part` allows the pair (rows[q], cols[k]).
 
-    `extents` says SOME for a rectangle if `part` does for all positions from its first to its last row and column.
+    Its `extents` ask `part` about the smallest rectangle that contains the rows and columns in question. They may say
+    SOME where the true answer is ALL or NONE, if `part` says SOME for this rectangle.
     """
 
     part: Mask = parts(several=False)

@@ -17,7 +17,7 @@ from headwise.masks.tables import check_at_most, integer, integer_table
 
 
 def prefix(n: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
-    """Every query sees the first `n` keys, and the keys up to its own position.
+    """Let every query see the first `n` keys, and the keys up to its own position.
 
     `n` is an int, or integers [B], one for each example. `offset` is the same as in `causal`.
 
@@ -33,7 +33,7 @@ def prefix(n: int | Sequence[int] | Tensor, offset: int | None = None) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Prefix(Mask, kind="prefix"):
-    """A pair is allowed if k < n[b] or k <= q + offset. `extents` is exact."""
+    """A mask that allows a pair if k < n[b] or k <= q + offset. Its answers for rectangles (`extents`) are exact."""
 
     n: Tensor = table("B", *INTEGERS)
     offset: int | None = number(optional=True)

@@ -1,9 +1,9 @@
 """Recognises a dense mask as causal, a window, padding, documents or a product (`&`) of these, in linear memory.
 
-One pass over the cells finds each row's number of allowed keys, the first and the last. If the allowed keys of every
-row have no gap (apart from keys that no query sees), these three numbers are enough, so that every further comparison
-is between these numbers, not between cells, and is still exact. Other masks are compared cell by cell, or packed into
-bits.
+One pass over the cells (pairs of a query and a key) finds three numbers for each row (query): how many keys it allows,
+the first and the last of them. If the allowed keys of every row have no gap (apart from keys that no query sees), every
+further comparison needs only these three numbers, not the cells, and is still exact. Other masks are compared cell by
+cell, or packed into bits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def recognise(allowed: Tensor) -> Mask | None:
     - `padding`: `lengths` if the real keys come first, otherwise bool [B, K];
     - `window` & `padding`;
     - `prefix` & `padding`; `documents` & `window` & `padding` (chunked attention is documents & causal; queries of
-    padding
-      that see nothing are a document of id -1);
+      padding that see nothing are a document of id -1);
     - `runs`, where each query sees consecutive keys, apart from padding: two numbers per query;
     - `window` & `padding` | `runs`, or `runs` & `padding` | `runs`, if queries of padding see everything (as some
       libraries fill them);
@@ -63,7 +62,7 @@ def recognise(allowed: Tensor) -> Mask | None:
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """The cells (pairs of a query and a key) of a mask, read by rows from a bool tensor or an additive tensor."""
+    """The cells (pairs of a query and a key) of a bool or additive tensor, read as bool, some rows at a time."""
 
     values: Tensor  # [B|1, H|1, Q, K], bool, or float with `top`
     top: Tensor | None = None  # [B|1, H|1, Q, 1]: the value of the allowed cells of each row; NaN if no cell is allowed
@@ -79,7 +78,7 @@ class Cells:
 
 
 def recognise_cells(cells: Cells) -> Mask | None:
-    """Find the smallest mask that has these cells; None if everything is allowed."""
+    """Find the smallest mask that allows exactly these cells; None if everything is allowed."""
     if 0 in cells.shape:
         return None
     parts = simple_parts(cells)
@@ -92,14 +91,14 @@ def recognise_cells(cells: Cells) -> Mask | None:
 
 
 def simple_parts(cells: Cells) -> list[Mask] | None:
-    """Find masks of linear size whose product has these cells; [] if everything is allowed, None if none exist."""
+    """Find masks of linear size whose product (`&`) is these cells; [] if everything is allowed, None if none exist."""
     _, heads, q_len, _ = cells.shape
     one_row = heads == 1 and (q_len == 1 or cells.values.stride(2) == 0)  # a decoding step; expanded over the queries
     return _find_parts_of_one_row(cells) if one_row else _parts(cells)
 
 
 def _find_parts_of_one_row(cells: Cells) -> list[Mask]:
-    """Do the work of `_parts` if all queries see the same keys. Every decoding step runs it: few operations."""
+    """Do the work of `_parts` if all queries see the same keys. Every decoding step runs it, so it must be quick."""
     real = cells.rows(slice(0, 1))[:, 0, 0].cpu().numpy()
     if real.all():
         return []
@@ -129,7 +128,10 @@ def _parts(cells: Cells) -> list[Mask] | None:
 
 
 def _with_open_rows(cells: Cells, rows: RowRuns) -> list[Mask] | None:
-    """Find the masks of the cells if rows that see everything are left out; None if these masks are not simple."""
+    """Find a mask of cells with open rows, which see every key: (the masks of the other rows) | runs of the open rows.
+
+    The result is None if no row is open, or if another row has a gap.
+    """
     open_ = rows.count == cells.shape[3]
     if not open_.any():
         return None
@@ -145,7 +147,7 @@ def _with_open_rows(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
-    """Find documents (their positions may have gaps) & a band & padding; candidates are compared cell by cell."""
+    """Find documents (maybe with gaps), a band and padding whose product has all of these cells; None if none has."""
     _, heads, q_len, k_len = cells.shape
     if heads > 1 or q_len > k_len:
         return None
@@ -156,7 +158,7 @@ def _documents_in_pieces(cells: Cells, rows: RowRuns) -> list[Mask] | None:
 
 
 def _find_first_of_early_keys(cells: Cells, rows: RowRuns, n: int) -> Ints:
-    """Return, for each of the first `n` keys, the first key that is seen by its first query: int [B, n]."""
+    """For each of the first `n` keys, find the first query that sees it; return this query's first key: int [B, n]."""
     pointer = np.broadcast_to(np.arange(n), (cells.shape[0], n)).copy()
     unknown = np.ones_like(pointer, np.bool_)
     if not n:
@@ -184,23 +186,23 @@ def _equal(cells: Cells, mask: Mask) -> bool:
 
 
 def _count_first_last(cells: Cells) -> tuple[Ints, Ints, Ints]:
-    """Return the number of allowed cells of each row, the first and the last, [B, H, Q] each; 0, 0, -1 if none."""
+    """Return how many keys each row allows, the first and the last of them: three [B, H, Q]; 0, 0, -1 if none."""
     blocks = [torch.stack(_find_ones(cells.rows(rows).view(torch.uint8))) for rows in row_blocks(cells.shape)]
     count, first, last = torch.cat(blocks, dim=-1).cpu().numpy()
     return count, np.where(count > 0, first, 0), np.where(count > 0, last, -1)
 
 
-# Cells that are summed at once: each byte of a word can count up to 255.
+# How many cells are summed at once: each byte of a word can count up to 255.
 _GROUP = 128
 
 
 def _find_ones(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the number of ones of each row of uint8 [..., K], the first and the last (undefined if none)."""
+    """Find the ones in each row of uint8 [..., K]: return their number, the first and the last (undefined if none)."""
     k_len = rows.shape[-1]
     if k_len <= 2 * _GROUP:
         return rows.sum(-1), rows.argmax(-1), k_len - 1 - rows.flip(-1).argmax(-1)
-    # Summing eight cells at once in 64 bits is fifty times as fast as one by one. The sums of groups tell which group
-    # holds the first and the last, so that only two groups of a row are searched.
+    # Summing eight cells at once in 64 bits is fifty times as fast as one by one. The sums of groups tell which groups
+    # hold the first and the last one, so that only two groups of a row are searched.
     rows = pad(rows, (0, -k_len % _GROUP)) if k_len % _GROUP else rows.contiguous()
     groups = (rows.clone() if rows.storage_offset() % 8 else rows).unflatten(-1, (-1, _GROUP))
     words = groups.view(torch.int64).sum(-1)
@@ -217,7 +219,7 @@ def _find_ones(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _seen(cells: Cells, without: Tensor | None) -> Bools:
-    """Find the keys that some row sees, bool [B, K]; the rows where `without` [B, H, Q] is True are ignored."""
+    """Find the keys that at least one query sees, bool [B, K]. Rows where `without` [B, H, Q] is True are ignored."""
     found = torch.zeros((cells.shape[0], cells.shape[3]), dtype=torch.uint8, device=cells.values.device)
     for rows in row_blocks(cells.shape):
         block = cells.rows(rows)
@@ -239,7 +241,7 @@ def at_its_smallest(dense: Tensor) -> Tensor:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two parts of a tensor are equal."""
+    """Whether two slices of one tensor are equal."""
     size = a.element_size()
     if a.stride(-1) == 1 and not any(n * size % 8 for n in (a.shape[-1], *a.stride()[:-1], a.storage_offset())):
         a, b = a.view(torch.int64), b.view(torch.int64)  # compared eight bytes at a time

@@ -1,7 +1,7 @@
-"""The base of all masks: a relation between queries and keys. It answers two questions, from which everything follows.
+"""The base of all masks: a relation between queries and keys, which says which query may attend to which key.
 
 `allows(b, h, q, k)` answers for single cells (pairs of a query and a key), and `extents(rectangles)` for whole
-rectangles of cells.
+rectangles of cells. All else follows from these two answers.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Relation:
 
     @property
     def batch(self) -> int | None:
-        """The number of examples that it tells apart; None if its answers are the same for all examples."""
+        """The number of examples for which the relation has different answers; None if all examples have the same."""
         return None
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads that it tells apart; None if its answers are the same for all heads."""
+        """The number of query heads for which the relation has different answers; None if all heads have the same."""
         return None
 
     @property
     def device(self) -> torch.device | None:
-        """The device of its tensors; None if it has no tensors."""
+        """The device of the relation's tensors; None if it has no tensors."""
         return None
 
     def allows(self, b: Index, h: Index, q: Index, k: Index) -> Allowed:
@@ -84,8 +84,8 @@ class Relation:
     ) -> Tensor:
         """Return the extent codes of rectangles [q_lo, q_hi) × [k_lo, k_hi), none empty: int8 [B|1, H|1, *shape].
 
-        The bounds are integer tensors that broadcast to `shape`. ALL and NONE are never wrong. Where `wanted` (bool,
-        `shape`) is False the answer is not used.
+        The bounds are integer tensors that broadcast to `shape`. A code says that NONE, SOME or ALL pairs are allowed;
+        ALL and NONE are never wrong. Where `wanted` (bool, `shape`) is False the answer is not used.
         """
         rank = max(x.ndim for x in (q_lo, q_hi, k_lo, k_hi))
         bounds = [x[(None,) * (rank - x.ndim)] for x in (q_lo, q_hi, k_lo, k_hi)]
@@ -109,7 +109,7 @@ class Relation:
         return Extent(lowest) if lowest == highest else Extent.SOME
 
     def cells(self, q: Tensor, k: Tensor, *, b: int | None = None, h: int | None = None) -> Tensor:
-        """Return the cells of queries `q` [Q'] and keys `k` [K'], bool [B|1, H|1, Q', K']; of one `b`, `h` if given."""
+        """Return which queries `q` may attend to which keys `k`: bool [B|1, H|1, Q', K'] (for one `b`, `h`)."""
         b_index = cells.axis(self.batch, b, q.device)
         h_index = cells.axis(self.heads, h, q.device)
         allowed = self.allows(b_index[:, None, None, None], h_index[:, None, None], q[:, None], k[None, :])
@@ -133,7 +133,7 @@ class Relation:
             zero = torch.zeros_like(left)
             codes = self.rectangles(zero, zero + q_len, left, left + 1)
             used[..., left] |= codes == Extent.ALL
-            # SOME may be conservative in a composition, and is exact elsewhere: evaluating the column settles it.
+            # In a combined mask SOME may stand for NONE or ALL: evaluating the column of the key decides.
             unsure = left[((codes == Extent.SOME) & ~used[..., left]).flatten(0, 1).any(0)]
             queries = torch.arange(q_len, device=k.device)
             chunk = max(1, 2**22 // (q_len * used.shape[0] * used.shape[1]))
@@ -142,7 +142,7 @@ class Relation:
         return used
 
     def grid(self, q_len: int, k_len: int, block_q: int, block_k: int) -> Tensor:
-        """Return the extent codes of the grid of blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉].
+        """Return the extent codes (NONE, SOME, ALL) of all blocks, int8 [B|1, H|1, ⌈Q/block_q⌉, ⌈K/block_k⌉].
 
         Last blocks may be smaller. The lengths are those to which the mask is aligned, and at least 1.
         """

@@ -1,9 +1,9 @@
-"""Recognises masks by three numbers per row: how many keys a query sees, the first key and the last.
+"""Recognises masks by three numbers per row (query): how many keys the query sees, the first of them and the last.
 
 "Keys that count" are all keys, or only those that some query sees (the others are padding). If a row has no gap among
-them, these three numbers say everything about it. So whether a mask is a band, documents or the like is decided from Q
-rows of three numbers, not from Q × K cells. The tables are NumPy arrays, because they are small, and each call of torch
-would cost more than its work.
+the keys that count, the three numbers say everything about the row. So whether a mask is a band, documents or the like
+is decided from Q rows of three numbers, not from Q × K cells. The tables are NumPy arrays, because they are small, and
+each call of torch would cost more than its work.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ Limits = tuple[int | None, int | None]  # lowest and highest k - q; None = no li
 
 
 class RowRuns:
-    """The rows of a mask. Methods such as `band` return masks whose product (`&`) has these rows, or None."""
+    """The rows of a mask: the keys that each query sees. Methods such as `band` find masks whose product is these rows.
+
+    A product is a list of masks to join by `&`; None = no product of this kind has these rows.
+    """
 
     def __init__(self, count: Ints, first: Ints, last: Ints, seen: Bools, care: Bools | None = None):
-        """`count`, `first`, `last` [B, H, Q] (0, 0, -1 for an empty row); `seen` [B|1, K]: True for keys that count.
+        """Take the number of keys that each query sees, the first and the last key: `count`, `first`, `last` [B, H, Q].
 
-        Rows where `care` [B, H, Q] is False may have any cells; their count must be 0.
+        They are 0, 0, -1 for an empty row. `seen` [B|1, K] is True for keys that count, which are not padding. Rows
+        where `care` [B, H, Q] is False may have any cells; their count must be 0.
         """
         self.count, self.first, self.last, self.care = count, first, last, care
         self.seen = np.broadcast_to(seen, (len(count), seen.shape[1]))
@@ -49,11 +53,11 @@ class RowRuns:
 
     @functools.cached_property
     def unbroken(self) -> bool:
-        """Whether no row has a gap: only then do the three numbers say everything."""
+        """Whether no row has a gap: only then do count, first and last say everything about the rows."""
         return bool((self.stop - self.start == self.count).all())
 
     def union(self) -> Bools:
-        """Find the keys that some query sees, bool [B, K], if no row has a gap among all keys."""
+        """Find the keys that some query sees, bool [B, K]. No row may have a gap among all keys."""
         keys = []
         for first, last in zip(self.first, self.last, strict=True):
             begun = np.bincount(first.ravel(), minlength=self.k_len + 1)
@@ -62,16 +66,16 @@ class RowRuns:
         return np.stack(keys)
 
     def padding(self) -> list[Mask]:
-        """Return the masks that hide the keys that do not count: one mask, or none if all keys count."""
+        """Return a list with the mask that hides the keys that do not count, or an empty list if all keys count."""
         return [] if self.seen.all() else [key_padding(self.seen)]
 
     def band(self) -> list[Mask] | None:
-        """Return a band and padding with these rows; [] if every row sees every key; None if no band fits."""
+        """Return masks whose product (`&`) has these rows: a band, padding ([] if all is allowed); None if none fit."""
         limits = self._limits(np.int64(0), self.rank[:, -1, None, None])
         return None if limits is None else [*self._band(limits), *self.padding()]
 
     def prefix(self) -> list[Mask] | None:
-        """Return a prefix and padding with these rows; None if no prefix fits."""
+        """Return masks whose product (`&`) has these rows: a prefix and padding; None if no prefix fits."""
         if self.count.shape[1] > 1 or not (self.filled.all() and (self.start == 0).all()):
             return None
         stop, reach = self.stop[:, 0], self.last[:, 0] - np.arange(self.q_len)
@@ -86,7 +90,10 @@ class RowRuns:
         return [Prefix(_once(n), offset), *self.padding()]
 
     def documents(self) -> list[Mask] | None:
-        """Return consecutive documents, a band and padding; None if none fit, or if `runs` are smaller."""
+        """Return masks whose product (`&`) has these rows: consecutive documents, a band and padding; None if none fit.
+
+        None also if the tables of `runs` are smaller: with more than twice as many keys as queries.
+        """
         offset = self.k_len - self.q_len
         if self.count.shape[1] > 1 or not 0 <= offset <= self.q_len:
             return None
@@ -95,7 +102,7 @@ class RowRuns:
         for b, (seen, at) in enumerate(zip(self.seen, ids, strict=True)):
             filled, n = self.filled[b, 0], self.rank[b, -1]
             start, stop = self.start[b, 0, filled], self.stop[b, 0, filled]
-            # Two neighbours that one query sees belong together.
+            # Two neighbouring keys that one query sees belong to one document.
             change = np.bincount(start + 1, minlength=n + 1) - np.bincount(stop, minlength=n + 1)
             opens = np.cumsum(change)[:n] <= 0
             document = np.cumsum(opens) - 1
@@ -116,15 +123,15 @@ class RowRuns:
         return [Documents(_once(ids), offset), *self._band(limits), *hidden]
 
     def runs(self) -> list[Mask]:
-        """Return runs and padding whose product has these rows. They always exist if no row has a gap."""
+        """Return masks whose product (`&`) has these rows: runs and padding. They always exist if no row has a gap."""
         start, stop = (np.where(self.filled, x, 0).astype(np.int32) for x in (self.first, self.last + 1))
         return [Runs(torch.from_numpy(start), torch.from_numpy(stop)), *self.padding()]
 
     def documents_in_pieces(self, early: Ints) -> Iterator[list[Mask]]:
-        """Yield documents, a band and padding whose product may have these rows: it has as many keys in each.
+        """Yield candidates: documents, a band and padding whose product has as many keys in each row as this mask.
 
-        `early` [B, K - Q]: for each key without a query at its position, the first key that is seen by the first query
-        that sees this key.
+        The first K - Q keys have no query at their position. `early` [B, K - Q] has for each of these keys the first
+        key that is seen by the first query that sees this key.
         """
         offset = self.k_len - self.q_len
         own = np.arange(offset, self.k_len)
@@ -145,7 +152,7 @@ class RowRuns:
         yield from ([documents, *self._band(x), *hidden] for x in limits if self._has_counts(ids, x))
 
     def _has_counts(self, ids: Ints, limits: Limits) -> bool:
-        """Whether, with these documents and this band, each query sees as many keys as `count` says."""
+        """Whether each query sees `count` keys, if the mask is the documents `ids` & the band `limits` & padding."""
         size = self.k_len + 1
         begin = 0 if limits[0] is None else self._keys(limits[0])
         end = self.k_len if limits[1] is None else self._keys(limits[1] + 1)
@@ -159,7 +166,10 @@ class RowRuns:
         return True
 
     def _limits(self, begin: Ints | np.int64, end: Ints) -> Limits | None:
-        """Find the limits of the band that cuts every row out of the ranks [begin, end); None if no band does."""
+        """Find the limits of the band that cuts each row out of its ranks [begin, end); None if no band does.
+
+        A rank numbers the keys that count, from 0. `begin` and `end` may differ from row to row, as documents do.
+        """
         reach_low, reach_high = self._reach()
         # Only a band limits a row within a document. If it limits none, there may still be rows that only a band
         # empties.
@@ -169,7 +179,7 @@ class RowRuns:
         return next((limits for limits in candidates if self._is(*limits, begin, end)), None)
 
     def _is(self, low: int | None, high: int | None, begin: Ints | np.int64, end: Ints) -> bool:
-        """Whether every row is the ranks [begin, end) limited by this band."""
+        """Whether every row is its ranks [begin, end), limited by the band from `low` to `high`. (See `_limits`.)"""
         if low is not None:
             begin = np.maximum(begin, self.rank[:, self._keys(low)][:, None])
         if high is not None:
@@ -186,22 +196,22 @@ class RowRuns:
         return [Band(offset - low, None if high is None else high - offset, offset)]
 
     def _reach(self) -> tuple[int, int]:
-        """Return the lowest and the highest k - q of any allowed cell."""
+        """Return the lowest and the highest difference k - q of the allowed cells (pairs of a query q and a key k)."""
         q = np.arange(self.q_len)
         return int((self.first - q)[self.filled].min()), int((self.last - q)[self.filled].max())
 
     def _keys(self, shift: int) -> Ints:
-        """Return q + shift for every query, limited to 0 … K."""
+        """Return q + shift, limited to 0 … K, for every query q."""
         return np.clip(np.arange(self.q_len) + shift, 0, self.k_len)
 
     @staticmethod
     def _at(table: Ints, index: Ints) -> Ints:
-        """Return table[b, index[b, h, q]], [B, H, Q]."""
+        """Look up table[b, index[b, h, q]] for every b, h and q: [B, H, Q]."""
         return np.take_along_axis(table, index.reshape(len(index), -1), 1).reshape(index.shape)
 
 
 def key_padding(real: Bools) -> Mask:
-    """Make padding from the real keys, bool [B, K]: `lengths` if they come first; one row if all are equal."""
+    """Make a padding mask from the real keys, bool [B, K]: `lengths` if in every example the real keys come first."""
     lengths = real.sum(1)
     if (real == (np.arange(real.shape[1]) < lengths[:, None])).all():
         return PaddingLengths(_once(lengths))
@@ -209,5 +219,5 @@ def key_padding(real: Bools) -> Mask:
 
 
 def _once(table: Ints | Bools) -> Tensor:
-    """Copy a table [B, ...] to a tensor; [1, ...] if all examples are equal."""
+    """Copy a table [B, ...] to a tensor; keep one example [1, ...] if all examples are equal."""
     return torch.from_numpy(table[:1].copy() if (table == table[:1]).all() else table.copy())

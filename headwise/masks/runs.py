@@ -17,10 +17,10 @@ from headwise.masks.tables import has_true, integer_table, look_up
 
 
 def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
-    """Query q sees the keys from `start[q]` up to, but not including, `stop[q]`; no key if they are equal.
+    """Let query q see the keys from `start[q]` up to, but not including, `stop[q]`; no key if the two are equal.
 
-    `start` and `stop` are integers [Q], or [B|1, H|1, Q], and broadcast together. With two numbers per query, it
-    expresses masks that no other function here does in linear size: images inside a causal text, chunks of different
+    `start` and `stop` are integers [Q], or [B|1, H|1, Q], and broadcast together. With two numbers per query, they
+    express masks that no other function here does in linear size: images inside a causal text, chunks of different
     lengths in each example, rows of padding that see all keys.
 
     >>> print(runs([0, 0, 2, 1], [1, 2, 4, 1]).draw(4))
@@ -45,7 +45,7 @@ def runs(start: Sequence[int] | Tensor, stop: Sequence[int] | Tensor) -> Mask:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Runs(Mask, kind="runs"):
-    """A pair is allowed if start[b, h, q] <= k < stop[b, h, q]. `extents` is exact."""
+    """A mask that allows a pair if start[b, h, q] <= k < stop[b, h, q]. Its answers for rectangles are exact."""
 
     start: Tensor = table("BHq", *INTEGERS)
     stop: Tensor = table("BHq", *INTEGERS)
@@ -60,8 +60,8 @@ class Runs(Mask, kind="runs"):
         first, last, inner_first, inner_last = self._ends(q_lo, q_hi)
         every = (inner_first <= k_lo) & (k_hi <= inner_last)
         some = (first < k_hi) & (last > k_lo)
-        # A rectangle between these ends may still fall into a gap between the runs. Often its top or bottom row
-        # decides.
+        # A rectangle between these ends may still fall into a gap between the runs. It does not if its top or bottom
+        # row meets its keys, as is often the case.
         sure = every
         for row in (q_lo, q_hi - 1):
             sure = sure | _meet(start[:, :, row], stop[:, :, row], k_lo, k_hi)
@@ -69,7 +69,7 @@ class Runs(Mask, kind="runs"):
         return make_extent(self._settled(some, unsure, q_lo, q_hi, k_lo, k_hi), every)
 
     def _ends(self, q_lo: Tensor, q_hi: Tensor) -> list[Tensor]:
-        """Return, for rows [q_lo, q_hi), the first and last key that some row sees, and that all rows see.
+        """Return, for rows [q_lo, q_hi): first and last key that some row sees, first and last key that all rows see.
 
         Each "last" is one past the key. The result does not depend on keys, because few ranges of rows are combined
         with many ranges of keys.
@@ -86,7 +86,7 @@ class Runs(Mask, kind="runs"):
         return list(torch.cat(found, dim=-1).unflatten(-1, q_lo.shape))
 
     def _settled(self, some: Tensor, unsure: Tensor, *bounds: Tensor) -> Tensor:
-        """Return `some` (bool), with the answers for the `unsure` rectangles decided row by row."""
+        """Return `some` (bool, for each rectangle), after a row-by-row answer for the `unsure` rectangles."""
         b, h, *rest = unsure.nonzero(as_tuple=True)
         if not len(b):
             return some
@@ -125,7 +125,7 @@ class Runs(Mask, kind="runs"):
         return q_len, max(q_len, int(self.stop.max()) if q_len else 0)
 
 
-BLOCK = 2**22  # rows that are compared at a time
+BLOCK = 2**22  # the number of rows that are compared at a time
 
 
 def _meet(start: Tensor, stop: Tensor, k_lo: Tensor, k_hi: Tensor) -> Tensor:

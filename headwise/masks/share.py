@@ -1,4 +1,4 @@
-"""The part of a mask for some examples and heads, for processes that share the examples or heads of a batch."""
+"""Cuts a mask to some examples and heads, for processes that share the examples or heads of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.masks.mask import Mask
 
 
 def cut_share(mask: Mask, examples: slice, heads: slice) -> Mask:
-    """Cut some examples and heads out of `mask`: example 0 is its example `examples.start`. It is remembered."""
+    """Cut `mask` to some examples and heads: example `examples.start` becomes example 0. The result is remembered."""
     if mask.batch is None and mask.heads is None:
         return mask
     bounds = (examples.start, examples.stop, heads.start, heads.stop)

@@ -22,9 +22,10 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def look_up(table: Tensor, *index: Any) -> Any:
-    """Return `table[index]`; a dimension of size 1 serves every index. The kind of index decides the kind of result:
+    """Return `table[index]`; a dimension of size 1 has the same value for every index.
 
-    a Python scalar for ints, an array for NumPy arrays, a tensor for tensors, on their device.
+    The kind of index decides the kind of result: a Python scalar for ints, an array for NumPy arrays, a tensor for
+    tensors, on their device.
     """
     index = tuple(i * 0 if size == 1 else i for i, size in zip(index, table.shape, strict=True))
     if not isinstance(table, Tensor):  # another framework's table, with its own indexing
@@ -38,7 +39,7 @@ def look_up(table: Tensor, *index: Any) -> Any:
 
 
 def counts(flags: Tensor) -> Tensor:
-    """Count True along the last axis, with a leading 0: [lo, hi) contains counts[hi] - counts[lo] times True."""
+    """Count True before each position of the last axis: [lo, hi) contains True counts[hi] - counts[lo] times."""
     return torch.nn.functional.pad(flags.cumsum(-1, dtype=torch.int32), (1, 0)).cpu()
 
 
@@ -50,7 +51,7 @@ def has_true(condition: Tensor) -> bool:
 def as_tensor(name: str, values: object) -> Tensor:
     """Return numbers, a sequence, an array or a tensor as a tensor; an error names the argument `name`.
 
-    A tensor stays on its device, anything else comes to torch's default device, as with torch.tensor. An empty sequence
+    A tensor stays on its device; anything else goes to torch's default device, as with torch.tensor. An empty sequence
     becomes an integer tensor.
     """
     if isinstance(values, Tensor):

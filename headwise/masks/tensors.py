@@ -1,4 +1,4 @@
-"""Bool tensors that are given as masks: each is recognised once (causal, padding, …) and remembered."""
+"""Recognises bool tensors that are given as masks (causal, padding, …), each once, and remembers the result."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from headwise.masks.memo import LARGE
 from headwise.masks.recognise import Cells, at_its_smallest, simple_parts
 from headwise.tracing import is_plain
 
-# The number of last used tensors that are remembered. A model has few at a time: full and windowed, of some lengths.
+# How many of the last used tensors are remembered. A model has few at a time: full and windowed, of some lengths.
 KEPT = 32
 
 
-# For each tensor: its storage (which does not keep the memory alive; while this is kept, no other storage can have its
-# address), its contents at the last use, and the owned mask of these. The last used is at the end.
+# For each tensor: a weak reference to its storage (it does not keep the memory alive, but while it exists no other
+# storage can have the same address), the contents at the last use, and their owned mask. The last used is at the end.
 _known: dict[Hashable, tuple[StorageWeakRef, Any]] = {}
 _lock = threading.Lock()
 
 
 def recall(dense: Dense, q_len: int, k_len: int) -> Mask:
-    """Return the owned mask of a bool tensor, for Q queries and K keys: its recognised form, or else its bits.
+    """Return the owned mask of a bool tensor, for Q queries and K keys: its recognised form, or else a copy of it.
 
-    A tensor counts as seen before if it is the same part of the same storage with the same contents
-    (`memo.read_contents`), even if the Python object is another one. A large tensor is recognised when it is first
-    seen, which is quick compared with its attention call. A small tensor is recognised only when it comes again,
-    because many never do: every decoding step has a new one.
+    A recognised form is a small equal mask, such as `causal` (`recognise`); an owned mask is one whose tensors nobody
+    else can change (the copy of a large tensor has one bit per cell). A tensor counts as seen before if it is the same
+    view of the same storage with the same contents (`memo.read_contents`), even if the Python object is another one. A
+    large tensor is recognised when it is first seen, which is quick compared with its attention call. A small tensor is
+    recognised only when it comes again, because many never do: every decoding step has a new one.
     """
     given = dense.allowed
     sizes = (q_len if given.shape[2] == 1 else given.shape[2], k_len if given.shape[3] == 1 else given.shape[3])

@@ -25,10 +25,10 @@ from headwise.tracing import is_forward_mode
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in headwise.h
 INT8 = 3
-FEW = 16  # queries that share a key head: keys and values are read where they are, and may be int8
+FEW = 16  # for up to so many queries that share a key head, keys and values are read where they are, and may be int8
 MOST = 64  # the limit of the largest weights per row
 
-# Statistics of weights by their names in headwise.h: dimensions (T: largest, O: offsets, Y, X: of a picture) and dtype.
+# Statistics of weights by their names in headwise.h: dimensions (T: largest weights, O: offsets, Y, X: picture), dtype.
 ANSWERS = {
     **dict.fromkeys(("highest", "log_sum", "entropy", "distance", "at_keys"), ("BHQ", torch.float32)),
     "received": ("BHK", torch.float32),
@@ -40,7 +40,7 @@ ANSWERS = {
     "greatest": ("BHYX", torch.float32),
 }
 
-# The statistics that can be computed together with the output; only one of those of the largest weights.
+# The statistics that can be computed together with the output; of the largest weights of a row, only one.
 BESIDE = frozenset({"highest", "log_sum", "entropy", "distance", "at_keys", "received", "top_weights", "top_keys"})
 
 # torch.compile does not trace these. torch.compiler.assume_constant_result does the same, but imports the compiler,
@@ -58,7 +58,7 @@ _NONE = (0, 0, 0, 0, 0)
 
 
 def refuse(call: Scores) -> str | None:
-    """Why the native kernels cannot compute a call: a phrase for a message; None if they can."""
+    """Return why the native kernels cannot compute a call, as a phrase for a message; None if they can."""
     if not call.q.is_cpu:
         return f"they run on the CPU (the call is on {call.q.device})"
     if call.q.dtype not in DTYPES:
@@ -83,12 +83,12 @@ def is_few(call: Scores) -> bool:
 
 
 def watcher(call: Scores) -> str | None:
-    """The part of torch that records operators and would miss a native call, such as "torch.func"; None = no part."""
+    """Return the part of torch that records operators and would miss a native call, such as "torch.func"; else None."""
     return watching(call.q, call.k, getattr(call, "v", call.q), *call.option_tensors().values())
 
 
 def watching(*given: Tensor) -> str | None:
-    """As `watcher`: the part of torch that records the operators on these tensors, and would miss a native kernel."""
+    """Return the part of torch that records operators on these tensors and would miss a native kernel; else None."""
     if _is_tracing():
         return "torch.jit.trace"
     if _are_functorch_transforms_active():
@@ -104,7 +104,7 @@ def watching(*given: Tensor) -> str | None:
 
 
 def forward(call: Scores, out: Tensor | None, *, sight: Sight | None = None, seed: int = 0, **answers: Tensor) -> bool:
-    """Compute a call, and write the results. Returns whether all numbers of the output are finite.
+    """Compute a call, and write its results to `out` and `answers`. Return whether all numbers of `out` are finite.
 
     Args:
         call: a call that `refuse` does not refuse; with values (an `AttentionCall`) if there is an `out`.
@@ -131,10 +131,9 @@ def backward(
     with_slopes: bool = False,
     with_sinks: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """(dq, dk, dv, d_bias, d_slopes, d_sinks); the last three are None unless `with_…` requests them.
+    """Compute (dq, dk, dv, d_bias, d_slopes, d_sinks); the last three are None unless `with_…` requests them.
 
-    They are computed from the results of `forward`, from its `sight` and `seed`, and from the output's gradient
-    `d_out`.
+    The inputs are the results of `forward`, the `sight` and `seed` that it used, and the output's gradient `d_out`.
     """
     dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, call.v))
     d_bias = call.q.new_zeros(call.shape, dtype=torch.float32) if with_bias else None
@@ -152,13 +151,13 @@ def backward(
 
 
 def look(call: Scores, names: Collection[str], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Name -> tensor of these statistics of a call's weights, before dropout.
+    """Compute these statistics of a call's attention weights, before dropout: name -> tensor.
 
     Args:
         call: a call that `refuse` does not refuse.
         names: keys of `ANSWERS`; top_weights and top_keys go together.
-        options: `share` of the weight for needed; `top`, at most 64; `size` (h, w) of the pictures; `offsets`, a
-            sequence; `keys`, int64 [B|1, H|1, n], -1 = none.
+        options: for needed, `share` of the weight; for top_…, `top`, at most 64; for mean and greatest (pictures),
+            `size` (h, w); for at_offsets, `offsets`, a sequence; for at_keys, `keys`, int64 [B|1, H|1, n], -1 = none.
     """
     batch, heads, q_len, k_len = call.shape
     sizes = {"B": batch, "H": heads, "Q": q_len, "K": k_len, "T": options.get("top", 0)}
@@ -223,7 +222,7 @@ def _call(
 
 
 def called(function: str, given: bytes) -> None:
-    """Call a function of the library with these bytes. Raises ArgumentError if the function refuses the call."""
+    """Call a function of the library with a C struct as bytes. Raises ArgumentError if it refuses the call."""
     loaded = the_library()
     code = getattr(loaded, function)(given)
     if code:
@@ -232,7 +231,7 @@ def called(function: str, given: bytes) -> None:
 
 @functools.cache
 def the_library() -> CDLL:
-    """The loaded library, which must exist, set to as many threads as torch."""
+    """Return the loaded library, which must exist, set to as many threads as torch."""
     loaded = library()
     assert loaded is not None
     share_threads(Path(torch.__file__).parent)

@@ -1,7 +1,7 @@
 """Compiles the native kernels: `python headwise/native/build.py [instruction sets] [flags]`. Imports no other package.
 
-Installing headwise calls it where a C++17 compiler is found (`hatch_build.py`). Each instruction set is one object file
-of the same source; the choice among them is made when the library is loaded.
+Installing headwise runs it where a C++17 compiler is found (`hatch_build.py`). Each instruction set is one object file
+of the same source; the library chooses among them when it is loaded.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def is_current(path: Path = FOLDER / NAME) -> bool:
 
 
 def interface() -> int:
-    """A checksum of headwise.h, which the library also has: a library of another header would misread calls."""
+    """Return a checksum of headwise.h, which the library also has: a library of another header would misread calls."""
     return zlib.crc32((FOLDER / "headwise.h").read_bytes())
 
 
 class BuildError(RuntimeError):
-    """There is no compiler, or it failed; the message has its output."""
+    """There is no compiler, or it failed; the message has the output of the compiler."""
 
 
 def compiler() -> list[str]:
-    """The command of the environment variable CXX, or the first of c++, g++ and clang++, as a list of words.
+    """Return the compiler's command, a list of words: from the environment variable CXX, or else c++, g++ or clang++.
 
-    Raises BuildError if there is none.
+    The first of these three that is installed is used. Raises BuildError if there is none.
     """
     architectures = shlex.split(os.environ.get("ARCHFLAGS", ""))  # on macOS: "-arch arm64"
     if asked := os.environ.get("CXX"):
@@ -71,7 +71,7 @@ def compiler() -> list[str]:
 
 
 def target() -> tuple[str, str]:
-    """(processor, system) for which the compiler compiles: ("x86_64", "linux-gnu"). Raises BuildError."""
+    """Return the (processor, system) for which the compiler compiles: ("x86_64", "linux-gnu"). Raises BuildError."""
     processor, _, system = _run([*compiler(), "-dumpmachine"]).strip().partition("-")
     return processor, system
 
@@ -118,7 +118,7 @@ def build(to: Path = FOLDER / NAME, *, only: Collection[str] = (), extra: tuple[
 
 
 def _takes(command: list[str], flags: list[str]) -> bool:
-    """Whether a compiler knows these flags; an older one may not."""
+    """Whether a compiler accepts these flags; an older compiler may not."""
     try:
         _run([*command, *flags, "-fsyntax-only", "-x", "c++", os.devnull])
     except BuildError:

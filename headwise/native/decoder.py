@@ -22,10 +22,11 @@ _DECODER = struct.Struct("=12q2dQ2Q2q2Q2Q2qQ2Qq2Qd4Q3Q")
 
 
 class Read(NamedTuple):
-    """The state of the texts after earlier steps.
+    """The cached keys and values of N texts, with w hypotheses each, after earlier steps; a step writes to them, too.
 
     Args:
-        keys, values: [L, room, S, w, M], float32 and contiguous, `room` ≥ N; a step writes the slot of its token.
+        keys, values: [L, room, S, w, M] (layers, room ≥ N, slots: one per token of a text, w, model dimension), float32
+            and contiguous; a step writes the slot of its token.
         past: [N, w, S], int64 and contiguous: for each hypothesis, which hypothesis of the text wrote each slot of its
             past.
         places: [N], int64: the slot of the current token.
@@ -38,7 +39,7 @@ class Read(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Keys and values [L, room, K, M] of the sources, float32 and contiguous; their numbers of tokens, int64 [N]."""
+    """Source texts for cross-attention: keys and values [L, room, K, M], float32 and contiguous; lengths, int64 [N]."""
 
     keys: Tensor
     values: Tensor
@@ -46,7 +47,7 @@ class Source(NamedTuple):
 
 
 class Decoder:
-    """A decoder's layers, with packed weights and norms before their branches, and the output embeddings.
+    """A decoder's layers, with packed weights and with norms before their branches, and the output embeddings.
 
     Args:
         layers: a list of at least one layer.
@@ -82,7 +83,7 @@ class Decoder:
         self._turns = Turns(frequencies)
 
     def logits(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
-        """Read one more token in each hypothesis; returns the logits [T, V] of the tokens that follow.
+        """Process one more token of each hypothesis; return the logits [T, V] of the tokens that follow.
 
         Args:
             x_TM: the input of the first layer, float32.
@@ -94,7 +95,7 @@ class Decoder:
         return out
 
     def hidden(self, x_TM: Tensor, read: Read, source: Source | None = None) -> Tensor:
-        """Read one more token in each hypothesis; returns the hidden states [T, M]. Arguments as for `logits`."""
+        """Process one more token of each hypothesis; return the hidden states [T, M]. Arguments as for `logits`."""
         out = torch.empty(len(x_TM), self.dim)
         self._step(x_TM, read, source, hidden=out)
         return out

@@ -16,7 +16,7 @@ _LAYOUT = struct.Struct("=4qdq2Q")
 
 
 def refuse(x: Tensor) -> str | None:
-    """Why the native kernels cannot apply dropout to x: a phrase for a message; None if they can."""
+    """Return why the native kernels cannot apply dropout to x, as a phrase for a message; None if they can."""
     if x.device.type != "cpu":
         return f"they run on the CPU (x is on {x.device})"
     if x.dtype not in DTYPES:
@@ -29,10 +29,10 @@ def refuse(x: Tensor) -> str | None:
 
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
-    """x / (1 - p) where a number is kept, else 0. Derivatives of any order exist.
+    """Drop numbers of x at random: x / (1 - p) where a number is kept, else 0. Derivatives of any order exist.
 
-    The choice of numbers depends on torch's generator on the CPU, not on the number of threads. A
-    TorchFunctionMode sees the call, with the name and the arguments of `torch.nn.functional.dropout`.
+    Which numbers are dropped depends on torch's generator on the CPU, not on the number of threads. A TorchFunctionMode
+    sees the call, with the name and the arguments of `torch.nn.functional.dropout`.
 
     Args:
         x: a tensor that `refuse` does not refuse.
@@ -49,7 +49,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """Dropout for autograd: its derivative is the same function, with the same seed, of the gradient."""
+    """The autograd function of dropout: its backward applies the same function, with the same seed, to the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Loads the compiled library: whether it exists, which instruction set it uses, and its functions by ctypes.
 
-It uses ctypes, not an extension module, so that one library fits every version of Python and torch. Calling a function,
-with one pointer as argument, takes two microseconds and releases the GIL.
+The library is called by ctypes; it is no extension module, so that one file fits every version of Python and torch.
+Calling a function, with one pointer as argument, takes two microseconds and releases the GIL.
 
 torch is not imported here: `headwise --version` asks which instruction set is used.
 """
@@ -24,7 +24,7 @@ AGAIN = f"python {FOLDER / 'build.py'}"
 
 @functools.cache
 def _found() -> tuple[ctypes.CDLL | None, str]:
-    """(the library or None, the reason why there is none)."""
+    """Load the library; return (the library or None, the reason why there is none)."""
     asked, path = os.environ.get(VARIABLE, ""), FOLDER / NAME
     if asked == "off":
         return None, f"{VARIABLE} is off"
@@ -52,7 +52,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
 
 
 def library() -> ctypes.CDLL | None:
-    """The library, set to the instruction set of HEADWISE_NATIVE or to the machine's best; None if there is no library.
+    """Return the library, or None if there is none. It uses HEADWISE_NATIVE, or the machine's best instruction set.
 
     Raises:
         ArgumentError: HEADWISE_NATIVE names an instruction set that this machine lacks.
@@ -61,7 +61,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def missing() -> str | None:
-    """Why there is no library: a phrase for a message; None if there is a library."""
+    """Return why there is no library, as a phrase for a message; None if there is a library."""
     return _found()[1] or None
 
 
@@ -84,13 +84,13 @@ def share_threads(folder: Path) -> None:
 
 
 def instruction_sets(loaded: ctypes.CDLL | None = None) -> list[str]:
-    """The names of the instruction sets that this machine has, from the plainest; [] without the library."""
+    """List the names of the instruction sets that this machine has, from the plainest; [] without the library."""
     loaded = loaded or library()
     return [] if loaded is None else [name for which, name in enumerate(_names(loaded)) if loaded.hw_isa_here(which)]
 
 
 def _names(loaded: ctypes.CDLL) -> list[str]:
-    """The names of all instruction sets that were compiled."""
+    """List the names of all instruction sets for which the library was compiled."""
     names: list[str] = []
     while (name := loaded.hw_isa_name(len(names))) is not None:
         names.append(name.decode())
@@ -98,7 +98,7 @@ def _names(loaded: ctypes.CDLL) -> list[str]:
 
 
 def instruction_set() -> str | None:
-    """The name of the instruction set in use; None without the library."""
+    """Return the name of the instruction set in use; None without the library."""
     loaded = library()
     return None if loaded is None else loaded.hw_isa_name(loaded.hw_isa_used()).decode()
 

@@ -1,4 +1,4 @@
-"""Native linear layers with packed weights (in the order in which products read them), and encoders; src/linear.hpp.
+"""Native linear layers with packed weights (in the order in which the kernels read them), and encoders; src/linear.hpp.
 
 Only this module knows the layout of hw_linear, hw_encoder and hw_layer. Dimension letters: T tokens, M model.
 """
@@ -36,7 +36,7 @@ _NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, *_NO_NORM)
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a linear layer in the order in which products read them: the C struct hw_weights of headwise.h."""
+    """A linear layer's weights in the order in which the kernels read them: the C struct hw_weights of headwise.h."""
 
     outputs: int
     inputs: int
@@ -47,7 +47,7 @@ class Weights:
     offset: Tensor | None = None
 
     def fields(self) -> tuple[int, ...]:
-        """The fields of the C struct hw_weights: pointers, 0 = none."""
+        """Return the fields of the C struct hw_weights: pointers to the tensors, 0 = none."""
         return tuple(0 if x is None else x.data_ptr() for x in (self.data, self.bias, self.scale, self.offset))
 
 
@@ -60,13 +60,13 @@ class Norm:
     eps: float
 
     def fields(self) -> tuple[Any, ...]:
-        """The fields of the C struct hw_norm."""
+        """Return the fields of the C struct hw_norm: pointers to weight and bias, and eps."""
         return (self.weight.data_ptr(), self.bias.data_ptr(), self.eps)
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Tables [.., M] of words, types and positions, float32 and contiguous, and the LayerNorm of their sum."""
+    """Tables [.., M] of words, types and positions, float32 and contiguous, and the LayerNorm of the three's sum."""
 
     word: Tensor
     type: Tensor
@@ -74,16 +74,16 @@ class Embeddings:
     norm: Norm
 
     def fields(self, ids_T: Tensor, types_T: Tensor, places_T: Tensor) -> tuple[Any, ...]:
-        """The fields of the C struct hw_embeddings, for these tokens."""
+        """Return the fields of the C struct hw_embeddings, for tokens with these ids, types and positions."""
         tensors = (ids_T, types_T, places_T, self.word, self.type, self.position)
         return (*(x.data_ptr() for x in tensors), *self.norm.fields())
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights and norms of a layer.
+    """The weights and norms of a layer of an encoder or decoder.
 
-    None = the layer does not have this part; some parts only a decoder's layer has.
+    None = the layer does not have these weights; only layers of a decoder have some of them.
     """
 
     qkv: Weights
@@ -98,7 +98,7 @@ class Layer:
     cross_norm: Norm | None = None
 
     def packed(self) -> bytes:
-        """The bytes of the C struct hw_layer."""
+        """Return the bytes of the C struct hw_layer."""
         weights = (self.qkv, self.out, self.up, self.down, self.cross_q, self.cross_out, self.gate)
         norms = (self.attention_norm, self.mlp_norm, self.cross_norm)
         fields = [field for x in weights for field in (_NO_WEIGHTS if x is None else x.fields())]
@@ -107,7 +107,7 @@ class Layer:
 
 @torch.no_grad()
 def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -> Weights:
-    """Pack the weights of a linear layer: put them in the order in which products read them.
+    """Pack the weights of a linear layer: put them in the order in which the kernels read them.
 
     int8 is symmetric, with a scale for each output: the largest absolute weight of an output becomes 127.
 
@@ -132,14 +132,14 @@ def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -
 
 @torch.no_grad()
 def norm_of(weight: Tensor | None, bias: Tensor | None, size: int, eps: float) -> Norm:
-    """A LayerNorm over `size` numbers; None means a weight of 1, a bias of 0."""
+    """Make a LayerNorm over `size` numbers; None means a weight of 1, a bias of 0."""
     weight = torch.ones(size) if weight is None else weight
     bias = torch.zeros(size) if bias is None else bias
     return Norm(_padded(weight.float()), _padded(bias.float()), eps)
 
 
 def _padded(x: Tensor) -> Tensor:
-    """A copy whose last dimension is a multiple of 64, with zeros."""
+    """Copy x, and add zeros so that the last dimension is a multiple of 64."""
     return pad(x, (0, -x.shape[-1] % PANEL)).contiguous().clone()
 
 
@@ -186,7 +186,7 @@ class Angles(NamedTuple):
     sin: Tensor
 
     def fields(self) -> tuple[int, int, int, int]:
-        """(cos pointer, sin pointer, number of positions, n), for a C struct."""
+        """Return (cos pointer, sin pointer, number of positions, n), for a C struct."""
         return (self.cos.data_ptr(), self.sin.data_ptr(), *self.cos.shape)
 
 
@@ -202,9 +202,9 @@ class Turns:
         self._angles = Angles(torch.empty(0, 0), torch.empty(0, 0))
 
     def angles(self, positions: int) -> Angles:
-        """The angles of at least `positions` positions. Keep them alive until the kernel that reads them is done.
+        """Return the angles of at least `positions` positions. Keep them alive while a kernel may still read them.
 
-        This object replaces them when a longer text comes, maybe in another thread.
+        This object replaces its own angles when a longer text comes, maybe in another thread.
         """
         angles = self._angles
         if self._frequencies is not None and len(angles.cos) < positions:
@@ -250,7 +250,7 @@ class Encoder:
         self._last = None if last is None else ctypes.create_string_buffer(_NORM.pack(*last.fields()), _NORM.size)
 
     def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None) -> Tensor:
-        """Compute the hidden states [T, M] of concatenated texts; they overwrite `x_TM`.
+        """Compute the hidden states [T, M] of concatenated texts; they are written over `x_TM`.
 
         Args:
             x_TM: [T, M], float32 and contiguous: the input of the first layer.
@@ -268,7 +268,7 @@ class Encoder:
         return self._run(torch.empty(len(ids_T), self.dim), first, fields, qkv)
 
     def room_for_qkv(self, tokens: int) -> Tensor:
-        """An empty tensor [layers, T, 3, H, D] in the dtype in which attention reads queries, keys and values."""
+        """Make an empty tensor [layers, T, 3, H, D] in the dtype in which attention reads queries, keys and values."""
         dtype = torch.float32 if self.dtype == DTYPES["float32"] else torch.bfloat16
         heads = self.sizes[1]
         return torch.empty(len(self.layers), tokens, 3, heads, self.dim // heads, dtype=dtype)

@@ -22,7 +22,7 @@ NO_LIMIT = 2**40  # the limit of a band without a limit
 
 
 def attend(call: AttentionCall) -> Tensor:
-    """The output [B, H, Q, E] of a call, computed by one operator."""
+    """Compute the output [B, H, Q, E] of a call, by one operator."""
     low, high, allowed = -NO_LIMIT, NO_LIMIT, None
     if call.mask is not None:
         band = call.mask.band()
@@ -46,7 +46,7 @@ _operator = functools.partial(torch.library.custom_op, mutates_args=(), device_t
 
 @_operator("headwise::attend", schema=f"({INPUTS}) -> (Tensor, Tensor, Tensor)")
 def _attend(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """(output [B, H, Q, E], highest, log_sum): the last two, float32 [B, H, Q], are for the gradients."""
+    """Compute (output [B, H, Q, E], highest, log_sum); the last two, float32 [B, H, Q], are for the backward."""
     (call, seed), (out, highest, log_sum) = _call(*inputs), _like(*inputs)
     kernels.forward(call, out, seed=seed, highest=highest, log_sum=log_sum)
     return out, highest, log_sum
@@ -65,7 +65,7 @@ def _like(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, 
     "bool with_sinks) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _attend_backward(d_out: Tensor, out: Tensor, highest: Tensor, log_sum: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The gradients of q, k and v, and of bias, slopes and sinks: an empty tensor for one that is not requested."""
+    """Compute the gradients of q, k, v, bias, slopes and sinks: an empty tensor for one that is not requested."""
     *inputs, with_bias, with_slopes, with_sinks = rest
     call, seed = _call(*inputs)
     asked = {"with_bias": with_bias, "with_slopes": with_slopes, "with_sinks": with_sinks}
@@ -98,7 +98,7 @@ _attend.register_autograd(_backward, setup_context=_setup)
 
 
 def _call(*inputs: Any) -> tuple[AttentionCall, int]:
-    """(the call that has these inputs, the seed of its dropout)."""
+    """Return (the call that has these inputs, the seed of its dropout)."""
     q, k, v, allowed, bias, slopes, sinks, seed, low, high, scale, softcap, dropout = inputs
     mask: Mask | None = None
     if allowed is not None:

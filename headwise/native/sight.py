@@ -14,22 +14,22 @@ from headwise.masks.block_runs import BlockRuns, joined
 from headwise.masks.extent import Rectangles
 
 SIZE = 64
-TOGETHER = 512  # blocks whose cells are evaluated at once
-GROUP = 8  # rows that are computed together, about: rows that see nothing of a block are skipped
+TOGETHER = 512  # the number of blocks whose cells (pairs of a query and a key) are evaluated at once
+GROUP = 8  # about how many rows are computed together: rows that see nothing of a block are skipped
 ALL, BAND, BLOCKS = range(3)  # as in headwise.h
 
 
 class RunList(NamedTuple):
-    """Runs of 64 × 64 blocks in which a mask allows some pair; the runs of a tile (64 queries) are neighbours."""
+    """Runs of 64 × 64 blocks in which a mask allows some pair, sorted by tiles (rows of blocks, of 64 queries each)."""
 
     matrix: NDArray[np.int64]  # [B|1, H|1]: the first tile of each matrix
     tiles: NDArray[np.int64]  # [tiles + 1]: where the runs of each tile begin
-    runs: NDArray[np.int64]  # [runs + 1, 3]: how many blocks come before, number of the first, first word or -1
+    runs: NDArray[np.int64]  # [runs + 1, 3]: number of blocks before the run, its first block, its first word or -1
     words: NDArray[np.uint64]  # [patterns, 64]: bit j of a query's word = the query sees key j of the block
 
 
 class Sight(NamedTuple):
-    """The mask fields of `headwise.h`; `cells`: the number of computed pairs (query, key) per example and head."""
+    """A mask as the fields of `headwise.h`; `cells`: how many pairs (query, key) are computed per example and head."""
 
     kind: int
     cells: int
@@ -39,7 +39,7 @@ class Sight(NamedTuple):
 
 
 def find_sight(mask: Mask | None, q_len: int, k_len: int) -> Sight:
-    """The form of an aligned mask for calls of these lengths; it is remembered with the mask."""
+    """Find the form that an aligned mask of these lengths has for native kernels; it is remembered with the mask."""
     if mask is None:
         return Sight(ALL, q_len * k_len)
     return mask.remember(("native", q_len, k_len), lambda mask: _sight(mask, q_len, k_len))
@@ -76,9 +76,10 @@ def _sight(mask: Mask, q_len: int, k_len: int) -> Sight:
 def _words(
     mask: Mask, q_len: int, k_len: int, found: BlockRuns, row: NDArray[np.int64], col: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """(patterns [patterns, 64] of 64-bit words, one word per query; the number of each block's pattern).
+    """Evaluate the mask in 64 × 64 blocks; return (patterns [patterns, 64], the number of each block's pattern).
 
-    Many blocks are equal, such as those on the diagonal: the mask is evaluated in only one block of each pattern.
+    A pattern has one 64-bit word per query, with one bit per key. Many blocks are equal, such as those on the diagonal:
+    the mask is evaluated in only one block of each pattern.
     """
     if not len(row):
         return np.empty((0, SIZE), np.uint64), row

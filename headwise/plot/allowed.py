@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST = 512  # cells per side; for longer masks each cell is a block of pairs
 SIDE, LEAST_SIDE = 2.4, 0.35  # inches, approximately
 LARGEST_CELL, RULED = 0.22, 0.08  # inches: cells of a short mask, and the smallest cells with grid lines
-FULL, PARTIAL = 0.62, 0.25  # positions in the colour map: blocks with all pairs allowed, and with some
+FULL, PARTIAL = 0.62, 0.25  # positions in the colour map of blocks with all, and with some, of their pairs allowed
 
 
 def mask(
@@ -125,7 +125,7 @@ def _extents(mask: Mask, q_len: int, k_len: int, block: int, b: int, h: int) -> 
 
 
 def _size(rows: int, cols: int) -> tuple[float, float]:
-    """Return the width and height of the map. Cells are a whole number of the file's pixels, so that all are equal."""
+    """Return the width and height of the picture in inches. Cells have a whole number of pixels, so all are equal."""
     cell = min(LARGEST_CELL, np.ceil(SIDE / max(rows, cols) * DPI) / DPI)
     width, height = (count * max(cell, np.ceil(LEAST_SIDE / count * DPI) / DPI) for count in (cols, rows))
     return float(width), float(height)

@@ -15,7 +15,7 @@ Direction = Literal["L", "R"]
 
 
 def find_direction(texts: Sequence[str]) -> Direction:
-    """Return the most frequent direction of the pieces that have a direction."""
+    """Return the most frequent direction of the pieces of text; pieces without a direction do not count."""
     found = [_strong(text) for text in texts]
     return "R" if found.count("R") > found.count("L") else "L"
 
@@ -30,7 +30,7 @@ def arrange(texts: Sequence[str], base: Direction) -> list[tuple[int, Direction]
 
 
 def joins(text: str, following: str) -> bool:
-    """Whether the letters at the boundary of two pieces may be joined, as in Arabic."""
+    """Return whether the letters at the boundary of two pieces may be joined, as in Arabic."""
     return all(unicodedata.bidirectional(character) == "AL" for character in (text[-1:], following[:1]) if character)
 
 
@@ -43,7 +43,7 @@ def _strong(text: str) -> Direction | None:
 
 
 def _resolve(kinds: Sequence[Direction | None], base: Direction) -> list[Direction]:
-    """Give each piece without a direction that of its neighbours if these agree, otherwise that of the line."""
+    """Give a direction to each piece: its own, or its neighbours' if these agree, or else the line's."""
     resolved: list[Direction] = []
     for i, kind in enumerate(kinds):
         before = resolved[-1] if resolved else base

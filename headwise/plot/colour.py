@@ -47,7 +47,7 @@ def colours(name: str | Colormap) -> Colormap:
 
 
 def choose_norm(scale: Scale, top: float) -> Normalize:
-    """Return the normalisation from weights to colours: from 0 (for "log": `DECADES` below `top`) to `top`."""
+    """Return the normalisation from weights to colours: from 0 to `top`; "log" begins `DECADES` powers of ten below."""
     from matplotlib.colors import LogNorm, Normalize, PowerNorm
 
     top = top if top > 0 else 1.0

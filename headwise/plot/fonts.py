@@ -19,7 +19,8 @@ from headwise.text.labels import shown
 if TYPE_CHECKING:
     from matplotlib.font_manager import FontEntry, FontProperties
 
-# Fonts to try first, in this order; for Chinese, Japanese and Korean, the variant of the text's own script first.
+# Fonts to try first, in this order. {} is the variant (SC, TC, JP, KR); the variant of the text's own script comes
+# first.
 _KNOWN = (
     *("Noto Sans CJK {}", "Noto Sans {}", "Source Han Sans {}", "PingFang {}"),
     *("Hiragino Sans GB", "Hiragino Sans", "Microsoft YaHei", "SimHei", "Yu Gothic", "Malgun Gothic"),
@@ -40,7 +41,7 @@ _PICTOGRAMS = "Noto Emoji from fonts.google.com, or Symbola (Debian and Ubuntu: 
 
 
 class Letters:
-    """The fonts for the texts of a figure. `of(text)` is the drawable text. Warns once of characters without font."""
+    """Finds the fonts for a figure's texts. `of(text)` makes a text drawable. Warns once of characters without font."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._widths: dict[tuple[str, str], float] = {}  # inches at a size of 1 point
@@ -70,7 +71,7 @@ class Letters:
         return "".join(words)
 
     def has(self, character: str) -> bool:
-        """Whether one of the fonts has the character."""
+        """Return whether one of the fonts has the character."""
         return any(_font(family).get_char_index(ord(character)) for family in self.families)
 
     def properties(self, size: float, weight: str = "normal") -> FontProperties:
@@ -127,7 +128,7 @@ def is_right_to_left(text: str) -> bool:
 
 
 def is_upright(text: str) -> bool:
-    """Whether a label may be written from top to bottom: one character, or a few of a script written vertically."""
+    """Return whether a label may be written top to bottom: one character, or a few of a vertically written script."""
     from headwise.text.labels import characters
 
     count = len(set(characters(text)))
@@ -205,7 +206,7 @@ _unreadable: set[str] = set()
 
 
 def _is_regular(entry: FontEntry) -> bool:
-    """Whether a font is regular: not bold, light or narrow."""
+    """Return whether a font is regular: not bold, light or narrow."""
     return entry.weight in (400, "normal", "regular") and entry.stretch == "normal"
 
 
@@ -217,7 +218,7 @@ def _font(family: str) -> Any:
 
 @lru_cache
 def _has_cff_outlines(family: str) -> bool:
-    """Whether a font has PostScript outlines, such as Noto Sans CJK. Some viewers do not show them as Type 42."""
+    """Return whether a font has PostScript outlines, as Noto Sans CJK has. Some viewers do not show them as Type 42."""
     from fontTools.ttLib import TTFont
 
     font = _font(family)
@@ -226,7 +227,7 @@ def _has_cff_outlines(family: str) -> bool:
 
 
 def _shapes() -> bool:
-    """Whether matplotlib joins and orders Arabic letters (since 3.11)."""
+    """Return whether matplotlib joins and orders Arabic letters (since 3.11)."""
     from matplotlib import ft2font
 
     return hasattr(ft2font, "__libraqm_version__")
@@ -236,7 +237,7 @@ def _shapes() -> bool:
 
 
 def _is_ignorable(character: str) -> bool:
-    """Whether a character is invisible (joiners, variation selectors), so no font needs it."""
+    """Return whether a character is invisible (joiners, variation selectors), so that no font needs it."""
     return unicodedata.category(character) == "Cf" or "VARIATION SELECTOR" in unicodedata.name(character, "")
 
 

@@ -1,4 +1,4 @@
-"""`heads`: every head of every layer as a small map; rows are layers, columns are heads."""
+"""`heads`: every head of every layer as a small heat map; rows are layers, columns are heads."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _names(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> 
 
 
 def _legend(what: Seen | AttentionRecord, records: Sequence[AttentionRecord]) -> list[str]:
-    """Return the lines that say which name each layer number stands for."""
+    """Return lines that say which layer each number in the figure is: "layer …" with its name."""
     if isinstance(what, AttentionRecord):
         return []
     named = dict.fromkeys(name_of(record) for record in records)

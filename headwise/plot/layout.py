@@ -1,4 +1,4 @@
-"""The layout of a map in inches: the size of its cells and the space for names."""
+"""Computes the layout of a heat map in inches: the size of its cells and the space for names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_SIDE = 0.35
 
 @dataclass(frozen=True)
 class Layout:
-    """The size of the map, and of the space for names to its left and above it."""
+    """The size of a heat map, and of the space for names to its left and above it."""
 
     size: tuple[float, float]  # width and height
     cell: tuple[float, float]
@@ -44,7 +44,7 @@ class Layout:
 
 
 def lay_out(subject: Subject, letters: Letters, width: float | None, scale: Scale, printed: bool) -> Layout:
-    """Find the size of cells with room for their names and printed weights; smaller if the page is too small."""
+    """Choose the size of cells, with room for their names and printed weights; smaller if the page is too small."""
     rows, cols = len(subject.rows), len(subject.cols)
     cell = max(CELL_OF_VALUE if printed else CELL, min(LARGEST_CELL, 2.2 / max(rows, cols)))
     cell = min(cell, (width or PAGE) / cols, MOST_HEIGHT / rows)
@@ -67,7 +67,7 @@ def lay_out(subject: Subject, letters: Letters, width: float | None, scale: Scal
 
 
 def within(subject: Subject, letters: Letters, axes: Axes) -> Layout:
-    """Find the layout within existing axes."""
+    """Compute the layout of a heat map that is drawn into existing axes."""
     box, dpi = axes.get_window_extent(), axes.figure.dpi
     cell = min(box.width / dpi / len(subject.cols), box.height / dpi / len(subject.rows))
     return _with_cells(subject, letters, cell, 0.0, least=0.0)

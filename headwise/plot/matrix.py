@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 MOST = 1000  # cells per side; for longer matrices each cell is the largest weight of a block
-VALUED = 20  # "auto" prints the weights of maps up to this size
+VALUED = 20  # values="auto" prints the weights of maps of up to so many rows and columns
 VALUE, LEAST_VALUE = 6.5, 4.5  # points: font size of printed weights
 VALUE_WIDTH = 1.6  # width of ".25", as a multiple of the font size
-FILLED, FILLED_ELSEWHERE = 0.88, 0.76  # share of a cell's width; less in axes that may become smaller later
+FILLED, FILLED_ELSEWHERE = 0.88, 0.76  # share of a cell's width for its number; less in a user's axes: they may shrink
 
 
 def heatmap(
@@ -139,7 +139,7 @@ def _name_sides(axes: Axes, subject: Subject, layout: Layout, letters: Letters) 
 
 
 def _surround(axes: Axes, letters: Letters, title: str) -> Axes:
-    """Prepare existing axes for a map; return axes for the colour bar."""
+    """Prepare existing axes for a heat map; return axes for the colour bar."""
     axes.set_aspect("equal")
     axes.set_title(title, fontproperties=letters.properties(TITLE, letters.bold), loc="left", parse_math=False)
     return axes.inset_axes((1.03, 0.0, 0.045, 1.0))
@@ -156,7 +156,7 @@ def _annotate(axes: Axes, letters: Letters, notes: list[str], width: float) -> N
 
 
 def _notes(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
-    """Return the notes about the cells of a map: hatching, blocks, a hidden key."""
+    """Return the notes about the cells of a heat map: hatching, blocks, a hidden key."""
     notes = [MASKED_NOTE] if weights.masked else []
     if weights.block != (1, 1):
         notes.append(f"each cell is the largest of {weights.block[0]} × {weights.block[1]} weights")
@@ -187,7 +187,10 @@ def _draw_cells(axes: Axes, subject: Subject, weights: Weights, norm: Normalize,
 def _print_values(
     axes: Axes, image: AxesImage, weights: Weights, layout: Layout, letters: Letters, share: float, *, insist: bool
 ) -> None:
-    """Print each weight in its cell, as .25, if it is readable. If it is not: ArgumentError if `insist`."""
+    """Print each weight in its cell, such as .25, if it is readable there.
+
+    If it is not readable, nothing is printed; with `insist`, ArgumentError is raised.
+    """
     width, height = layout.cell
     size = min(VALUE, width * 72 * share / VALUE_WIDTH, height * 72 * 0.7)
     if weights.block != (1, 1) or size < LEAST_VALUE:

@@ -74,10 +74,10 @@ def frame(
     bar_names: float,
     width: float = 0.0,
 ) -> tuple[Figure, Axes, Axes]:
-    """Make a figure with a title above axes and notes below them. Returns it, the axes, and axes for a colour bar.
+    """Make a figure with a title above axes and notes below; return (figure, axes, axes for a colour bar).
 
-    `size` is that of the axes. `left` and `above`: space between the axes and the figure's edge or title; `width`: the
-    smallest width of the figure.
+    `size`: the size of the axes. `left`, `above`: the space from the axes to the figure's edge and to the title.
+    `bar_names`: the space for the colour bar's numbers and name. `width`: the smallest width of the figure.
     """
     width = max(width, left + size[0] + GAP + BAR + bar_names)
     titles = letters.wrap(title, TITLE, width - 2 * EDGE, letters.bold)
@@ -103,7 +103,7 @@ def place_axes(figure: Figure, left: float, top: float, width: float, height: fl
 def write_lines(
     figure: Figure, letters: Letters, lines: Sequence[str], left: float, top: float, size: float, **options: Any
 ) -> None:
-    """Write lines of text below one another, from `top` inches down, unchanged: prepare them with `Letters.of`."""
+    """Write lines of text below one another, from `top` inches down. `Letters.of` must have prepared them."""
     w, h = figure.get_size_inches()
     options = {"color": INK, "weight": "normal", "va": "center_baseline", "parse_math": False, **options}
     font = letters.properties(size, options.pop("weight"))

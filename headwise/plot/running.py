@@ -1,4 +1,4 @@
-"""`text`: the running text, each token shaded by its attention from one query or to one key."""
+"""`text`: a text whose tokens are shaded by their attention from one query, or to one key."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 SIZE = 9.0  # points
 PITCH = 1.8  # line spacing, as a multiple of the font size
-ABOVE, BELOW = 0.98, 0.36  # a token's background above and below the base line, in the same unit
+ABOVE, BELOW = 0.98, 0.36  # a token's background above and below the base line, as multiples of the font size
 TALLEST = 100.0  # inches
 BAR_LENGTH, BAR_HEIGHT, BAR_DEPTH = 1.4, 0.08, 0.44
-HIDE = -1.0  # marks a hidden weight
+HIDE = -1.0  # stands for the weight of the hidden key
 ZERO_WIDTH_JOINER, RIGHT_TO_LEFT_MARK = "\u200d", "\u200f"
 
 
@@ -87,7 +87,7 @@ def text(
 
     Args:
         row: the query whose weights are shown on the text of the keys: its number, or its text; "it:2" is the second
-            "it"; or
+            "it". Give either `row` or `col`.
         col: the key whose weights are shown on the text of the queries.
         rows, cols: the part of the text to show: of the queries with `col`, of the keys with `row`.
         what, layer, head, example, scale, tokens, row_labels, col_labels: as in `heatmap`.
@@ -147,7 +147,7 @@ def _title(subject: Subject, asking: Axis, by_col: bool) -> str:
 
 
 def _is_same_text(subject: Subject) -> bool:
-    """Whether queries and keys are the same tokens."""
+    """Return whether queries and keys are the same tokens."""
     site = subject.record.site
     return (
         subject.rows.size == subject.cols.size
@@ -168,12 +168,12 @@ class Piece:
 
     @property
     def is_break(self) -> bool:
-        """Whether a line ends here."""
+        """Whether the line ends after this piece."""
         return self.text == "\n"
 
 
 def _pieces(axis: Axis) -> list[Piece]:
-    """Return the shown tokens with the text between them; names if there is no text."""
+    """Return the shown tokens with the text between them; the names of tokens if there is no text."""
     pieces: list[Piece] = []
     parts = _parts(axis)
     for before, place in zip([None, *axis.places], axis.places, strict=False):
@@ -189,7 +189,7 @@ def _pieces(axis: Axis) -> list[Piece]:
 
 
 def _parts(axis: Axis) -> list[tuple[str, str]]:
-    """Return (the text before, the token's own text) for each token, from the original text if that is known."""
+    """Return (the text before it, its own text) for each token, from the original text if that is known."""
     tokens = axis.tokens
     if tokens is None or not tokens.text:
         return [(" ", axis.name(place)) for place in range(axis.size)]
@@ -263,7 +263,7 @@ def _width(line: Sequence[Piece], letters: Letters) -> float:
 def _page(
     letters: Letters, title: str, swatches: list[str], notes: list[str], inner: float, count: int
 ) -> tuple[Figure, Axes, Axes]:
-    """Make a figure for `count` lines; return it, axes in inches for the lines, and axes for the colour bar."""
+    """Make a figure for `count` lines; return (figure, axes for the lines in inches, axes for the colour bar)."""
     titles = letters.wrap(title, TITLE, inner, letters.bold)
     notes = [*swatches, *(line for note in notes for line in letters.wrap(note, NOTE, inner))]
     top, tall = EDGE + len(titles) * TITLE * LINE / 72 + GAP, count * SIZE * PITCH / 72

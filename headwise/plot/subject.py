@@ -1,4 +1,4 @@
-"""What a figure shows (its subject): one record, the example and heads to draw, and names of its rows and columns."""
+"""Finds the subject of a figure: one record, the example and heads to draw, and names of its rows and columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Labels = Sequence[str] | None
 
 @dataclass(frozen=True)
 class Axis:
-    """The rows or the columns of a figure: their number in the record, which of them are drawn, and their names."""
+    """The rows or the columns of a figure: how many the record has, which of them are drawn, and their names."""
 
     word: str  # "query" or "key"
     size: int
@@ -50,7 +50,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a figure shows: one head, or the mean of all heads, of one example of one record."""
+    """The subject of a figure: one head, or the mean of all heads, of one example of one record."""
 
     record: AttentionRecord
     example: int
@@ -78,7 +78,7 @@ def find_subject(
     col_labels: Labels,
     called: tuple[str, str] = ("rows", "cols"),
 ) -> Subject:
-    """Find the subject that a figure's arguments mean; `called`: what messages call `rows` and `cols`.
+    """Find the subject that a figure's arguments describe; `called`: the names of `rows` and `cols` in messages.
 
     Raises ArgumentError, DtypeError, ShapeError or RecordError.
     """
@@ -143,7 +143,7 @@ def _names(
 def find_labels(
     given: Any, batch: int, example: int, sizes: Sequence[int]
 ) -> list[tuple[Sequence[str] | None, Tokens | None]]:
-    """Return the labels that `tokens=` gives to rows and columns of one example: to a side with as many as tokens."""
+    """Return the labels that `tokens=` gives to rows and to columns; None for a side of another length."""
     tokens = as_tokens(given)
     if len(tokens) not in (1, batch):
         raise ShapeError(f"tokens: expected 1 text, or one for each of {batch} examples. Received: {len(tokens)} texts")
@@ -158,7 +158,7 @@ def find_labels(
 def make_axis(
     argument: str, word: str, size: int, choice: Places, given: Labels, labels: Labels, tokens: Tokens | None
 ) -> Axis:
-    """Make the rows or the columns: `choice` of `size`, with the names `given`, or else `labels`."""
+    """Make an axis of `size` rows or columns, of which `choice` is drawn; `given` names them, or else `labels`."""
     if given is not None:
         name, of = {"query": ("row_labels", "row"), "key": ("col_labels", "column")}[word]
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):
@@ -189,7 +189,7 @@ def _places(argument: str, choice: Places, size: int, tokens: Tokens | Sequence[
 
 
 def check_place(argument: str, place: int, size: int) -> int:
-    """Return an index below `size`; a negative one counts from the end. ArgumentError if it is out of range."""
+    """Return an index below `size`; a negative one counts from the end. Raises ArgumentError if it is out of range."""
     if isinstance(place, bool) or not hasattr(place, "__index__"):
         raise DtypeError(f"{argument}: expected a number from 0 to {size - 1}. Received: {place!r}")
     if not -size <= place < size:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from mpl_toolkits.mplot3d import Axes3D
 
 MOST = 64  # cells per side; for longer matrices each cell is the largest weight of a block
-OUTLINED = 40  # up to this many steps per side are outlined
-WIDTH, HEIGHT = 5.0, 0.76  # inches; share of the width
+OUTLINED = 40  # the steps of the surface are outlined if there are at most this many per side
+WIDTH, HEIGHT = 5.0, 0.76  # the width in inches; the height as a share of the width
 LONGEST = 0.45  # inches; longer names are cut
 
 
@@ -163,7 +163,7 @@ def _draw_steps(axes: Axes3D, weights: Weights, norm: Normalize, cmap: Colormap)
     outlined = max(weights.values.shape) <= OUTLINED
 
     class Painted(PolyCollection):
-        """Faces that are in their order, and in the plane of the paper."""
+        """Faces that are already sorted, and projected to the plane of the paper."""
 
         def do_3d_projection(self) -> float:
             return 0.0

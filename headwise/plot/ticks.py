@@ -1,4 +1,4 @@
-"""The names along the sides of a map: as many as fit without overlap."""
+"""Chooses and draws the names along the sides of a heat map: as many as fit without overlap."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 LONGEST = 1.1  # inches; longer names are cut
 PITCH = 1.12  # smallest line spacing, as a multiple of the font size
 DESCENT = 0.2  # descent below the base line, as a multiple of the font size
-WIDE = 1.7  # wider characters are rotated like words
+WIDE = 1.7  # labels wider than this multiple of the font size are rotated
 STACK = 1.3  # spacing of vertically stacked characters, as a multiple of the font size
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names of one side of a map, as they are drawn."""
+    """The names of one side of a heat map, as they are drawn."""
 
     side: Literal["rows", "cols"]
     places: list[int]  # indices of rows or columns
@@ -37,7 +37,7 @@ class Names:
 
 
 def fit_names(axis: Axis, letters: Letters, cell: float, side: Literal["rows", "cols"]) -> Names:
-    """Find the names for cells of `cell` inches. Tries smaller letters first, then every 2nd, 5th, 10th … name."""
+    """Choose the names for cells of `cell` inches: first with smaller letters, then every 2nd, 5th, 10th … name."""
     best = None
     for step, size in _ways(len(axis)):
         if step * cell * 72 < SMALLEST:  # too small even for the smallest letters
@@ -50,7 +50,7 @@ def fit_names(axis: Axis, letters: Letters, cell: float, side: Literal["rows", "
 
 
 def _ways(count: int) -> Iterator[tuple[int, float]]:
-    """Yield pairs (step, font size) to try, the best first; every step-th row or column has a name."""
+    """Yield (step, font size) to try, the best first; every step-th row or column has a name."""
     for size in (LABEL, 6.5, 6.0, 5.5, SMALLEST):
         yield 1, size
     step = 1
@@ -85,7 +85,7 @@ def _names(axis: Axis, letters: Letters, step: int, size: float, side: Literal["
 
 
 def _pitch(names: Names, named: bool) -> float:
-    """Return the smallest distance of names in points; numbers with gaps between them get more space."""
+    """Return the smallest distance of names in points that is readable; numbers with gaps get more space."""
     return max(names.size * (PITCH if named else 2 * PITCH), names.upright * 72 + 2 if names.upright else 0.0)
 
 
@@ -116,7 +116,7 @@ def name_side(axes: Axes, letters: Letters, axis: Axis, names: Names) -> None:
 
 
 def side_title(axis: Axis, names: Names) -> str:
-    """Return the title of a side, which says if only some names are drawn."""
+    """Return the title of a side: "query" or "key", and, if only every n-th name is drawn, a note of that."""
     if names.step == 1:
         return axis.word
     return f"{axis.word} (every {ordinal(names.step)} named)"

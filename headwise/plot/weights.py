@@ -1,4 +1,4 @@
-"""Computes the weights in a figure: exactly, some rows at a time, and no more than are visible.
+"""Computes the weights that a figure shows, and no others: exactly, some rows at a time.
 
 If a matrix has more cells than the figure, each cell of the figure is the largest of a block of weights.
 """
@@ -16,7 +16,7 @@ from headwise.plot.fonts import Letters
 from headwise.plot.subject import Axis, Subject
 from headwise.records import AttentionRecord
 
-# Scores computed at once.
+# The number of scores that are computed at once.
 BLOCK_CELLS = 2**22
 
 Array = NDArray[Any]
@@ -38,7 +38,7 @@ class Weights:
 
 
 def compute_weights(subject: Subject, most: tuple[int, int], hidden: int | None = None) -> Weights:
-    """Compute at most `most` = (rows, columns) cells; `hidden` is a column of the record that is left out."""
+    """Compute the weights as at most `most` = (rows, columns) cells; `hidden`: a column of the record to leave out."""
     rows, cols = subject.rows, subject.cols
     block = (-(-len(rows) // most[0]), -(-len(cols) // most[1]))
     left_out = list(cols.places).index(hidden) if hidden is not None and hidden in cols.places else None

@@ -1,4 +1,4 @@
-"""The measures (numbers for each query of a head), and the bins of their histograms, which are fixed to save memory."""
+"""Defines the measures (numbers for each query of a head), and the bins of their histograms, fixed to save memory."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class Measure:
     log: bool = False
 
     def top(self, length: int) -> float:
-        """The upper edge of the last bin, on the scale of the bins, for windows of at most `length` tokens."""
+        """Return the upper edge of the last bin, for windows of at most `length` tokens; in log2(1 + x) if `log`."""
         if self.name == "entropy":
             return math.log(max(2, length))
         return math.log2(1 + length) if self.log else 1.0
 
     def edges(self, length: int) -> list[float]:
-        """The BINS + 1 edges of the bins, in the unit of the measure."""
+        """Return the BINS + 1 edges of the bins, in the unit of the measure, for windows of at most `length` tokens."""
         step = self.top(length) / BINS
         return [2 ** (i * step) - 1 if self.log else i * step for i in range(BINS + 1)]
 
     def counts(self, x: Tensor, length: int) -> Tensor:
-        """The histogram of each row of `x` [H, N]: int64 [H, BINS]."""
+        """Make the histogram of each row of `x` [H, N]: how many numbers are in each bin, int64 [H, BINS]."""
         scaled = torch.log2(1 + x) if self.log else x
         place = (scaled * (BINS / self.top(length))).long().clamp(0, BINS - 1)
         place += BINS * torch.arange(len(x), device=x.device)[:, None]
         return torch.bincount(place.flatten(), minlength=BINS * len(x)).view(-1, BINS)
 
 
-#: The statistics of records (`headwise.records.statistics`), then two of the corpus.
+#: First the five that `headwise.records.statistics` computes from a record, then two that also need the tokens.
 MEASURES = (
     Measure("entropy", "nats", "How widely a query spreads its attention: 0 looks at one key only."),
     Measure("distance", "tokens", "How far away the keys are that a query attends to, on average.", log=True),

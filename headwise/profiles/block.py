@@ -1,4 +1,4 @@
-"""The scores of head patterns (such as induction) on a repeated block of random tokens, for the model of a profile."""
+"""Scores head patterns (such as induction) of a profile's model, on a repeated block of random tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ BLOCK, BLOCKS = 25, 8  # the length of the repeated random block, and the number
 
 
 def block_scores(model: Pretrained, only: Sequence[int | str] | None) -> dict[str, Any]:
-    """Name -> `pattern_scores` [L, H] on a repeated block of random tokens; {} for a model that cannot read it."""
+    """Let the model read a repeated block of random tokens; return name of a pattern -> its scores [L, H], as lists.
+
+    Returns {} if its vocabulary is unknown or too small, or two blocks are too long. `only`: as for `profile`.
+    """
     known = vocabulary_size(model.model)
     tokens = model.encode("a", None)
     special = {each for each, named in zip(tokens.ids, tokens.special, strict=True) if named}

@@ -1,4 +1,4 @@
-"""The class of each token: special, punctuation, number, function word, other word, or the rest of a word."""
+"""Classifies tokens: special tokens, punctuation, numbers, function words, other words, and the rest of a word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from headwise.text import Tokens
 
-#: In the order of their codes. Each token gets the first class that fits.
+#: The names of the classes; the code of a class is its index here. Each token gets the first class that fits.
 CLASSES = ("start", "separator", "punctuation", "number", "word piece", "function word", "word")
 START, SEPARATOR, PUNCTUATION, NUMBER, PIECE, FUNCTION, WORD = range(len(CLASSES))
 
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[\d.,:%+-]*\d[\d.,:%+-]*")
 
 
 def classify_tokens(tokens: Tokens) -> list[int]:
-    """The number of each token's class.
+    """Return the code of each token's class: an index in `CLASSES`.
 
     A special token is "start" at the first position, as [CLS] is, and "separator" elsewhere. A token is a "word piece"
     if it continues the word of the previous token.

@@ -127,14 +127,14 @@ def profile(
 
 
 def _measured_here(reading: Reading, found: Profile, model: Pretrained) -> Generator[tuple[Read, list[LayerSums]]]:
-    """Yield each batch, with the sums of every layer over the batch."""
+    """Let the model read each batch in this process; yield the batch with the sums of every layer over it."""
     only, kept, length = (found.options[name] for name in ("only", "kept", "length"))
     for read in reading:
         yield read, measured(model, read.windows, only, kept, length) if read.windows else []
 
 
 def _add(found: Profile, windows: Sequence[Window], layers: Sequence[LayerSums]) -> None:
-    """Add the sums of every head over a batch to the profile."""
+    """Add a batch to the profile: the sums of every head, the number of windows and tokens, and names of new tokens."""
     if not found.layers:
         found.layers = [LayerSums(more.name, more.heads, more.kept) for more in layers]
     expected, names = ([sums.name for sums in some] for some in (found.layers, layers))

@@ -28,7 +28,7 @@ class Corpus:
 
 
 def of_file(path: Path, column: str = "text", *, lines: bool = False) -> Corpus:
-    """The texts of a file.
+    """Return the texts of a file as a corpus, which reads the file when it is iterated.
 
     Args:
         path: a table (.csv, .tsv, .jsonl, .ndjson, .parquet), one text per row; any other file is UTF-8 text. All but
@@ -49,7 +49,7 @@ def of_file(path: Path, column: str = "text", *, lines: bool = False) -> Corpus:
 
 
 def of_dataset(name: str, column: str = "text") -> Corpus:
-    """The texts of a data set of Hugging Face, streamed.
+    """Return the texts of a Hugging Face data set as a corpus, which streams them when it is iterated.
 
     Args:
         name: "name", "name:split" or "name/config:split" on the hub, or a folder that `save_to_disk` wrote or that

@@ -1,4 +1,4 @@
-"""Examples that are typical of a head: the queries with the most surprising weight, in a list of bounded size."""
+"""Keeps typical examples of each head: queries with a far larger weight than even attention has, a few per head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Example:
     """One query of a window, and the weights with which the head attends from it.
 
     `score` is A log(A n), in nats: A is the query's largest weight on another token of the text, n the number of keys
-    that it may see. It is the part of A in the divergence of the query's weights from even attention.
+    that the query may see. This is the term of A in the divergence of the query's weights from even attention.
     """
 
     window: Window
@@ -48,20 +48,21 @@ class Example:
 
 @dataclass
 class TopExamples:
-    """The `kept` best examples of one head, each with another pair of tokens, so that a list shows more than one habit.
+    """The at most `kept` examples of one head with the highest scores, each with another pair of query and key token.
 
-    The list does not depend on the order of `add`: for a dropped example, `kept` better examples of other pairs exist.
+    The list does not depend on the order of `add`: an example is dropped only for a better one of its pair, or for
+    `kept` better ones of other pairs.
     """
 
     kept: int = KEPT
     examples: list[Example] = field(default_factory=list)  # the best first
 
     def least(self) -> float:
-        """The score that an example must reach to be kept."""
+        """Return the score that a new example must reach to enter the list; 0 while the list is not full."""
         return self.examples[-1].score if len(self.examples) >= self.kept else 0.0
 
     def add(self, example: Example) -> None:
-        """Keep the example if it is among the best examples."""
+        """Add the example to the list if it is among the `kept` best, and drop the example that it displaces."""
         for place, other in enumerate(self.examples):
             if other.pair == example.pair:
                 if other.order <= example.order:
@@ -73,7 +74,7 @@ class TopExamples:
 
 
 def distinct(lists: Sequence[TopExamples]) -> list[Window]:
-    """The windows of all examples in these lists, each once."""
+    """Return the windows of all examples in these lists; a window that several examples share comes only once."""
     found: dict[tuple[int, int], Window] = {}
     for each in lists:
         for example in each.examples:

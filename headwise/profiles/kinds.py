@@ -1,10 +1,10 @@
-"""The kind of a head (one word), found by rules from its means, so that a list of heads can be sorted and filtered."""
+"""Finds the kind of a head by rules, such as "previous token", so that a list of heads can be sorted and filtered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: The kinds by name, with the rule.
+#: The name of each kind -> its rule.
 KINDS = {
     "previous token": "at least 0.3 of its weight on the text lies on the token before",
     "next token": "at least 0.3 of its weight on the text lies on the token after",
@@ -21,10 +21,10 @@ KINDS = {
 def choose_kind(
     shares: Mapping[str, float], even_punctuation: float, special: float, relative_entropy: float
 ) -> tuple[str, float]:
-    """(the kind of a head, the share or number that decided it).
+    """Choose the kind of a head; return it with the share or number that decided it.
 
-    Among the first four kinds, the one with the largest share if that reaches 0.3; else the first other rule that
-    holds.
+    Of the first four kinds of `KINDS`, the kind with the largest share is chosen if this share reaches 0.3. Otherwise
+    it is the first of the other kinds whose rule holds.
 
     Args:
         shares: shares of the weight on the text, by name: the first four kinds, "punctuation" and "neighbours".

@@ -1,4 +1,4 @@
-"""Adds what the heads of a layer do in a batch of windows (parts of texts) to the sums of that layer."""
+"""Lets a model read a batch of windows (parts of texts), and adds measures of each head to the sums of its layer."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from headwise.profiles.sums import LayerSums
 from headwise.records import AttentionRecord
 from headwise.tasks.text.padding import padded
 
-CELLS = 2**22  # weights that are held at once
-SPREAD = 2**32  # a pair of tokens is the code: query id · SPREAD + key id
+CELLS = 2**22  # attention weights that are in memory at once
+SPREAD = 2**32  # a pair of tokens is stored as one number, its code: query id · SPREAD + key id
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The windows of a batch, as tensors. N is the length of the longest window."""
+    """The windows of a batch, as tensors. B is the number of windows, N the length of the longest window."""
 
     windows: Sequence[Window]
     ids: Tensor  # int64 [B, N]; -1 = padding
     text: Tensor  # bool [B, N]: neither special nor padding
     classes: Tensor  # float [B, N, C], one-hot; 0 for padding
-    own: Tensor  # bool [B, N, N]: the same token, also on the diagonal; only for tokens of the text
+    own: Tensor  # bool [B, N (query), N (key)]: both are the same token of the text; also True on the diagonal
 
     @classmethod
     def of(cls, windows: Sequence[Window]) -> Batch:
-        """The batch of these windows, padded on the right."""
+        """Make the tensors of a batch from its windows, padded on the right."""
         ids = padded([each.tokens.ids for each in windows], -1)
         codes = padded([classify_tokens(each.tokens) for each in windows], -1)
         text = (codes >= 0) & (codes != START) & (codes != SEPARATOR)
@@ -50,7 +50,9 @@ class Batch:
 def measured(
     model: Pretrained, windows: Sequence[Window], only: Sequence[int | str] | None, kept: int, length: int
 ) -> list[LayerSums]:
-    """Let the model read a batch; returns the sums of each layer, with all pairs. The process makes no difference.
+    """Let the model read a batch; return the sums of each layer over the batch.
+
+    They hold all pairs of tokens, not only the heaviest, so that sums do not depend on the process that makes them.
 
     Raises:
         RecordError: no self-attention was recorded.
@@ -95,7 +97,7 @@ def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int)
 def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
     """Add the numbers that are the same for all heads: counts, and even attention.
 
-    `seen`: bool [B, N, N], True = the query may attend to the key.
+    `seen`: bool [B, N (query), N (key)], True = the query may attend to the key.
     """
     visible = seen.sum(-1).clamp(min=1)  # [B, N]
     text = batch.text
@@ -110,10 +112,10 @@ def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
 
 
 def _repeats(batch: Batch) -> dict[str, Tensor]:
-    """Which keys hold a token that the text repeats: three tensors bool [B, N (query), N (key)], by name.
+    """Find the keys at which the text repeats the query's token: three tensors bool [B, N (query), N (key)], by name.
 
-    "same": the key is the same token elsewhere. "duplicate": it is the same token before. "induction": it follows the
-    same token before.
+    "same": the key is the query's token, at another position. "duplicate": at an earlier one.
+    "induction": the key comes directly after an earlier position of the query's token.
     """
     before = batch.own.tril(-1)
     followed = torch.zeros_like(before)
@@ -126,9 +128,9 @@ def _repeats(batch: Batch) -> dict[str, Tensor]:
 def _add_heads(
     sums: LayerSums, weights: Tensor, visible: Tensor, batch: Batch, some: slice, rows: Tensor, length: int
 ) -> None:
-    """Add the numbers of some heads.
+    """Add the numbers of the heads `some` to the sums.
 
-    `weights`: [B, h, N, N]; `visible`: [B, N]; `rows`: the statistics [S, B, h, N].
+    `weights` [B, h, N, N]; `visible` [B, N]: how many keys a query sees; `rows` [S, B, h, N]: statistics `OF_RECORDS`.
     """
     text = batch.text
     by_class = weights @ batch.classes[:, None]  # [B, h, N, C]
@@ -156,7 +158,7 @@ def _add_heads(
 
 
 def _by_offset(within: Tensor) -> Tensor:
-    """The summed weight at each relative position, in the order of `bins.OFFSETS`: [h, 2 NEAR + 3]."""
+    """Sum the weights [B, h, N, N] by relative position, in the order of `bins.OFFSETS`: [h, 2 NEAR + 3]."""
     size = within.shape[-1]
     total = within.sum(0)  # [h, N, N]
     near = [
@@ -168,7 +170,7 @@ def _by_offset(within: Tensor) -> Tensor:
 
 
 def _add_pairs(sums: LayerSums, largest: Tensor, keys: Tensor, batch: Batch, some: slice) -> None:
-    """Add, for each query, the pair of the query and the other token of the text to which it attends most."""
+    """Add one pair of tokens for each query: the query, and the other token of the text to which it attends most."""
     queries = batch.ids[:, None].expand_as(keys)
     codes = queries * SPREAD + batch.ids[:, None].expand_as(keys).gather(-1, keys)
     for place, head in enumerate(range(some.start, some.stop)):
@@ -179,7 +181,7 @@ def _add_pairs(sums: LayerSums, largest: Tensor, keys: Tensor, batch: Batch, som
 def _add_examples(
     sums: LayerSums, weights: Tensor, largest: Tensor, keys: Tensor, visible: Tensor, batch: Batch, some: slice
 ) -> None:
-    """Add the best example of each window, if it is among the best examples of its head."""
+    """Add the query with the highest score in each window, if it is among the best examples of its head."""
     score = largest * (largest * visible[:, None]).clamp(min=1e-30).log()
     best, query = score.max(-1)  # [B, h]
     for place, head in enumerate(range(some.start, some.stop)):

@@ -21,7 +21,7 @@ def give_back() -> None:
 
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
-    """`malloc_trim` of glibc; None if the C library lacks it."""
+    """Return the function `malloc_trim` of glibc; None if the C library lacks it."""
     try:
         found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # macOS, musl; Windows

@@ -1,4 +1,4 @@
-"""Ray Data workers read the batches of a profile.
+"""Lets Ray Data workers run the model on the batches of a profile.
 
 One task, on the calling machine, reads the corpus and cuts it into batches. Workers, on any machine, run the model on
 them. The calling process sums their results. So only the model must exist on each machine.
@@ -26,7 +26,7 @@ _STORE = 300_000_000  # bytes for a local Ray: the results of some batches, a fe
 def measured_on_ray(
     reading: Reading, found: Profile, load: Callable[[], Pretrained], workers: int, address: str | None
 ) -> Generator[tuple[Read, list[LayerSums]]]:
-    """Yield each batch, in order, with the sums of every layer over the batch.
+    """Let Ray workers run the model; yield each batch, in corpus order, with the sums of every layer over it.
 
     Args:
         found: the profile, with its options and the digest of the model.
@@ -65,7 +65,7 @@ def measured_on_ray(
 
 
 def _read(batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
-    """Yield the batches of a corpus as items of `on_workers`."""
+    """Read the corpus in a Ray task; yield its batches in the form that `on_workers` takes."""
     (sent,), (folder,) = (batch[name].tolist() for name in ("corpus", "folder"))
     os.chdir(folder)  # the folder of the calling process: paths of the corpus may be relative
     item = -1
@@ -77,7 +77,7 @@ def _read(batch: dict[str, Any]) -> Iterator[dict[str, list[Any]]]:
 
 
 class _Measure:
-    """The function that a worker applies to a batch."""
+    """Loads the model in a worker, and returns the function that measures one batch with it."""
 
     def __init__(self, load: Callable[[], Pretrained], found: Profile) -> None:
         self._load = load

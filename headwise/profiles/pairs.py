@@ -1,4 +1,4 @@
-"""The pairs of tokens with the most weight in each head, in a sketch (an approximate summary) of bounded size."""
+"""Finds the pairs of tokens with the most weight in each head, by a sketch (an approximate summary) of bounded size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ALL = 2**62  # the capacity of a sketch that drops nothing
 
 @dataclass
 class PairSketch:
-    """The pairs (query token, key token) with the most weight, for each head of a layer: at most `capacity` of each.
+    """For each head of a layer, the at most `capacity` pairs (query token, key token) with the most weight.
 
     A weighted Misra-Gries summary, merged as in Agarwal et al. 2012, "Mergeable Summaries": the counters of two
     summaries are added, the (capacity + 1)-th largest is subtracted from all, and counters that are not above 0 are
-    dropped. It guarantees that the true weight of a pair is between `weight` and `weight + error[h]`, that a pair that
-    is not kept has a weight of at most `error[h]`, and that error[h] ≤ total[h] / (capacity + 1). Up to `capacity`
-    different pairs the sketch is exact.
+    dropped. It guarantees that the true weight of a pair lies between `weight` and `weight + error[h]`, that a dropped
+    pair has a weight of at most `error[h]`, and that error[h] ≤ total[h] / (capacity + 1). With up to `capacity`
+    different pairs the sketch is exact. A pair is stored as one number, its code: query id · 2³² + key id.
     """
 
     heads: int
@@ -37,12 +37,12 @@ class PairSketch:
             self.weights = [torch.empty(0, dtype=torch.float64) for _ in range(self.heads)]
 
     def add(self, head: int, codes: Tensor, weights: Tensor) -> None:
-        """Add pairs, given as codes [n] in any order, also repeated, with their weights [n]."""
+        """Add pairs to a head: their codes [n], in any order and also repeated, and their weights [n]."""
         self.total[head] += weights.double().sum()
         self._join(head, *_summed(codes, weights.double()))
 
     def merge(self, other: PairSketch) -> None:
-        """Add all pairs that another sketch, for as many heads, has kept, and its errors."""
+        """Add the pairs, totals and errors of another sketch, which must have the same number of heads."""
         self.total += other.total
         self.error += other.error
         for head in range(self.heads):
@@ -59,12 +59,12 @@ class PairSketch:
         self.codes[head], self.weights[head] = both, sums
 
     def strongest(self, head: int, count: int) -> list[tuple[int, float]]:
-        """A list of (code, weight) of the `count` pairs with the most weight, the highest first."""
+        """Return the `count` pairs of a head with the most weight, the highest first: a list of (code, weight)."""
         order = self.weights[head].argsort(descending=True, stable=True)[:count]
         return list(zip(self.codes[head][order].tolist(), self.weights[head][order].tolist(), strict=True))
 
 
 def _summed(codes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """(each code once, ascending; the sum of the weights of this code)."""
+    """Sum the weights of equal codes; return (each code once, ascending; the summed weight of each)."""
     once, place = codes.unique(return_inverse=True)
     return once, torch.zeros(len(once), dtype=torch.float64).index_add_(0, place, weights)

@@ -24,10 +24,10 @@ DEFAULT_MODEL = "MiniLM"  #: the name of the model that commands use without --m
 
 @dataclass(frozen=True)
 class Pair:
-    """Two tokens, and the summed weight of the first (query) on the second (key).
+    """Two tokens, and the summed weight of the first (the query) on the second (the key).
 
-    Only queries count whose largest weight on another token of the text is on this key. The true weight lies between
-    `weight` and `weight + error`.
+    Each query counts for one pair only: with the other token of the text on which its weight is largest. The true
+    weight lies between `weight` and `weight + error`.
     """
 
     query: str
@@ -40,7 +40,7 @@ class Pair:
 class Head:
     """The statistics of one head. Shares and means are over the queries: all tokens of texts that are not special."""
 
-    layer: int  # its place in the profile
+    layer: int  # the index of its layer in the profile, from 0
     head: int
     sums: LayerSums = field(repr=False)
     names: dict[int, str] = field(repr=False)
@@ -56,32 +56,32 @@ class Head:
 
     @functools.cached_property
     def means(self) -> dict[str, float]:
-        """Statistic in `headwise.profiles.MEASURES` -> its mean over the queries."""
+        """The mean over the queries of each measure of `headwise.profiles.MEASURES`, by name."""
         found = self._mean(self.sums.numbers["means"][self.head])
         return {each.name: mean for each, mean in zip(MEASURES, found, strict=True)}
 
     def histogram(self, name: str) -> list[int]:
-        """A list: the number of queries whose value of a statistic is in each bin of `profile.edges(name)`."""
+        """Return how many queries have a value of this measure in each bin; `profile.edges(name)` has the bins."""
         place = [each.name for each in MEASURES].index(name)
         return self.sums.numbers["histograms"][self.head, place].tolist()
 
     @functools.cached_property
     def offsets(self) -> dict[str, float]:
-        """Relative position -> mean weight of a query on the token there: "-1" is the previous token of the text."""
+        """The mean weight on each relative position (key - query), by name: "-1" is the previous token of the text."""
         return dict(zip(OFFSETS, self._mean(self.sums.numbers["offsets"][self.head]), strict=True))
 
     @functools.cached_property
     def classes(self) -> dict[str, float]:
-        """Class of tokens -> the mean weight of a query on tokens of this class."""
+        """The mean weight of a query on the tokens of each class, by the name of the class."""
         return dict(zip(CLASSES, self._mean(self.sums.numbers["classes"][self.head].sum(0)), strict=True))
 
     @functools.cached_property
     def even_classes(self) -> dict[str, float]:
-        """The same as `classes`, if attention were spread evenly over the keys that a query may see."""
+        """The weights that `classes` would have if attention were spread evenly over the keys that a query may see."""
         return dict(zip(CLASSES, self._mean(self.sums.numbers["even"].sum(0)), strict=True))
 
     def classes_from(self, query: str) -> dict[str, float]:
-        """Class of keys -> the mean weight on it, over the queries of the class `query`."""
+        """Return the mean weight on the tokens of each class, over the queries of one class, `query`."""
         place = CLASSES.index(query)
         rows = max(1, int(self.sums.numbers["class_rows"][place]))
         weights = (self.sums.numbers["classes"][self.head, place] / rows).tolist()
@@ -89,7 +89,7 @@ class Head:
 
     @functools.cached_property
     def patterns(self) -> dict[str, float]:
-        """Pattern -> score from 0 to 1 over the corpus, and on a repeated random block if the model can read it.
+        """The score of each pattern, 0 to 1, over the corpus, and on a repeated random block if the model can read it.
 
         previous_token  mean weight on the previous token
         duplicate_token mean weight on earlier copies of the token, over the queries that have some
@@ -112,7 +112,7 @@ class Head:
 
     @functools.cached_property
     def kind(self) -> tuple[str, float]:
-        """(the kind of the head, one of `headwise.profiles.kinds.KINDS`; the number that decided it)."""
+        """The kind of the head, a name in `headwise.profiles.kinds.KINDS`, and the number that decided it."""
         numbers, h = self.sums.numbers, self.head
         text = max(1e-12, sum(self.offsets.values()))
         near = sum(self.offsets[f"{d:+d}"] for d in range(-3, 4) if d)
@@ -130,7 +130,7 @@ class Head:
         return choose_kind(shares, punctuation, self.means["special"], self.relative_entropy)
 
     def pairs(self, count: int = 20) -> list[Pair]:
-        """The pairs of tokens with the most weight, the pair with the most weight first."""
+        """Return the `count` pairs of tokens with the most weight, the highest first."""
         error = float(self.sums.pairs.error[self.head])
         names = self.names
         return [
@@ -165,13 +165,13 @@ class Profile:
     corpus_digest: str = ""  # the digest of the texts that were read
 
     def heads(self) -> Iterator[Head]:
-        """Every head, layer by layer."""
+        """Yield every head, layer by layer."""
         for layer, sums in enumerate(self.layers):
             for head in range(sums.heads):
                 yield self[layer, head]
 
     def __getitem__(self, place: tuple[int, int]) -> Head:
-        """The head at (layer, head), both from 0. Raises ArgumentError if there is no such head."""
+        """Return the head at (layer, head), both from 0. Raises ArgumentError if there is no such head."""
         layer, head = place
         if not (0 <= layer < len(self.layers) and 0 <= head < self.layers[layer].heads):
             counts = [each.heads for each in self.layers]
@@ -183,7 +183,7 @@ class Profile:
         return Head(layer, head, self.layers[layer], self.names, block)
 
     def edges(self, name: str) -> list[float]:
-        """The edges of the bins of a measure's histogram: one edge more than there are bins."""
+        """Return the edges of the bins of a measure's histogram: one edge more than there are bins."""
         measure = next(each for each in MEASURES if each.name == name)
         return measure.edges(self.options["length"])
 
@@ -197,5 +197,5 @@ class Profile:
         return f"Profile({self.model}, {heads} heads, {self.texts:,} texts, {self.tokens:,} tokens{state})"
 
 
-#: The fields that are plain values.
+#: The fields that are plain values (numbers, strings, dictionaries): a file has them as JSON.
 FACTS = tuple(each.name for each in fields(Profile) if each.name not in ("layers", "names"))

@@ -20,10 +20,11 @@ POOL = 8  # batches that are sorted by length together; a checkpoint is written 
 class Read:
     """A batch of windows. After the last batch of the corpus comes a `Read` without windows.
 
+    A pool is several batches that are sorted by length together. A run can be resumed only at the end of a pool.
+
     Args:
-        texts: the number of texts of the corpus up to the end of the batch's pool (batches that are sorted together).
-        digest: the digest of these texts, if this is the last batch of its pool, after which a run can be resumed. Else
-            "".
+        texts: the number of texts of the corpus up to the end of the batch's pool.
+        digest: if the batch is the last of its pool: the digest of these texts. Else "".
     """
 
     windows: list[Window]
@@ -39,8 +40,8 @@ class Reading:
         texts: any iterable of strings.
         encode: the tokenizer function of the model.
         length, batch: as for `profile`.
-        before, digest, checkpoint: the number of texts that the run of a checkpoint has read, which are skipped; their
-            digest; the checkpoint's file.
+        before, digest, checkpoint: to resume a run: the number of texts that it has read, which are skipped; their
+            digest; the file of its checkpoint.
     """
 
     texts: Iterable[str]

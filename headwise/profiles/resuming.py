@@ -1,4 +1,4 @@
-"""Resumes an earlier run of `profile`: its checkpoint must be of the same model, corpus and options."""
+"""Resumes an earlier run of `profile` from its checkpoint, which must have the same model, corpus and options."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headwise.errors import ArgumentError
 from headwise.profiles.profile import Profile
 from headwise.profiles.storage import load
 
-_SAMPLE = 1024  # values of each parameter in the digest of a model
+_SAMPLE = 1024  # about so many values of each parameter go into the digest of a model
 
 
 def partial(out: Path) -> Path:
-    """The path of the checkpoints of a run that will write `out`: profile.partial.hw for profile.hw."""
+    """Return the path of the checkpoints of a run that will write `out`: profile.partial.hw for profile.hw."""
     return out.with_name(f"{out.stem}.partial{out.suffix}")
 
 
 def digest_model(model: nn.Module) -> str:
-    """SHA-256 of the names, shapes and some values of all parameters and buffers."""
+    """Compute the SHA-256 of the names, shapes and some values of all parameters and buffers."""
     found = hashlib.sha256()
     for name, x in model.state_dict().items():
         flat = x.detach().flatten()
@@ -34,9 +34,9 @@ def digest_model(model: nn.Module) -> str:
 
 
 def resumed(checkpoint: Path, wanted: Profile) -> Profile:
-    """The profile in a checkpoint.
+    """Load the profile in a checkpoint, to go on with it.
 
-    Raises ArgumentError if its model, corpus name or options are not those of `wanted`.
+    Raises ArgumentError if its model, corpus name or options differ from those of `wanted`, the profile of this run.
     """
     found = load(checkpoint)
     if differences := _differences(found, wanted):
@@ -48,7 +48,7 @@ def resumed(checkpoint: Path, wanted: Profile) -> Profile:
 
 
 def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
-    """The differences of two runs, one phrase each; no differences = the checkpoint can be resumed."""
+    """List the differences between a checkpoint and this run, one phrase each; [] = the checkpoint can be resumed."""
     found = []
     if (checkpoint.model, checkpoint.model_digest) != (wanted.model, wanted.model_digest):
         found.append(f"model={checkpoint.model} (other weights)" if checkpoint.model == wanted.model else "model")
@@ -60,7 +60,10 @@ def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
 
 
 def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint: Path) -> None:
-    """Skip the texts that were read before. Raises ArgumentError unless they are the same texts as before."""
+    """Skip `count` texts that an earlier run has read; add them to the hash `reading`.
+
+    Raises ArgumentError if the hash is not `digest`: then they are other texts.
+    """
     for text in itertools.islice(texts, count):
         digest_text(reading, text)
     if reading.hexdigest() != digest:
@@ -71,7 +74,7 @@ def skip(texts: Iterator[str], count: int, digest: str, reading: Any, checkpoint
 
 
 def digest_text(reading: Any, text: str) -> None:
-    """Add a text to the digest of a corpus, and its length, because the same letters may be cut into other texts."""
+    """Add a text and its length to the hash of a corpus: the same letters may be cut into texts differently."""
     data = text.encode("utf-8", "surrogatepass")
     reading.update(len(data).to_bytes(8, "little"))
     reading.update(data)

@@ -18,7 +18,7 @@ from headwise.profiles.sums import LayerSums
 from headwise.records.tensor_file import write_tensors
 
 VERSION = 1
-KEY = "headwise profile"  # of the metadata
+KEY = "headwise profile"  # the key in the file's metadata that marks a profile
 TEXT = "text"  # the tensor with the JSON that grows with the examples
 TOKENS = ("ids", "labels", "offsets", "special", "text", "unknown", "word_ids")
 

@@ -17,7 +17,7 @@ from headwise.text import Tokens
 
 
 def is_profile(path: Path) -> bool:
-    """Whether a file says that it is a profile; False if it is missing or cannot be read."""
+    """Return whether the metadata of a file says that it is a profile; False if it is missing or cannot be read."""
     try:
         return KEY in TensorFile(path).metadata
     except FileError:

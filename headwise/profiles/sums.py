@@ -1,4 +1,4 @@
-"""The data that a profile keeps for a layer: sums and counts over all queries so far, pairs and examples."""
+"""Holds the data of a profile for one layer: sums and counts over all queries so far, pairs of tokens, and examples."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class LayerSums:
         self.examples = self.examples or [TopExamples(self.kept) for _ in range(self.heads)]
 
     def add(self, name: str, x: Tensor, heads: slice | None = None) -> None:
-        """Add `x` to the numbers with this name, for all heads or for the heads `heads`."""
+        """Add `x` to the sums with this name, for all heads or for the slice `heads` of them."""
         target = self.numbers[name] if heads is None else self.numbers[name][heads]
         target += x.detach().cpu().to(target.dtype)
 
     def merge(self, other: LayerSums) -> None:
-        """Add the sums over other queries, for the same layer."""
+        """Add the sums of `other`: the same layer, over other queries."""
         for name, x in other.numbers.items():
             self.add(name, x)
         self.pairs.merge(other.pairs)
@@ -63,7 +63,7 @@ FIELDS: dict[str, tuple[tuple[int | str, ...], torch.dtype]] = {
     "classes": (("H", _CLASSES, _CLASSES), _SUM),  # weight by class of query and of key
     "class_rows": ((_CLASSES,), _COUNT),  # queries of each class
     "even": ((_CLASSES, _CLASSES), _SUM),  # the same weight, if attention were spread evenly over the visible keys
-    "same": (("H",), _SUM),  # weight on the same token elsewhere …
+    "same": (("H",), _SUM),  # weight on the same token at other positions …
     "same_text": (("H",), _SUM),  # … and on all of the text, of the queries that have some
     "same_rows": ((), _COUNT),
     "duplicate": (("H",), _SUM),  # weight on the same token before

@@ -11,12 +11,12 @@ from headwise.text import Tokens
 
 Encode = Callable[[str, "int | None"], Tokens]
 LONGEST = 50_000  #: the largest number of characters that are read as one text
-_LETTERS = 12  # more letters per token than texts have, so that a long text is not tokenized again for each window
+_LETTERS = 12  # a token has fewer letters on average: so many per token are enough text for a window, and not far more
 _END = re.compile(r"\s\S*\Z")
 
 
 def split_text(text: str) -> Iterator[str]:
-    """Yield the text, or parts of a very long text that end at word ends, so that no text fills the memory."""
+    """Yield the text; if it is very long, in parts that end at word ends, so that no text fills the memory."""
     start = 0
     while len(text) - start > LONGEST:
         piece = _whole_words(text[start : start + LONGEST])
@@ -26,9 +26,9 @@ def split_text(text: str) -> Iterator[str]:
 
 
 def cut_windows(text: str, number: int, encode: Encode, length: int) -> Iterator[Window]:
-    """Yield the windows of a text, with at most `length` tokens each, special tokens included.
+    """Cut a text into windows of at most `length` tokens each, special tokens included, and yield them.
 
-    A window ends at the end of a word, if there is one in it.
+    A window ends at the end of a word, if a word ends in it. `number` is the number of the text in the corpus.
     """
     start = 0
     while start < len(text):
@@ -40,7 +40,7 @@ def cut_windows(text: str, number: int, encode: Encode, length: int) -> Iterator
             end = max((stop for _, stop in tokens.offsets), default=0)
             if piece[end : end + 1].strip():  # within a word
                 end = len(_whole_words(piece[:end]))
-            if end == 0:  # the tokenizer does not give the places of its tokens: the rest of the piece is skipped
+            if end == 0:  # the tokenizer gives no character offsets of its tokens: the rest of the piece is skipped
                 end = len(piece)
             else:
                 piece = piece[:end]
@@ -51,11 +51,11 @@ def cut_windows(text: str, number: int, encode: Encode, length: int) -> Iterator
 
 
 def _whole_words(piece: str) -> str:
-    """The piece of a text without its last word, which may be incomplete."""
+    """Return a piece of text without its last word, which may be incomplete."""
     return _END.sub("", piece) or piece
 
 
 def make_batches(windows: Sequence[Window], batch: int) -> list[list[Window]]:
-    """Batches of windows of similar length: at most `batch` tokens each, with padding, or a single longer window."""
+    """Sort windows into batches of similar length: at most `batch` tokens with padding, or one longer window."""
     lengths = [len(each.tokens.ids) for each in windows]
     return [[windows[place] for place in places] for places in sorted_batches(lengths, tokens=batch, size=None)]

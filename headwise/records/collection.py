@@ -1,4 +1,4 @@
-"""`Collection`: those members of `Seen` that the code for summaries and files uses."""
+"""`Collection`: the members of `Seen` that the code for summaries and for files uses."""
 
 from __future__ import annotations
 

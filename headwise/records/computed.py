@@ -17,9 +17,9 @@ from headwise.registry import Bundle
 class ComputedRecord(AttentionRecord):
     """The statistics of one attention call, computed during the call; its queries, keys and mask were not kept.
 
-    `statistics()`, and the methods that are named after statistics, return these. `statistics()` without names returns
-    all known statistics; an option that is not given has the value with which the statistic was computed; `rows=` is
-    ignored, because all rows are known. Anything that needs the weights raises RecordError.
+    `statistics()`, and the methods that are named after statistics, return these statistics. `statistics()` without
+    names returns all known statistics; an option that is not given has the value with which the statistic was computed;
+    `rows=` is ignored, because all rows are known. Anything that needs the weights raises RecordError.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ComputedRecord(AttentionRecord):
 
     @property
     def call(self) -> NoReturn:
-        """Raise RecordError: the call was not kept."""
+        """Raise RecordError, because the call was not kept."""
         raise RecordError(
             f"{self._where}: the queries and keys were not kept (keep=False), so only these statistics of the call are "
             f"known: {', '.join(self._known())}. For anything else watch the model with keep=True"
@@ -43,7 +43,7 @@ class ComputedRecord(AttentionRecord):
 
     @property
     def share(self) -> Share | None:
-        """The rows and keys of a longer sequence that this record has, as in `AttentionRecord`."""
+        """The positions of the record's rows and keys in a longer sequence, as in `AttentionRecord`, or None."""
         return self._share
 
     @property

@@ -1,4 +1,4 @@
-"""Which attention of a model was seen and which was not: one entry for each place in its code with attention."""
+"""The coverage of a model: which attention was seen and which was not. It has one entry for each place in the code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Coverage:
 
     @property
     def missed(self) -> tuple[CallSite, ...]:
-        """The call sites that computed attention, or seem to have computed it, and were not understood."""
+        """The call sites that computed attention, or seem to have done so, but were not understood."""
         return tuple(site for site in self.sites if site.status == "missed")
 
     @property

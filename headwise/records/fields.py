@@ -1,7 +1,8 @@
 """Turns dataclasses into plain data that JSON can hold, and back. Each value is checked against the type of its field.
 
 The type of a field determines what a file may hold: str, bool, int, float, a Literal, another dataclass, a tuple of
-these, a class for which the reader gets a function (a Tensor), or None. The metadata of a field may add:
+these, a class for which the reader has a function that makes its objects (a Tensor), or None. The metadata of a field
+may add:
 
     {"since": 3}           the version of the layout that added it; 1 by default (`headwise.records.saving`)
     {"dims": "BHQE"}       the dimensions of a tensor, in the letters of `headwise.shapes`
@@ -28,7 +29,7 @@ Check = Callable[[Any, "FieldReader"], Any]  # (the value in JSON, the reader) -
 
 @dataclasses.dataclass(frozen=True)
 class StoredField:
-    """A field of a dataclass, as files store it."""
+    """The description of a dataclass field for files: its name, type and default, and the version that added it."""
 
     name: str
     kind: Any  # its type
@@ -40,7 +41,7 @@ class StoredField:
 
 @functools.cache
 def stored_fields(cls: Any) -> dict[str, StoredField]:
-    """Return the fields of a dataclass that files hold, by name."""
+    """Return, by name, the fields of a dataclass `cls` that are stored in files."""
     package = sys.modules[cls.__module__.rpartition(".")[0]]  # for names that a module imports only for its types
     kinds = typing.get_type_hints(cls, localns=vars(package))
     found = {}
@@ -78,7 +79,7 @@ class FieldReader:
         return cls(**self.values(fields, entry, cls.__name__.strip("_")))
 
     def values(self, fields: Mapping[str, StoredField], entry: object, owner: str) -> dict[str, Any]:
-        """Return the value of each of these fields; `owner` is the class's name for messages."""
+        """Read the values of these fields from a JSON object, by name; `owner` is the class's name for messages."""
         if not isinstance(entry, dict):
             raise RecordError(f"expected what {owner} is made of. Received: {received(entry)}")
         self.ignored.update(dict.fromkeys(f"{owner}.{name}" for name in entry.keys() - fields.keys()))
@@ -98,7 +99,10 @@ class FieldReader:
 
 @functools.cache
 def _check(kind: Any) -> Check:
-    """Return the function that makes a value of this type from a JSON value. (Made once: a text has many tokens.)"""
+    """Return the function that makes a value of this type from a JSON value, or raises RecordError.
+
+    Each function is made once, because a text has many tokens.
+    """
     args = typing.get_args(kind)
     if types.NoneType in args:
         # (A number that may also be a trained tensor is a number in files.)

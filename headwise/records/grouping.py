@@ -79,7 +79,7 @@ def grouped(
 def _membership(
     name: str, groups: Groups | Sequence[Groups] | None, batch: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the group of each token, [B, length], and the number of tokens of each group, [B, groups], at least 1."""
+    """Return the index of each token's group, [B, length], and each group's size in tokens, [B, groups], at least 1."""
     if groups is None:
         return torch.empty(batch, 0, dtype=torch.long, device=device), torch.ones(batch, length, device=device)
     each = [groups] * batch if isinstance(groups, Groups) else groups

@@ -58,7 +58,7 @@ def check_choice(choice: Any) -> list[int | str]:
 
 
 def select(names: Sequence[str], choice: Sequence[int | str]) -> tuple[list[str], list[str]]:
-    """Return the layers that a checked choice means, in the order of `names`; and messages for unmatched entries."""
+    """Return (the layers that a checked choice means, in the order of `names`; a message for each unmatched entry)."""
     chosen: set[str] = set()
     unmatched = []
     for wanted in choice:
@@ -123,11 +123,11 @@ def numbered(numbers: Sequence[int]) -> str:
 
 
 def name_stack(name: str) -> str:
-    """Return the path with "*" for its numbers: it is the same for all layers of one stack."""
+    """Return a layer's path with "*" for its numbers: all layers of one stack then have the same name."""
     return ".".join("*" if part.isdecimal() else part for part in name.split("."))
 
 
 def _paths(name: str) -> list[str]:
-    """Return the name, and every path under which it lies: "a.b.c", "a.b", "a"."""
+    """Return the name of a layer, and the paths of the modules around it: "a.b.c", "a.b", "a"."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]

@@ -27,8 +27,8 @@ from headwise.records.statistics.lse import LogSumExp, NormaliserOfRows, compute
 from headwise.registry import Bundle
 from headwise.softmax import Normaliser
 
-# The log-sum-exps of a few rows are computed from so many cells at once; if there are more, or if rows are longer than
-# this (the mask may cut them short), it is a pass over tiles as for statistics.
+# To compute log-sum-exps of a few rows, at most so many cells are computed at once. For more cells, or rows longer than
+# this (the mask may cut them short), a pass over tiles computes them, as for statistics.
 BLOCK_CELLS, BLOCK_KEYS = 2**22, 2**15
 
 Choice = int | slice | Sequence[int] | None
@@ -45,12 +45,12 @@ EXTRAS = {
 
 @dataclasses.dataclass
 class Extras:
-    """Tensors of a call that only some analyses need; None = the tensor was not kept."""
+    """Tensors of a call that only some analyses need, such as its values; None = the tensor was not kept."""
 
     v: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BGKE"})
     grad: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BHQE"})  # dL/dO
     output_weight: Tensor | None = dataclasses.field(default=None, metadata={"dims": "HEM"})  # W_O
-    # The weights after the model changed them, which met the values; heads may have been joined.
+    # The weights that were multiplied with the values, if the model had changed them; heads may have been joined.
     used: Tensor | None = dataclasses.field(default=None, metadata={"dims": "BUQK", "since": 3})
 
     def __setattr__(self, name: str, x: Tensor | None) -> None:
@@ -58,7 +58,7 @@ class Extras:
         self.__dict__.setdefault("_versions", {})[name] = _version(x)
 
     def unchanged(self, name: str) -> Tensor | None:
-        """Return the tensor of this name. RecordError if it was changed in place since it was stored."""
+        """Return the extra tensor of this name. RecordError if it was changed in place since it was stored."""
         x: Tensor | None = getattr(self, name)
         if self.__dict__["_versions"][name] != _version(x):
             what, _ = EXTRAS[name]
@@ -77,8 +77,8 @@ class AttentionRecord:
     """The attention weights [B, H, Q, K] of one attention call, computed from its queries and keys on request.
 
     The record holds the tensors of the call itself, detached. If they are changed in place afterwards, the record
-    cannot tell any more what the call saw, and raises RecordError; only the mask is copied. The weights are those of
-    the softmax, before dropout.
+    cannot tell any more what the call computed, and raises RecordError; only the mask is copied. The weights are those
+    of the softmax, before dropout.
 
     Args:
         call: the call whose weights are recorded.
@@ -126,7 +126,7 @@ class AttentionRecord:
         return self._call
 
     def check(self) -> None:
-        """Raise RecordError if a tensor of the call or of the extras was changed in place, or was not kept."""
+        """Raise RecordError if a tensor of the call or of the extras was changed in place, or the call was not kept."""
         _ = self.call
         for name in EXTRAS:
             self.extras.unchanged(name)
@@ -148,7 +148,7 @@ class AttentionRecord:
 
     @property
     def share(self) -> Share | None:
-        """The positions of these rows and keys in a sequence that several processes share; None = it is not shared."""
+        """The positions of the rows and keys in a sequence that several processes share; None = it is not shared."""
         return self.call.share
 
     def __getattr__(self, name: str) -> Any:
@@ -182,7 +182,7 @@ class AttentionRecord:
 
     @property
     def row_names(self) -> tuple[str, ...] | None:
-        """The names of the queries [Q], if they are not tokens; can be set to any sequence of Q names, or None."""
+        """The names of the queries [Q], if these are not tokens; can be set to any sequence of Q names, or None."""
         return self._row_names
 
     @row_names.setter
@@ -191,7 +191,7 @@ class AttentionRecord:
 
     @property
     def col_names(self) -> tuple[str, ...] | None:
-        """The names of the keys [K], if they are not tokens; can be set to any sequence of K names, or None."""
+        """The names of the keys [K], if these are not tokens; can be set to any sequence of K names, or None."""
         return self._col_names
 
     @col_names.setter
@@ -213,15 +213,16 @@ class AttentionRecord:
     def scores(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """Compute the scores before the softmax, [B, heads, rows, cols], float32 or better; -inf where forbidden.
 
-        Each choice is None (all), an int (a dimension of 1), a slice or a sequence of ints; negative numbers count from
-        the end. Raises ArgumentError, which names the valid range, for a choice out of range.
+        `rows`, `cols` and `heads` are each None (all), an int (dimension of size 1), a slice or a sequence of ints;
+        negative numbers count from the end. Raises ArgumentError, which names the valid range, for a number out of
+        range.
         """
         return self.call.scores(self._choose("rows", rows), self._choose("cols", cols), self._choose("heads", heads))
 
     def weights(
         self, rows: Choice = None, cols: Choice = None, heads: Choice = None, *, rounded: bool = False
     ) -> Tensor:
-        """Compute the attention weights of these heads, rows and columns, [B, heads, rows, cols].
+        """Compute the attention weights of some heads, rows (queries) and columns (keys), [B, heads, rows, cols].
 
         `rows`, `cols` and `heads` are chosen as in `scores`. A row that attends to nothing is 0. The weights are
         computed in float32 or better from the q and k that are kept. With `rounded` each step is rounded to the dtype
@@ -243,11 +244,11 @@ class AttentionRecord:
     def used_weights(self, rows: Choice = None, cols: Choice = None, heads: Choice = None) -> Tensor:
         """Return the weights that the model multiplied with its values, [B, heads, rows, cols].
 
-        `rows`, `cols` and `heads` are chosen as in `scores`. The result is that of `weights`, unless the model changed
-        the weights after the softmax: it mixed the heads (talking heads), subtracted the weights of another softmax
+        `rows`, `cols` and `heads` are chosen as in `scores`. The result equals `weights`, unless the model changed the
+        weights after the softmax: it mixed the heads (talking heads), subtracted the weights of another softmax
         (differential attention), multiplied them by a gate or a mask, or uses a sigmoid instead of a softmax (`weights`
-        are then each row's shares). Rows need not sum to 1, weights may be negative, there may be fewer heads, and the
-        changed weights are taken after dropout.
+        then divides each row by its sum). Rows need not sum to 1, weights may be negative, there may be fewer heads,
+        and the changed weights are taken after dropout.
         """
         used = self.extras.unchanged("used")
         if used is None:
@@ -268,7 +269,7 @@ class AttentionRecord:
 
     @functools.cached_property
     def lse(self) -> Tensor:
-        """The log-sum-exp log Σ exp(s) over keys and sink, [B, H, Q]; natural log; -inf if there is nothing to sum."""
+        """The log-sum-exp log Σ exp(s) over keys and sink, [B, H, Q]; natural log; -inf if a row has neither."""
         known = look_up(self._computed, [LogSumExp()])
         found: Tensor = known["lse"] if known else self._normaliser.lse
         return found
@@ -280,7 +281,7 @@ class AttentionRecord:
     def statistics(self, *names: str, rows: int | None = None, **options: Any) -> Statistics:
         """Compute statistics of the weights in one pass over them.
 
-        They are attributes of the result; None = not requested.
+        The statistics are attributes of the result; None = not requested.
 
         Args:
             names: "lse", "entropy", "distance", "offset_mass", "first_visible", "learned_sink", "keys_needed", "top",
@@ -351,7 +352,7 @@ class AttentionRecord:
         return weights, keys
 
     def pooled(self, size: int | tuple[int, int], how: Literal["mean", "max"] = "mean") -> Tensor:
-        """Shrink the matrix to a small picture, [B, H, h, w]: each cell is the mean or the maximum of its weights.
+        """Shrink the matrix to a small picture, [B, H, h, w]: a cell is the mean or maximum of the weights it covers.
 
         `size` is (h, w), or one number for both, at most (Q, K). See `headwise.records.statistics.pooled`.
         """
@@ -364,7 +365,7 @@ class AttentionRecord:
         return answer
 
     def _compute_normaliser(self, rows: slice | Tensor, heads: slice | Tensor) -> Normaliser:
-        """Compute the normaliser (the log-sum-exp, in two terms) of a few rows, and of no others: [B, heads, rows]."""
+        """Compute the normaliser (the two terms of the log-sum-exp) of these rows and heads only: [B, heads, rows]."""
         index, call = torch.arange(self.shape[2], device=self.q.device)[rows], self.call
         scores = call.part(heads=heads)
         batch, some, _, k_len = scores.shape
@@ -384,7 +385,7 @@ class AttentionRecord:
 
 
 def positions(choice: Choice, size: int, name: str) -> list[int]:
-    """Return a choice among `size` as a list: None = all, negative = from the end. ArgumentError if out of range."""
+    """Return the indices that a choice means: None = all, negative = from the end. ArgumentError if out of range."""
     if choice is None or isinstance(choice, slice):
         return list(range(size)[slice(None) if choice is None else choice])
     try:
@@ -407,13 +408,16 @@ def _checked_names(name: str, names: Sequence[str] | None, of: str, count: int) 
 
 
 def _versions(call: Scores) -> dict[str, object]:
-    """Return, for each tensor of the call, a value that changes when it is changed in place. (The mask is a copy.)"""
+    """Return, for each tensor of a call, a value that changes when the tensor does. (The mask is a copy.)"""
     tensors = {"q": call.q, "k": call.k, **call.option_tensors()}
     return {name: _version(x) for name, x in tensors.items()}
 
 
 def _version(x: Tensor | None) -> object:
-    """Return torch's count of changes; for an inference tensor, which has none, some of its numbers (on the CPU)."""
+    """Return a value that shows changes of `x` in place: torch's count of them.
+
+    Inference tensors have no such count: on the CPU the value is some of their numbers, elsewhere None.
+    """
     if x is None or not x.is_inference():
         return None if x is None else x._version
     if x.device.type != "cpu":

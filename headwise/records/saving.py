@@ -61,7 +61,7 @@ class RecordFields:
 
 @dataclasses.dataclass(frozen=True)
 class PartOf:
-    """Which part of a run a file holds, if several processes wrote one file each."""
+    """Which part of a run a file holds, if each of several processes wrote one file."""
 
     run: str  # the same in all parts of one run, and different in other runs
     number: int  # from 0
@@ -73,17 +73,17 @@ class PartOf:
 
     @property
     def file_name(self) -> str:
-        """The name of this part's file in the folder of all parts; sorting the names sorts the parts."""
+        """The name of this part's file in the folder of all parts; sorted names are in the order of the parts."""
         return f"{self.number:0{len(str(self.count - 1))}}-of-{self.count}.hw"
 
 
 def save(seen: Collection, path: str | Path, part: PartOf | None = None) -> None:
     """Write all records, the coverage and the tokens to `path`.
 
-    This needs no memory besides that of the records, except for a mask that is a predicate (`masks.from_predicate`): a
-    file holds no code, so its answers are stored, one bit per pair of query and key, and reading the file gives a mask
-    of these bits. A `WholeRecord` (the record of a sequence that several processes share) is put together while it is
-    written.
+    This needs no memory besides the records, except for a mask that is a predicate (`masks.from_predicate`): a file
+    holds no code, so the predicate's answers are stored, one bit per pair of query and key, and reading the file gives
+    a mask of these bits. A `WholeRecord` (the record of a sequence that several processes share) is put together while
+    it is written.
 
     Raises:
         FileError: the file cannot be written. An older file of that name then stays unchanged.
@@ -93,7 +93,7 @@ def save(seen: Collection, path: str | Path, part: PartOf | None = None) -> None
 
 
 def in_file(seen: Collection, part: PartOf | None = None) -> tuple[dict[str, Tensor | Pieced], dict[str, str]]:
-    """Make the tensors and the metadata of a file."""
+    """Return the tensors and the metadata of a file that holds these records."""
     writer = _Writer()
     coverage = seen.coverage()
     if part is not None:
@@ -128,7 +128,7 @@ class _Writer:
         return json.dumps(x, default=self.plain, separators=(",", ":"))
 
     def plain(self, x: object, cls: type | None = None) -> dict[str, Any]:
-        """Return the fields of a dataclass that the file holds; with `cls`, its fields, which are attributes of `x`."""
+        """Return the fields of `x` that a file holds, by name; with `cls`, the fields of that class, read from `x`."""
         found = {}
         for field in stored_fields(cls or type(x)).values():
             value = getattr(x, field.name)
@@ -138,7 +138,7 @@ class _Writer:
         return found
 
     def call_site(self, site: CallSite) -> object:
-        """Return a call site of the coverage as a list, as in 0.1.0, or as a dict if it has a newer field."""
+        """Return a call site of the coverage as a list, as 0.1.0 wrote it, or as a dict if it has a newer field."""
         found, fields = self.plain(site), stored_fields(CallSite)
         return [*found.values()] if all(fields[name].since == 1 for name in found) else found
 
@@ -188,7 +188,7 @@ class _Writer:
 
 
 def _unexpanded(x: Tensor) -> Tensor:
-    """Return the tensor without repetitions that broadcasting can restore."""
+    """Return the tensor with size 1 in the dimensions that only repeat numbers: broadcasting can restore them."""
     for dim, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[dim] > 1:
             x = x.narrow(dim, 0, 1)

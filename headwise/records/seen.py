@@ -122,7 +122,7 @@ class Seen:
         return records[0]
 
     def only(self, *layers: Layer | Sequence[Layer]) -> Seen:
-        """Select the layers that these numbers, paths or patterns ("*.self_attn") mean, in the order of `layers`.
+        """Select the layers that these numbers, paths or patterns ("*.self_attn") mean; the records keep their order.
 
         Several layers may also be given as one list, as in `watch(only=)`.
         """
@@ -210,7 +210,7 @@ class Seen:
 
     @property
     def tokens(self) -> list[Tokens] | None:
-        """The tokens of each example, in an encoder-decoder those of the decoder; None if they were not set.
+        """The tokens of each example (in an encoder-decoder, the decoder's tokens); None if they were not set.
 
         It can be set to anything that `headwise.text.as_tokens` takes: the output of a tokenizer, `Tokens`, `Patches`,
         `Frames`, or names for each example; for an encoder-decoder, to `{"source": ..., "target": ...}`. Raises
@@ -261,12 +261,13 @@ class Seen:
         return tokens[b].labels
 
     def axes(self, record: AttentionRecord) -> tuple[list[Tokens] | None, list[Tokens] | None]:
-        """Return the tokens of the rows and of the columns. RecordError if neither side has that many.
+        """Return the tokens of a record's rows and of its columns. RecordError if neither side has as many tokens.
 
-        The sides are the source (the encoder's tokens) and the target (the decoder's). In cross-attention the rows are
-        the target and the columns the source. Self-attention belongs to the side that has its length; if both sides
-        have it, to the source if "encoder" is a component of its path, else to the target. Rows or columns that have
-        names (learned latents) keep these; the other axis then belongs to the side that has its length.
+        The two sides are the source (the encoder's tokens) and the target (the decoder's). In cross-attention the rows
+        are the target and the columns the source. Self-attention belongs to the side with as many tokens as its rows;
+        if both sides have as many, to the source if "encoder" is a component of its path, else to the target. Rows or
+        columns that have names (learned latents) keep them; the other axis then belongs to the side with as many
+        tokens.
         """
         return self._axes(record, self._tokens, self._source_tokens)
 
@@ -315,7 +316,7 @@ class Seen:
         return OfLayers({name: self[name].statistics(*which, **options) for name in self.layers})
 
     def summary(self, row: Place | None = None) -> Summary:
-        """Make a table with one row for each head: how widely and how far it attends, and its strongest pair.
+        """Make a table with a row for each head: how widely and how far it attends, and its strongest (query, key).
 
         `row`: summarise only one query, given by its number or its text: `seen.summary("it")` shows where each head
         attends from "it". See also `to_pandas`.
@@ -342,7 +343,7 @@ class Seen:
 
 
 def _texts(choice: Any) -> bool:
-    """Whether a choice of rows or columns names tokens by their text."""
+    """Return whether a choice of rows or columns names tokens by their text."""
     return isinstance(choice, str) or (isinstance(choice, (list, tuple)) and any(isinstance(x, str) for x in choice))
 
 
@@ -365,7 +366,7 @@ def one_layer(seen: Seen, layer: Layer | None) -> AttentionRecord:
 
 
 def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
-    """Return a choice of rows or columns with positions for texts. ArgumentError if they differ among examples."""
+    """Replace texts in a choice of rows or columns by their positions. ArgumentError if these differ among examples."""
     if not _texts(choice):
         return choice
     parts = [choice] if isinstance(choice, str) else list(choice)
@@ -380,7 +381,7 @@ def _found(choice: Any, tokens: list[Tokens] | None, name: str) -> Choice:
 
 
 def _call_numbers(records: Sequence[AttentionRecord]) -> list[int]:
-    """Return, for each record, the number of the call of its layer; without a module, its index among the records."""
+    """Return each record's number among the calls of its layer; without a module, its index among the records."""
     return [record.site.call if record.site else place for place, record in enumerate(records)]
 
 

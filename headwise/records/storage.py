@@ -203,7 +203,7 @@ class _Reader:
 
 
 def _checked(share: Share, call: Scores) -> Share:
-    """Return the share with the mask of the whole sequence. RecordError unless the share fits the call."""
+    """Return `share` (one process's rows and keys) with the whole sequence's mask. RecordError if it does not fit."""
     for name, x, size in (("rows", share.rows, call.shape[2]), ("cols", share.cols, call.shape[3])):
         fits = x.dtype == torch.int64 and x.shape == (size,) and bool((x.diff() > 0).all())
         if not fits or (size and not 0 <= int(x[0]) <= int(x[-1]) < share.length):
@@ -225,7 +225,7 @@ def _place(what: str, place: object, count: int) -> int:
 
 
 def _check_dims(extras: Extras, sizes: dict[str, int]) -> None:
-    """Raise RecordError unless each tensor has the dimensions that its field declares."""
+    """Raise RecordError unless each extra tensor has the dimensions that its field declares, in the call's sizes."""
     if extras.v is None:
         del sizes["E"]  # E of the keys
     for name, field in stored_fields(Extras).items():

@@ -34,10 +34,10 @@ BEGUN = 8  # rows of a `repr`
 
 @dataclass(frozen=True, repr=False)
 class HeadSummary:
-    """One head in one call of its layer: means over the examples, and over the queries that attend to anything.
+    """The numbers of one head in one call of its layer: means over examples and over queries that attend to anything.
 
-    `numbers` has one number for each statistic that has a column. They are attributes too: `row.entropy`,
-    `row.previous`. A number is NaN where it has no meaning, such as a distance between two sequences.
+    `numbers` has one number for each statistic that has a column. Each number is an attribute too: `row.entropy`,
+    `row.previous`. It is NaN where it has no meaning, such as a distance between two sequences.
     """
 
     layer: str  # its name
@@ -167,14 +167,14 @@ class RunningSummary:
 
 
 def ask(record: AttentionRecord, kind: str, *, rows: int | None = None) -> Statistics:
-    """Compute the statistics for `numbers`: `lse`, and those with a column; from about `rows` rows (None = all)."""
+    """Compute the statistics that `numbers` needs: `lse`, and all with a column; of about `rows` rows (None = all)."""
     asked = {each.name: column for each, column in columns().items() if not _meaningless(column, kind)}
     options = {name: value for column in asked.values() for name, value in column.options.items()}
     return record.statistics("lse", *asked, rows=rows, **options)
 
 
 def numbers(found: Statistics, kind: str, dims: tuple[int, ...]) -> dict[str, Tensor]:
-    """Compute the number of each column, over these dimensions of [B, H, Q]; NaN where it has no meaning."""
+    """Reduce statistics to one number for each column, over the dimensions `dims` of [B, H, Q]; NaN = no meaning."""
     attends = found.lse > -math.inf  # not NaN, as for a skipped query
     nothing = torch.full_like(attends.sum(dims), math.nan, dtype=torch.double)
     return {
@@ -236,14 +236,14 @@ def make_rows(
 def _alone(found: Statistics) -> Tensor:
     """Find the queries that attend to a single key, as a causal model's first token does: bool [B, H, Q].
 
-    Their weight of 1 means nothing. If all queries of a head are like that, none of them is True.
+    Their weight of 1 means nothing. If all queries of a head are like that, all of them are False.
     """
     alone = (found.top.weights[..., 0] == 1) & (found.entropy == 0)
     return alone & ~alone.flatten(2).all(-1)[..., None]
 
 
 def _only_row(seen: Collection, record: AttentionRecord, row: Place, called: str) -> Tensor:
-    """Find the query that is meant, in each example: bool [B, 1, Q]."""
+    """Find the query that `row` means (a number or a text) in each example: bool [B, 1, Q]."""
     batch, _, q_len, _ = record.shape
     tokens: Sequence[Tokens | None] = seen.axes(record)[0] or [None] * batch
     places = [positions(find_position(row, one, called), q_len, called)[0] for one in tokens]
@@ -317,7 +317,7 @@ def head_table(
 
 
 def _explained(column: Column) -> str:
-    """Describe a column in a few words, for the caption."""
+    """Describe a column of the table in a few words, for the caption."""
     heading, sentence = said(column.heading), said(column.sentence)
     if column.unit in ("nats", "tokens"):
         return heading + said(f" in {column.unit}")

@@ -53,7 +53,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 @dataclasses.dataclass(frozen=True)
 class Pieced:
-    """A tensor that is made piece by piece while it is written, in the order of its elements."""
+    """A tensor that is made piece by piece, in the order of its elements, while it is written."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -101,7 +101,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
 
 
 def _header(tensors: Tensors, metadata: Mapping[str, str], crcs: Mapping[str, int]) -> bytes:
-    """Make the header. Its length is the same for all checksums, so that it can be rewritten when they are known."""
+    """Make the header. Its length is the same for all checksums: it can be rewritten when the checksums are known."""
     crc32 = json.dumps({name: f"{crc:08x}" for name, crc in crcs.items()}, separators=(",", ":"))
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata, "crc32": crc32}}
     end = 0

@@ -1,4 +1,4 @@
-"""The terms of one row of attention weights, number by number: the query, the keys, and all that changes a score.
+"""The terms of one row of attention weights as numbers: the query, the keys, and everything that changes a score.
 
 weights = softmax(softcap · tanh(scale · k q / softcap) + bias), -inf where not allowed, with the sink in the sum
 """
@@ -25,7 +25,7 @@ OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks", "dropout"})
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The terms of one row (query) of one head, float64 on the CPU. `head_row` makes them."""
+    """All that enters the attention weights of one row (query) of one head, float64 on the CPU. `head_row` makes it."""
 
     q: Tensor  # [D]
     k: Tensor  # [K, D]; non-finite numbers in forbidden keys, such as padding, become 0
@@ -44,11 +44,11 @@ class Terms:
 
 
 def head_row(record: AttentionRecord, example: int, head: int, row: int) -> Terms:
-    """Compute the terms of one row (query) of one head of one example of a record.
+    """Compute the terms (query, keys, mask, bias, …) of one row (query) of one head of one example of a record.
 
     Raises:
         ArgumentError: there is no such example, head or row.
-        RecordError: an option of its call is not in `OPTIONS`.
+        RecordError: the record's call has an option that is not in `OPTIONS`.
     """
     batch, heads, q_len, _ = record.shape
     for name, value, count in (("example", example, batch), ("head", head, heads), ("row", row, q_len)):

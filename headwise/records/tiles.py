@@ -72,7 +72,10 @@ class Tiles:
 def forbidden_keys(
     mask: Mask | None, rows: Tensor, runs: Sequence[Run], k_lo: int, k_hi: int, b: int | None, h: int | None
 ) -> list[Forbidden]:
-    """Find the forbidden pairs of some queries in [k_lo, k_hi): all keys between the runs, some keys of masked runs."""
+    """Find the forbidden keys of some queries in [k_lo, k_hi): all keys between runs, and in masked runs some keys.
+
+    A run is a range of consecutive keys that the queries may see; in a masked run, the mask decides for each pair.
+    """
     found: list[Forbidden] = []
     past = k_lo
     for run in (*runs, Run(k_hi, k_hi, False)):
@@ -94,7 +97,7 @@ def forbid(scores: Tensor, where: Sequence[Forbidden]) -> None:
 
 
 def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
-    """Cut out parts of the tiles with about `rows` rows in total, evenly spread over all rows."""
+    """Cut parts out of the tiles that have about `rows` rows in total, evenly spread over all rows."""
     total = sum(tile.rows for tile in tiles)
     if rows >= total:
         return list(tiles)
@@ -114,7 +117,7 @@ def spread(tiles: Sequence[Tile], rows: int) -> list[Tile]:
 
 
 def _joined(strips: Sequence[Tile], cells: int, overhead: int) -> list[Tile]:
-    """Join strips as long as that is quicker, and split tiles with too many cells into several of the same keys."""
+    """Join strips (of rows) to larger tiles where that is quicker; split tiles of too many cells by rows."""
     groups: list[tuple[list[Tile], int, int]] = []  # strips, and the first and last key of all of them
     for strip in strips:
         if groups and groups[-1][0][-1].q_hi == strip.q_lo:

@@ -1,6 +1,6 @@
 """`WholeRecord`: the record of a whole sequence whose rows (queries) are in several records, called the parts.
 
-The parts are those of several processes (`headwise.parallel.joined`) or of several files (`headwise.load` of a folder).
+The parts come from several processes (`headwise.parallel.joined`) or from several files (`headwise.load` of a folder).
 When the whole record is asked for something, such as weights, every part answers for its rows, and the answers are put
 in the order of the sequence. `Parts.ask` joins the answers.
 """
@@ -35,7 +35,7 @@ DIMS |= {name: field.dims for name, field in stored_fields(Extras).items()}
 
 
 class Answer(NamedTuple):
-    """What one part answers to a question, or the joint answer of all parts."""
+    """The answer of one part (the record of some rows) to a question, or the joint answer of all parts."""
 
     rows: Sequence[Tensor] = ()  # requested rows of the part, […]; together: in the order of the parts
     sums: Sequence[Tensor] = ()  # together: added
@@ -47,27 +47,28 @@ Plan = Callable[[], tuple[Sequence[int], Work]]  # (requested rows of each part,
 
 
 class Parts(Protocol):
-    """The parts: the records that have the rows of one sequence, in one or several processes."""
+    """The parts of a `WholeRecord`: records that have the rows of one sequence, in one or several processes."""
 
     own: AttentionRecord  # one of the records, from which their common properties are read
     owner: Tensor  # int64 [N]: the number of the part of each row
     count: int
 
     def ask(self, question: Mapping[str, object], plan: Plan) -> Answer:
-        """Return the joint answer. An error in `plan` or in the work of one part ends the question for all parts."""
+        """Ask all parts; return the joint answer. An error in `plan` or in one part's work ends it for all parts."""
 
     def collect(self, work: Callable[[AttentionRecord], Tensor], counts: Sequence[int], like: Tensor) -> Tensor:
-        """Return the rows of all parts, [sum of counts, …], in the process that writes a file; in others maybe no rows.
+        """Return the rows that `work` gives in all parts, [sum of counts, …], in the process that writes a file.
 
-        `like` has the shape of the rows after the first dimension, and their dtype.
+        In other processes the result may have no rows. `like` has the shape of the rows after the first dimension, and
+        their dtype.
         """
 
     def whole(self, fields: Callable[[], SimpleNamespace]) -> SimpleNamespace:
-        """Return `fields()` with every `Pieced` made into a tensor. RecordError if they cannot be in one process."""
+        """Return `fields()` with every `Pieced` made into a tensor. RecordError if tensors cannot be in one process."""
 
 
 class Here:
-    """The parts of a record, if all of them are in this process.
+    """The parts of a `WholeRecord` (records of some rows each), if all of them are in this process.
 
     Raises:
         RecordError: they are not the parts of one record.
@@ -117,7 +118,7 @@ class Here:
 
 
 def describe_record(record: AttentionRecord) -> dict[str, object]:
-    """Return the properties that all parts of one record have in common."""
+    """Return the properties of a part that must be equal in all parts of one record."""
     share, site = read_share(record), record.site
     batch, heads, _, _ = record.shape
     told = {"layer": site and site.name, "call": site and site.call, "B": batch, "H": heads, "length": share.length}
@@ -133,7 +134,7 @@ def describe_record(record: AttentionRecord) -> dict[str, object]:
 
 
 def read_share(record: AttentionRecord) -> Share:
-    """Return which rows a part has. RecordError if the record is not a part."""
+    """Return the share of a part: which rows and keys of the whole sequence it has. RecordError if it is not a part."""
     share = record.share
     if share is None:
         where = f"{record.site.name}: " if record.site else ""
@@ -167,7 +168,7 @@ class WholeRecord(AttentionRecord):
 
     @property
     def share(self) -> None:
-        """None, because the record has the whole sequence."""
+        """None: the record has the whole sequence, and not a share (some of its rows and keys)."""
         return None
 
     @property
@@ -213,7 +214,7 @@ class WholeRecord(AttentionRecord):
         return self._tile("used_weights", rows, cols, heads, 0.0)
 
     def rounding_bound(self, rows: Choice = None, heads: Choice = None) -> Tensor:
-        """Bound the difference to a model's weights, as in `AttentionRecord`."""
+        """Bound the difference between these weights and a model's rounded weights, as in `AttentionRecord`."""
         return self._tile("rounding_bound", rows, None, heads, 0.0)
 
     def _tile(self, name: str, rows: Choice, cols: Choice, heads: Choice, empty: float, **more: Any) -> Tensor:
@@ -245,7 +246,7 @@ class WholeRecord(AttentionRecord):
         return self._in_order(found.rows[0], torch.tensor(positions(rows, length, "rows"), dtype=torch.long))
 
     def _counts(self, rows: Tensor) -> list[int]:
-        """Count how many of these rows each part has."""
+        """Count, for each part, how many of these rows it has."""
         counts: list[int] = self.parts.owner[rows].bincount(minlength=self.parts.count).tolist()
         return counts
 
@@ -265,7 +266,7 @@ class WholeRecord(AttentionRecord):
         return asked if names else [each for each in asked if not self._why_not(each)]
 
     def _why_not(self, statistic: Statistic) -> str:
-        """Say why a statistic of the whole sequence cannot be computed from those of the parts; "" if it can."""
+        """Say why a whole sequence's statistic cannot be computed from the statistics of the parts; "" if it can."""
         if not statistic.of_shares:
             return "it does not say how it follows from the answers of several processes (of_shares)"
         if isinstance(self.parts.own, ComputedRecord) and type(statistic.for_share()) is not type(statistic):
@@ -307,7 +308,7 @@ class WholeRecord(AttentionRecord):
     # All tensors, for a file or for one process that has all parts.
 
     def fields(self) -> SimpleNamespace:
-        """Return the fields of `Scores` and `Extras`; each tensor with queries or keys is `Pieced`."""
+        """Return the fields of `Scores` and `Extras`; each tensor with queries or keys is `Pieced` (made in pieces)."""
         own = self.parts.own
         found: dict[str, Any] = {name: getattr(own.call, name) for name in stored_fields(Scores)}
         found |= {name: own.extras.unchanged(name) for name in stored_fields(Extras)}
@@ -324,7 +325,7 @@ class WholeRecord(AttentionRecord):
         return SimpleNamespace(**found)
 
     def _sizes(self, names: Sequence[str]) -> dict[str, list[int]]:
-        """Find each tensor's shape in the whole. A dimension that broadcasts in every part broadcasts there too."""
+        """Find each tensor's shape in the whole sequence. A dimension that broadcasts in all parts broadcasts there."""
         length = len(self.parts.owner)
 
         def work(part: AttentionRecord) -> Answer:
@@ -343,7 +344,10 @@ class WholeRecord(AttentionRecord):
         return {name: list(itertools.islice(found, len(DIMS[name]))) for name in names}
 
     def _key_owner(self) -> Tensor:
-        """Find the part that gives each key, int64 [N]; -1 = none has it. If possible it is the part with the query."""
+        """Find the number of the part that gives each key, int64 [N]; -1 = no part has it.
+
+        If possible it is the part that also has the query at the same position.
+        """
         count, owner = self.parts.count, self.parts.owner
 
         def work(part: AttentionRecord) -> Answer:
@@ -357,7 +361,10 @@ class WholeRecord(AttentionRecord):
         return torch.where(told > 0, (told - 1) % count, -1)
 
     def _pieced(self, name: str, letters: str, dim: int, size: list[int], owner: Tensor, like: Tensor) -> Pieced:
-        """Make a tensor of the whole from pieces [some of what is before `dim`, some positions, all that is after]."""
+        """Make a tensor of the whole record that is put together piece by piece while it is written.
+
+        A piece has some indices of the dimensions before `dim`, some positions along `dim`, and all that comes after.
+        """
         before, length, after = math.prod(size[:dim]), size[dim], math.prod(size[dim + 1 :])
 
         def pieces() -> Iterator[Tensor]:
@@ -410,7 +417,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _places(wanted: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (the index of each position among the ascending positions `there`, whether it is among them)."""
+    """Find positions `wanted` among the ascending positions `there`: (the index of each, whether it is there)."""
     at = torch.searchsorted(there, wanted).clamp_(max=len(there) - 1)
     return at, there[at] == wanted
 

@@ -36,7 +36,7 @@ def create(
     metrics: numbers.Metrics | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
-    """The application that serves `engine` over HTTP: plain routes, protocols, health, metrics and pages.
+    """Make the application that serves `engine` over HTTP: plain routes, protocols, health, metrics and pages.
 
     Args:
         metrics: the `Metrics` that count the requests. The caller adds the metrics of the engine (`tell_engine`).
@@ -57,7 +57,7 @@ def create(
     refuse = Refusals(replies)
 
     def get(path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
-        """Add a route for GET and HEAD, which is in the OpenAPI description if it has a summary."""
+        """Add a route that answers GET and HEAD. The OpenAPI description lists it if `described` has a summary."""
 
         def add(endpoint: Endpoint) -> Endpoint:
             shown = "summary" in described
@@ -110,7 +110,7 @@ def create(
 
 
 def _text(answers: Mapping[int, str]) -> dict[str, Any]:
-    """The OpenAPI description of a route that answers in plain text; `answers`: status -> description."""
+    """Return the OpenAPI description of a route that answers in plain text; `answers`: status -> description."""
     content = {"text/plain": {"schema": {"type": "string"}}}
     responses = {status: {"description": says, "content": content} for status, says in answers.items()}
     return {"responses": responses, "response_class": PlainTextResponse}
@@ -131,7 +131,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 async def _refuse_route(_: Request, error: Exception) -> Response:
-    """The answer for an unknown route or a wrong method."""
+    """Return the response for an unknown route or a wrong method."""
     assert isinstance(error, HTTPException)
     sentences: dict[int, Any] = {
         404: "this path does not exist; GET / lists the routes",

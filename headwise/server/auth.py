@@ -87,7 +87,7 @@ def is_local(host: str) -> bool:
 
 
 def read_token(path: Path | None, environment: str | None) -> str | None:
-    """The token in the file `path` (its first line), else the value `environment`; None if both are missing.
+    """Read the token from the file `path` (its first line), else take `environment`, a value; None if both are missing.
 
     Raises:
         FileError: the file cannot be read.

@@ -10,7 +10,7 @@ HEAD_BYTES = 64 * 2**10
 
 
 def protocol() -> type[asyncio.Protocol]:
-    """The class of uvicorn's HTTP connections (of httptools if installed), with a time limit for headers."""
+    """Return the class of uvicorn's HTTP connections (of httptools if installed), with a time limit for headers."""
     base: Any
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol

@@ -14,7 +14,7 @@ from headwise.tasks.columns import Row
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is loaded.
+    """A model that is loaded and can be named in a request.
 
     Args:
         name, version: as in a request; the version is "1" unless the folder has several versions.
@@ -29,26 +29,26 @@ class Served:
 
 
 class Engine(Protocol):
-    """The models of a server, which answer rows. All methods must be called in one event loop."""
+    """The interface that protocols call: a server's models, which answer rows. Call all methods in one event loop."""
 
     @property
     def live(self) -> bool:
-        """Whether the process of the server works."""
+        """Return whether the process of the server works."""
 
     @property
     def ready(self) -> bool:
-        """Whether every model can answer, and the server is not stopping."""
+        """Return whether every model can answer, and the server is not stopping."""
 
     def models(self) -> list[Served]:
-        """All loaded models, sorted by name and version."""
+        """Return all loaded models, sorted by name and version."""
 
     def find(self, name: str, version: str | None = None) -> Served:
-        """The model with this name; version None = the newest version. Raises RequestRefused "not_found"."""
+        """Find the model with this name; version None = the newest version. Raises RequestRefused "not_found"."""
 
     async def answer(
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
-        """The answers to the rows, in order. An invalid row gets an error in its place; the other rows are answered.
+        """Return the answers to the rows, in order. For an invalid row the list has an error; other rows are answered.
 
         The rows of one request may be in different batches, together with rows of other requests.
 
@@ -72,9 +72,10 @@ class Engine(Protocol):
         rows: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any] | str:
-        """The attention statistics of a row as a JSON object, the page as HTML, or the weights of some queries.
+        """Return the attention statistics of a row as a JSON object, the page as HTML (`page`), or with `rows` the
+        answer together with the attention weights of these queries.
 
-        For `rows` see `Interface.attend`. Raises like `answer`.
+        See `Interface.attend` for `rows`. Raises like `answer`.
         """
 
     async def load(self, name: str, path: Path | None = None) -> None:

@@ -20,7 +20,7 @@ from headwise.server.watching import log_request, request_id
 
 
 def make(settings: Settings, metrics: Metrics) -> grpc.aio.Server:
-    """A gRPC server that has no services and no port yet."""
+    """Make a gRPC server, which has no services and no port yet."""
     return grpc.aio.server(
         interceptors=[Watching(metrics, settings.token)],
         options=[
@@ -48,7 +48,7 @@ def bind(server: grpc.aio.Server, settings: Settings, port: int, option: str) ->
 
 
 class Watching(grpc.aio.ServerInterceptor):
-    """Checks the token, and writes each call to the log and the metrics.
+    """gRPC interceptor: checks the token of each call, and writes the call to the log and the metrics.
 
     The services here are either unary (one message in, one out) or bidirectional streams.
     """

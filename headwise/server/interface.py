@@ -14,7 +14,7 @@ Asked = TypeVar("Asked")  # a row in the form that the model reads
 
 @dataclass(frozen=True)
 class Embeds:
-    """The properties of a model that turns texts into vectors.
+    """The properties of a model that turns texts into vectors (embeddings).
 
     Such a model also answers rows with other names than its columns: {"text": a text, or "ids": int64 [S];
     "prompt_name": … or None; "truncate": whether a text with too many tokens is cut, instead of refused}, by
@@ -33,7 +33,7 @@ class Embeds:
 
 @dataclass(frozen=True, kw_only=True)
 class Description(Columns):
-    """The properties of a model that a protocol needs: its columns, and
+    """The properties of a model that a protocol must know: the columns of its rows (from `Columns`), and these.
 
     Args:
         task: "classify", "answer", …; "tensors" for an export that belongs to no task.
@@ -42,9 +42,10 @@ class Description(Columns):
         explains: whether `explain` and `page` are supported.
         embeds: the properties of the vectors that the model makes of texts; None = it makes no vectors.
         packs: whether rows of different lengths share a batch without padding.
-        joins: whether rows are answered side by side in `Interface.running`, instead of in batches.
+        joins: whether rows are answered by continuous batching (`Interface.running`): a row joins or leaves the batch
+            at any step. Otherwise a batch is computed as a whole.
 
-    The worker sends it to the network process.
+    The worker sends the description to the network process.
     """
 
     task: str
@@ -57,70 +58,71 @@ class Description(Columns):
 
     @property
     def written(self) -> str:
-        """The name of the column that `stream` returns in pieces: the text of an answer."""
+        """The name of the output column that holds the generated text: the column that `stream` returns in pieces."""
         return next(column.name for column in self.outputs if column.datatype == "BYTES")
 
 
 class Running(Protocol):
-    """Rows that are answered side by side, in steps, as in `headwise.tasks.text.running.batch.RunningBatch`."""
+    """Rows that are answered at the same time, step by step (continuous batching), such as a `RunningBatch`."""
 
     def __len__(self) -> int:
-        """The number of rows that have no answer yet."""
+        """Return the number of rows that have no answer yet."""
 
     def add(self, asked: Any) -> int:
         """Add a row from `Interface.read`. Returns the ticket (a number) with which `step` returns the row's answer."""
 
     def cancel(self, ticket: int) -> None:
-        """Forget the row with this ticket: `step` does not return it any more."""
+        """Forget the row with this ticket: `step` will not return its answer."""
 
     def step(self) -> Sequence[tuple[int, Row | Exception]]:
-        """Take one step in every row. Returns (ticket, answer or error) of each row that is finished."""
+        """Advance every row by one step (token). Returns (ticket, answer or error) of each row that is finished."""
 
 
 class Interface(Protocol[Asked]):
-    """A model in a worker process, called by one thread at a time.
+    """A model in a worker process, called with rows by one thread at a time.
 
-    A row is read once (`read`), for all other methods.
+    Each row is first passed to `read`; the other methods take the result of `read`, which they call `asked`.
     """
 
     description: Description
-    threads: int  #: of the next call, set by the worker; 0 = as many as the library takes
+    threads: int  #: number of threads for the next call, set by the worker; 0 = the library's default
 
     def read(self, row: Row) -> Asked:
         """Check and tokenize a row; the result is the `asked` of other methods.
 
-        Raises HeadwiseError if it is invalid.
+        Raises HeadwiseError if the row is invalid.
         """
 
     def tokens(self, asked: Asked) -> int:
-        """The number of tokens of a row, including those that the model cuts, for the limit `max_tokens`."""
+        """Return the number of tokens of a row before the model cuts it, for the limit `max_tokens`."""
 
     def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
-        """The answers to some rows in one pass, in order. May raise if one of the rows cannot be answered."""
+        """Return the answers to some rows, in order. They are computed together, so one bad row may make it raise."""
 
     def running(self, most: int) -> Running:
-        """An empty `Running` for at most `most` rows at a time, for a model whose rows join and leave at any step."""
+        """Return an empty `Running` for at most `most` rows at a time, if the description of the model has `joins`."""
 
     def stream(self, asked: Asked) -> Iterator[str]:
         """Yield the pieces of the generated text, each as soon as it is ready; joined they are the whole text."""
 
     def explain(self, asked: Asked) -> dict[str, Any]:
-        """The statistics of every attention call of this row, as a JSON object."""
+        """Return the statistics of every attention call of this row, as a JSON object."""
 
     def attend(self, asked: Asked, places: Sequence[int]) -> dict[str, Any]:
-        """The answer to a row with the attention weights that led to it.
+        """Return the answer to a row together with the attention weights from which it was computed.
 
         Args:
-            places: the queries whose weights are requested, by the numbers of their tokens; negative numbers count from
-                the end.
+            places: the indices of the tokens (as queries) whose weights are requested; negative indices count from the
+                end.
 
         Returns:
-            "answer": a row; "tokens": the names of the tokens; "rows": the places, from 0; "layers": float32 arrays [H,
-            rows, K].
+            "answer": a row; "tokens": the names of the tokens; "rows": `places` as indices from 0; "layers": for each
+            layer the weights, a float32 array [H, rows, K].
 
         Raises:
-            HeadwiseError: a place is out of range, or the model's answer is not one pass over the tokens of the row.
+            HeadwiseError: an index is out of range, or the model does not compute its answer in one pass over the
+                tokens of the row.
         """
 
     def page(self, asked: Asked) -> str:
-        """The HTML page that shows the attention."""
+        """Return the HTML page that shows the attention."""

@@ -1,4 +1,4 @@
-"""Limits on HTTP requests: body size, time to arrive, and cancellation when the client disconnects."""
+"""Limits HTTP requests: the size of the body and its time to arrive. Cancels them when the client disconnects."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UNKNOWN_CODING = 415
 
 
 class Limits:
-    """ASGI middleware: reads the whole body, at most `most` bytes compressed or not, before the application runs.
+    """ASGI middleware that reads the whole body of a request before the application runs, and limits its size.
 
     The application gets the whole body at once, and is cancelled when the client disconnects.
 
     Args:
-        most: the largest body, in bytes.
+        most: the largest body, in bytes, both as received and after decompression.
         patience: seconds in which the body must arrive.
         refuse: makes the responses to refused requests; None = the responses of plain routes.
     """
@@ -131,11 +131,11 @@ class Limits:
 
 
 class _Gone(Exception):  # noqa: N818
-    """The client disconnected while it was sending."""
+    """Raised when the client disconnected while it was sending the body."""
 
 
 class _UnknownCoding(Exception):  # noqa: N818
-    """A Content-Encoding that is not supported."""
+    """Raised for a Content-Encoding that is not supported."""
 
 
 async def _disconnect(receive: Callable[[], object]) -> Message:

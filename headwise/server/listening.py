@@ -12,7 +12,7 @@ from headwise.server.settings import Settings
 
 
 def bind(host: str, port: int, option: str) -> socket.socket:
-    """A bound socket that does not listen yet: connections are refused until the models are loaded.
+    """Bind a socket and return it. It does not listen yet, so connections are refused until the models are loaded.
 
     Args:
         port: 0 = any free port.
@@ -39,7 +39,7 @@ def bind(host: str, port: int, option: str) -> socket.socket:
 
 
 def check_free(host: str, port: int, option: str) -> None:
-    """Raise FileError like `bind` if the port is not free: gRPC binds by itself, and its errors say less."""
+    """Raise FileError like `bind` if the port is in use. For gRPC, which binds by itself, with vaguer errors."""
     if port:
         bind(host, port, option).close()
 
@@ -72,5 +72,5 @@ def check_tls(settings: Settings) -> None:
 
 
 def address(host: str, port: int) -> str:
-    """host:port, with brackets around an IPv6 address."""
+    """Format an address as host:port, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -37,7 +37,10 @@ def told(level: int, event: str, error: BaseException | None = None, **fields: A
 
 
 def raised_at(error: BaseException) -> list[str]:
-    """The innermost lines of code that an error came through: a log may have only these and the error's class."""
+    """Return the last lines of code (up to 6) on the way of an error: "file:line function".
+
+    The log may contain only these lines and the class of the error, not its message.
+    """
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 

@@ -40,22 +40,22 @@ class Metrics:
         )
 
     def begin(self, protocol: str) -> None:
-        """Count a request that arrived."""
+        """Count a request that arrived as being in progress."""
         self._in_flight.labels(protocol).inc()
 
     def end(self, protocol: str, route: str, code: str, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count a request that was answered, with the seconds that it took."""
         self._in_flight.labels(protocol).dec()
         self._requests.labels(protocol, route, code).inc()
         self._seconds.labels(protocol, route).observe(seconds)
 
     def tell_engine(self, engine: Engine, statistics: Statistics) -> None:
-        """Add the loaded models and the statistics of a pool; both are read anew at each scrape."""
+        """Add metrics of the loaded models and of the worker pool, which are read anew each time they are asked for."""
         self._registry.register(_Asked(lambda: _collect_models(engine)))
         self._registry.register(_Asked(lambda: _collect_pool(statistics)))
 
     def text(self) -> bytes:
-        """All metrics in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

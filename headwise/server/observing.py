@@ -1,4 +1,4 @@
-"""Information about the current request: the engine notes it, the log and the metrics write it."""
+"""Facts about the current request (such as its model), which the engine records, and the log and the metrics write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.tasks.columns import Row
 
 @dataclass
 class Noted:
-    """What the log says about one request: only names that the server knows, never what a client sent.
+    """The record of one request for the log: only names that the server knows, never what a client sent.
 
     Args:
         id: the client's id if it is suitable for a log, otherwise random.
@@ -35,7 +35,7 @@ current: ContextVar[Noted | None] = ContextVar("headwise_request", default=None)
 
 
 class Observed:
-    """An `Engine` that notes the model and the number of rows of each request.
+    """An `Engine` that passes each call to another engine, and records the model and the number of rows of the request.
 
     Args:
         stopping: returns whether the server is about to stop: then this engine is not ready, but still answers.

@@ -14,7 +14,7 @@ _REFUSED = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)")
 
 
 class Packing(GZipMiddleware):
-    """Starlette's gzip middleware, except for server-sent events, and for clients that refuse gzip by "gzip;q=0"."""
+    """Starlette's gzip middleware, without gzip for server-sent events and for clients that refuse it ("gzip;q=0")."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app, LEAST, LEVEL)

@@ -124,7 +124,7 @@ class _Process:
         logs.told(logging.INFO, "drained", ms=round((time.monotonic() - began) * 1000))
 
     async def _loaded(self, stack: contextlib.AsyncExitStack) -> Pool | None:
-        """The pool of workers, with their models loaded; None if a signal came first."""
+        """Start the pool of workers and load the models. Returns the pool, or None if a signal to stop came first."""
         starting = asyncio.ensure_future(stack.enter_async_context(_pool(self._models, self._settings)))
         telling = asyncio.ensure_future(self._told.wait())
         try:
@@ -140,7 +140,7 @@ class _Process:
         return engine
 
     async def _grpc(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
-        """Name of a protocol -> its gRPC server, bound but not started, and the port."""
+        """Make the gRPC servers. Returns a dict: name of a protocol -> (its server, bound, not started; its port)."""
         wanted = {name: port for name, port in self._settings.ports.items() if port is not None}
         servers: dict[str, Any] = {}
         if wanted:

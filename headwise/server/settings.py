@@ -117,7 +117,7 @@ class Settings:
         return self.threads or max(1, _cores() // self.workers)
 
     def count_threads(self, busy: int) -> int:
-        """The number of threads of each busy worker while `busy` workers have work: they also use the others' cores."""
+        """Return the number of threads of each of `busy` busy workers: they also use the cores of the idle workers."""
         return self.threads or max(self.worker_threads, _cores() // max(1, min(busy, self.workers)))
 
 

@@ -23,7 +23,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Watching:
-    """The outermost ASGI middleware: gives each request an id, logs and counts it, and answers every error.
+    """The outermost ASGI middleware: gives each request an id, logs and counts it, and answers if an error is raised.
 
     Args:
         stopping: returns whether the server is about to stop: then each answer closes its connection.
@@ -71,14 +71,14 @@ class Watching:
 
 
 def request_id(given: str | None) -> str:
-    """The client's request id if it is suitable for a log, otherwise a random one."""
+    """Return the client's request id if it is suitable for a log, otherwise a random one."""
     return given if given is not None and _ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def log_request(
     noted: Noted, protocol: str, route: str, code: int | str, seconds: float, method: str | None = None
 ) -> None:
-    """Log a request that was answered."""
+    """Write a log line for a request that was answered."""
     told(
         logging.INFO,
         "request",

@@ -1,4 +1,4 @@
-"""`Answer`: a question and a context -> the words of the context that answer it."""
+"""`Answer`: takes a question and a context, and finds the words of the context that answer the question."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SENTENCE = re.compile(r".*?[.!?。！？](?=\s|$|[^\x00-\x7f])|.+", re.DOTALL)
 
 
 class Window(NamedTuple):
-    """A question and the part of its context that fits into one input."""
+    """A question and the part of its context that fits into one input of the model."""
 
     row: int  # index of the row in the data
     ids: list[int]
@@ -51,7 +51,7 @@ class Window(NamedTuple):
 
 
 class Answer(Task[AnswerOptions]):
-    """BERT with a head for the first and the last token of the answer; long contexts are read in windows that overlap.
+    """A BERT that scores each token as the first and as the last of the answer. Long contexts are read in windows.
 
     If the training data have questions without an answer, the model may also predict that there is no answer.
 
@@ -67,7 +67,7 @@ class Answer(Task[AnswerOptions]):
     model: SpanReader
 
     def __init__(self, options: AnswerOptions, model: SpanReader, subwords: Subwords, facts: Mapping[str, Any]) -> None:
-        """`facts`: largest and mean number of tokens of the training answers; do some questions have none."""
+        """`facts`: largest and mean number of tokens of a training answer, and whether some questions have none."""
         super().__init__(options, model)
         self.subwords = subwords
         self.longest = int(facts["longest"])
@@ -80,7 +80,7 @@ class Answer(Task[AnswerOptions]):
 
     @classmethod
     def split(cls, data: Data, options: AnswerOptions) -> tuple[Data, Data]:
-        """Split by contexts, because questions about the same text are related."""
+        """Split the data by contexts: questions about the same text are related, and stay in one part."""
         return data.split_groups("context", options.validation_share, options.seed)
 
     @classmethod
@@ -106,7 +106,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def _windows(self, row: int, asked: Pieces, context: Pieces, answer: range | None = None) -> list[Window]:
-        """The windows of one row, made from all tokens of its question and its context."""
+        """Make the windows of one row (question, context); each window has the question and a part of the context."""
         question = asked.ids[: self.options.question_length]
         frame = self.subwords.frames[1]
         room = self.max_length - len(question) - frame.size
@@ -128,7 +128,7 @@ class Answer(Task[AnswerOptions]):
 
     @property
     def _signs_before(self) -> int:
-        """The number of signs, such as [CLS], before a context, without the tokens of the question."""
+        """The number of special tokens, such as [CLS], before the context. The question's tokens do not count."""
         return sum(map(len, self.subwords.frames[1].signs[:2]))
 
     @property
@@ -157,14 +157,18 @@ class Answer(Task[AnswerOptions]):
         }
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(loss, number of windows): cross-entropy of the answer's first and last token, [CLS] if it has none."""
+        """Return (the loss, the number of windows in it).
+
+        The loss is the cross-entropy of the first and the last token of the answer; both are [CLS] if a window has no
+        answer.
+        """
         starts_BS, ends_BS = self._log_probabilities(batch)
         total = functional.nll_loss(starts_BS, batch["starts"], reduction="sum")
         total = total + functional.nll_loss(ends_BS, batch["ends"], reduction="sum")
         return total / 2, torch.tensor(len(starts_BS), device=starts_BS.device)
 
     def _log_probabilities(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The log-probability of each token to be the answer's first, and its last: [B, S] each, float32."""
+        """Return each token's log-probability to be the answer's first and its last token: [B, S] each, float32."""
         allowed_BS = batch["in_context"].clone()
         allowed_BS[:, 0] = True
         logits = self.model(batch["input_ids"], batch["real"], batch["token_type_ids"])
@@ -173,21 +177,22 @@ class Answer(Task[AnswerOptions]):
         return starts_BS, ends_BS
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The answer to each question, copied from the context.
+        """Return the answer to each question, copied from its context.
 
         Args:
             inputs: (question, context) pairs, one or several strings "question [SEP] context", or a table with the
                 columns of questions and contexts.
 
         Returns:
-            For each question "answer", "start" (index of its first character) and "probability", over all spans of all
-            windows. If the model predicts that there is no answer, "answer" is "" and "start" is None.
+            For each question "answer", "start" (index in the context of the answer's first character) and
+            "probability", among all spans of all windows. If the model predicts that there is no answer, "answer" is ""
+            and "start" is None.
         """
         data = self._inputs(inputs)
         return self._answers(data.columns["context"], self.encode(data, targets=False))
 
     def _answers(self, contexts: Sequence[str], windows: Sequence[Window]) -> list[dict[str, Any]]:
-        """The predictions for some rows, from their contexts and all their windows."""
+        """Make the predictions for some rows, from their contexts and all windows of these contexts."""
         found = []
         for context, spans in zip(contexts, self._best(len(contexts), windows), strict=True):
             (start, end), probability = spans.best()
@@ -198,7 +203,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """Exact match and F1, beside the scores of a baseline: the beginning of each context as the answer."""
+        """Return exact match and F1, beside two baselines: the first tokens, or the first sentence of a context."""
         data = self.read(source, self.options)
         contexts, answers = data.columns["context"], data.columns["answers"]
         called = [each["answer"] for each in self.predict(data)]
@@ -219,14 +224,14 @@ class Answer(Task[AnswerOptions]):
         )
 
     def cut(self, inputs: Any) -> dict[int, str]:
-        """The indices of the questions that are cut, and why; a context is read in as many windows as it needs."""
+        """Return a dict: index of a too long question -> why it is cut. Contexts are not cut, but read in windows."""
         questions = self.subwords.pieces(self._inputs(inputs).columns["question"])
         return cut((len(each.ids) for each in questions), self.options.question_length, what="a question of ")
 
     def look(self, inputs: Any) -> list[Seen]:
-        """The attention for each question.
+        """Return the attention for each question with its context.
 
-        A long context is read in the window whose middle is nearest to the answer.
+        Of a long context, only the window whose middle is nearest to the answer is read.
         """
         data = self._inputs(inputs)
         rows = zip(data.columns["question"], data.columns["context"], strict=True)
@@ -303,7 +308,7 @@ class Answer(Task[AnswerOptions]):
 
     @torch.no_grad()
     def _best(self, rows: int, examples: Sequence[Window]) -> list[BestSpans]:
-        """The best answers to each row (`BestSpans`), from all its windows; `rows`: the number of rows."""
+        """Collect the most probable answers to each of `rows` rows from all its windows."""
         self.eval()
         found = [BestSpans(self.may_be_none) for _ in range(rows)]
         for batch, places in self.batches(examples):
@@ -316,7 +321,7 @@ class Answer(Task[AnswerOptions]):
         return found
 
     def _inputs(self, inputs: Any) -> Data:
-        """The inputs as a table (`Data`)."""
+        """Return the inputs of `predict` as a table (`Data`)."""
         given = [inputs] if isinstance(inputs, str) and SEPARATOR in inputs else inputs
         if not isinstance(given, list | tuple) or not given or isinstance(given[0], Mapping):
             return self.read(inputs, self.options, targets=False)
@@ -326,7 +331,7 @@ class Answer(Task[AnswerOptions]):
 
 
 def _pair(given: Any) -> tuple[str, str]:
-    """(question, context), from a pair or from one string with [SEP] between them."""
+    """Return (question, context), given as a pair or as one string with [SEP] between them."""
     parts = given.split(SEPARATOR, 1) if isinstance(given, str) else given
     if not isinstance(parts, list | tuple) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
         raise ArgumentError(f'expected "question {SEPARATOR} context", or the two as a pair. Received: {brief(given)}')
@@ -339,27 +344,27 @@ def _pair(given: Any) -> tuple[str, str]:
 
 
 def _pieces(contexts: Sequence[str], subwords: Subwords) -> dict[str, Pieces]:
-    """The tokens of each distinct context: in a SQuAD file many questions share one context."""
+    """Return a dict: context -> its tokens. A context is tokenized once: in SQuAD many questions share one context."""
     once = list(dict.fromkeys(contexts))
     return dict(zip(once, subwords.pieces(once), strict=True))
 
 
 def _token_spans(data: Data, subwords: Subwords) -> list[range | None]:
-    """The token range of each row's first answer; None for questions without an answer."""
+    """Find the range of tokens of each row's first answer; None for a question without an answer."""
     pieces = _pieces(data.columns["context"], subwords)
     rows = zip(data.columns["context"], data.columns["answers"], strict=True)
     return [_find_tokens(answers[0], pieces[context]) if answers else None for context, answers in rows]
 
 
 def _find_tokens(answer: Span, context: Pieces) -> range | None:
-    """The range of the tokens that overlap the answer; None if no token does."""
+    """Find the range of the context's tokens that overlap the answer; None if no token does."""
     end = answer.start + len(answer.text)
     touched = [i for i, (low, high) in enumerate(context.offsets) if low < end and high > answer.start]
     return range(touched[0], touched[-1] + 1) if touched else None
 
 
 def _find_end(context: Pieces, count: int) -> int:
-    """The index in the context of the character after its first `count` tokens."""
+    """Return the index in the context of the character after the context's first `count` tokens."""
     return context.offsets[min(count, len(context.offsets)) - 1][1] if context.offsets else 0
 
 

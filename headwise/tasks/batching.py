@@ -1,4 +1,4 @@
-"""Batches of similar length, so that little is padded: of examples, texts to write, windows."""
+"""Puts examples of similar length into one batch, so that little is padded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POOL = 64  # batches in a pool; its batches change from epoch to epoch, but a p
 def training_batches(
     lengths: Sequence[int], *, tokens: int, size: int | None, seed: int, epoch: int
 ) -> list[list[int]]:
-    """The batches of an epoch, each as the indices of its examples; every example is in one batch.
+    """Make the batches of an epoch, each as the indices of its examples; every example is in one batch.
 
     All examples are shuffled and cut into pools of about 64 batches. A pool is sorted by length and cut into batches,
     and the batches of all pools are shuffled.
@@ -38,17 +38,18 @@ def training_batches(
 
 
 def sorted_batches(lengths: Sequence[int], *, tokens: int, size: int | None, least: int = 1) -> list[list[int]]:
-    """Batches with the least padding, those of short examples first; for passes without training, in a fixed order.
+    """Make batches with the least padding, the shortest examples first. For passes without training, in a fixed order.
 
     Args:
-        least: the smallest number of examples per batch, even if this exceeds `tokens`: one for each process.
+        least: the smallest number of examples per batch, such as one for each process, even if the batch then has more
+            than `tokens` tokens.
     """
     of_all = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     return list(_cut(np.arange(len(of_all)), of_all, tokens, size, least))
 
 
 def _cut(places: Any, lengths: Any, tokens: int, size: int | None, least: int) -> Iterator[list[int]]:
-    """Sort the examples at `places` by length (stable), and cut the list where a batch would become too large."""
+    """Sort the examples `places` by length (stable), and cut the sorted list where a batch would become too large."""
     places = places[np.argsort(lengths[places], kind="stable")]
     longest = lengths[places]
     start = 0

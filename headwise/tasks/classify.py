@@ -1,4 +1,4 @@
-"""`Classify`: a text, or a pair of texts -> a label."""
+"""`Classify`: predicts a label for a text, or for a pair of texts."""
 
 from __future__ import annotations
 
@@ -89,23 +89,23 @@ class Classify(Task[ClassifyOptions]):
         return [self._example(texts, label) for texts, label in zip(self._pieces(data), labels, strict=True)]
 
     def _pieces(self, data: Data) -> list[tuple[Pieces, ...]]:
-        """The tokens of the text or the two texts of each row."""
+        """Return for each row the tokens of its text, or of its two texts."""
         columns = [self.subwords.pieces(texts) for texts in _texts(data)]
         return list(zip(*columns, strict=True))
 
     def _example(self, texts: Sequence[Pieces], label: Any = None) -> Example:
-        """The example of one row, from all tokens of its text or its two texts."""
+        """Make the example of one row from all tokens of its text or its two texts, which are cut if necessary."""
         return Example(*self.subwords.pair(*self._cut(texts)), self._numbers.get(label, UNSEEN))
 
     def _cut(self, texts: Sequence[Pieces]) -> list[list[int]]:
-        """The tokens of one or two texts that fit beside the signs. Texts are cut at the end, of two the longer one."""
+        """Cut the ends of one or two texts, of two the longer one, so that they fit beside the special tokens."""
         ids = [each.ids for each in texts]
         longest = self.max_length
         return ids if longest is None else cut_longer(ids, longest - self.subwords.frames[len(ids) - 1].size)
 
     @property
     def max_length(self) -> int | None:
-        """The largest number of tokens of an input; None = no limit."""
+        """The largest number of tokens of an input, special tokens included; None = no limit."""
         return encoders.max_length(self.model.encoder, self.options)
 
     def length(self, example: Example) -> int:
@@ -131,7 +131,7 @@ class Classify(Task[ClassifyOptions]):
         self.log("validation_accuracy", self._accuracy, on_step=False, on_epoch=True)
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The predicted label of each text, and the probability of each label.
+        """Return the predicted label of each text, and the probability of each label.
 
         Args:
             inputs: a text, several texts, (text, text) pairs or strings "first [SEP] second", or a table with the
@@ -149,7 +149,7 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """Accuracy and macro F1, beside a baseline that always predicts the most common label of the training data.
+        """Return accuracy and macro F1, beside a baseline that always predicts the training data's commonest label.
 
         A label that is not in the training data counts as wrong.
         """
@@ -213,15 +213,18 @@ class Classify(Task[ClassifyOptions]):
         return list(self._tokens(asked).labels)
 
     def _tokens(self, asked: Read) -> Tokens:
-        """The tokens that the model reads, after cutting."""
+        """Return the tokens that the model reads, after cutting."""
         return self.subwords.named(asked, [slice(len(ids)) for ids in self._cut(asked.pieces)])
 
     def _names(self) -> list[str]:
-        """The names of the columns in a row of a request."""
+        """Return the names of the columns with texts in a row of a request."""
         return ["text", "text_pair"][: 1 + (self.options.text_pair is not None)]
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """Graph "model": input_ids, attention_mask, token_type_ids → logits [batch, C], in the order of `labels`."""
+        """Return the graph "model": input_ids, attention_mask, token_type_ids → logits [batch, C].
+
+        The logits are in the order of `labels`.
+        """
         return text_encoders.graphs(self.model, collect_inputs(self.model, self.predict, rows), self.max_length)
 
     @property
@@ -255,7 +258,7 @@ class Classify(Task[ClassifyOptions]):
 
     @torch.no_grad()
     def _probabilities(self, examples: Sequence[Example]) -> Tensor:
-        """The probability of each label, [rows, C], in the order of the examples."""
+        """Compute the probability of each label, [rows, C], for the examples in their order."""
         if self.training or self.model.training:  # setting each module takes as long as a layer of a short text
             self.eval()
         if examples and self._is_unpadded():
@@ -267,15 +270,15 @@ class Classify(Task[ClassifyOptions]):
         return found
 
     def _is_unpadded(self) -> bool:
-        """Whether texts are read without padding: faster on a CPU.
+        """Whether texts are read without padding, which is faster on a CPU.
 
-        But hooks, as of `headwise.watch`, need `forward`.
+        If the model has hooks, such as those of `headwise.watch`, it is False: hooks need the padded `forward`.
         """
         hooks = self.model._forward_pre_hooks or self.model._forward_hooks
         return self.on_torch and isinstance(self.model.encoder, Bert) and self.device.type == "cpu" and not hooks
 
     def _inputs(self, inputs: Any) -> Data:
-        """The inputs as a table (`Data`)."""
+        """Return the inputs of `predict` as a table (`Data`)."""
         if (texts := texts_in(inputs)) is None:
             return self.read(inputs, self.options, targets=False)
         names = TEXTS[: 1 + (self.options.text_pair is not None)]
@@ -289,19 +292,19 @@ class Classify(Task[ClassifyOptions]):
         return Data("inputs", columns, [*range(len(pairs))])
 
     def _pair(self, text: Any) -> tuple[str, ...]:
-        """The texts in one string: in a task with pairs, those before and after the first [SEP]; else the string."""
+        """Split a string into the texts before and after its first [SEP]. Without pairs, a string is one text."""
         if self.options.text_pair is None or not isinstance(text, str):
             return (text,)
         return tuple(part.strip() for part in text.split(SEPARATOR, 1))
 
 
 def _texts(data: Data) -> list[list[str]]:
-    """The columns of texts: one column, or two for pairs."""
+    """Return the columns of texts: one column, or two for pairs."""
     return [data.columns[name] for name in TEXTS if name in data.columns]
 
 
 def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
-    """Label -> the number of its rows, in an order that does not depend on the order of rows."""
+    """Count the rows of each label. The order of the labels does not depend on the order of the rows."""
     counts = Counter(data.columns["label"])
     if len(counts) < 2:
         raise ArgumentError(
@@ -317,7 +320,7 @@ def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
 
 
 def _in_order(label: str) -> tuple[int, float, str]:
-    """The sort key of a label: 2 comes before 10, and numbers before words."""
+    """Return the sort key of a label: 2 comes before 10, and numbers before words."""
     try:
         return 0, float(label), label
     except ValueError:

@@ -1,4 +1,4 @@
-"""The columns of a task's requests and answers, for a server; and checks of their cells (one value of one row)."""
+"""The columns of the rows that a served task takes and returns, and checks of cells (one value of one row each)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Column:
         datatype: a datatype of the Open Inference Protocol. BYTES is UTF-8 text unless `binary`.
         shape: the shape in one row: () = a single value; -1 = any length. A request with N rows has [N, *shape].
         says: a short description for clients.
-        optional: whether a row may lack it.
+        optional: whether a row may lack this column.
         binary: BYTES that are not text, such as an encoded image.
     """
 
@@ -73,7 +73,7 @@ def check_names(row: Row, columns: Sequence[Column]) -> None:
 
 
 def take_text(row: Row, name: str) -> str:
-    """The cell in the column `name` as non-empty text. Raises DtypeError, ArgumentError."""
+    """Return the cell of a row in the column `name`, checked to be non-empty text. Raises DtypeError, ArgumentError."""
     value = row[name]
     if not isinstance(value, str):
         raise DtypeError(f"{name}: expected a text. Received: {type(value).__name__}")
@@ -87,7 +87,7 @@ def take_text(row: Row, name: str) -> str:
 
 
 def take_array(row: Row, column: Column) -> np.ndarray:
-    """The cell in this column as an array of numbers in the column's dtype.
+    """Convert the cell of a row in this column to an array of numbers in the column's dtype.
 
     Raises DtypeError, ShapeError, ArgumentError.
     """
@@ -111,7 +111,7 @@ def take_array(row: Row, column: Column) -> np.ndarray:
 
 
 def take_cell(row: Row, column: Column) -> Any:
-    """The checked cell in a column of any kind. Raises DtypeError, ShapeError, ArgumentError."""
+    """Return the checked cell of a row in a column of any kind. Raises DtypeError, ShapeError, ArgumentError."""
     if column.binary:
         if not isinstance(row[column.name], bytes):
             raise DtypeError(f"{column.name}: expected bytes. Received: {type(row[column.name]).__name__}")
@@ -123,7 +123,10 @@ def take_cell(row: Row, column: Column) -> Any:
 
 
 def take_texts(row: Row, name: str) -> list[str]:
-    """The cell in the column `name` as a list of non-empty texts. Raises DtypeError, ArgumentError."""
+    """Return the cell of a row in the column `name`, checked to be a list of non-empty texts.
+
+    Raises DtypeError, ArgumentError.
+    """
     found = np.asarray(row[name], dtype=object)
     if found.ndim != 1:
         raise ShapeError(f"{name}: expected [-1], -1 = any size. Received: {list(found.shape)}")

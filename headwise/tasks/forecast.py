@@ -1,4 +1,4 @@
-"""`Forecast`: the past of one or many series of numbers -> their future, with quantiles.
+"""`Forecast`: continues one or many series of numbers from their past, with quantiles.
 
 Every column of numbers is forecast from its own past, by the same weights. The model is a patch encoder (PatchTST-like)
 or a causal decoder of `headwise.models.patch_forecaster`.
@@ -76,7 +76,7 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def read(cls, source: Any, options: ForecastOptions, *, targets: bool = True) -> Data:
-        """All series, in order and without gaps; if there are several series, those that are too short are left out.
+        """Read all series, in order and without gaps. If there are several, those that are too short are left out.
 
         Raises:
             FileError, ArgumentError: see `headwise.tasks.rows.series.read_series`.
@@ -87,7 +87,7 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def split(cls, data: Data, options: ForecastOptions) -> tuple[Data, Data]:
-        """Split off the last `validation_share` of each series.
+        """Split off the last `validation_share` (a fraction) of the rows of each series.
 
         The second part begins with the `context` rows before the split, which are read but not forecast. A series that
         is too short to split is used for training as a whole.
@@ -118,7 +118,9 @@ class Forecast(Task[ForecastOptions]):
 
     @classmethod
     def learn(cls, data: Data, options: ForecastOptions) -> Self:
-        """Make the task: the scale of every column of every series, the season, and a model with random weights.
+        """Make the task from the training data, before its training.
+
+        This determines the scale of every column of every series and the season, and makes a model with random weights.
 
         Raises:
             ArgumentError: a column that is constant.
@@ -156,7 +158,7 @@ class Forecast(Task[ForecastOptions]):
         return cls(options, model, channels=channels, facts=facts, season=season)
 
     def encode(self, data: Data, *, targets: bool = True) -> SeriesWindows:  # type: ignore[override]  # a sequence, not a list
-        """Every window of every series; without `targets`, the last `context` rows of each series.
+        """Make every window of every series an example; without `targets`, only the last `context` rows of each series.
 
         Raises:
             ArgumentError: the data lack a column of the training data.
@@ -168,23 +170,24 @@ class Forecast(Task[ForecastOptions]):
         return SeriesWindows(series, _least(self.options, targets), last=not targets)
 
     def length(self, example: SeriesWindow) -> int:
-        """The number of patches (tokens), over all columns."""
+        """Return the number of patches (the model's tokens) of a window, over all columns."""
         model, written = self.model, 0
         if isinstance(model, CausalPatchForecaster):
             written = -(-model.config.horizon // model.config.patch_length) - 1
         return (model.config.num_patches + written) * len(self.channels)
 
     def collate(self, examples: Sequence[SeriesWindow]) -> Batch:
-        """The batch: "context" [N · C, S] and "future" [N · C, F], which is empty without targets."""
+        """Make a batch: "context" [N · C, S] and "future" [N · C, F], which is empty without targets."""
         values_NCS = examples[0].of.gather([window.place for window in examples])
         values_NS = values_NCS.flatten(0, 1)
         context = self.options.context
         return {"context": values_NS[:, :context].contiguous(), "future": values_NS[:, context:].contiguous()}
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(loss, number of terms): the error of the point forecast plus the pinball loss of the quantiles.
+        """Return (loss, number of forecast values): the point forecast's error plus the pinball loss of the quantiles.
 
-        In training, the mean of the losses of the model's members."""
+        In training, the model may consist of several members; the loss is the mean of theirs.
+        """
         context_NS, future_NF = batch["context"], batch["future"]
         if not self.training:
             each_NFO = [self.model(context_NS)]
@@ -207,7 +210,7 @@ class Forecast(Task[ForecastOptions]):
         return loss
 
     def settle(self, held_out: Data) -> bool:
-        """Choose the share of the linear map in the forecast (0, 1/2 or 1) that has the smallest held-out error.
+        """Choose the share (0, 1/2 or 1) of the linear map in the forecast, by the smallest held-out error.
 
         Returns whether the model has a linear map.
         """
@@ -228,7 +231,7 @@ class Forecast(Task[ForecastOptions]):
     # Use.
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The forecast after the end of each series: one row per series, column and step.
+        """Forecast what follows the end of each series: one row per series, column and step.
 
         Args:
             inputs: a file, a DataFrame or another input of `read_table`, with the trained columns and at least
@@ -257,7 +260,7 @@ class Forecast(Task[ForecastOptions]):
         return found
 
     def evaluate(self, source: Any) -> Scores:
-        """The scores over all windows of all series (one begins at every step), beside those of naive forecasts."""
+        """Score all windows of all series (a window begins at every step), beside the scores of naive forecasts."""
         data = self._read(source, targets=True)
         windows = self.encode(data)
         units_C, naive_C = (
@@ -282,7 +285,7 @@ class Forecast(Task[ForecastOptions]):
         return Scores(own.values(), len(windows), named, left_out=data.left_out)
 
     def look(self, inputs: Any) -> list[Seen]:
-        """The attention between patches of the last context of each series; every column is an example of the batch.
+        """Return the attention between patches of each series' last context; every column is an example of the batch.
 
         A patch is named by the times of its first and last step. With the causal model the patches of the forecast
         follow.
@@ -330,21 +333,22 @@ class Forecast(Task[ForecastOptions]):
     # State besides weights.
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """The graph "model": context [batch, S] → forecast [batch, F, O], each column of each series separately.
+        """Return the graph "model": context [batch, S] → forecast [batch, F, O]. A row is one column of one series.
 
         Values are in the standardised units of the training: for each column, (x - mean) / spread, with the numbers in
-        the state of the run folder. O counts the point forecast and the quantiles, which may cross.
+        the state of the run folder. The O outputs are the point forecast and then the quantiles, which may be out of
+        order.
         """
         return patch_forecaster.graphs(self.model, collect_inputs(self.model, self.predict, rows))
 
     def state(self) -> dict[str, Any]:
-        """The columns, their scales in each series, the season, and whether the model also has a linear map."""
+        """Return the columns, their scales in each series, the season, and whether the model also has a linear map."""
         linear = self.model.config.linear
         return {"channels": self.channels, "season": self.season, "series": self.facts, "linear": linear}
 
     @classmethod
     def restore(cls, options: ForecastOptions, state: dict[str, Any], folder: Path) -> Self:
-        """The task as it was before its training, with random weights."""
+        """Make the task as it was before its training, with random weights."""
         linear = state.get("linear", False)  # version 0.1.0 had no linear map
         return cls._make(options, state["channels"], state["series"], state["season"], linear=linear)
 
@@ -356,7 +360,11 @@ class Forecast(Task[ForecastOptions]):
         return read_series(source, self.options, least=_least(self.options, targets), columns=self.channels)
 
     def scales(self, data: Data) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The values [T, C] of each series, and their scale: that of the training, or the series' own if it is new."""
+        """Yield for each series its values [T, C] and its scale.
+
+        The scale is the one found in training or, for a series that the training data did not have, computed from its
+        values.
+        """
         lacking = [name for name in self.channels if VALUE + name not in data.columns]
         if lacking:
             raise ArgumentError(
@@ -368,7 +376,7 @@ class Forecast(Task[ForecastOptions]):
             yield values_TC, {word: np.array(values) for word, values in facts.items()}
 
     def _forecasts(self, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-        """(forecasts [N, C, F, O] with ordered quantiles, windows [N, C, S + F], indices of the windows) on the CPU."""
+        """Yield (forecasts [N, C, F, O], quantiles in order; windows [N, C, S + F]; the windows' indices), on CPU."""
         channels = len(self.channels)
         self.eval()
         with torch.no_grad():
@@ -379,7 +387,7 @@ class Forecast(Task[ForecastOptions]):
                 yield y_NFO.cpu().unflatten(0, (-1, channels)), windows.gather(places), places
 
     def _patch_names(self, data: Data, rows: Sequence[int]) -> list[Tokens]:
-        """For each column, its patches as tokens, named by their times."""
+        """Return for each column its patches as tokens, named by the times that they cover."""
         model, context, horizon = self.model, self.options.context, self.options.horizon
         spans, size = model.config.spans, model.config.patch_length
         if isinstance(model, CausalPatchForecaster):
@@ -394,7 +402,7 @@ class Forecast(Task[ForecastOptions]):
 
 
 def _least(options: ForecastOptions, targets: bool) -> int:
-    """The smallest number of rows that a series may have."""
+    """Return the smallest number of rows that a series may have."""
     return options.context + (options.horizon if targets else 0)
 
 
@@ -406,7 +414,7 @@ def _arrays(data: Data, channels: Sequence[str]) -> Iterator[tuple[str, np.ndarr
 
 
 def _facts(values_TC: np.ndarray, season: int, options: ForecastOptions) -> Facts:
-    """The mean and spread of a series' columns, and the mean error of the naive forecast of each."""
+    """Compute for each column of a series: mean, spread, whether it is constant, the error of the naive forecast."""
     mean, spread = values_TC.mean(0), values_TC.std(0)
     # Rounding: a spread this small relative to the mean counts as 0.
     constant = spread <= 1e-9 * np.maximum(np.abs(mean), 1e-300)
@@ -427,7 +435,7 @@ def _is_table(inputs: Sequence[Any]) -> bool:
 
 
 def _short(time: Any, among: Sequence[Any]) -> str:
-    """A time as text, without the parts that are the same in all times."""
+    """Format a time without the parts that are the same in all the times `among`."""
     if not hasattr(time, "strftime"):
         return str(time)
     date = "%Y-%m-%d" if among[0].year != among[-1].year else "%m-%d"

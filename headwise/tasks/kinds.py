@@ -1,4 +1,4 @@
-"""The class and the options of each task, by its name. Importing this file imports nothing heavy."""
+"""Finds the class and the options of a task by its name. Importing this file imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def find_class(name: str) -> type[Task[Any]]:
-    """The class of a task, imported now if necessary.
+    """Return the class of a task, imported now if necessary.
 
     Raises:
         ArgumentError: no task has this name, or a package of the extra `train` is not installed.
@@ -35,7 +35,7 @@ def find_class(name: str) -> type[Task[Any]]:
 
 
 def find_options(name: str) -> type[TrainOptions]:
-    """The class of a task's options. For a built-in task, nothing heavy is imported.
+    """Return the class of a task's options. For a built-in task, nothing heavy is imported.
 
     Raises:
         ArgumentError: see `find_class`.
@@ -48,10 +48,10 @@ def find_options(name: str) -> type[TrainOptions]:
 
 
 def load(folder: str | Path) -> Task[Any]:
-    """The trained task of a run folder, in eval mode, on the device in its options.
+    """Load the trained task of a run folder, in eval mode, on the device in its options.
 
     Raises:
-        CheckpointError: it is not a run folder, has no weights yet, or damaged ones.
+        CheckpointError: the folder is not a run folder, or its weights are missing (not trained yet) or damaged.
     """
     from headwise.tasks.training import run
 

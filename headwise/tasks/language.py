@@ -1,4 +1,4 @@
-"""`Language`: a language model trained on plain text, of masked tokens (`Masked`) or of the next token (`Causal`)."""
+"""`Language`: a language model trained on plain text, to predict masked tokens (`Masked`) or the next (`Causal`)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ TEXTS = 4  # largest number of real texts on which an export is compared
 class Language(Task[LanguageOptions]):
     """A BERT that predicts masked tokens, or a decoder that continues a text.
 
-    Documents are cut into pieces of `block` tokens; no piece spans two documents. The class of a task is that of its
-    objective: `Masked` or `Causal`.
+    Documents are cut into pieces of `block` tokens; no piece spans two documents. `fit` returns a subclass, by the
+    option `objective`: `Masked` or `Causal`.
 
     >>> task = Language.fit("corpus.txt", out="run")
     >>> task.predict(["a [MASK] of statements"])[0]["filled"]
@@ -81,13 +81,13 @@ class Language(Task[LanguageOptions]):
     reads_documents = True
     compared_by = (("perplexity", "min"),)
 
-    # Attributes of each objective.
+    # Attributes that each objective (Masked, Causal) defines.
     reads: ClassVar[str]  #: the meaning of the text in a request
     writes: ClassVar[str]  #: the text column of `predict`
     outputs: ClassVar[tuple[Column, ...]]
     example: ClassVar[str]
     unread: ClassVar[str] = "the rest"  #: the part of a long text that `predict` does not read
-    unread_signs: ClassVar[int] = 0  #: signs at the end of a text that it never reads
+    unread_signs: ClassVar[int] = 0  #: special tokens at the end of a text that `predict` never reads
     streams: ClassVar[bool] = False
 
     model: Any  # MaskedLanguageModel or CausalLanguageModel
@@ -109,23 +109,26 @@ class Language(Task[LanguageOptions]):
 
     @abstractmethod
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each piece (a run of at most `block` tokens) of some documents."""
+        """Cut documents into pieces of at most `block` tokens, and return the token ids of each piece."""
 
     @abstractmethod
     def tokenize(self, text: str) -> Encoded:
-        """All tokens of a text, with signs such as [CLS] around them."""
+        """Return all tokens of a text, with special tokens such as [CLS] around them."""
 
     @abstractmethod
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The logits [N, V] of the tokens to predict, and these N tokens; the same tokens each time."""
+        """Return the logits [N, V] at the tokens to predict outside of training, and the ids of these N tokens.
+
+        For equal batches these are the same tokens each time.
+        """
 
     @abstractmethod
     def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
-        """The prediction for one text; `place` is its index among the inputs."""
+        """Return the prediction for one text; `place` is the index of the text among the inputs."""
 
     @abstractmethod
     def tokens(self, asked: Encoded) -> Tokens:
-        """The tokens of a text that `predict` reads."""
+        """Return the tokens of a text that `predict` reads."""
 
     # The same for both objectives.
 
@@ -136,13 +139,13 @@ class Language(Task[LanguageOptions]):
         return len(example)
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """Texts with masks filled in, or continuations of texts.
+        """Fill the masks of each text, or continue each text.
 
         Args:
             inputs: a text, several texts, or another input of `read`. A masked model fills every [MASK].
 
         Returns:
-            For each text. Masked: "filled" (the text), its "probability", and in "or" other candidates. Causal:
+            For each text a dict. Masked: "filled" (the text), its "probability", and in "or" other candidates. Causal:
             "continuation" and its "log_probability".
         """
         self.eval()
@@ -153,7 +156,7 @@ class Language(Task[LanguageOptions]):
         return cut(sizes, self.block, part=self.unread)
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """No remarks: every piece of each document is learned and scored."""
+        """Return no remarks: every piece of each document is learned and scored."""
         return ()
 
     def stream(self, text: str) -> Iterator[str]:
@@ -204,7 +207,7 @@ class Language(Task[LanguageOptions]):
 
     @torch.no_grad()
     def evaluate(self, source: Any) -> Scores:
-        """Perplexity, exp(mean of -log p), and the accuracy of the most probable token.
+        """Return perplexity, exp(mean of -log p), and accuracy: how often the most probable token is right.
 
         For a masked model, both are computed on a fixed set of masked tokens. The baseline is the best model
         without context: the frequency of each token among the tokens to predict.
@@ -228,11 +231,11 @@ class Language(Task[LanguageOptions]):
         return Scores(values, len(data), {name: unigram}, left_out=data.left_out)
 
     def examples(self, rows: Any) -> list[list[int]]:
-        """The pieces of the texts in `rows`, on which an export is compared; none if `rows` is None."""
+        """Return the first pieces of the texts in `rows`, on which an export is compared; none if `rows` is None."""
         return self.pieces([] if rows is None else self._texts(rows))[: self.options.batch_size]
 
     def _texts(self, inputs: Any) -> list[str]:
-        """The texts themselves, or the texts in a file or table, one per row."""
+        """Return the inputs as a list of texts: the texts themselves, or the texts in a file or table, one per row."""
         if (texts := texts_in(inputs)) is not None:
             check_filled(texts)
             return texts
@@ -244,7 +247,7 @@ def _exp(mean: float) -> float:
 
 
 class Masked(Language):
-    """A BERT that predicts hidden tokens from both sides. Devlin et al. 2018, section 3.1."""
+    """A BERT that predicts hidden tokens from the tokens on both sides. Devlin et al. 2018, section 3.1."""
 
     reads = f"a text with {MASK} where tokens are missing"
     writes = "filled"
@@ -268,7 +271,7 @@ class Masked(Language):
 
     @classmethod
     def learn(cls, data: Data, options: LanguageOptions) -> Self:
-        """Make the task: with a new vocabulary and a new model, or with those of a checkpoint."""
+        """Make the task, with a new vocabulary and a new model, or with both from a checkpoint."""
         if options.model is None:
             subwords = Subwords.train(data.columns["text"], options.vocab_size, lowercase=options.lowercase)
             shape = {"dim": options.dim, "layers": options.layers, "heads": options.heads}
@@ -286,7 +289,7 @@ class Masked(Language):
         return asdict(self.model.bert.config)
 
     def save_files(self, folder: Path) -> None:
-        """Write the tokenizer; when the weights are learned, also a checkpoint to continue from: `--model RUN/bert`."""
+        """Write the tokenizer and, after training, a checkpoint from which to continue (`--model RUN/bert`)."""
         self.subwords.save(folder)
         model = self.model
         if not model.training:
@@ -295,7 +298,7 @@ class Masked(Language):
             self.subwords.save(folder / CHECKPOINT)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """The pieces of documents, "[CLS] … [SEP]", of at most `block` tokens; no piece spans two documents."""
+        """Cut documents into pieces "[CLS] … [SEP]" of at most `block` tokens; no piece spans two documents."""
         room = self.block - 2
         return [
             self.subwords.pair(pieces.ids[start : start + room])[0]
@@ -311,18 +314,18 @@ class Masked(Language):
         return {"input_ids": ids, "real": real, "fixed": fixed}
 
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The logits [N, V] at the places of hidden tokens, and the N tokens that are hidden there.
+        """Return the logits [N, V] at the hidden positions, and the N token ids that are hidden there.
 
-        The places are the same each time, and [MASK] stands at each.
+        For equal examples the positions are the same each time; the model reads [MASK] at each of them.
         """
         ids, hidden = batch["input_ids"], batch["fixed"]
         return self.model(ids.masked_fill(hidden, self.subwords.mask), batch["real"], at=hidden), ids[hidden]
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(the sum of -log p over hidden tokens, the number of these tokens).
+        """Return (the sum of -log p over the hidden tokens, the number of these tokens).
 
-        In training the places of hidden tokens are drawn anew in every step (Liu et al. 2019, section 4.1); else they
-        are those of `predictions`.
+        In training the hidden positions are drawn anew in every step (Liu et al. 2019, section 4.1); else they are the
+        fixed positions of `predictions`.
         """
         if not self.training:
             logits_NV, tokens_N = self.predictions(batch)
@@ -333,11 +336,11 @@ class Masked(Language):
         return summed_cross_entropy(logits_NV, tokens_N), torch.tensor(len(tokens_N), device=tokens_N.device)
 
     def tokenize(self, text: str) -> Encoded:
-        """[CLS], all tokens of a text, [SEP]; a [MASK] is one token."""
+        """Return [CLS], all tokens of a text, [SEP]. The string "[MASK]" in the text becomes one token."""
         return self.subwords.tokenizer.read(text)
 
     def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
-        """The text with every [MASK] filled, the probability, and other candidates."""
+        """Return the text with every [MASK] filled, the probability of these tokens, and other candidates."""
         text, ids, _ = asked
         kept = ids if len(ids) <= self.block else [*ids[: self.block - 1], ids[-1]]
         ids_1S = torch.tensor([kept], device=self.model.bias.device)
@@ -362,7 +365,7 @@ class Masked(Language):
         return self.subwords.tokenizer.tokens(asked, self.block)
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """The graph "model": see `text_encoders` in `headwise.graphs`."""
+        """Return the graph "model": see `text_encoders` in `headwise.graphs`."""
         examples = self.examples(rows)
         batch = self.collate(examples) if examples else {}
         return text_encoders.graphs(self.model, [(batch["input_ids"], batch["real"])] if batch else [])
@@ -371,7 +374,7 @@ class Masked(Language):
         text_encoders.run_on(self.model, sessions)
 
     def _drawn(self, ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """(True for each token to predict, the ids with replacements), drawn by torch's own generator."""
+        """Draw the tokens to predict, by torch's generator. Returns (True for each of them, ids with replacements)."""
         device = ids.device
         words = real & torch.isin(ids, self._words.to(device))
         hidden = words & (torch.rand(ids.shape, device=device) < self.options.mask_share)
@@ -381,7 +384,7 @@ class Masked(Language):
         return hidden, torch.where(hidden, seen, ids)
 
     def _fixed(self, ids: Sequence[int]) -> list[int]:
-        """The places of an example that are hidden outside of training: at least one, chosen by its tokens alone."""
+        """Choose the positions hidden outside of training, by the tokens alone; at least one if there is a word."""
         words = [place for place, number in enumerate(ids) if number not in self._signs]
         if not words:
             return []
@@ -391,7 +394,7 @@ class Masked(Language):
 
 
 def _filled(text: str, names: Sequence[str]) -> str:
-    """The text with these tokens in the places of [MASK]; a piece that continues a word is joined to it."""
+    """Replace each [MASK] in the text by a token; one that continues a word (##ing) is joined to the word before."""
     before, *rest = text.split(MASK)
     for name, after in zip(names, rest, strict=True):
         joined = name.startswith(INSIDE)
@@ -400,7 +403,7 @@ def _filled(text: str, names: Sequence[str]) -> str:
 
 
 class Causal(Language):
-    """A decoder that predicts each token from those before it, and so continues a text. Radford et al. 2018."""
+    """A decoder that predicts each token from the tokens before it, and so continues a text. Radford et al. 2018."""
 
     reads = "the beginning of a text"
     writes = "continuation"
@@ -428,7 +431,7 @@ class Causal(Language):
 
     @classmethod
     def learn(cls, data: Data, options: LanguageOptions) -> Self:
-        """Make the task: with the vocabulary of the texts and a new model."""
+        """Make the task, with a vocabulary learned from the texts and a new model."""
         vocabulary = Vocabulary.train(data.columns["text"], options.vocab_size)
         config = CausalConfig(len(vocabulary), options.dim, options.layers, options.heads, options.dropout)
         return cls(options, CausalLanguageModel(config), vocabulary)
@@ -444,9 +447,10 @@ class Causal(Language):
         self.vocabulary.save(folder / FILE)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """The pieces of "[BOS] document [EOS]": `block` tokens and one more, with which the next piece begins.
+        """Cut "[BOS] document [EOS]" into pieces of `block` + 1 tokens: the last token of a piece begins the next.
 
-        So each token is predicted once. No piece spans two documents."""
+        So each token except [BOS] is predicted exactly once. No piece spans two documents.
+        """
         return [
             ids[start : start + self.block + 1]
             for ids in self.vocabulary.encode(texts)
@@ -458,15 +462,14 @@ class Causal(Language):
         return {"input_ids": ids, "real": real}
 
     def predictions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The logits [N, V] of every token except the first of a piece, and these N tokens."""
+        """Return the logits [N, V] for every token except the first of each piece, and the ids of these N tokens."""
         ids, follows = batch["input_ids"], batch["real"][:, 1:]
         return self.model(ids[:, :-1], batch["real"][:, :-1], at=follows), ids[:, 1:][follows]
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(the sum of -log p over every token except the first of a piece, the number of these tokens).
+        """Return (the sum of -log p over every token except the first of each piece, the number of these tokens).
 
-        The batch is the same in all processes that share its sequences: only the tokens of this process are
-        counted.
+        Processes that share sequences get the same batch; each counts only the tokens of its own part of the sequences.
         """
         ids, real, mesh = batch["input_ids"], batch["real"], sequence_mesh(self)
         if mesh is None:
@@ -485,7 +488,7 @@ class Causal(Language):
         return total, torch.tensor(len(labels), device=total.device)
 
     def tokenize(self, text: str) -> Encoded:
-        """[BOS], all tokens of a text, [EOS]."""
+        """Return [BOS], all tokens of a text, [EOS]."""
         return self.vocabulary.read(text)
 
     def answer(self, asked: Encoded, place: int = 0) -> dict[str, Any]:
@@ -503,13 +506,13 @@ class Causal(Language):
         return RunningBatch(lambda: Writing(Continuing(self.model), search()), self._asked, self._answer, most)
 
     def stream_row(self, asked: Encoded) -> Iterator[str]:
-        """Yield the prediction for this text alone, in parts, each as soon as its tokens are chosen."""
+        """Yield the continuation of this text in pieces, each as soon as its tokens are chosen."""
         self.eval()
         return pieces(followed(self._writing(asked, 0)), partial(self._text, asked.ids))
 
     @torch.no_grad()
     def _writing(self, asked: Encoded, place: int) -> Writing:
-        """A `Writing` that begins a continuation, by the modules of the model or by another runtime."""
+        """Make a `Writing` (texts that are being written) for one continuation, by the model or another runtime."""
         device = self.model.embedding.weight.device
         run = Stepped(lambda sources: self.make_steps(self.model, sources[0]), self.decoding, device)
         writing = Writing(run, search_for(self.decoding, device))
@@ -517,7 +520,10 @@ class Causal(Language):
         return writing
 
     def _asked(self, asked: Encoded, place: int = 0) -> Asked:
-        """The request to continue the last tokens before [EOS], with the random numbers of this place if it samples."""
+        """Make the request to continue the last `block` tokens of a text, without its [EOS].
+
+        If the task samples, the request has random numbers, which depend only on `place`, the text's index.
+        """
         draws = None
         if self.decoding.sample:
             generator = torch.Generator().manual_seed(place)
@@ -525,12 +531,12 @@ class Causal(Language):
         return Asked(asked.ids[:-1][-self.block :], self.options.write, draws)
 
     def tokens(self, asked: Encoded) -> Tokens:
-        """The last `block` tokens of "[BOS] text"."""
+        """Return the last `block` tokens of "[BOS] text"."""
         whole = self.vocabulary.tokens(asked)
         return whole.take(range(len(whole.ids) - 1)[-self.block :])
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """The graph "decoder": see `causal_language_model` in `headwise.graphs`."""
+        """Return the graph "decoder": see `causal_language_model` in `headwise.graphs`."""
         examples = [row for row in self.examples(rows)[:TEXTS] if len(row) >= 4]  # two tokens, and two more
         real = [(padded(examples, self.vocabulary.pad)[:, : self.block],)] if examples else []
         return causal_language_model.graphs(self.model, real, longest=self.block)
@@ -539,14 +545,14 @@ class Causal(Language):
         self.make_steps = causal_language_model.run_on(self.model, sessions)
 
     def _text(self, text: Sequence[int], ids: Sequence[int]) -> str:
-        """The text of the written ids. It may end a word of the prompt, so both are decoded together."""
+        """Return the text of the written `ids`, decoded with the prompt `text`, as they may end a word of it."""
         begun = text[:-1]
         whole, before = self.vocabulary.decode([*begun, *ids]), self.vocabulary.decode(begun)
         return whole[len(before) :]
 
 
 class After:
-    """The `Steps` of a model that has read the beginning of a text: its first token is not [BOS], but the next one."""
+    """The `Steps` (next step of a model) of a decoder that continues a text: the first step reads the beginning."""
 
     def __init__(self, model: CausalLanguageModel, begun: Sequence[int]) -> None:
         self._model, self._begun = model, begun

@@ -1,4 +1,4 @@
-"""`Match`: whether an image and a text belong together."""
+"""`Match`: learns and predicts whether an image and a text belong together."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PICTURES = 4  # images on which an export is compared
 
 
 class Example(NamedTuple):
-    """A pair of an image and a text, with all texts of the image. Digests of the content identify images and texts."""
+    """A pair of an image and a text, and all texts of this image. Digests of the content identify images and texts."""
 
     pixels: Pixels
     ids: list[int]
@@ -65,9 +65,9 @@ class Example(NamedTuple):
 class Match(Task[MatchOptions]):
     """Two encoders that map images and texts to one vector space, and layers in which the text attends to the patches.
 
-    The loss is that of CLIP (Radford et al. 2021) and, for the layers on top, that of ALBEF (Li et al. 2021): does the
-    text belong to the image, compared with the most similar wrong text and image of the batch. All pairs of an image
-    and a text that occur in some row belong together.
+    The loss is the loss of CLIP (Radford et al. 2021) and, for the layers on top, the loss of ALBEF (Li et al. 2021):
+    these layers predict whether the text belongs to the image, also for the most similar wrong text and image of the
+    batch. All pairs of an image and a text that occur in some row belong together.
 
     >>> task = Match.fit("pairs.csv", image="path", text="caption", out="run")
     >>> task.predict(["a seven", "digits/3.png", {"image": "digits/3.png", "text": "a seven"}])
@@ -91,7 +91,7 @@ class Match(Task[MatchOptions]):
 
     @classmethod
     def read(cls, source: Any, options: MatchOptions, *, targets: bool = True) -> Data:
-        """Also reads the images. Columns: "name" (of the image), "pixels" and "text"."""
+        """Read the rows and their images. The columns are "name" (of the image), "pixels" and "text"."""
         if isinstance(source, Data):
             return source
         data = read_table(source, {"image": options.image, "text": options.text}, texts=("text",))
@@ -116,7 +116,7 @@ class Match(Task[MatchOptions]):
 
     @classmethod
     def split(cls, data: Data, options: MatchOptions) -> tuple[Data, Data]:
-        """Split by images, so that no image is in both parts."""
+        """Split the data by images, so that no image is in both parts."""
         return data.split_groups("name", options.validation_share, options.seed)
 
     @classmethod
@@ -160,11 +160,14 @@ class Match(Task[MatchOptions]):
         ]
 
     def length(self, example: Example) -> int:
-        """One number for all examples: in batches of equal lengths, the contrast between texts would be easier."""
+        """Return the same length for all examples, so that each batch has texts of different lengths.
+
+        In a batch of texts of equal lengths the contrast between texts would be easier.
+        """
         return self.model.config.grid**2 + example.longest
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """Each distinct image and text of the batch, once, and the pairs as indices of these."""
+        """Make a batch: each distinct image and each distinct text once, and the pairs as indices of these."""
         images = {example.image: example for example in examples}
         texts = {example.text: example for example in examples}
         of_image = {image: place for place, image in enumerate(images)}
@@ -197,7 +200,8 @@ class Match(Task[MatchOptions]):
         return (pairs + matching).sum(), torch.tensor(len(pairs), device=pairs.device)
 
     def _matching(self, batch: Batch, images: Tensor, texts: Tensor, similarity_UT: Tensor) -> Tensor:
-        """Binary loss of the fusion layers: each pair, its text with another image, and its image with another text.
+        """Return the fusion layers' binary loss: for each pair, its text with another image, its image with another
+        text.
 
         Li et al. 2021, section 3.2. The function `others` selects the other image and the other text.
         """
@@ -214,7 +218,7 @@ class Match(Task[MatchOptions]):
         return (wrong - logsigmoid(belongs)) / 2
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """For a text the best images of the gallery (see `Gallery`), for an image the best texts; a pair's score.
+        """Find the best images of the gallery (see `Gallery`) for a text, the best texts for an image; score a pair.
 
         Args:
             inputs: a text, an image's path (by its suffix), an array or a PIL image, a dict with "image", "text" or
@@ -231,10 +235,10 @@ class Match(Task[MatchOptions]):
         return [_numbered(each.wants, answer) for each, answer in zip(asked, answers, strict=True)]
 
     def look(self, inputs: Any) -> list[Seen]:
-        """The attention for each pair; a single text is paired with its best image of the gallery, and vice versa.
+        """Return the attention for each pair. A single text is paired with the gallery's best image, and vice versa.
 
-        The words are the target and the patches the source: "fusion.layers.0.cross_attention" has a row for each word
-        and a column for each patch.
+        The text attends to the image: "fusion.layers.0.cross_attention" has a row for each word and a column for each
+        patch.
         """
         return [self.look_at(each)[0] for each in questions(inputs, self.options)]
 
@@ -246,7 +250,7 @@ class Match(Task[MatchOptions]):
         return cut(map(self.subwords.size, ([each] for each in self.subwords.pieces(texts))), self.options.max_length)
 
     def pictures(self, inputs: Any) -> list[Pixels]:
-        """The images that `look` reads, uint8 [H, W] or [H, W, 3]: the background of the attention maps."""
+        """Return the images that `look` reads, uint8 [H, W] or [H, W, 3], as the background of the attention maps."""
         self.eval()
         return [_picture(self._finder.paired(each, self.gallery)) for each in questions(inputs, self.options)]
 
@@ -311,10 +315,10 @@ class Match(Task[MatchOptions]):
         return seen, _picture(pair)
 
     def evaluate(self, source: Any) -> Scores:
-        """recall@k of images for a text and of texts for an image; and the accuracy of the fusion layers.
+        """Compute recall@k of finding images for a text and texts for an image, and the accuracy of the fusion layers.
 
-        The accuracy is that of telling a pair from the same image with another text. Beside each score stands that
-        of chance."""
+        The accuracy is over true pairs and, for each, the same image with another text. The baseline is chance.
+        """
         self.eval()
         data = self.read(source, self.options)
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
@@ -343,9 +347,9 @@ class Match(Task[MatchOptions]):
         return asked_in(source, self.options)
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """The graphs "image", "text" and "match": see `headwise.graphs.image_text`.
+        """Return the graphs "image", "text" and "match": see `headwise.graphs.image_text`.
 
-        Real inputs: `rows`, or the gallery.
+        The example inputs are made of `rows`, or of the gallery.
         """
         if rows is None and self.gallery.images:
             rows = list(self.gallery.texts[:PICTURES])
@@ -380,7 +384,7 @@ class Match(Task[MatchOptions]):
 
 
 def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer of `predict`, with numbered columns for the best matches ("image", "image 2" …)."""
+    """Return an answer of `predict` with one numbered column per best match ("image", "image 2" …)."""
     if wants == "pair":
         return answer
     found: dict[str, Any] = {}
@@ -391,13 +395,13 @@ def _numbered(wants: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _picture(pair: Question) -> Pixels:
-    """The image of a pair, uint8 [H, W] or [H, W, 3]."""
+    """Return the image of a pair, uint8 [H, W] or [H, W, 3]."""
     assert pair.pixels is not None
     return pair.pixels[:, :, 0] if pair.pixels.shape[2] == 1 else pair.pixels
 
 
 def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Subwords]:
-    """(text encoder, its subwords): of the checkpoint in the options, or new, with subwords learned from the texts."""
+    """Return (text encoder, its subwords): from the checkpoint in the options; or new, from the texts."""
     longest = options.max_length
     if options.model is not None:
         return encoders.pretrained(options.model, texts, dropout=options.dropout, max_length=longest)
@@ -407,7 +411,7 @@ def _text_encoder(texts: Sequence[str], options: MatchOptions) -> tuple[Bert, Su
 
 
 def _accuracy(found: Candidates, right_UT: Tensor) -> float:
-    """The accuracy over right pairs, and over their images with the next text that does not belong to them."""
+    """Compute the accuracy over the true pairs and, for the image of each, the next text that does not belong to it."""
     images, texts = right_UT.nonzero(as_tuple=True)
     after = (texts[:, None] + torch.arange(1, right_UT.shape[1] + 1)) % right_UT.shape[1]
     others = after.gather(1, (~right_UT[images]).gather(1, after).int().argmax(1, keepdim=True))[:, 0]

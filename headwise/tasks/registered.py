@@ -1,4 +1,4 @@
-"""The tasks that are registered by name.
+"""The registry of tasks by name.
 
 The built-in tasks are listed here and nowhere else. A task of another package is known as soon as its class is defined,
 or by an entry point of the group "headwise.tasks", whose name is the name of the task: toy = "package.module:Toy".
@@ -25,12 +25,12 @@ DEFINED: dict[str, type] = {}  # the classes that were defined here, by name
 
 
 def names() -> list[str]:
-    """The names of all tasks, the built-in tasks first."""
+    """Return the names of all tasks, the built-in tasks first."""
     return list(dict.fromkeys([*BUILT_IN, *plugins.found(GROUP), *DEFINED]))
 
 
 def register(name: str, kind: type, options_type: type[TrainOptions]) -> None:
-    """Make a task known by its name; `Task` calls this for each subclass that defines a `name`.
+    """Make a task known by its name. `Task` calls this function for each subclass that defines a `name`.
 
     Raises:
         ArgumentError: another class has this name, or an option has a name of `RESERVED`.

@@ -1,4 +1,4 @@
-"""`Reply`: a dialogue -> its next turn."""
+"""`Reply`: generates the next turn of a dialogue."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headwise.text.tokenizer import Encoded
 
 
 class Reply(TextToText[ReplyOptions]):
-    """An encoder-decoder, trained from scratch, with one vocabulary. Of a source that is too long, the end is read.
+    """An encoder-decoder, trained from scratch, with one vocabulary. If a source is too long, only its end is read.
 
-    With `dialogue`, each row is a dialogue, one turn per line, and gives one pair for each turn except the first: the
-    turns before it, and the turn.
+    With the option `dialogue`, each row is a dialogue, one turn per line. Each turn except the first is a target; its
+    source is all turns before it.
 
     >>> task = Reply.fit("chat.csv", source="message", target="reply")
     >>> task = Reply.fit("dialogues.jsonl", dialogue="dialogue")
@@ -78,7 +78,7 @@ class Reply(TextToText[ReplyOptions]):
         return replace(found, inputs=(replace(text, says=f"{text.says}; a dialogue has one turn per line"),))
 
     def read_row(self, row: Row) -> Encoded:
-        """A dialogue becomes its turns, without empty lines."""
+        """Read the text of a request; a dialogue without its empty lines."""
         text = take_text(row, "text")
         return self.source_vocabulary.read(text if self.options.dialogue is None else "\n".join(_turns(text)))
 
@@ -87,7 +87,7 @@ class Reply(TextToText[ReplyOptions]):
         self.commonest = max(counts, key=lambda text: (counts[text], text))
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """Perplexity per token of the true replies, and the diversity (distinct-n) of the generated replies.
+        """Return perplexity per token of the true replies, and the diversity (distinct-n) of the generated replies.
 
         Baselines: a model that knows only the frequency of each token in these replies (the best model without
             context), and the most common reply of the training data as every answer.
@@ -111,7 +111,7 @@ def _variety(written: list[str]) -> dict[str, float]:
 
 
 def _unigram_perplexity(examples: list[Example]) -> float:
-    """The perplexity of the best model without context: exp of the entropy of the target tokens."""
+    """Compute the perplexity of the best model without context: exp of the entropy of the target tokens."""
     counts = Counter(token for each in examples for token in each.target[1:])
     total = sum(counts.values())
     return math.exp(-sum(count / total * math.log(count / total) for count in counts.values()))

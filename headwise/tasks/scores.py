@@ -1,4 +1,4 @@
-"""The result of an evaluation: a few scores, and the same scores of trivial baselines."""
+"""The result of an evaluation: a few scores, and for comparison the same scores of trivial baselines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a task on some rows.
+    """The scores of a task on some rows, and of baselines on the same rows.
 
     Args:
         values: name of the score -> number, in display order.
@@ -28,7 +28,7 @@ class Scores:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The content of scores.json."""
+        """Return the content of scores.json."""
         found: dict[str, Any] = {"scores": self.values, "rows": self.count, "baselines": self.baselines}
         if self.labels:
             found |= {"labels": list(self.labels), "confusion": [list(row) for row in self.confusion]}
@@ -37,7 +37,7 @@ class Scores:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Scores:
-        """The scores in the output of `to_json`."""
+        """Make the scores from the output of `to_json`."""
         confusion = tuple(tuple(row) for row in found.get("confusion", ()))
         labels, left_out, notes = (tuple(found.get(name, ())) for name in ("labels", "left_out", "notes"))
         return cls(found["scores"], found["rows"], found["baselines"], labels, confusion, left_out, notes)

@@ -1,4 +1,4 @@
-"""`Summarize`: a text -> its summary."""
+"""`Summarize`: generates a summary of a text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headwise.tasks.text_to_text import Example, Pairs, TextToText, Values
 class Summarize(TextToText[SummarizeOptions]):
     """An encoder-decoder from scratch, with one vocabulary for texts and summaries.
 
-    If there is no column with the target's name, but columns with 1, 2, … appended, these are several summaries of one
-    text: the first is used for training, and in a score the best match counts.
+    If there is no column with the target's name, the columns with this name and 1, 2, … appended are several summaries
+    of one text. The first is used for training; in a score the summary that matches best counts.
 
     >>> task = Summarize.fit("dialogues.jsonl", source="dialogue", target="summary")
     >>> task.predict(["Anna: Hello! …"])
@@ -50,7 +50,7 @@ class Summarize(TextToText[SummarizeOptions]):
         self.summary_words = round(sum(lengths) / len(lengths))
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """ROUGE, beside two baselines: the first words of the text, and the summary of another text."""
+        """Compute ROUGE, beside two baselines: the first words of the text, and the summary of another text."""
         count = self.summary_words
         baselines = {
             f"the first {count} words": rouge([first_words(text, count) for text in pairs.sources], pairs.references)
@@ -62,7 +62,7 @@ class Summarize(TextToText[SummarizeOptions]):
 
 
 def _summary_columns(source: Any, target: str) -> dict[str, str]:
-    """The task's name of each column with summaries -> its name in the source."""
+    """Find the columns with summaries. Returns a dict: the task's name of a column -> its name in the source."""
     table = open_table(source, (target,))
     if target not in table.columns:
         numbered = [name for name in table.columns if re.fullmatch(re.escape(target) + "[0-9]+", name)]

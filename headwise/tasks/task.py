@@ -1,7 +1,7 @@
 """`Task`: the base class of all tasks, a LightningModule, and the methods that a new task has to define.
 
 A task defines how its rows are read and encoded, its model, its loss, its scores and its predictions. Everything else
-is shared. What a training needs of a task stands in `Trainable`.
+is shared. The methods of a task that its training needs are in `Trainable`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEPARATOR = "[SEP]"  # between the two texts of one input, if they are written a
 
 
 class Task(Trainable[OptionsT]):
-    """What a model learns and answers on one kind of data, before, during and after its training.
+    """A kind of prediction (such as `Classify`) with its model, before, during and after its training.
 
     >>> task = Classify.fit("reviews.csv", text="sentence", label="label", out="run")
     >>> task.predict(["a warm, funny film"])
@@ -52,25 +52,25 @@ class Task(Trainable[OptionsT]):
         if "name" in vars(cls):
             registered.register(cls.name, cls, cls.options_type)
 
-    # Defined by each task.
+    # Methods that each task defines.
 
     @abstractmethod
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The prediction for each input: a dict of columns, which can be written to a file."""
+        """Return the prediction for each input: a dict of columns, which can be written to a file."""
 
     @abstractmethod
     def look(self, inputs: Any) -> list[Seen]:
-        """The attention for each of the inputs that `predict` takes, read as `predict` reads it.
+        """Return the attention for each of the inputs that `predict` takes, read as `predict` reads it.
 
         Each input is run separately, so that nothing is padded. For `headwise view`.
         """
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """The graphs of the model (its computation as functions of tensors), for exports. By default there are none.
+        """Return the graphs of the model (its computation as functions of tensors), for exports. By default none.
 
         Args:
             rows: real inputs for the example tensors, in the form that `predict` takes; None = only random inputs, and
-                those that the task keeps.
+                real inputs that the task has kept.
 
         Raises:
             ArgumentError: the task has no graphs, or cannot read the rows.
@@ -78,7 +78,7 @@ class Task(Trainable[OptionsT]):
         raise ArgumentError(f"the task {self.name} cannot be exported: its class defines no graphs")
 
     def run_on(self, sessions: Sessions) -> None:
-        """Let another runtime, which has loaded `graphs`, compute what the model computes; other code stays the same.
+        """Replace the model's computation by another runtime's, which has loaded `graphs`; other code stays the same.
 
         By default the graph "model" replaces the model's `forward`, called with tensors by position.
 
@@ -91,7 +91,7 @@ class Task(Trainable[OptionsT]):
     # defines `columns` can be served; the other methods have defaults that call `read`, `predict` and `look`.
 
     def columns(self) -> Columns:
-        """The columns of a row of a request, and the columns of its answer, for a server.
+        """Return the columns of a row of a request, and the columns of its answer, for a server.
 
         Raises:
             ArgumentError: the task defines no columns.
@@ -104,7 +104,7 @@ class Task(Trainable[OptionsT]):
     def read_row(self, row: Row) -> Any:
         """Check and tokenize a row of a request; the result is the argument `asked` of the methods below.
 
-        By default the row itself with checked cells, as an input of `predict`.
+        By default the cells are checked, and the result is an input of `predict`.
 
         Raises:
             HeadwiseError: a cell is invalid; the message names its column.
@@ -114,9 +114,9 @@ class Task(Trainable[OptionsT]):
         }
 
     def count_tokens(self, asked: Any) -> int:
-        """The number of tokens of a row, including those that the model cuts.
+        """Return the number of tokens of a row, including tokens that the model cuts.
 
-        By default the sum over the examples of the row.
+        By default it is the sum over the examples that are made of the row.
         """
         data = self.read([asked], self.options, targets=False)
         return sum(self.length(example) for example in self.encode(data, targets=False))
@@ -127,18 +127,18 @@ class Task(Trainable[OptionsT]):
         return False
 
     def answer_rows(self, asked: Sequence[Any]) -> Sequence[Row | HeadwiseError]:
-        """The answers to some rows, in order; an error for a row without an answer. By default those of `predict`."""
+        """Return the answers to some rows, in order, or errors in their places. By default those of `predict`."""
         return self.predict(list(asked))
 
     def stream_row(self, asked: Any) -> Iterator[str]:
-        """Yield the text of the answer in pieces, each as soon as it is final, if `columns` says that it streams."""
+        """Yield the text of the answer in pieces, each as soon as it is final, if `columns` has `streams`."""
         raise ArgumentError(f"{self.name} does not generate text piece by piece")
 
     def running(self, most: int) -> RunningBatch[Row] | None:
-        """An empty batch in which rows are answered side by side; each row joins and leaves at any step.
+        """Return an empty batch for continuous batching: each row joins and leaves the batch at any step.
 
-        Its answers are those of `answer_rows`. None (the default) = the task answers in one pass, or its runtime cannot
-        do this.
+        The answers are the same as from `answer_rows`. None (the default) = the task answers in one pass, or its
+        runtime does not support continuous batching.
 
         Args:
             most: the largest number of rows at a time.
@@ -146,31 +146,31 @@ class Task(Trainable[OptionsT]):
         return None
 
     def look_at(self, asked: Any) -> tuple[Seen, Any]:
-        """(attention for a row, the image whose patches are tokens: uint8 [H, W] or [H, W, 3], else None)."""
+        """Return (attention for a row, the image whose patches are tokens: uint8 [H, W] or [H, W, 3], else None)."""
         (seen,) = self.look([asked])
         return seen, None
 
     def names_of(self, asked: Any) -> list[str] | None:
-        """The names of a row's tokens, if `answer_rows` is one pass of attention over these tokens; else None."""
+        """Return the names of a row's tokens if `answer_rows` is one pass of attention over these tokens; else None."""
         return None
 
     # Prediction for the rows of a file.
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether an input is two texts, as one string "first [SEP] second"."""
+        """Whether an input is two texts, which may be given as one string "first [SEP] second"."""
         return False
 
     def file_columns(self, source: Any) -> tuple[str, ...]:
-        """The names of the columns of a file that `read` looks for.
+        """Return the names of the columns that `read` looks for in a file.
 
-        By default these are the options that are made by `column`.
+        By default these are the values of the options that are made by `column`.
         """
         named = [each.name for each in fields(self.options) if each.metadata.get("metavar") == COLUMN]
         return tuple(column for name in named if (column := getattr(self.options, name)) is not None)
 
     def asked(self, source: Any) -> Data:
-        """The rows of a table as inputs of `predict`."""
+        """Read the rows of a table as inputs of `predict`."""
         return self.read(source, self.options, targets=False)
 
     # Shared by all tasks.
@@ -210,7 +210,7 @@ class Task(Trainable[OptionsT]):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The trained task of a run folder, in eval mode, on the device in its options.
+        """Load the trained task of a run folder, in eval mode, on the device in its options.
 
         Raises:
             CheckpointError: the folder is not a run folder, or of another task, or its weights are missing or damaged.

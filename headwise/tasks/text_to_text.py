@@ -1,4 +1,4 @@
-"""`TextToText`: what the tasks translate, summarize and reply share.
+"""`TextToText`: the base class of the tasks translate, summarize and reply.
 
 An encoder-decoder reads a text and generates another one.
 """
@@ -57,7 +57,7 @@ class Example(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """The source and the references (true targets) of each row or, if a row has several pairs, of each pair."""
+    """Sources and their references (true targets). A row of the data is one pair or, in some tasks, several pairs."""
 
     sources: list[str]
     references: list[list[str]]  # one or more per source; the first is used for training. [] without targets
@@ -90,16 +90,16 @@ class TextToText(Task[TextOptions]):
     @classmethod
     @abstractmethod
     def pairs(cls, data: Data, options: TextOptions, *, targets: bool = True) -> Pairs:
-        """The pairs of texts in the rows from `read`."""
+        """Return the pairs of texts in the rows from `read`."""
 
     @classmethod
     def list_rows(cls, data: Data, options: TextOptions) -> Sequence[int]:
-        """For each pair the index of its row. By default each row is one pair."""
+        """Return for each pair the index of its row. By default each row is one pair."""
         return range(len(data))
 
     @abstractmethod
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """(scores of the generated texts, the same scores of each baseline)."""
+        """Return (scores of the generated texts, name of each baseline -> the same scores)."""
 
     # Training.
 
@@ -125,7 +125,7 @@ class TextToText(Task[TextOptions]):
         return task
 
     def look_over(self, pairs: Pairs) -> None:
-        """Compute the attributes whose names are in `learned` from the training data. By default nothing."""
+        """Compute from the training data the attributes whose names are in `learned`. By default there are none."""
 
     @classmethod
     def _made(cls, options: TextOptions, source: Vocabulary, target: Vocabulary, bert: Bert | None) -> Self:
@@ -164,9 +164,10 @@ class TextToText(Task[TextOptions]):
         return len(example.source) + len(example.target)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        """The batch: source_ids, source_real [B, K]; target_ids [B, Q], each target without its last token.
+        """Make a batch: source_ids, source_real [B, K]; target_ids [B, Q], each target without its last token.
 
-        Also labels [N], the target tokens that are learned, and places [N], their indices in the flattened [B · Q]."""
+        It also has labels [N], the N target tokens to learn, and places [N], their indices in the flattened [B · Q].
+        """
         source_ids, source_real = padded_with_real([each.source for each in examples], self.source_vocabulary.pad)
         target_ids, is_target = padded_with_real([each.target[:-1] for each in examples], self.target_vocabulary.pad)
         return {
@@ -189,7 +190,7 @@ class TextToText(Task[TextOptions]):
     # Decoding.
 
     def predict(self, inputs: Any) -> list[dict[str, Any]]:
-        """The generated text for each input.
+        """Return the generated text for each input.
 
         Args:
             inputs: a text, several texts, or a table with the column of sources.
@@ -228,9 +229,10 @@ class TextToText(Task[TextOptions]):
         return pieces(certain, self.target_vocabulary.decode)
 
     def write(self, examples: Sequence[Example], *, steps: MakeSteps | None = None) -> list[Written]:
-        """Write the text for each example: at most `max_target_length` tokens, and at most 2 · source tokens + 10.
+        """Generate the text for each example: at most `max_target_length` tokens, and at most 2 · source tokens + 10.
 
-        `steps` makes the steps of the model; None = `make_steps`."""
+        `steps` makes the `Steps` (next step) of the model; None = the attribute `make_steps`.
+        """
         self.eval()
         sources = [each.source for each in examples]
         limits = [self._limit(source) for source in sources]
@@ -241,7 +243,7 @@ class TextToText(Task[TextOptions]):
         return min(self.options.max_target_length, 2 * len(source) + 10)
 
     def evaluate(self, source: Any) -> Scores:
-        """The scores of the generated texts, beside those of baselines."""
+        """Return the scores of the generated texts, beside the scores of baselines."""
         data = self.read(source, self.options)
         pairs = self.pairs(data, self.options)
         examples = self._encoded(pairs)
@@ -255,7 +257,7 @@ class TextToText(Task[TextOptions]):
         return cut(map(len, sources), self.options.max_source_length, part=self._unread)
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """Notes on sources that are cut, and on rows whose target is learned only up to `max_target_length` tokens."""
+        """Return notes on sources that are cut, and on targets learned only up to `max_target_length` tokens."""
         targets = self.target_vocabulary.encode([each[0] for each in self.pairs(data, self.options).references])
         long = cut((len(ids) - 1 for ids in targets), self.options.max_target_length, what="a target of ")  # no [BOS]
         rows = self.list_rows(data, self.options)
@@ -264,14 +266,14 @@ class TextToText(Task[TextOptions]):
 
     @property
     def _unread(self) -> str:
-        """The words for a message: which part of a long source is not read."""
+        """The words in a message for the part of a long source that is not read."""
         return "the rest" if self.keep == "beginning" else "the beginning"
 
     def look(self, inputs: Any) -> list[Seen]:
-        """The attention while each source and its generated text are read.
+        """Return the attention while each source and its generated text are read.
 
-        The rows of a decoder are the tokens that it has read, beginning with [BOS]: in each row it attends in order to
-        write the next token.
+        The rows (queries) of a decoder are the tokens that it has read, beginning with [BOS]. With the attention in a
+        row it predicts the next token.
         """
         return [self.look_at(self.source_vocabulary.read(text))[0] for text in self._inputs(inputs).sources]
 
@@ -336,7 +338,7 @@ class TextToText(Task[TextOptions]):
     # Export.
 
     def graphs(self, rows: Any = None) -> tuple[Graph, ...]:
-        """The graphs encoder and decoder, see `headwise.graphs.encoder_decoder`."""
+        """Return the graphs "encoder" and "decoder", see `headwise.graphs.encoder_decoder`."""
         sources = [] if rows is None else self._encoded(self._inputs(rows))[:SOURCES]
         batch = self.collate(sources) if sources else {}
         return encoder_decoder.graphs(
@@ -373,7 +375,7 @@ class TextToText(Task[TextOptions]):
             self.target_vocabulary.save(folder / TARGET_FILE)
 
     def _inputs(self, inputs: Any) -> Pairs:
-        """The inputs as pairs that have no targets."""
+        """Return the inputs of `predict` as pairs that have no targets."""
         if (texts := texts_in(inputs)) is not None:
             check_filled(texts)
             return Pairs(texts, [])
@@ -381,7 +383,7 @@ class TextToText(Task[TextOptions]):
 
 
 def _decoding(options: TextToTextOptions, vocabulary: Vocabulary) -> Decoding:
-    """The `Decoding` of the options. Sampling follows one hypothesis, so the default of `beams` is ignored."""
+    """Return the `Decoding` of the options. Sampling follows one hypothesis, so the default of `beams` is ignored."""
     names = ("length_penalty", "no_repeat", "sample", "temperature", "top_k", "top_p", "seed")
     return Decoding(
         *(vocabulary.begin, vocabulary.end, (vocabulary.pad, vocabulary.begin)),

@@ -1,4 +1,4 @@
-"""`Trainable`: what a training needs of a task: how its rows are read and encoded, its model, its loss and its scores.
+"""`Trainable`: all of a task that its training needs: reading and encoding rows, the model, the loss, the scores.
 
 `fit.py` trains it, `run.py` saves it in a folder, `batches.py` puts examples of similar length together.
 """
@@ -29,13 +29,13 @@ OptionsT = TypeVar("OptionsT", bound=TrainOptions)
 
 
 class Trainable(LightningModule, ABC, Generic[OptionsT]):
-    """What a training needs of a task, and the methods that Lightning calls.
+    """The part of a task that its training needs, with the methods that Lightning calls.
 
     `Task` adds predictions and everything else.
     """
 
     name: ClassVar[str]  #: the name in commands and in config.yaml; no other task has it
-    options_type: ClassVar[type[TrainOptions]]  #: with its sentence and examples for --help and cards
+    options_type: ClassVar[type[TrainOptions]]  #: the class of its options, with texts for --help and cards
     best_by: ClassVar[tuple[str, Literal["max", "min"]]] = (
         "validation_loss",
         "min",
@@ -56,7 +56,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
     @classmethod
     @abstractmethod
     def read(cls, source: Any, options: OptionsT, *, targets: bool = True) -> Data:
-        """The usable rows of a file, a DataFrame or a data set; with `targets`, which training and scoring need.
+        """Read the usable rows of a file, a DataFrame or a data set. Training and scoring need `targets`.
 
         `Data` that this method returned before is returned unchanged, so `evaluate` accepts the held-out part.
 
@@ -66,7 +66,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @classmethod
     def split(cls, data: Data, options: OptionsT) -> tuple[Data, Data]:
-        """(training data, rows held out to select the best weights): a random split, with all labels in both parts.
+        """Split into (training data, rows held out to select the best weights): at random, all labels in both parts.
 
         A task with related rows (pieces of one series, questions on one paragraph) keeps them together.
         """
@@ -79,21 +79,21 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def encode(self, data: Data, *, targets: bool = True) -> list[Any]:
-        """The examples of the rows, for `collate`. A row may give several examples (windows), or none."""
+        """Make the examples of the rows, for `collate`. A row may give several examples (windows), or none."""
 
     def cut(self, inputs: Any) -> dict[int, str]:
-        """Index of an input that `predict` reads only in part -> "more than 512 tokens, the rest was cut".
+        """Return a dict: index of an input of which `predict` reads only a part -> why, "more than 512 tokens, …".
 
         By default none.
         """
         return {}
 
     def remarks(self, data: Data) -> tuple[str, ...]:
-        """Notes on rows that are learned or scored only in part, one sentence each. By default those of `cut`."""
+        """Return notes on rows that are learned or scored only in part, one sentence each. By default from `cut`."""
         return cut_notes(self.cut(data), data.numbers, data.unit)
 
     def settle(self, held_out: Data) -> bool:
-        """After the training, choose what the held-out data decide. Returns whether weights changed.
+        """After the training, choose what is left to choose by the held-out data. Returns whether weights changed.
 
         By default nothing.
         """
@@ -101,23 +101,23 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def length(self, example: Any) -> int:
-        """The number of tokens in an example; examples of similar length share a batch."""
+        """Return the number of tokens in an example; examples of similar length share a batch."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Any]) -> Batch:
-        """A padded batch, on the CPU."""
+        """Make a padded batch of examples, on the CPU."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(sum of the losses of a batch, number of terms in this sum), both 0-dimensional."""
+        """Return (sum of the losses of a batch, number of terms in this sum), both 0-dimensional."""
 
     @abstractmethod
     def evaluate(self, source: Any) -> Scores:
-        """The scores on rows that have targets, beside the scores of a trivial baseline."""
+        """Return the scores on rows that have targets, beside the scores of a trivial baseline."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """The state of the task besides weights (vocabulary, labels, scales), as JSON data."""
+        """Return the state of the task besides weights (vocabulary, labels, scales), as JSON data."""
 
     @classmethod
     @abstractmethod
@@ -125,7 +125,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         """Rebuild the task from `state()` and the files of `save_files`; its weights are loaded afterwards."""
 
     def rates(self) -> dict[str, float]:
-        """Prefix of parameter names -> the highest learning rate of these parameters, if it differs from `lr`."""
+        """Return a dict: prefix of parameter names -> their highest learning rate, where it differs from `lr`."""
         return {}
 
     def save_files(self, folder: Path) -> None:
@@ -137,7 +137,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
     # Shared by all tasks.
 
     def batches(self, examples: Sequence[Any]) -> Iterator[tuple[Batch, list[int]]]:
-        """Batches of examples of similar length, on the model's device, each with the indices of its examples."""
+        """Yield batches of examples of similar length, on the model's device, each with the indices of its examples."""
         lengths = [self.length(example) for example in examples]
         for places in sorted_batches(lengths, tokens=self.options.batch_tokens, size=self.options.batch_size):
             batch = self.collate([examples[place] for place in places])
@@ -145,7 +145,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
 
     @torch.no_grad()
     def mean_loss(self, examples: Sequence[Any]) -> float:
-        """The mean loss over examples, in eval mode."""
+        """Compute the mean loss over examples, in eval mode."""
         training = self.training
         self.eval()
         try:
@@ -157,7 +157,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
     # Called by Lightning.
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """The loss; its gradient is that of the mean over all terms of the batches of all processes, of any size."""
+        """Compute the loss. Its gradient is that of the mean over all terms of all processes' batches, of any size."""
         empty = batch.pop("empty", False)
         total, count = self.loss(batch)
         if empty:
@@ -174,7 +174,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         self.log_loss(*self.loss(batch))
 
     def log_loss(self, total: Tensor, count: Tensor) -> None:
-        """Log "validation_loss" from the result of `loss` for this process's share of a validation batch."""
+        """Log "validation_loss", from the result of `loss` for this process's part of a validation batch."""
         whole = self._sum_shares(total, count)
         terms = int(whole[1])
         # Lightning's own reduction truncates the mean number of terms to an integer.
@@ -182,7 +182,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         self.log("validation_loss", mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=terms)
 
     def _sum_shares(self, total: Tensor, count: Tensor) -> Tensor:
-        """[sum of the losses, number of terms], a tensor [2], over the shares of the batch of all processes."""
+        """Add up over all processes: [sum of the losses, number of terms], a tensor [2]."""
         whole = torch.stack((total.detach().float(), count.detach().float()))
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(whole)

@@ -1,4 +1,4 @@
-"""`Translate`: a text in one language -> its translation."""
+"""`Translate`: translates a text from one language into another."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Translate(TextToText[TranslateOptions]):
         return tuple(choose_columns(source, self.options).values())
 
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
-        """Corpus BLEU and chrF by sacreBLEU, beside a baseline that copies the source."""
+        """Compute corpus BLEU and chrF by sacreBLEU, beside a baseline that copies the source."""
         values, copied = (
             {"BLEU": bleu(texts, pairs.references), "chrF": chrf(texts, pairs.references)}
             for texts in (written, pairs.sources)
@@ -68,7 +68,7 @@ class Translate(TextToText[TranslateOptions]):
 
 
 def choose_columns(source: Any, options: TranslateOptions) -> dict[str, str]:
-    """The task's columns "source" and "target" -> the names of these columns in the data."""
+    """Choose the columns. Returns a dict: "source" and "target" -> the names of these columns in the data."""
     asked = {"source": options.source, "target": options.target}
     given = [str(name) for name in asked.values() if name is not None]
     if len(given) == 2:
@@ -85,7 +85,7 @@ def choose_columns(source: Any, options: TranslateOptions) -> dict[str, str]:
 
 
 def _two_columns(source: Any) -> tuple[str, ...] | None:
-    """The names of the two columns of a TSV with a header, or of a table; None if it does not have two columns."""
+    """Return the names of the two columns of a TSV with a header, or of a table; None if there are not two."""
     if isinstance(source, Table):
         names = tuple(source.columns)
     elif isinstance(source, str) and source.lower().removesuffix(".gz").endswith(".tsv"):
@@ -96,7 +96,7 @@ def _two_columns(source: Any) -> tuple[str, ...] | None:
 
 
 def _named(two: tuple[str, ...]) -> dict[str, str] | None:
-    """ "source" and "target" -> their names in a first line that is a header: src and tgt, or two language codes."""
+    """Return a dict: "source", "target" -> their names in a header (src and tgt, or two language codes); else None."""
     sides = {side: name for name in two for side, names in _NAMES.items() if name.lower() in names}
     if sides.keys() == set(SIDES):
         return sides
@@ -105,12 +105,12 @@ def _named(two: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _may_not_be_a_pair(source: Any, two: tuple[str, ...]) -> bool:
-    """Whether a first line, which is not a header of two known names, may be another header, not the first pair."""
+    """Return whether a first line that `_named` does not recognise may still be a header, instead of the first pair."""
     return bool(set(SIDES) & set(two)) or (isinstance(source, Table) and two != ("1", "2"))
 
 
 def _note(names: dict[str, str], data: Data) -> str | None:
-    """A note on the interpretation of the first line of a file, if it was guessed and may be wrong."""
+    """Return a note on how the first line of a file was read, if this was guessed and may be wrong."""
     found = tuple(names.values())
     if found == ("1", "2"):
         first = [data.columns[side][0] for side in SIDES]

@@ -32,6 +32,6 @@ class Frames:
         return self.count
 
     def tokens(self) -> Tokens:
-        """The frames as `Tokens` without text."""
+        """Return the frames as `Tokens` without text."""
         named = Tokens.of_names([f"{i * self.seconds:.2f} s" for i in range(self.count)])
         return replace(named, word_ids=(None,) * self.count, seconds=self.seconds)

@@ -1,4 +1,4 @@
-"""Groups of tokens: words and sentences, between which attention is easier to read than between pieces of words.
+"""Groups of tokens: words and sentences. Attention between words is easier to read than between pieces of words.
 
 Every token is in exactly one group. A special token such as [CLS] is a group by itself.
 
@@ -30,7 +30,7 @@ from headwise.text.labels import BY_ITSELF, HAN, HIRAGANA, characters
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of tokens: words, sentences, or any other partition.
+    """A division of all tokens into groups: words, sentences, or any other.
 
     >>> words = tokens.words()
     >>> words.labels, words.spans
@@ -62,12 +62,12 @@ class Groups:
 
     @functools.cached_property
     def index(self) -> tuple[int, ...]:
-        """For each token, the number of its group."""
+        """The index of each token's group, in the order of the tokens."""
         group = {token: i for i, span in enumerate(self.spans) for token in span}
         return tuple(group[token] for token in range(len(group)))
 
     def tokens_of(self, group: int) -> tuple[int, ...]:
-        """The indices of the tokens of a group. ArgumentError for a number out of range."""
+        """Return the indices of the tokens of a group. Raises ArgumentError for a group out of range."""
         if not 0 <= group < len(self.spans):
             raise ArgumentError(
                 f"groups: expected one of the {self.level} 0 … {len(self.spans) - 1}. Received: group={group}"
@@ -75,7 +75,7 @@ class Groups:
         return self.spans[group]
 
     def group_of(self, token: int) -> int:
-        """The number of a token's group. ArgumentError for a token out of range."""
+        """Return the index of the group of a token. Raises ArgumentError for a token out of range."""
         if not 0 <= token < len(self.index):
             raise ArgumentError(
                 f"groups: expected one of the tokens 0 … {len(self.index) - 1}. Received: token={token}"
@@ -95,7 +95,7 @@ def number_words(
     special: Sequence[bool],
     word_ids: Sequence[int | None] = (),
 ) -> list[int]:
-    """For each token, the number of its word, from 0. `word_ids`: the tokenizer's words, () if unknown."""
+    """Return for each token the index of its word, from 0. `word_ids`: the words of the tokenizer, () if unknown."""
     character_at = characters(text)
     numbers: list[int] = []
     for i, here in enumerate(offsets):
@@ -115,7 +115,11 @@ def _begins(
     here: tuple[int, int],
     same: bool | None,
 ) -> bool:
-    """Whether a token begins a word. `same`: whether the tokenizer puts it in the previous word; None = unknown."""
+    """Return whether a token begins a word.
+
+    `before`, `here`: the offsets of the token before and of this token. `same`: whether the tokenizer puts both in one
+    word; None = unknown.
+    """
     (_, end), (start, stop) = before, here
     if start == stop or (text[start].isspace() and not end > start):  # a space, or an empty token
         return True
@@ -141,7 +145,7 @@ def _begins(
 
 
 def _kind(character: str) -> str:
-    """The kind of a character. H: a word by itself, L: letter, N: number, P: punctuation, S: symbol, C: any other."""
+    """Classify a character. H: a word by itself, L: letter, N: number, P: punctuation, S: symbol, C: any other."""
     if BY_ITSELF.match(character):
         return "H"
     kind = unicodedata.category(character)[0]
@@ -149,7 +153,7 @@ def _kind(character: str) -> str:
 
 
 def _is_inside(text: str, at: int) -> bool:
-    """Whether the character at `at` is part of the word around it: the apostrophe of don't, the point of 3.5."""
+    """Return whether the character at `at` is inside a word: the apostrophe of don't, the point of 3.5."""
     around = text[at - 1 : at] + text[at + 1 : at + 2]
     kinds = {_kind(character) for character in around}
     return len(around) == 2 and (
@@ -178,7 +182,7 @@ _NEXT = re.compile(r"""["'“‘«(\[]*(\S?)""")
 
 
 def sentence_ends(text: str) -> list[int]:
-    """The positions in the text where sentences end, ascending: the index after each sentence's last character."""
+    """Find where sentences end: for each sentence the index after its last character, ascending."""
     cased = not text.islower()  # in uncased text, a lower-case letter says nothing
     ends: list[int] = []
     for found in _END.finditer(text):
@@ -188,7 +192,10 @@ def sentence_ends(text: str) -> list[int]:
 
 
 def _is_end(text: str, start: int, found: re.Match[str], cased: bool) -> bool:
-    """Whether the mark . ! ? that was found ends the sentence that begins at `start`."""
+    """Return whether the match `found` (a mark . ! ? or a newline) ends the sentence that begins at `start`.
+
+    `cased`: whether the text has capitals.
+    """
     if "\n" in found[0]:
         return True
     following = _NEXT.match(text, found.end())

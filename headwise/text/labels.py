@@ -1,4 +1,4 @@
-"""Labels of tokens: the whole characters that a token stands for, with visible signs for invisible characters."""
+"""Labels of tokens: the whole characters that a token covers, with visible signs for invisible characters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def label(
     word_ids: Sequence[int | None],
     special: Sequence[bool],
 ) -> list[str]:
-    """The label of each token of `text`, as the docstring of `Tokens` describes labels.
+    """Make the label of each token of `text`; the docstring of `Tokens` describes labels.
 
     Args:
         text: the text that the offsets point into.
-        names: for each token its spelling in the vocabulary; it is shown for special tokens.
-        offsets: for each token (start, end): it covers text[start:end].
-        word_ids: for each token the number of its word, which pieces of one word share; None = part of no word.
+        names: for each token its spelling in the vocabulary, which is the label of a special token.
+        offsets: for each token (start, end): the token covers text[start:end].
+        word_ids: for each token the number of its word (pieces of one word have the same number); None = in no word.
         special: for each token whether it is a special token, not text.
     """
     character_at = characters(text)
@@ -43,7 +43,7 @@ def label(
         spans = touched[i]
         seen.update(spans)
         if special[i]:
-            name = names[i].strip(" ")  # some include the space before them
+            name = names[i].strip(" ")  # some names include the space before the token
         elif not spans:  # byte-level tokenizers may give a lone space an empty offset
             name = _trim(names[i].translate(_SPACES))
         else:
@@ -54,7 +54,7 @@ def label(
                 word is not None
                 and word == word_before
                 and touched[i - 1]  # after an invisible space it begins the word
-                and seen[spans[0]] == 1  # otherwise (2/3) says it
+                and seen[spans[0]] == 1  # otherwise the mark (2/3) shows it
                 and not (text[start].isspace() or _is_loose_byte(text[start]))
                 and not text[start - 1].isspace()  # " w" in two tokens: the second begins the word
                 and not (BY_ITSELF.match(text, start) or BY_ITSELF.match(text, start - 1))
@@ -65,7 +65,7 @@ def label(
 
 
 def shown(text: str) -> str:
-    """A piece of text on one line without control characters: the label of a word or a sentence."""
+    """Return a piece of text on one line without control characters, as the label of a word or a sentence."""
     if text.isprintable():  # nothing to replace; a word may be thousands of characters long
         return _trim(text)
     seen = dict.fromkeys(characters(text))
@@ -77,7 +77,7 @@ _SPACES = str.maketrans("▁Ġ", "  ")  # spaces in the vocabularies of sentence
 
 
 def _added_spaces(names: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[bool]:
-    """For each token, whether it is a space that the tokenizer added before a word: it has the next token's offset."""
+    """Return for each token whether it is only an added space: the tokenizer gave it the offset of the next token."""
     return [
         name in ("▁", "Ġ") and start == following
         for name, (start, _), (following, _) in zip(names, offsets, [*offsets[1:], (-1, -1)], strict=False)
@@ -91,7 +91,7 @@ _PICTURES = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def characters(text: str) -> list[tuple[int, int]]:
-    """For every code point, the (start, end) of the character that it is part of: 👨‍👩‍👧 is five code points.
+    """Return for each code point the (start, end) of the character that it belongs to: 👨‍👩‍👧 is five code points.
 
     These are grapheme clusters (Unicode UAX 29) as far as texts need them; the standard library lacks them.
     """
@@ -108,7 +108,7 @@ def characters(text: str) -> list[tuple[int, int]]:
 
 
 def _joins(text: str, start: int, end: int) -> bool:
-    """Whether text[end] belongs to the character text[start:end] before it."""
+    """Return whether text[end] belongs to the character text[start:end] before it, as an accent does."""
     first, last, following = text[start], text[end - 1], text[end]
     if first in _PICTURES or _is_loose_byte(first):
         return False
@@ -124,7 +124,7 @@ def _joins(text: str, start: int, end: int) -> bool:
 
 
 def _is_loose_byte(character: str) -> bool:
-    """Whether this is a lone surrogate, Python's form of a byte that is part of no character (surrogateescape)."""
+    """Whether this is a lone surrogate, Python's form of a byte that belongs to no character (surrogateescape)."""
     return "\udc80" <= character <= "\udcff"
 
 
@@ -133,7 +133,7 @@ def _is_regional(code_point: str) -> bool:
 
 
 def _visible(character: str) -> str:
-    """Newlines and tabs as symbols; other invisible characters, some of which reorder a page, by code point."""
+    """Return a symbol for a newline or tab, <U+…> for other invisible characters (some reorder a page), or itself."""
     if character in _PICTURES:
         return _PICTURES[character]
     if _is_loose_byte(character):
@@ -146,5 +146,5 @@ def _part(number: int, count: int) -> str:
 
 
 def _trim(label: str) -> str:
-    """A label without surrounding spaces, unless it consists of spaces."""
+    """Remove the spaces around a label, unless it consists of spaces."""
     return label.strip(" ") or "␣" * len(label)

@@ -1,4 +1,4 @@
-"""Finds a text among the tokens of an example: everywhere (edits), or at one place (figures, `seen[...]`, commands)."""
+"""Finds a text among the tokens of an example: all occurrences (edits), or one (figures, `seen[...]`, commands)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTED = 8  # the maximum number of positions in a message
 
 
 def find_position(place: Place, tokens: Tokens | Sequence[str] | None, name: str) -> int:
-    """The position of the token that `place` means. A number is returned unchanged and unchecked.
+    """Return the position of the token that `place` (a position or a text) means. A position is returned unchecked.
 
         find_position("animal", tokens, "row")    the token of this text, as `find_positions` finds it
         find_position("it:2", tokens, "row")      the second of several tokens "it"
@@ -62,17 +62,22 @@ def find_position(place: Place, tokens: Tokens | Sequence[str] | None, name: str
 
 
 def find_positions(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
-    """The positions of the tokens that `each` means: a text, or a function of (label, position) that returns True."""
+    """Return the positions of all tokens that `each` means.
+
+    `each` is a text, or a function of (label, position) that returns True for these tokens. `normal`: see
+    `occurrences`.
+    """
     if callable(each):
         return [i for i, label in enumerate(tokens.labels) if each(label, i)]
     return sorted({i for found in occurrences(each, tokens, normal) for i in found})
 
 
 def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -> list[list[int]]:
-    """For each occurrence of a text, in order, the list of the positions of its tokens.
+    """Find all occurrences of a text. Returns for each, in order, the list of the positions of its tokens.
 
-    A text is searched as it is written, as whole words. If it does not occur, it is searched without capitals, accents
-    and spaces, which some tokenizers drop; then as the label of a token. `normal` gives a text as tokens spell it.
+    The text is searched as it is written, as whole words. If it does not occur, `normal(text)` is searched without
+    regard to capitals, accents and spaces, which some tokenizers drop; then a token with this label. `normal` rewrites
+    a text as the tokenizer does.
     """
     spans = [*_spans(text, tokens.text)] or [*_spans(normal(text), tokens.text, _folded)]
     found = [[i for i, (a, b) in enumerate(tokens.offsets) if b > a and a < end and b > begin] for begin, end in spans]
@@ -81,7 +86,7 @@ def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -
 
 
 def nearest(each: Any, tokens: Sequence[Tokens]) -> str:
-    """The part of an error message that says what occurs instead of `each`, a text or function that matched nothing."""
+    """Return the end of an error message: what occurs instead of `each`, a text or function that matched no token."""
     if not isinstance(each, str):
         return "It is true of none of them"
     words = dict.fromkeys(word for one in tokens for word in (*one.text.split(), *one.labels))
@@ -91,7 +96,7 @@ def nearest(each: Any, tokens: Sequence[Tokens]) -> str:
 
 
 def _written(name: str, place: Place) -> str:
-    """An argument as it is written in Python (name=value), or on the command line."""
+    """Show an argument as it is written in Python (name=value), or on the command line."""
     if not name.startswith("-"):
         return f"{name}={place!r}"
     text = str(place)
@@ -106,7 +111,7 @@ def _listed(places: Sequence[int]) -> str:
 
 
 def _spans(each: str, text: str, folded: Callable[[str], str] = str) -> Iterator[tuple[int, int]]:
-    """The (begin, end) of each place in `text` where `each` occurs as whole words, if `folded` is applied to both."""
+    """Yield the (begin, end) of each occurrence of `each` in `text` as whole words; `folded` is applied to both."""
     letters = [(letter, i) for i, original in enumerate(text) for letter in folded(original)]
     wanted, plain = "".join(map(folded, each)), "".join(letter for letter, _ in letters)
     start = 0
@@ -121,7 +126,7 @@ def _spans(each: str, text: str, folded: Callable[[str], str] = str) -> Iterator
 
 
 def _folded(letter: str) -> str:
-    """A letter without capitals and accents; a space becomes nothing."""
+    """Return a letter in lower case without accents; "" for a space."""
     return "".join(
         each for each in unicodedata.normalize("NFD", letter.casefold())
         if not each.isspace() and not unicodedata.combining(each)
@@ -129,5 +134,5 @@ def _folded(letter: str) -> str:
 
 
 def _joins(left: str, right: str) -> bool:
-    """Whether two characters are inside one word."""
+    """Return whether two neighbouring characters are inside one word."""
     return left.isalnum() and right.isalnum()

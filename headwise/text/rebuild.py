@@ -1,4 +1,4 @@
-"""Rebuilds the text of tokens if the original text is not available.
+"""Rebuilds a text from its tokens, if the original text is not available.
 
 Each token spells some bytes of UTF-8 (`Spelling`), so a character that is split over several tokens becomes whole
 again, and every token knows its characters.
@@ -20,7 +20,11 @@ Span = tuple[int, int]
 
 
 def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spelling) -> tuple[str, list[Span]]:
-    """The text that the tokens spell, and their offsets. If names have no spaces, a gap in the offsets is a space."""
+    """Return (the text that the tokens spell, the offset of each token in it).
+
+    `encoding` has the tokenizer's offsets. In a vocabulary whose names do not show spaces, a gap between them is a
+    space.
+    """
     names, offsets, sequences = encoding.tokens, encoding.offsets, encoding.sequence_ids
     parts: list[Part | None] = []
     end_before, word_before, sequence_before = 0, None, None
@@ -51,18 +55,18 @@ def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spel
 
 
 def _without_added_space(spelt: bytes, read: Span, followers: list[Span]) -> bytes:
-    """The bytes of the first token, without a space that the tokenizer added: its offset has no room for the space."""
+    """Remove the first token's leading space if the tokenizer added it: then the token's offset is too short for it."""
     shared = any(start == read[0] for start, _ in followers)
     added = shared or read[1] - read[0] < len(spelt.decode("utf-8", "replace"))
     return spelt.removeprefix(b" ") if added else spelt
 
 
 def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling) -> tuple[str, list[Span], list[bool]]:
-    """The text that the tokens spell, the offset of each token, and for each token whether it begins a word."""
+    """Return (the text that the tokens spell, the offset of each token, for each token whether it begins a word)."""
     parts: list[Part | None] = []
     begins = []
     words = [name.removesuffix(WORD_END) for name in names]
-    before = ""  # the previous name, if it is in the text
+    before = ""  # the name of the previous token; "" after a special token
     apart = False
     for i, (name, sign) in enumerate(zip(names, special, strict=True)):
         if sign and "mask" not in name.lower():
@@ -89,7 +93,7 @@ def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling
 
 
 def _touch(words: list[str]) -> bool:
-    """Whether the last of two or three words follows without a space, as in "Dr." and "3.5"; names do not show it."""
+    """Whether no space is before the last of two or three words ("Dr.", "3.5"). Names of tokens do not show it."""
     earlier, before, word = words if len(words) == 3 else ["", *words]
     number = earlier.isdigit() and before in (".", ",") and word.isdigit()
     return number or word in _CLOSING or before in _OPENING
@@ -101,14 +105,14 @@ _OPENING = frozenset("([{“‘$")
 
 @dataclass(frozen=True)
 class Part:
-    """The UTF-8 bytes of one token, and the text between the token before and this token, such as a space."""
+    """The UTF-8 bytes of one token, and the text between it and the token before, such as a space."""
 
     spelt: bytes
     between: str = ""
 
 
 def _join(parts: Iterable[Part | None]) -> tuple[str, list[Span]]:
-    """The text of all parts, and the offset of each. A byte that is part of no character becomes a lone surrogate."""
+    """Return (the joined text, the offset of each token). A byte that is in no character becomes a lone surrogate."""
     data = bytearray()
     ranges = []
     for part in parts:
@@ -128,7 +132,7 @@ def _join(parts: Iterable[Part | None]) -> tuple[str, list[Span]]:
 
 
 def without_loose_bytes(text: str) -> str:
-    """The text with � for each byte that is part of no character, so that the text can be written to a file."""
+    """Replace each byte that is part of no character by �, so that the text can be written to a file."""
     return _LOOSE_BYTE.sub("\ufffd", text)
 
 

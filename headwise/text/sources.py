@@ -27,7 +27,7 @@ Span = tuple[int, int]
 
 
 def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tokens]:
-    """A list with one `Tokens` for each example of a batch.
+    """Make one `Tokens` for each example of a batch.
 
     `value` is one of these, or a list with one of these for each example:
 
@@ -60,7 +60,7 @@ def as_tokens(value: Any, text: Text | Sequence[Text] | None = None) -> list[Tok
 
 
 def _examples(value: Any) -> tuple[list[Any], list[int]]:
-    """The examples of a batch, and for each example the index of its text (long texts may be several examples)."""
+    """Return (the examples of a batch, for each example the index of its text). A long text may be several examples."""
     if hasattr(value, "input_ids") or (isinstance(value, dict) and "input_ids" in value):
         encodings = getattr(value, "encodings", None)
         if encodings is None:
@@ -87,7 +87,7 @@ def _examples(value: Any) -> tuple[list[Any], list[int]]:
 
 
 def _is_encoding(value: Any) -> TypeGuard[Encoding]:
-    """Whether a value is an Encoding of the package tokenizers; False if that package was not imported."""
+    """Return whether a value is an Encoding of the package tokenizers, without importing that package."""
     loaded = sys.modules.get("tokenizers")
     return loaded is not None and isinstance(value, loaded.Encoding)
 
@@ -101,7 +101,7 @@ def _is_example(value: Any) -> bool:
 
 
 def _texts(text: Text | Sequence[Text] | None, sample_of: list[int]) -> list[Text | None]:
-    """The text of each example; None for every example if `text` is None."""
+    """Return the text of each example; None for every example if `text` is None."""
     if text is None:
         return [None] * len(sample_of)
     samples = max(sample_of) + 1
@@ -119,7 +119,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _names(source: Any) -> list[str]:
-    """The names of an example's tokens; [] if the example is Tokens, Patches or Frames, whose names are final."""
+    """Return the names of an example's tokens; [] for Tokens, Patches and Frames, whose names are not changed."""
     if isinstance(source, (Tokens, Patches, Frames)):
         return []
     return list(source if isinstance(source, (list, tuple)) else source.tokens)
@@ -182,7 +182,10 @@ def _build(
 
 
 def _place(text: Text, encoding: Encoding, special: list[bool], spelling: Spelling) -> tuple[str, list[Span]]:
-    """The text (a pair joined by a newline), and the offset of each token. ArgumentError if it is another text."""
+    """Return (the text, a pair joined by a newline; the offset of each token in it).
+
+    Raises ArgumentError if `text` is not the text that was encoded.
+    """
     parts = [text] if isinstance(text, str) else list(text)
     sequences = encoding.sequence_ids
     if max((sequence for sequence in sequences if sequence is not None), default=0) >= len(parts):

@@ -1,4 +1,4 @@
-"""How vocabularies spell tokens: from the name of a token in the vocabulary back to its text.
+"""How vocabularies spell tokens: turns the name of a token in the vocabulary back into its text.
 
     Ġthe ĊçĮ«       GPT-2, Llama 3, Qwen: each byte of the UTF-8 text is written as one letter, a space as Ġ
     ▁the ▁ <0xE7>   sentencepiece, T5, Llama 2, Gemma: ▁ is a space; unknown characters are numbered bytes
@@ -33,25 +33,25 @@ _SIGN = re.compile(
 
 def is_sign(name: str) -> bool:
     """Whether `name` is the name of a special token: [CLS], <s>, <|im_start|>. [UNK] is not: it stands for text."""
-    return _SIGN.fullmatch(name.strip(" ")) is not None  # some include the space before them
+    return _SIGN.fullmatch(name.strip(" ")) is not None  # some names include the space before the token
 
 
 def is_unknown(name: str) -> bool:
-    """Whether `name` is the name of the unknown token."""
+    """Whether `name` is the name of the token for unknown text, such as [UNK]."""
     return name in ("[UNK]", "<unk>")
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """The spelling of the tokens of one vocabulary."""
+    """How one vocabulary spells its tokens."""
 
-    letters_are_bytes: bool = False  # Ġ
-    spaces_are_marked: bool = False  # ▁
-    word_ends_are_marked: bool = False  # </w>
+    letters_are_bytes: bool = False  # GPT-2: Ġ is a space
+    spaces_are_marked: bool = False  # sentencepiece: ▁ is a space
+    word_ends_are_marked: bool = False  # CLIP: </w>
 
     @classmethod
     def of(cls, batch: Iterable[Sequence[str]]) -> Spelling:
-        """The spelling of the vocabulary, found from the names of the tokens of some texts, without special tokens."""
+        """Recognise the spelling of a vocabulary from the names of the tokens of some texts, without special tokens."""
         batch = [list(names) for names in batch]
         every = {name for names in batch for name in names}
         ended = any(name.endswith(WORD_END) and name != WORD_END for name in every)
@@ -69,7 +69,7 @@ class Spelling:
         return self.spaces_are_marked or (self.letters_are_bytes and not self.word_ends_are_marked)
 
     def find_bytes(self, name: str) -> bytes:
-        """The UTF-8 bytes that a token stands for (not a special token), without ## and </w>."""
+        """Return the UTF-8 bytes that a token spells, without the mark </w>. Not for special tokens."""
         if self.word_ends_are_marked:
             name = name.removesuffix(WORD_END)
         if self.letters_are_bytes:
@@ -80,7 +80,7 @@ class Spelling:
         return _utf8(name.replace("▁", " ") if self.spaces_are_marked else name)
 
     def continues(self, name: str, before: str) -> bool:
-        """Whether the token `name` continues the word of the token `before`, in spellings that do not show spaces."""
+        """Return whether `name` continues the word of the token `before`. For spellings that do not show spaces."""
         if self.word_ends_are_marked:
             return not before.endswith(WORD_END)
         if _BYTE.match(name) and _BYTE.match(before):
@@ -89,7 +89,7 @@ class Spelling:
 
 
 def is_piece(name: str) -> bool:
-    """Whether `name` is WordPiece's name of a token that continues a word (##ing)."""
+    """Return whether `name` is WordPiece's name of a token that continues a word (##ing)."""
     return _CONTINUES.match(name) is not None
 
 
@@ -98,11 +98,11 @@ def _utf8(name: str) -> bytes:
 
 
 def _are_bytes(batch: list[list[str]]) -> bool:
-    """Whether the names spell bytes in GPT-2's letters.
+    """Return whether the names spell bytes in GPT-2's letters, one letter for each byte.
 
-    They do if the bytes are valid UTF-8, except for characters cut off at the ends, and contain a space, a newline or a
-    non-ASCII character. (ASCII without spaces is the same in both spellings.) In another spelling, é, ü or Ā would have
-    to be next to letters that happen to complete a UTF-8 sequence.
+    This is so if the bytes are valid UTF-8, except for characters cut off at the ends, and contain a space, a newline
+    or a non-ASCII character. (ASCII without spaces looks the same in either spelling.) A vocabulary in another spelling
+    would be mistaken only if its é, ü or Ā were next to letters that happen to complete a UTF-8 sequence.
     """
     evidence = False
     for names in batch:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Encoded(NamedTuple):
-    """A text and all its tokens, without labels, which take time: `Tokenizer.tokens` makes labels."""
+    """A text and all its tokens, without labels: making labels takes time (`Tokenizer.tokens` does it)."""
 
     text: str
     ids: list[int]
@@ -41,7 +41,7 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Tokenizer:
-        """The tokenizer in a checkpoint's local folder: its tokenizer.json, otherwise BERT's WordPiece with vocab.txt.
+        """Load the tokenizer in a checkpoint's folder: its tokenizer.json, otherwise BERT's WordPiece with vocab.txt.
 
         Raises:
             CheckpointError: both files are missing, or the file is invalid.
@@ -55,11 +55,11 @@ class Tokenizer:
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer of the `tokenizers` library behind this one, for processing many texts at once."""
+        """The underlying tokenizer of the `tokenizers` library, for processing many texts at once."""
         return self._backend
 
     def encode(self, text: str, max_length: int | None = None) -> Tokens:
-        """The `Tokens` of one text, with special tokens.
+        """Encode one text, with special tokens, as `Tokens`.
 
         If there are more than `max_length` tokens, the beginning is kept: [CLS], as much text as fits, [SEP]. `cut` is
         the number of tokens left out.
@@ -71,13 +71,13 @@ class Tokenizer:
         return self.tokens(self.read(text), max_length)
 
     def read(self, text: str) -> Encoded:
-        """The ids of one text, special tokens included, without cutting. Errors as for `encode`."""
+        """Encode one text, special tokens included, without cutting and without labels. Errors as for `encode`."""
         check_text(text)
         encoding = self._backend.encode(text)
         return Encoded(text, encoding.ids, encoding)
 
     def tokens(self, read: Encoded, max_length: int | None = None) -> Tokens:
-        """The result of `encode` for a text that `read` has encoded."""
+        """Make the `Tokens` that `encode` would return, from a text that `read` has encoded."""
         text, ids, encoding = read
         offsets = encoding.offsets  # every access creates a new list
         special = [id_ in self._special_ids for id_ in ids]
@@ -110,7 +110,7 @@ def check_text(text: object, name: str = "text") -> None:
 
 
 def _fit(added: list[int], max_length: int | None) -> list[int]:
-    """The indices of the tokens to keep: all, or the special tokens (`added` is 1) and as much text as fits."""
+    """Return the indices of the tokens to keep: all, or the special tokens (`added` is 1) and as much text as fits."""
     size = len(added)
     if max_length is None or size <= max_length:
         return list(range(size))
@@ -135,7 +135,7 @@ def _load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
 
 
 def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
-    """BERT's WordPiece, for checkpoints older than tokenizer.json.
+    """Build BERT's WordPiece tokenizer from the settings in a folder, for checkpoints older than tokenizer.json.
 
     The text is cleaned and split at spaces and punctuation, then the longest pieces are matched first.
     """

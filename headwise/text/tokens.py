@@ -1,4 +1,4 @@
-"""The tokens of one text, for the model and for people; the tokens of an image, a grid of patches row by row."""
+"""The tokens of one text, for the model and for people, and the tokens of an image, a grid of patches row by row."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Tokens:
 
     @classmethod
     def of_names(cls, labels: Sequence[str], text: str = "") -> Tokens:
-        """`Tokens` for positions that are not text, by name: numbers, learned latents, time steps. `text`: a title."""
+        """Make `Tokens` for positions that are not text, by name: numbers, latents, time steps. `text`: a title."""
         no = (False,) * len(labels)
         return cls((-1,) * len(labels), tuple(labels), ((0, 0),) * len(labels), no, text, 0, no)
 
     @property
     def unknown_count(self) -> int:
-        """The number of tokens that the model does not know: it reads [UNK] in their place."""
+        """The number of tokens that the vocabulary lacks: the model reads [UNK] in their place."""
         return sum(self.unknown)
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class Tokens:
         return f"Tokens({len(self.labels)}{cut}: {begin})"
 
     def take(self, places: Sequence[int]) -> Tokens:
-        """The `Tokens` with only the tokens at these indices; `cut` grows by the number of those left out."""
+        """Return only the tokens at these indices, as `Tokens`. `cut` grows by the number of tokens left out."""
         fields = ("ids", "labels", "offsets", "special", "unknown", "word_ids")
         kept: dict[str, Any] = {
             name: tuple([values[i] for i in places]) for name in fields if (values := getattr(self, name))
@@ -73,11 +73,11 @@ class Tokens:
         return replace(self, cut=self.cut + len(self.ids) - len(places), **kept)
 
     def words(self) -> Groups:
-        """The tokens grouped into words, by the rules of `headwise.text.groups`; each patch of an image is a group."""
+        """Group the tokens into words, by the rules of `headwise.text.groups`; each patch of an image is a group."""
         return self._grouped(number_words(self.text, self.offsets, self.special, self.word_ids), "words")
 
     def sentences(self) -> Groups:
-        """The tokens grouped into sentences, by the rules of `headwise.text.groups`; each patch is a group."""
+        """Group the tokens into sentences, by the rules of `headwise.text.groups`; each patch is a group."""
         ends = sentence_ends(self.text)
         numbers: list[object] = []
         parts = 0  # number of special tokens that ended a sentence so far
@@ -94,7 +94,7 @@ class Tokens:
         return self._grouped(numbers, "sentences")
 
     def _grouped(self, numbers: Sequence[object], level: str) -> Groups:
-        """`Groups` in which the tokens with the same number are one group, in the order of their first tokens."""
+        """Put the tokens with the same number into one group. Groups are in the order of their first tokens."""
         spans: dict[object, list[int]] = {}
         for token, number in enumerate(numbers):
             spans.setdefault(number, []).append(token)
@@ -140,7 +140,7 @@ class Patches:
     def of_image(
         cls, image: tuple[int, int], patch: int | tuple[int, int], prefix: tuple[str, ...] = ("[CLS]",)
     ) -> Patches:
-        """The patches of an image of (height, width) pixels; `patch` is (height, width) too, or one number for both.
+        """Make the patches of an image of (height, width) pixels; `patch` is (height, width), or one number for both.
 
         Raises:
             ArgumentError: the patches do not cover the image exactly.
@@ -158,18 +158,18 @@ class Patches:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the prefix, then "(row, column)" for each patch; rows and columns count from 0."""
+        """The names in `prefix`, then "(row, column)" for each patch; rows and columns count from 0."""
         return (*self.prefix, *(f"({row}, {col})" for row in range(self.rows) for col in range(self.cols)))
 
     def position(self, token: int) -> tuple[int, int] | None:
-        """The (row, column) of a token; None for a token of the prefix. ArgumentError for a token out of range."""
+        """Return the (row, column) of a token; None in the prefix. Raises ArgumentError for a token out of range."""
         if not 0 <= token < len(self):
             raise ArgumentError(f"patches: expected one of the tokens 0 … {len(self) - 1}. Received: token={token}")
         patch = token - len(self.prefix)
         return None if patch < 0 else divmod(patch, self.cols)
 
     def index(self, row: int, col: int) -> int:
-        """The index of the token of the patch in this row and column. ArgumentError outside of the grid."""
+        """Return the index of the token for the patch in this row and column. ArgumentError outside of the grid."""
         if not (0 <= row < self.rows and 0 <= col < self.cols):
             raise ArgumentError(
                 f"patches: expected rows 0 … {self.rows - 1}, columns 0 … {self.cols - 1}. Received: ({row}, {col})"
@@ -177,6 +177,6 @@ class Patches:
         return len(self.prefix) + row * self.cols + col
 
     def tokens(self) -> Tokens:
-        """The patches as `Tokens` without text; the tokens of the prefix are special."""
+        """Return the patches as `Tokens` without text; the tokens of the prefix are special."""
         special = tuple(i < len(self.prefix) for i in range(len(self)))
         return replace(Tokens.of_names(self.labels), special=special, word_ids=(None,) * len(self), patches=self)

@@ -1,4 +1,4 @@
-"""The parts of the Q × K matrix to compute: a mask, cut into tiles (some queries, and the keys that they need)."""
+"""Cut a mask into tiles (some queries, and the keys that they need): the parts of the Q × K matrix to compute."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = [
 
 
 class Cutter(Protocol):
-    """A way to cut a mask into tiles (some consecutive queries, and the keys that they need)."""
+    """The interface of a module that cuts masks into tiles (some consecutive queries, and the keys that they need)."""
 
     @property
     def HEIGHTS(self) -> Sequence[int | None]:  # noqa: N802 (a constant of the module)
-        """The heights of tiles, in queries, that are worth trying; None = as the mask suggests."""
+        """The heights of tiles (numbers of queries) that are worth trying; None = the cutter chooses from the mask."""
 
     def takes(self, mask: Mask) -> bool:
-        """Whether the cutter can cut this aligned mask."""
+        """Whether the cutter can cut this mask, which is aligned to its lengths."""
 
     def cut(self, mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
         """Cut the mask into tiles of at most `height` queries each; None = as the cutter chooses."""
 
 
-# The first cutter that takes a mask cuts it; the last one takes all masks.
+# A mask is cut by the first cutter that can cut it; the last one can cut every mask.
 CUTTERS: dict[str, Cutter] = {"band": band, "documents": documents, "blocks": blocks}
 
 

@@ -14,7 +14,7 @@ def takes(mask: Mask) -> bool:
 
 
 def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
-    """Cut tiles of `height` queries, over the keys from the first query's lowest to the last query's highest."""
+    """Cut tiles of `height` queries, with the keys from the first query's lowest key to the last query's highest."""
     band, height = mask.band(), height or min(HEIGHTS)
     assert band is not None
     low, high = int(max(band[0], -q_len)), int(min(band[1], k_len))

@@ -1,4 +1,4 @@
-"""Cuts any mask into tiles, by its answers for blocks. Blocks in which it allows nothing are in no tile."""
+"""Cuts any mask into tiles, by asking it about blocks of pairs. A block in which no pair is allowed is in no tile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.tiles.tile import Run, Tile, TileList
 
 HEIGHTS = (768, 256, 64)
 
-# The mask is asked about strips of so many queries; about higher ones if there are very many.
+# The mask is asked about strips of STRIP queries, or of LONG_STRIP queries if a length is above LONG.
 STRIP, LONG_STRIP, LONG = 64, 256, 2**15
 
 
@@ -35,7 +35,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
 
 
 def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
-    """Join strips to one tile [q_lo, q_hi); strips between them that attend to nothing are its empty rows."""
+    """Join strips into one tile [q_lo, q_hi). Queries in no strip attend to nothing: they are the tile's empty rows."""
     tile = joined(strips)
     missing = tile.rows != sum(strip.rows for strip in strips) or (tile.q_lo, tile.q_hi) != (q_lo, q_hi)
     runs = tuple(run._replace(masked=True) for run in tile.runs) if missing else tile.runs
@@ -43,7 +43,7 @@ def _joined(strips: list[Tile], q_hi: int, q_lo: int) -> Tile:
 
 
 def _strips(mask: Mask, q_len: int, k_len: int, height: int) -> Iterator[Tile]:
-    """Yield the strips (rows of blocks) that may attend to anything, one head of one example after the other."""
+    """Yield a tile for each strip (row of blocks) that may attend to anything: examples and their heads one by one."""
     found = mask.runs_of_blocks(q_len, k_len, height, WIDTH)
     runs = list(
         map(Run, (found.lo * WIDTH).tolist(), np.minimum(found.hi * WIDTH, k_len).tolist(), found.some.tolist())

@@ -26,7 +26,7 @@ def takes(mask: Mask) -> bool:
 
 
 def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileList:
-    """Cut the tiles of each document, or of each example without its padding, of at most `height` queries."""
+    """Cut each document, or each example without its padding, into tiles of at most `height` queries."""
     height = max(1, q_len) if height is None else height
     found = _documents(mask)
     if found is None:
@@ -43,7 +43,7 @@ def cut(mask: Mask, q_len: int, k_len: int, height: int | None = None) -> TileLi
 
 
 def _documents(mask: Mask) -> tuple[Documents, bool] | None:
-    """Return (the documents, whether attention is causal within them); None if the mask has any other part."""
+    """Return (the mask's documents, whether it is causal within them); None if the mask has another part."""
     documents = [part for part in mask.conjuncts if isinstance(part, Documents)]
     causal = [part for part in mask.conjuncts if isinstance(part, Band) and part.left is None and part.right == 0]
     if len(documents) != 1 or len(mask.conjuncts) != 1 + len(causal):
@@ -54,7 +54,7 @@ def _documents(mask: Mask) -> tuple[Documents, bool] | None:
 
 
 def _document_tiles(ids: Ints, causal: bool, q_len: int, offset: int, height: int) -> Iterator[Tile]:
-    """Yield the tiles of one row of packed documents; a document in pieces gets the keys of all its pieces.
+    """Yield the tiles of one row of packed documents. A document in several pieces gets the keys of all its pieces.
 
     Query q is at the position of key q + offset.
     """
@@ -82,7 +82,10 @@ def _in_rows(q_lo: int, q_hi: int, runs: tuple[Run, ...], height: int) -> list[T
 
 
 def _up_to_diagonal(runs: list[Run], first: int, past: int) -> tuple[Run, ...]:
-    """Return the keys that queries at positions [first, past) see: up to position `first`, then a triangle."""
+    """Return the keys of `runs` that queries at positions [first, past) see causally.
+
+    All these queries see the keys up to position `first`; the keys after it form a triangle, which is masked.
+    """
     seen_by_all = [Run(run.lo, min(run.hi, first + 1), False) for run in runs]
     triangle = [Run(max(run.lo, first + 1), min(run.hi, past), True) for run in runs]
     return tuple(run for run in seen_by_all + triangle if run.lo < run.hi)

@@ -1,4 +1,7 @@
-"""Makes runs (consecutive keys) from the extent codes of blocks or rows, and splits tiles where that is faster."""
+"""Makes runs (consecutive keys) from the extent codes of blocks or rows, and splits tiles where that is faster.
+
+(An extent code says that none, some or all pairs of a block are allowed.)
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ WIDTH = 64
 
 
 def make_runs(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
-    """Make runs of keys from the extent codes of the blocks between neighbouring `edges`; equal neighbours join."""
+    """Make runs of keys from the extent codes of blocks between neighbouring `edges`; blocks of one code are joined."""
     table = np.asarray(codes)
     bounds = [*np.flatnonzero(np.diff(table, prepend=-1)).tolist(), len(table)]
     return tuple(
@@ -33,7 +36,7 @@ def make_runs(codes: ArrayLike, edges: Sequence[int]) -> tuple[Run, ...]:
 def runs_of_rows(
     mask: Mask | None, b: int | None, h: int | None, q_lo: int, q_hi: int, first: int, past: int
 ) -> tuple[Run, ...]:
-    """Return the runs of keys in [first, past) that the queries [q_lo, q_hi) of one example and head need."""
+    """Return the runs (consecutive keys) in [first, past) that queries [q_lo, q_hi) of one example and head need."""
     if mask is None or mask.cellwise:  # answers for blocks would also evaluate every cell
         return (Run(first, past, mask is not None),) if first < past else ()
     band = mask.band()
@@ -47,7 +50,10 @@ def runs_of_rows(
 
 
 def joined(tiles: Sequence[Tile]) -> Tile:
-    """Join tiles of consecutive queries: a key is needed if any tile needs it, unmasked only if it is so in all."""
+    """Join tiles of consecutive queries into one tile, which has the keys of all of them.
+
+    A key is unmasked only if it is unmasked in all tiles.
+    """
     first, last = tiles[0], tiles[-1]
     if len(tiles) == 1:
         return first
@@ -64,7 +70,7 @@ def joined(tiles: Sequence[Tile]) -> Tile:
 
 
 def split(tile: Tile, many_keys: int) -> tuple[Tile, ...]:
-    """Split a tile in two if many of its keys need no mask, so that only the other keys are masked."""
+    """Split a tile (queries and runs of keys) in two if many keys need no mask, so that only the others are masked."""
     if not tile.masked_keys or tile.keys <= many_keys or 2 * tile.masked_keys > tile.keys:
         return (tile,)
     parts = [tuple([run for run in tile.runs if run.masked is masked]) for masked in (False, True)]

@@ -29,15 +29,15 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Some queries [q_lo, q_hi), and the runs of keys that they need, in order, at least one."""
+    """Consecutive queries [q_lo, q_hi), and the runs of keys that they need: at least one run, in ascending order."""
 
     q_lo: int
     q_hi: int
     runs: tuple[Run, ...]
     b: int | None = None  # the example; None = all examples
     h: int | None = None  # the query head; None = all heads
-    causal: bool = False  # a square on the diagonal, causal within
-    shared: bool = False  # other tiles hold more keys of these queries
+    causal: bool = False  # whether it is a square on the diagonal, in which attention is causal
+    shared: bool = False  # whether other tiles have more keys for the same queries
 
     @property
     def rows(self) -> int:
@@ -67,16 +67,16 @@ class Tile:
 
     @functools.cached_property
     def shape(self) -> tuple[Hashable, ...]:
-        """(the number of queries, the positions of the keys relative to the first query)."""
+        """(the number of queries, then the ends of each run, relative to the first query, and whether it is masked)."""
         return (self.rows, *((run.lo - self.q_lo, run.hi - self.q_lo, run.masked) for run in self.runs))
 
 
 class TileList:
     """A list of tiles, and the same data as arrays of integers.
 
-    `matrices` is the number of mask matrices from which they are cut: B|1 · H|1. `alike`: tiles of one `shape` have
-    equal masks, so that each is made only once. `height` is the height of all tiles except the last of a matrix; None =
-    their heights differ.
+    `matrices` is the number of mask matrices from which the tiles are cut: B|1 · H|1. `alike`: tiles of one `shape`
+    have equal masks, so that each mask is made only once. `height` is the height of all tiles except the last of a
+    matrix; None = their heights differ.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class TileList:
         return self._sums((self.hi - self.lo) * self.masked)
 
     def covers(self, q_len: int) -> bool:
-        """Whether every query is in a tile that has all of its keys (that is not `shared`)."""
+        """Whether the tiles that have all keys of their queries (that are not `shared`) contain every query."""
         return int(self.rows[~self.shared].sum()) == self.matrices * q_len
 
     def _sums(self, of_runs: Ints) -> Ints:

@@ -1,8 +1,8 @@
-"""Answers a page's questions about a layer, from its record: tiles of a head's matrix, weighted sums, a row's terms.
+"""Computes what a page requests about a layer: tiles of a head's weights, weighted sums of rows, the terms of a row.
 
 No tensor of the matrix's size is ever made. Scores are computed in pieces that fit the processor's cache, only for the
-rows that matter, and not where the mask forbids. The normalisers of the rows (`headwise.softmax`) are kept, so that the
-next tile of the same rows computes only its own columns.
+rows that matter, and not where the mask forbids. The softmax normalisers of the rows (`headwise.softmax`) are stored,
+so that the next tile of the same rows computes only its own columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWER_CELLS = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Answer(Generic[T]):
-    """An answer that is still to be computed, in parts (generators): in any order, on several threads, or never.
+    """A result that is still to be computed, in parts (generators): in any order, on several threads, or never.
 
     Each part yields every few milliseconds, so that more urgent work can run.
     """
@@ -43,7 +43,7 @@ class Answer(Generic[T]):
     cells: int  # roughly the number of cells to compute
 
     def now(self) -> T:
-        """Compute the answer in this thread."""
+        """Compute the result now, in this thread, and return it."""
         for part in self.parts:
             for _ in part:
                 pass
@@ -52,11 +52,11 @@ class Answer(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A tile: ranges of rows and columns of a head's matrix, drawn as height × width numbers.
+    """A request for a tile: some rows and columns of a head's matrix, reduced to height × width numbers.
 
-    Each number stands for a block of cells (pairs of a query and a key), cut at ⌊i · cells / bins⌋: their largest
-    weight, their mean, or the largest weight in the block's middle row ("sample": a coarse picture that needs only as
-    many rows as it is high).
+    Each number stands for a block of cells (pairs of a query and a key); block i begins at cell ⌊i · cells / bins⌋.
+    `how`: "max" = the largest weight of the block, "mean" = their mean, "sample" = the largest weight in the block's
+    middle row (a coarse picture that needs only as many rows as it is high).
     """
 
     head: int
@@ -68,7 +68,7 @@ class Question:
 
 
 class Answers:
-    """Answers about one layer: one example of a record.
+    """Computes the results that a page requests about one layer: about one example of a record.
 
     `threads`: the number of threads; None = as many as torch uses.
     """
@@ -79,14 +79,14 @@ class Answers:
         self._heads: dict[int, Head] = {}
 
     def head(self, number: int) -> Head:
-        """The head with this number; it is created at its first use."""
+        """Return the head with this number; its `Head` is created at the first use."""
         self.record.shape  # noqa: B018 (raises RecordError if the record's tensors were changed since)
         if number not in self._heads:
             self._heads[number] = Head(self.record, self.example, number)
         return self._heads[number]
 
     def check(self, asked: Question) -> None:
-        """Raise ArgumentError for a tile that is not in the layer's matrix or is too large."""
+        """Raise ArgumentError if a requested tile is not within the layer's matrix or is too large."""
         _, heads, q_len, k_len = self.record.shape
         if not 0 <= asked.head < heads:
             raise ArgumentError(f"head: expected 0 to {heads - 1}. Received: {asked.head}")
@@ -106,7 +106,7 @@ class Answers:
             )
 
     def tile(self, asked: Question) -> Answer[Numbers]:
-        """The numbers of a tile, float32 [height, width]; NaN where the mask forbids every cell of a block."""
+        """Compute the numbers of a tile, float32 [height, width]; NaN for a block whose cells the mask all forbids."""
         self.check(asked)
         head = self.head(asked.head)
         cuts, edges = _cuts(*asked.rows, asked.height), _cuts(*asked.cols, asked.width)
@@ -134,7 +134,10 @@ class Answers:
         return Answer([part(strip) for strip in self.strips(head, rows, width)], result, cells)
 
     def mix(self, shares: Numbers) -> Answer[Numbers]:
-        """Σ_i shares[i] · (the mean over the heads of A[i, :]), float32 [K]. A row with the share 0 costs nothing."""
+        """Compute the sum of all rows, weighted by `shares`: Σ_i shares[i] · (mean over heads of A[i, :]), float32 [K].
+
+        A row whose share is 0 costs nothing.
+        """
         _, heads, q_len, k_len = self.record.shape
         if shares.shape != (q_len,):
             raise ArgumentError(f"mix: expected {q_len} numbers, one per row. Received: {shares.size} numbers")
@@ -154,9 +157,9 @@ class Answers:
         return Answer(parts, lambda: (out / heads).astype(np.float32), heads * len(rows) * k_len)
 
     def terms(self, head: int, row: int) -> Answer[Numbers]:
-        """All numbers from which the weights of a row are computed, float64 in one array, which `data/terms.js` reads.
+        """Return all numbers that give the weights of a row, float64 in one array, which `data/terms.js` reads.
 
-        D, scale, softcap, sink (NaN = none); then q [D], k [K, D], bias [K], allowed [K] (1 = may attend).
+        In this order: D, scale, softcap, sink (NaN = none), q [D], k [K, D], bias [K], allowed [K] (1 = may attend).
         """
         self.record.shape  # noqa: B018 (raises RecordError if the record's tensors were changed since)
         _, _, _, k_len = self.record.shape
@@ -177,7 +180,7 @@ class Answers:
         return Answer([part()], result, k_len)
 
     def strips(self, head: Head, rows: Numbers, width: int) -> Sequence[slice]:
-        """A list of slices of `rows` (ascending): the rows computed together when `width` columns are asked for."""
+        """Split `rows` (ascending) into slices of rows to compute together, if `width` columns are requested."""
         together = len(rows) and rows[-1] - rows[0] < 2 * len(rows)
         share = max(FEWEST_ROWS, -(-len(rows) // self.threads))
         size = min(share, ROWS if together else SPREAD_ROWS)
@@ -192,12 +195,12 @@ class Answers:
 
 
 def _cuts(first: int, past: int, bins: int) -> Numbers:
-    """The bins + 1 edges of the blocks into which the rows or columns [first, past) are cut."""
+    """Cut the rows or columns [first, past) into `bins` blocks of neighbours; return the bins + 1 edges."""
     return first + np.arange(bins + 1) * (past - first) // bins
 
 
 def _choose_rows(cuts: Numbers, how: How) -> tuple[Numbers, Numbers]:
-    """(the rows to compute, for each of these rows the number of its block)."""
+    """Return (the rows that must be computed for these blocks of rows, the index of each row's block)."""
     blocks = np.arange(len(cuts) - 1)
     if how == "sample":
         return (cuts[:-1] + cuts[1:]) // 2, blocks

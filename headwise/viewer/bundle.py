@@ -31,7 +31,7 @@ _AS_TEXT = re.compile(r'\s+with\s+\{\s*type:\s*"text"\s*\}')
 
 
 def assemble(entry: str, root: Traversable = STATIC) -> str:
-    """The script made of `entry`, the path of a module under `root`, and all modules that it imports.
+    """Join a module and all modules that it imports into one script. `entry`: the module's path under `root`.
 
     Raises:
         ValueError: a module is missing, imports form a cycle, or a form of import or export is not supported.
@@ -45,7 +45,7 @@ def assemble(entry: str, root: Traversable = STATIC) -> str:
 
 
 def read(path: str, root: Traversable = STATIC) -> str:
-    """The text of a file under `root`. ValueError if it is missing."""
+    """Return the text of a file under `root`. Raises ValueError if it is missing."""
     try:
         return root.joinpath(*path.split("/")).read_text("utf-8")
     except OSError:
@@ -53,7 +53,7 @@ def read(path: str, root: Traversable = STATIC) -> str:
 
 
 def _add(path: str, root: Traversable, modules: dict[str, str], within: tuple[str, ...]) -> None:
-    """Add a module and its imports to `modules`, each after the modules that it imports."""
+    """Add a module to `modules`, after the modules that it imports. `within`: the modules that import it."""
     if path in within:
         raise ValueError(f"imports form a cycle: {' → '.join((*within, path))}")
     if path in modules:
@@ -96,5 +96,5 @@ def _variable(path: str) -> str:
 
 
 def _string(text: str) -> str:
-    """A JavaScript string that cannot end the HTML element around the script."""
+    """Return the text as a JavaScript string that cannot end the HTML element around the script."""
     return json.dumps(text).replace("<", r"\u003c")

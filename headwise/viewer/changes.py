@@ -1,4 +1,4 @@
-"""Reads and checks what the live page asks of its model, as JSON: a prompt, edits and a position.
+"""Reads and checks a request of the live page to run its model, as JSON: a prompt, edits and a position.
 
 {"prompt": "the cat", "position": null,
  "edits": [{"kind": "ablate", "layer": 0, "heads": [1]},
@@ -26,16 +26,16 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Change:
-    """One edit on the page: heads that are switched off, or a pair of a query and a key that is blocked."""
+    """One edit that a reader made on the page: heads switched off, or a query that may not attend to a key."""
 
     kind: Literal["ablate", "block"]
-    layer: int | None  # its number in `seen.layers`; None = all
+    layer: int | None  # the index of the layer in `seen.layers`; None = all layers
     heads: tuple[int, ...] | None  # None = all
     query: int = 0
     key: int = 0
 
     def told(self) -> dict[str, Any]:
-        """The edit as JSON data, as `read_asked` reads it."""
+        """Return the edit as JSON data, in the form that `read_asked` reads."""
         heads = ALL if self.heads is None else list(self.heads)
         found = {"kind": self.kind, "layer": ALL if self.layer is None else self.layer, "heads": heads}
         return found if self.kind == "ablate" else {**found, "query": self.query, "key": self.key}
@@ -43,15 +43,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the page asks of the model: a prompt, edits, and the position whose next token is predicted."""
+    """A request of the page: a prompt, edits, and the position after which the next token is predicted."""
 
     prompt: str
     changes: tuple[Change, ...] = ()
-    position: int | None = None  # the token after which the next one is predicted; None = the last
+    position: int | None = None  # of the token after which the next token is predicted; None = the last token
 
 
 def read_asked(body: bytes) -> Asked:
-    """Read the body of a request. Raises ArgumentError, which says what was expected."""
+    """Read a request from its body, JSON. Raises ArgumentError, which says what was expected."""
     try:
         told = parsed(json.loads, body.decode())
     except ValueError as error:
@@ -81,7 +81,7 @@ def check_prompt(prompt: str) -> None:
 
 
 def make_edits(changes: Sequence[Change], seen: Seen) -> list[Edit]:
-    """Turn these changes into edits of `headwise.edits`, for the model whose records are `seen`.
+    """Turn changes on the page into edits of `headwise.edits`. `seen`: records of the model's attention.
 
     Raises ArgumentError for a layer, a head or a position that the model does not have.
     """
@@ -102,7 +102,7 @@ def make_edits(changes: Sequence[Change], seen: Seen) -> list[Edit]:
 
 
 def check_position(position: int, count: int, what: str) -> None:
-    """Raise ArgumentError for a position outside of the prompt."""
+    """Raise ArgumentError for a position outside of the prompt of `count` tokens. `what`: its name in the message."""
     if position >= count:
         raise ArgumentError(
             f"{what}: the prompt has {count} tokens, numbered 0 … {count - 1}. Received: {what}={position}"
@@ -110,7 +110,7 @@ def check_position(position: int, count: int, what: str) -> None:
 
 
 def _layers(change: Change, records: dict[str, AttentionRecord]) -> list[str]:
-    """The names of the layers that a change selects, after checks of all its numbers."""
+    """Return the names of the layers that a change selects, after checks of all its numbers."""
     names = list(records)
     if change.layer is not None:
         if change.layer >= len(names):
@@ -138,7 +138,7 @@ def _change(told: Any) -> Change:
 
 
 def _read(told: dict[str, Any], name: str, read: Callable[[Any, str], Any]) -> Any:
-    """A value of an edit, by its name; None if the edit is for all layers or heads."""
+    """Read a value of an edit by its name; None if the edit says "all" (layers or heads)."""
     return None if told.get(name) == ALL else read(told.get(name), name)
 
 

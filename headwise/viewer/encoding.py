@@ -1,4 +1,4 @@
-"""Encodes a record's queries and keys as bytes in a page, rounded as far as the weights of each head allow.
+"""Encodes q and k of recorded attention as bytes in a page, with as few bits as the weights of each head allow.
 
 The page computes the weights A_ij = exp(s_ij - lse_i) from these bytes. `lse` is the log-sum-exp of the rounded scores,
 so rows still sum to 1 and rounding hardly changes a large weight. Every head is compared with its record during
@@ -26,10 +26,10 @@ from headwise.viewer.threads import on_threads
 
 TOLERANCE = 1e-4
 LOOSEST = 2e-3  # for scores so large that float32 weights are no more accurate
-FEWEST, MOST = 12, 24  # bits per number
+FEWEST, MOST = 12, 24  # bits per number of q and k
 TRIED_ROWS, CHECKED_ROWS = 128, 1024  # rows compared to guess the bits, and to check them; evenly spread
 BLOCK_CELLS, BLOCK_ROWS = 2**19, 128  # cells compared at once, which stay in the cache, and their rows
-MARGIN = 0.7  # share of the tolerance for which the bits are guessed
+MARGIN = 0.7  # the number of bits is guessed for an error of this share of the tolerance
 LARGE = 256.0  # larger scores have too few fractional digits in float32
 BLIND = 2.0**28  # a bias of this size, common to a row, leaves no digits of its scores
 
@@ -40,7 +40,7 @@ Array = NDArray[Any]
 class Group:
     """The query heads of one layer that share one key/value head, for one example.
 
-    Its bytes, little-endian, with h query heads: lse [h, Q], float32 or, if `wide`, float64; the scales of the rows of
+    `data`, little-endian, with h query heads: lse [h, Q], float32 or, if `wide`, float64; the scales of the rows of
     q [h, Q] and of k [K], each the upper 16 bits of a float32; then integers of `bits` bits each, packed without gaps,
     the first in the lowest bits of the first byte: q [h, Q, D] and k [K, D].
     """
@@ -85,7 +85,7 @@ def _encode(named: tuple[AttentionRecord, str]) -> list[list[Group]]:
 
 
 def packed(whole: Array, bits: int) -> NDArray[np.uint8]:
-    """Integers of at most 25 `bits` each, packed without gaps and padded with zeros."""
+    """Pack integers of `bits` bits each (at most 25) into bytes, without gaps, padded with zeros."""
     eights = np.zeros((-(-len(whole) // 8), 8), np.uint32)  # eight numbers take `bits` bytes
     eights.ravel()[: len(whole)] = whole.astype(np.int32).view(np.uint32) & np.uint32((1 << bits) - 1)
     out = np.zeros((len(eights), bits), np.uint8)
@@ -98,7 +98,7 @@ def packed(whole: Array, bits: int) -> NDArray[np.uint8]:
 
 
 class _Rounded:
-    """A record with its queries and keys rounded to `bits` [B, G] bits; `record` has the weights of the page."""
+    """A record whose q and k are rounded to `bits` [B, G] bits; `self.record` gives the weights that the page shows."""
 
     def __init__(self, record: AttentionRecord, q: Tensor, k: Tensor, bits: Tensor, highest: float) -> None:
         self.bits, self.wide = bits, highest > LARGE
@@ -112,16 +112,16 @@ class _Rounded:
         self.record = AttentionRecord(carried)
 
     def error(self, of: AttentionRecord, most: int, groups: Sequence[int]) -> Tensor:
-        """The largest error of a weight in at most `most` rows, for these key heads: [B, groups].
+        """Return the largest error of a weight in at most `most` rows, for the key heads `groups`: [B, groups].
 
-        If an error exceeds the tolerance, it may be returned in place of the largest.
+        If an error exceeds the tolerance, another error above the tolerance may be returned instead of the largest.
         """
         batch, heads, q_len, k_len = of.shape
         size = heads // self.bits.shape[1]
         rows = torch.arange(q_len)
         if q_len > most:
             rows = torch.tensor([round(i * (q_len - 1) / (most - 1)) for i in range(most)])
-        # Many rows of few heads: a product of few rows reads all keys for little.
+        # Many rows of few heads at a time: a product with few rows reads all keys and computes little.
         together = max(1, BLOCK_CELLS // (batch * size * min(len(rows), BLOCK_ROWS) * k_len))
         step = max(1, BLOCK_CELLS // (batch * size * min(together, len(groups)) * k_len))
         errors = []
@@ -139,7 +139,7 @@ class _Rounded:
 
 
 def _in_sight(record: AttentionRecord, rows: Tensor) -> slice:
-    """A slice of the keys that a banded mask allows for these rows, at least one key; other keys have weight 0."""
+    """Return the slice of keys that a banded mask allows for these rows (at least one key); others have weight 0."""
     band, k_len = None if record.mask is None else record.mask.band(), record.shape[3]
     if band is None:
         return slice(0, k_len)
@@ -149,7 +149,7 @@ def _in_sight(record: AttentionRecord, rows: Tensor) -> slice:
 
 
 def _weights(record: AttentionRecord, rows: Tensor, cols: slice, heads: Tensor) -> Tensor:
-    """The same as `record.weights`, for rows that see only the keys `cols`, without its slow checks."""
+    """Compute the same as `record.weights`, without its slow checks, for rows that see only the keys `cols`."""
     rows, heads = rows.to(record.q.device), heads.to(record.q.device)
     sinks = None if record.sinks is None else record.sinks[heads]
     return attention_weights(record.call.scores(rows, cols, heads), sinks, overwrite=True)
@@ -166,7 +166,7 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
         record = AttentionRecord(dataclasses.replace(record.call, q=record.q.double(), k=record.k.double()))
 
     def needed(tried: _Rounded, error: Tensor) -> Tensor:
-        """The number of bits that keeps the error within the tolerance: each bit halves the error."""
+        """Return the number of bits that keeps the error within the tolerance: each bit halves the error."""
         more = (error / (MARGIN * tried.tolerance)).log2().nan_to_num(MOST, MOST, -MOST).ceil()
         return (tried.bits + more).clamp(FEWEST, MOST).int()
 
@@ -191,7 +191,7 @@ def _round_as_far_as_possible(record: AttentionRecord, name: str) -> _Rounded:
 
 
 def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:
-    """q and k in float32, with zeros in rows that no weight depends on (padding and the like): these may hold NaN."""
+    """Return q and k in float32, with 0 in rows on which no weight depends (such as padding), which may hold NaN."""
     q, k = record.q.float(), record.k.float()
     if record.mask is not None:
         used = record.mask.used_keys(*record.shape[2:])
@@ -200,15 +200,15 @@ def _usable(record: AttentionRecord) -> tuple[Tensor, Tensor]:
             k = k.masked_fill(~used.to(k.device)[..., None], 0.0)
         if not bool(q.sum().isfinite()):
             q = q.masked_fill((record.lse == -torch.inf)[..., None], 0.0)
-    if record.bias is not None and common_to_rows(record):  # finfo.min makes all scores of a row the same
+    if record.bias is not None and common_to_rows(record):  # a bias of finfo.min makes all scores of its row equal
         q = q.masked_fill((record.bias.abs() > BLIND) & record.bias.isfinite(), 0.0)
     return q, k
 
 
 def _rounded(x: Tensor, bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(scale of each row, integers of `bits` [B, n] bits, their product, which the page reads) for x [B, n, tokens, D].
+    """Round x [B, n, tokens, D] to `bits` [B, n] bits: return (scale of each row, integers, scale · integers).
 
-    A scale is a float32 whose lower 16 bits are 0, rounded up.
+    A scale is a float32 whose lower 16 bits are 0, rounded up. The page computes with scale · integers.
     """
     scale = x.abs().amax(-1, keepdim=True) / (2.0 ** (bits - 1) - 1)[..., None, None]
     scale = ((scale.view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)

@@ -1,4 +1,4 @@
-"""The facts of a page as JSON: names, tokens and their words, layers, statistics; all but queries, keys and masks."""
+"""Collects the facts of a page (its JSON): names, tokens, words, layers, statistics; not queries, keys and masks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def facts_of(
     rows: int | None = None,
     language: str | None = None,
 ) -> dict[str, Any]:
-    """The facts of a page that asks a server; `write_page` adds the description of the numbers in a page.
+    """Collect the facts (JSON data) of a page that gets its numbers from a server.
+
+    For a page that holds its numbers itself, `write_page` adds their description.
 
     Args:
         inputs: the inputs to show.
@@ -81,17 +83,14 @@ def facts_of(
 
 
 class _Axes:
-    """A list with each axis once.
-
-    Two axes are the same if they are equal, or, if long, if they hold the same object.
-    """
+    """Collects axes in a list, each once. Two axes are the same if equal; long ones if they hold the same object."""
 
     def __init__(self) -> None:
         self.known: list[Axis] = []
         self._places: dict[object, int] = {}
 
     def place(self, axis: Axis) -> int:
-        """The index of an axis in the list; a new axis is appended."""
+        """Return the index of an axis in the list; a new axis is appended."""
         key = (id(axis.tokens), axis.generated) if is_long(axis.tokens) else axis
         if key not in self._places:
             self._places[key] = len(self.known)
@@ -113,7 +112,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
 
 
 def _weights(record: AttentionRecord) -> int | None:
-    """The number of weights of a head that the mask allows, by blocks; None = all, or not known from blocks."""
+    """Count the weights of a head that the mask allows, by blocks of cells; None = all, or not known from blocks."""
     mask, (q_len, k_len) = record.mask, record.shape[2:]
     if mask is None or mask.cellwise or q_len * k_len <= QUICK_CELLS:
         return None
@@ -123,7 +122,10 @@ def _weights(record: AttentionRecord) -> int | None:
 
 
 def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[AttentionRecord, int], dict[str, Any]]:
-    """(record, example) -> its statistics; "estimated" in them is the number of rows used, if not all were used."""
+    """Compute the statistics of each (record, example).
+
+    "estimated" in them is the number of rows that were used, if not all rows were used.
+    """
     examples: dict[AttentionRecord, dict[int, Stack]] = {}
     for stack in stacks:
         for layer in stack.layers:
@@ -140,7 +142,10 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
 
 
 def _relevance(records: tuple[AttentionRecord, ...]) -> list[dict[str, Any]] | None:
-    """For each example, how much the loss depends on each token in each layer, from the token of largest gradient."""
+    """Compute, for each example, how much the loss depends on each token in each layer.
+
+    The relevance is that for the position whose output has the largest gradient. None without values or gradients.
+    """
     if not all(record.extras.v is not None and record.extras.grad is not None for record in records):
         return None
     rows = records[-1].grad.float().square().sum((1, 3)).argmax(1).tolist()
@@ -185,7 +190,7 @@ def _groups(groups: Groups) -> dict[str, Any]:
 
 
 def _cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
-    """(the gap before each token, the text or label of each token)."""
+    """Return (the text between each token and the token before it, the text or label of each token)."""
     gaps, pieces, end = [], [], 0
     for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
         own = not special and start >= end  # otherwise a special token, or another token of a character already shown

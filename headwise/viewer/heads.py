@@ -1,4 +1,4 @@
-"""One head of one example of a record: its weights in blocks and in sums, computed in pieces that fit the cache.
+"""Computes weights of one head: of blocks of cells, or weighted sums of rows, in pieces that fit the cache.
 
 Where the mask forbids a whole block, nothing is computed; single cells (pairs of a query and a key) are evaluated only
 in blocks that the mask allows in part.
@@ -27,12 +27,12 @@ How = Literal["max", "mean", "sample"]
 # Cells of a piece: 2 MB of float32, which stay in the cache while all results are computed.
 CELLS = 2**19
 
-# The normalisers of so few rows over so many keys are computed before their weights, which reads each key once.
+# For so few rows over so many keys, the softmax normalisers are computed before the weights: this reads each key once.
 FEW, LONG_ROW = 16, 2**15
 
 
 class Head:
-    """The scores of one head of one example of a record, and the normalisers of the rows computed so far."""
+    """The scores of one head of one example, and the softmax normalisers of the rows that were computed so far."""
 
     def __init__(self, record: AttentionRecord, example: int, head: int) -> None:
         self.scores = record.call.part(b=slice(example, example + 1), heads=slice(head, head + 1))
@@ -65,18 +65,18 @@ class Head:
                 yield start, s
 
     def keys(self, row: int) -> int:
-        """The number of keys to which a row may attend, read from the blocks of the mask."""
+        """Count the keys to which a row may attend; all keys count in a block of which the mask allows a part."""
         runs = runs_of_rows(self.mask, self.b, self.h, row, row + 1, 0, self.scores.shape[3])
         return sum(run.hi - run.lo for run in runs)
 
     def knows(self, rows: Numbers | slice) -> bool:
-        """Whether the normalisers (`headwise.softmax`) of all these rows are known already."""
+        """Return whether the softmax normalisers (`headwise.softmax`) of all these rows are known already."""
         return not bool(self.known.log_sum[rows].isnan().any())
 
     def blocks(self, rows: Numbers, edges: Numbers, how: How) -> Generator[None, None, Numbers]:
-        """The weights of some rows in blocks of columns that are cut at `edges`: [rows, blocks].
+        """Compute the largest weight of each block of columns, for some rows: [rows, blocks]. `edges`: of the blocks.
 
-        For each block the largest weight, or the sum for "mean"; NaN if the mask forbids the whole block.
+        With "mean" it is the sum of the block's weights. NaN if the mask forbids the whole block.
         """
         index = torch.from_numpy(rows).to(self.scores.q.device)
         few = len(rows) <= FEW and self.b is None and self.h is None
@@ -101,7 +101,7 @@ class Head:
         return known.weights(found).masked_fill_(found == EMPTY, torch.nan).cpu().numpy()
 
     def sums(self, rows: Numbers, shares: Numbers) -> Generator[tuple[int, Numbers], None, None]:
-        """Yield parts of Σ_i shares[i] · A[i, :], as pairs (first column, values); their sum is the whole."""
+        """Yield parts of Σ_i shares[i] · A[i, :], as pairs (first column, values): all parts together are the sum."""
         index = torch.from_numpy(rows).to(self.scores.q.device)
         if not self.knows(rows):
             total = self._none(len(rows))
@@ -130,7 +130,7 @@ class Head:
 
 
 def _reduced(s: Tensor, starts: Numbers, how: How, known: Normaliser | None) -> Tensor:
-    """For each block of columns the largest score, or log Σ exp of the scores for "mean": [rows, blocks]."""
+    """Reduce each block of columns to its largest score, or to log Σ exp of its scores for "mean": [rows, blocks]."""
     if len(starts) == s.shape[1]:
         return s
     highest = _by_blocks(np.maximum, s, starts)

@@ -1,4 +1,4 @@
-"""Makes data: URIs of images for a page: PNG and JPEG files unchanged, pixels as PNG.
+"""Encodes images for a page as data: URIs: PNG and JPEG files unchanged, pixels as PNG.
 
 The input of a model can be shown, too: its channels may come first, and its normalisation is removed.
 """
@@ -34,7 +34,10 @@ class Picture(NamedTuple):
 
 
 def each_image(images: Any) -> Any:
-    """A list of the images of a batch (an image processor's output, or pixels [B, C, H, W]); else `images` itself."""
+    """Split a batch (an image processor's output, or pixels [B, C, H, W]) into a list of images.
+
+    Anything else is returned as it is.
+    """
     if isinstance(images, Mapping) and "pixel_values" in images:
         images = images["pixel_values"]
     if getattr(images, "ndim", 0) == 4:
@@ -45,7 +48,7 @@ def each_image(images: Any) -> Any:
 
 
 def picture(image: Image, processor: Normalisation = None) -> Picture:
-    """The image as a data: URI.
+    """Encode an image as a data: URI.
 
     Args:
         image: a PNG or JPEG file, a PIL image, or pixels [H, W], [H, W, 3] or [3, H, W]: uint8, or floats. Floats from
@@ -77,7 +80,7 @@ def _read(path: Path) -> bytes:
 
 
 def _pixels(image: Any, processor: Normalisation) -> tuple[NDArray[np.uint8], str | None]:
-    """(pixels uint8 [H, W, 3] or [H, W], a note on their colours or None)."""
+    """Return (pixels uint8 [H, W, 3] or [H, W], a note for the reader on their colours or None)."""
     if hasattr(image, "detach"):
         image = image.detach().cpu()
         image = image.float() if image.is_floating_point() else image  # NumPy has no bfloat16
@@ -110,7 +113,7 @@ def _pixels(image: Any, processor: Normalisation) -> tuple[NDArray[np.uint8], st
 
 
 def _restored(pixels: NDArray[Any], processor: Normalisation) -> NDArray[Any]:
-    """The pixels without the processor's normalisation: numbers from 0 to 1."""
+    """Undo the processor's normalisation of pixels: numbers from 0 to 1."""
     of_images: Any = getattr(processor, "image_processor", processor)  # the part of a processor of texts and images
     if isinstance(processor, (tuple, list)) and len(processor) == 2:
         mean, std = processor
@@ -134,7 +137,7 @@ def _restored(pixels: NDArray[Any], processor: Normalisation) -> NDArray[Any]:
 
 
 def _png(pixels: NDArray[np.uint8]) -> bytes:
-    """The pixels as a PNG file."""
+    """Encode pixels as a PNG file."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

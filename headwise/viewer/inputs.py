@@ -1,4 +1,4 @@
-"""The inputs of a page (a text, an example of a batch, one of two checkpoints), each with stacks of layers.
+"""Finds the inputs of a page (a text, an example of a batch, one of two checkpoints), each with stacks of layers.
 
 A stack holds the layers of one forward pass whose queries are the same tokens and whose keys are the same tokens.
 """
@@ -29,7 +29,7 @@ Images = Image | Sequence[Image | None] | Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class Axis:
-    """The tokens of the rows or the columns of a stack."""
+    """The tokens of the rows (queries) or of the columns (keys) of a stack of layers."""
 
     tokens: Tokens
     generated: int | None = None  # the first token that the model generated; None = none or unknown
@@ -60,7 +60,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a model, with the stacks of layers that read it."""
+    """One input of a model (such as a text), with the stacks of layers that read it; see `Stack`."""
 
     name: str
     stacks: tuple[Stack, ...]
@@ -75,7 +75,7 @@ def inputs_of(
     generated: int | Sequence[int | None] | None = None,
     layers: Collection[int] | None = None,
 ) -> list[Input]:
-    """The inputs that a page of `seen` shows.
+    """Find the inputs that a page of `seen` shows.
 
     Args:
         seen: a `Seen`, a record, or several of them: a list, or a mapping from names. Every example of a
@@ -101,7 +101,7 @@ def inputs_of(
 
 
 def _pictures(images: Images, processor: Normalisation, found: Sequence[Input]) -> list[Picture | None]:
-    """The image of each input; None for an input without image."""
+    """Return the image of each input, encoded for the page; None for an input without image."""
     if images is None:
         given = [each.pixels if any(map(_has_patches, each.stacks)) else None for each in found]
     else:
@@ -121,7 +121,7 @@ def _has_patches(stack: Stack) -> bool:
 
 
 def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
-    """Yield (name or None, object, its Python code) for one or several objects."""
+    """Yield (name or None, object, its Python code) for each of one or several objects."""
     several: list[tuple[str | None, Any, str]]
     if isinstance(seen, Mapping):
         several = [
@@ -143,7 +143,7 @@ def _named(seen: Many) -> Iterator[tuple[str | None, Shown, str]]:
 
 
 def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
-    """An input for each example of the batch, without images and prompts."""
+    """Yield an input for each example of the batch, still without images and prompts."""
     if isinstance(shown, AttentionRecord):
         seen, own = Seen([shown]), "record" if python == "seen" else python
         places = [replace(place, name=name_of(shown), expression=own) for place in _places(seen, "")]
@@ -162,7 +162,7 @@ def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a record is in a `Seen`."""
+    """A record, with what finds it in a `Seen`: the layer's name and number, the call, the Python expression."""
 
     record: AttentionRecord
     name: str
@@ -172,7 +172,7 @@ class _Place:
 
 
 def _places(seen: Seen, python: str) -> Iterator[_Place]:
-    """Yield where each record is; `python` is the Python code of `seen`."""
+    """Yield a `_Place` for each record of `seen`; `python` is the Python code of `seen`."""
     numbers = {name: number for number, name in enumerate(seen.layers)}
     times = Counter(name_of(record) for record in seen.records)
     layers_of_call = functools.cache(lambda call: seen.call(call).layers)
@@ -188,7 +188,7 @@ def _places(seen: Seen, python: str) -> Iterator[_Place]:
 
 
 def _beginning(seen: Seen, example: int) -> str | None:
-    """The first words of the text that the model read, as the name of an input; None if the text is unknown."""
+    """Return the first words of the text that the model read, as a name of the input; None if it is unknown."""
     for side in (seen.source_tokens, seen.tokens):
         if side is not None and example < len(side) and side[example].text.strip():
             words = " ".join(side[example].text[:200].split())
@@ -197,7 +197,10 @@ def _beginning(seen: Seen, example: int) -> str | None:
 
 
 def _stacks(seen: Seen, places: Sequence[_Place], example: int) -> Iterator[Stack]:
-    """The stacks of one example, in the order in which their first layers were computed."""
+    """Group the layers of one example into stacks (the same tokens in rows and in columns), and yield the stacks.
+
+    They come in the order in which their first layers were computed.
+    """
     groups: dict[tuple[object, ...], list[_Place]] = {}
     for place in places:
         batch, _, q_len, k_len = place.record.shape
@@ -244,7 +247,7 @@ def _stack_name(place: _Place, crosses: bool, calls: bool, kind: str) -> str:
 
 
 def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis]:
-    """The tokens of the rows and of the columns; numbers if the tokens are unknown."""
+    """Return the tokens of the rows and of the columns of a record; numbers as names if they are unknown."""
     _, _, q_len, k_len = record.shape
     rows, cols = seen.axes(record)
     first = max(0, k_len - q_len) if _kind(seen, record) == "self" else 0  # the last query is at the last key
@@ -254,24 +257,24 @@ def _axes(seen: Seen, record: AttentionRecord, example: int) -> tuple[Axis, Axis
     )
 
 
-@functools.lru_cache(2)  # rows and columns, and all layers, share theirs
+@functools.lru_cache(2)  # one object for all layers: one for the rows and one for the columns
 def _numbers(first: int, count: int) -> Tokens:
     return Tokens.of_names([str(first + i) for i in range(count)])
 
 
 def is_long(tokens: Tokens) -> bool:
-    """Whether there are too many tokens for texts, so that a page shows only maps."""
+    """Return whether there are too many tokens to show as texts, so that a page shows only maps."""
     return len(tokens.labels) > LONG
 
 
 def make_title(inputs: Sequence[Input]) -> str:
-    """The default title of a page."""
+    """Make the default title of a page, from the names of its inputs."""
     names = " · ".join(each.name for each in inputs)
     return names if len(names) <= LONGEST else f"{names[:LONGEST]}…"
 
 
 def one_each(name: str, given: Any, count: int) -> list[Any]:
-    """A list of the values for `count` inputs: a list has one value for each, anything else is the value of all."""
+    """Return a list of `count` values, one for each input: `given` itself if it is a list, else `given` for all."""
     if not isinstance(given, (list, tuple)):
         return [given] * count
     if len(given) != count:
@@ -280,7 +283,10 @@ def one_each(name: str, given: Any, count: int) -> list[Any]:
 
 
 def _completed(given: Input, image: Picture | None, prompt: int | None) -> Input:
-    """The input, with its image on axes of patches, and the prompt's end marked on axes that begin with the prompt."""
+    """Return the input with its image and its prompt on its axes.
+
+    The image is set on axes of patches. The prompt's end is marked on axes that begin with the prompt.
+    """
     if prompt is not None and (type(prompt) is not int or prompt < 0):
         raise ArgumentError(f"generated: expected the number of tokens in the prompt. Received: {prompt!r}")
     stacks = []
@@ -311,7 +317,7 @@ def _completed_axis(axis: Axis, image: Picture | None, prompt: int | None) -> Ax
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with numbers appended if several are the same."""
+    """Return the names, with numbers appended if several names are the same."""
     count: Counter[str] = Counter()
     found = []
     for name in names:

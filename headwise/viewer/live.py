@@ -1,6 +1,6 @@
-"""The model behind a live page: it runs a prompt with edits, and the same prompt without edits.
+"""Runs the model of a live page: a prompt with edits, and the same prompt without edits.
 
-It makes one run at a time. Recent runs are kept, so that undoing a change costs nothing.
+Only one run is made at a time. Recent runs stay in memory, so that undoing a change costs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwise.viewer.predictions import compared
 from headwise.viewer.shown import Shown
 
 MOST_TOKENS = 1024  # the largest number of tokens in a prompt
-KEPT_BYTES = 2**30  # of recent runs
+KEPT_BYTES = 2**30  # the memory for recent runs, and below, their largest number
 KEPT_RUNS = 64
 
 
@@ -50,7 +50,7 @@ class LiveModel:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a model: its inputs for the page, facts and logits."""
+    """One run of a model: its recorded attention, its logits, and the inputs and facts (JSON data) for the page."""
 
     seen: Seen
     logits: Tensor | None  # [T, V]
@@ -61,7 +61,7 @@ class Run:
 
 
 class Live:
-    """Answers what live pages ask of a model.
+    """Runs a model as live pages request, and gives them the results.
 
     `layers`: the layers to show, as indices into `seen.layers`; None = all.
     """
@@ -73,7 +73,7 @@ class Live:
         self._running, self._keeping = threading.Lock(), threading.Lock()
 
     def facts(self, asked: Asked) -> dict[str, Any]:
-        """The facts of the page for what it asks: those of the edited run, and "live" with the predictions.
+        """Run what the page asks; return the facts (JSON data) of the edited run, and "live" with the predictions.
 
         Raises:
             ArgumentError: the prompt does not fit the model or has no such position, or the model has no such head.
@@ -101,7 +101,7 @@ class Live:
         return {**edited.facts, "live": live}
 
     def shown(self, name: str) -> Shown:
-        """The inputs of the run with this name. Raises ArgumentError if the run is not kept any more."""
+        """Return the inputs of the run with this name. Raises ArgumentError if the run is not in memory any more."""
         with self._keeping:
             for run in self._runs.values():
                 if run.shown.name == name:
@@ -109,7 +109,7 @@ class Live:
         raise ArgumentError(f"run: {name} is not kept any more. Reload the page")
 
     def _run(self, asked: Asked, plain: Run | None) -> Run:
-        """A run, kept or new. `plain`: the run of the same prompt without edits; None if this run has no edits."""
+        """Return a run from memory, or make it. `plain`: the run without edits; None if this run has no edits."""
         key = asked.prompt, asked.changes
         with self._keeping:
             if key in self._runs:

@@ -1,8 +1,8 @@
-"""How a notebook displays a record or a `Seen` that is the last expression of a cell.
+"""Displays a record or a `Seen` in a notebook, if it is the last expression of a cell.
 
-With anywidget (extra `notebook`): the page as a widget, which gets its numbers from the kernel as bytes. Without it:
-the whole page in a frame. In addition, or if there is too much data, a still picture of all heads, which also shows
-where no script runs. The notebook chooses among these by MIME type.
+With anywidget (extra `notebook`) it is displayed as a widget, which gets its numbers from the kernel as bytes; without,
+as the whole page in a frame. In addition, or alone if there is too much data, there is a still picture of all heads,
+which also shows where no script runs. The notebook chooses among these by MIME type.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from headwise.viewer.picture import overview
 Blocks = Mapping[str, bytes]
 
 WIDGET_BYTES = 64e6  # largest data of a widget
-FRAME_BYTES = 18e6  # largest data of a page in a frame; as text, a third longer, it is saved in the notebook
+FRAME_BYTES = 18e6  # largest data of a page in a frame; the notebook saves it as text, which is a third longer
 FRAME_HEIGHT = 640  # pixels
 LINE = 20  # pixels of a token in a small output with lines
 ESTIMATED_ROWS = 256  # rows for estimating statistics of long inputs, so that a cell is fast
 
-_shown: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # the last widget of each object
+_shown: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # displayed object -> its last widget
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Small:
     unnamed: bool = False  # its layer has no number
 
     def height(self, tokens: int) -> int:
-        """The height of its frame in pixels, for a width of about 800: a frame does not grow with its content."""
+        """Return the height in pixels of the frame for it, if 800 wide: a frame does not grow with its content."""
         if self.kind == "lines":
             return 300 + LINE * tokens
         return 110 + (400 if len(self.heads) == 1 else 310 * -(-len(self.heads) // 3))
@@ -82,14 +82,14 @@ class Inline:
 
 
 def in_notebook() -> bool:
-    """Whether the caller's cells can show more than text: true in IPython with a kernel."""
+    """Return whether the caller's cells can show more than text: True in IPython with a kernel."""
     return hasattr(_shell(), "kernel")
 
 
 def mimebundle(shown: Seen | AttentionRecord) -> tuple[Bundle, Bundle]:
-    """(MIME bundle of a notebook's cell, its metadata).
+    """Return (the MIME bundle with which a notebook displays the object, its metadata).
 
-    For an object that cannot be shown: a sentence, never an error.
+    For an object that cannot be shown, the bundle has a sentence that says why; no error is raised.
     """
 
     def page() -> Inline:
@@ -117,7 +117,7 @@ def _bundle(shown: Any, page: Callable[[], Inline]) -> tuple[Bundle, Bundle]:
 
 
 def _shell() -> Any:
-    """The calling IPython shell; None outside IPython."""
+    """Return the calling IPython shell; None outside IPython."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
@@ -141,7 +141,7 @@ def _rich(shown: Any, page: Inline, *, kernel: bool) -> tuple[Bundle, Bundle]:
 
 
 def _carried(page: Inline, size: float) -> tuple[dict[str, Any], Blocks | None]:
-    """(facts, numbers) of a page; None instead of numbers that take more than `size` bytes."""
+    """Collect the data of a page: (facts, as JSON data; q and k as bytes, or None if larger than `size` bytes)."""
     inputs, small = page.inputs, page.small
     if sum(map(_least_bytes, _layers(inputs))) > size:  # skip encoding
         return {}, None
@@ -162,7 +162,7 @@ def _layers(inputs: Sequence[Input]) -> list[Layer]:
 
 
 def _least_bytes(layer: Layer) -> int:
-    """The smallest size of a layer's queries and keys in bytes: 12 bits per number."""
+    """Return the smallest possible size of a layer's queries and keys in bytes: 12 bits per number."""
     _, heads, q_len, k_len = layer.record.shape
     return layer.record.q.shape[3] * (heads * q_len + layer.record.k.shape[1] * k_len) * 12 // 8
 
@@ -171,9 +171,9 @@ def _least_bytes(layer: Layer) -> int:
 
 
 def _widget(shown: Any, facts: Mapping[str, Any], blocks: Blocks) -> Any:
-    """The widget of an object.
+    """Return the widget that displays an object.
 
-    ipywidgets frees none while the kernel runs, so an unchanged object reuses its widget.
+    ipywidgets frees no widget while the kernel runs, so an unchanged object gets its last widget again.
     """
     places, past = {}, 0
     for name, data in blocks.items():
@@ -186,7 +186,7 @@ def _widget(shown: Any, facts: Mapping[str, Any], blocks: Blocks) -> Any:
 
 
 def _widget_class() -> Any:
-    """The widget class; None if anywidget is not installed."""
+    """Return the class of widgets; None if anywidget is not installed."""
     try:
         import anywidget  # noqa: F401
     except ImportError:
@@ -209,7 +209,7 @@ def _viewer() -> Any:
 
 
 def _frame(page: str, title: str, height: int) -> Bundle:
-    """The page in a sandboxed frame that may only run its script and save pictures."""
+    """Return the page as HTML of a sandboxed frame, which may only run its script and save pictures."""
     rights = 'sandbox="allow-scripts allow-downloads" allow="clipboard-write"'
     size = f'width="100%" height="{height}" style="border: 0" loading="lazy"'
     frame = f'<iframe srcdoc="{html.escape(page)}" title="{_escaped(title)}" {rights} {size}></iframe>'
@@ -217,7 +217,7 @@ def _frame(page: str, title: str, height: int) -> Bundle:
 
 
 def _still(page: Inline, more: str) -> Bundle:
-    """A picture of the first input, and a sentence (HTML) on how to see more."""
+    """Return a picture of the first input as HTML, and the sentence `more` (HTML), which says how to see more."""
     inputs = page.inputs
     picture = overview(inputs[0], None if page.small is None else page.small.heads)
     about = picture.about if len(inputs) == 1 else f"{picture.about} This is the first of {len(inputs)} inputs."
@@ -227,5 +227,5 @@ def _still(page: Inline, more: str) -> Bundle:
 
 
 def _escaped(text: str) -> str:
-    """Text as HTML, also within quotes; a lone surrogate, which a file cannot hold, becomes a question mark."""
+    """Escape text for HTML, also within quotes; a lone surrogate, which files cannot hold, becomes a question mark."""
     return html.escape(text.encode("utf-8", "replace").decode())

@@ -1,4 +1,4 @@
-"""Writes the page: static/ and the numbers of every layer in one HTML file that never uses the network.
+"""Writes the page, one HTML file that never uses the network: the scripts of static/ and the numbers of every layer.
 
 The Content-Security-Policy of the page allows only the script and the style in the file, so no text can inject code.
 """
@@ -55,7 +55,7 @@ def write_page(
 def whole_page(
     inputs: Sequence[Input], *, title: str, made: str | None = None, language: str | None = None
 ) -> Iterator[str]:
-    """The HTML of a self-contained page, in parts. Raises RecordError as `write_page` does."""
+    """Yield the HTML of a self-contained page, in parts. Raises RecordError as `write_page` does."""
     _check_length(inputs)
     told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS, language=language)
     facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
@@ -65,9 +65,9 @@ def whole_page(
 def page_of(
     facts: dict[str, Any], blocks: Iterable[tuple[str, bytes]] = (), *, entry: str = "page.js"
 ) -> Iterator[str]:
-    """The HTML of a page, in parts.
+    """Yield the HTML of a page, in parts.
 
-    `blocks` (name, bytes) is read before the facts, so it may add facts; `entry`: its script.
+    `blocks` (name, bytes) is read before the facts (JSON data), so it may add facts; `entry`: the page's script.
     """
     script, style = assemble(entry), read("document.css")
     before, after = read("page.html").split("<!-- data -->")
@@ -85,7 +85,7 @@ def page_of(
 
 
 def policy(script: str, style: str, *, embedded: bool) -> str:
-    """The Content-Security-Policy: the page's own script, worker and images, and its own server if it has one."""
+    """Return the Content-Security-Policy: it allows the page's script, worker, images, and its server if it has one."""
     parts = [
         "default-src 'none'",
         "img-src data: blob:",
@@ -102,7 +102,7 @@ def _hash(source: str) -> str:
 
 
 def blocks_of(inputs: Sequence[Input], facts: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, bytes) of the numbers of every layer. Their description is added to `facts` (of `facts_of`).
+    """Yield the numbers of every layer (q, k, masks, biases) as (name, bytes); describe them in `facts`.
 
     Raises:
         RecordError: the page cannot represent a record.

@@ -1,10 +1,10 @@
-"""The strongest readable pairs of a query and a key: the first view of a page, and its suggestions.
+"""Finds the strongest readable pairs of a query and a key: the first view of a page, and its suggestions.
 
-A readable pair is a token that attends to another word: no special token, no punctuation, not itself, not the sink.
-Pairs are compared by A log(A / u), the part of a weight A in the divergence from the expected weight u: an even share
-of the query's keys or, if that is more, the mean weight that the key gets from other queries, or that other queries
-give at this distance. So the pairs of a head that always attends to the previous token, or to one token, count little.
-Neighbouring words count half, because their relation can be seen in the text itself.
+In a readable pair, a token attends to another word: to no special token, no punctuation, not to itself or the sink.
+Pairs are compared by A log(A / u), the term of a weight A in the divergence from the expected weight u: the largest of
+an even share of the query's keys, the mean weight that the key gets from other queries, and the mean weight that other
+queries give at this distance. So the pairs of a head that always attends to the previous token, or to one
+token, count little. Neighbouring words count half, because their relation can be seen in the text itself.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from headwise.viewer.inputs import Stack, is_long
 from headwise.viewer.threads import on_threads
 
 CELLS = 1e7  # weights that are examined; in longer inputs, evenly spread rows
-# Limits of a pair: its weight, and its multiples of an even share and of the expected weight.
+# A pair needs at least this weight, and at least these multiples of an even share and of the expected weight.
 LEAST, TIMES_EVEN, TIMES_USUAL = 0.15, 3, 1.5
-KEPT = 4  # pairs of a stack, each of a different head
+KEPT = 4  # the largest number of pairs of a stack, each of a different head
 
 
 @dataclass(frozen=True)
 class Pair:
     """A query and a key of one head.
 
-    `layer`: its index in the stack; `keys`: the number of keys that the query sees.
+    `layer`: its index in the stack (layers over the same tokens); `keys`: the number of keys that the query sees.
     """
 
     layer: int
@@ -42,7 +42,7 @@ class Pair:
 
 
 def find_pairs(stacks: Sequence[Stack]) -> list[list[Pair]]:
-    """For each stack a list of its strongest readable pairs, strongest first; no pairs if attention is nearly even."""
+    """Find the strongest readable pairs of each stack of layers, strongest first; none for nearly even attention."""
     examples: dict[AttentionRecord, dict[int, tuple[Stack, _Readable]]] = {}
     for stack in stacks:
         if is_long(stack.cols.tokens) or is_long(stack.rows.tokens):  # a few rows of very many are not informative
@@ -66,7 +66,7 @@ def find_pairs(stacks: Sequence[Stack]) -> list[list[Pair]]:
 def _strongest(
     record: AttentionRecord, examples: Mapping[int, tuple[Stack, _Readable]], cells: float
 ) -> dict[int, list[tuple[float, Pair]]]:
-    """Example -> [(score, pair)], the strongest readable pair of each head."""
+    """Find the strongest readable pair of each head, in each example: example -> [(score, pair)]."""
     batch, heads, q_len, k_len = record.shape
     step = max(1, -(-q_len // max(1, int(cells / (batch * heads * k_len)))))
     rows = list(range(step // 2, q_len, step))
@@ -82,10 +82,10 @@ def _strongest(
 def _in_example(
     weights: Tensor, allowed: Tensor, rows: Sequence[int], stack: Stack, worth: Tensor
 ) -> list[tuple[float, Pair]]:
-    """(score, pair) of each head.
+    """Find the strongest readable pair of each head in one example: [(score, pair)].
 
-    weights, allowed (True = may attend): [H, R, K] of these R rows; worth: [R, K]. Pairs get layer 0; the caller sets
-    it.
+    weights, allowed (True = may attend): [H, R, K] of the R rows `rows`; worth: [R, K], see `_Readable`. Pairs get
+    layer 0; the caller sets it.
     """
     if stack.kind == "self":
         seen = allowed.any(0).any(0)
@@ -106,7 +106,7 @@ def _in_example(
 
 
 def _usual_at_distance(weights: Tensor, allowed: Tensor, rows: Sequence[int]) -> Tensor:
-    """For each cell (a query and a key) the mean weight of the other cells at the same distance, [H, R, K]."""
+    """Compute, for each cell (query and key), the mean weight of the other cells at the same distance: [H, R, K]."""
     heads, _, k_len = weights.shape
     far = torch.arange(k_len) - torch.tensor(rows)[:, None] + max(rows)
     at = far.flatten().to(weights.device)
@@ -121,7 +121,7 @@ def _average_others(weights: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Readable:
-    """How much each pair of a query and a key in a stack says to a reader: 0 if a token is not readable."""
+    """Rates the pairs of a query and a key by how much they say to a reader: 0 = one of the tokens is unreadable."""
 
     def __init__(self, stack: Stack) -> None:
         queries, keys = stack.rows.tokens, stack.cols.tokens
@@ -133,7 +133,7 @@ class _Readable:
             self.words = torch.tensor(keys.words().index)
 
     def worth(self, rows: Sequence[int]) -> Tensor:
-        """The worth of the pairs in R rows, float [R, K]: 1; of neighbouring words 0.5; of unreadable tokens 0."""
+        """Return the rating of the pairs in R rows, [R, K]: 1; 0.5 for neighbouring words; 0 for unreadable tokens."""
         readable = self.rows[rows, None] & self.cols
         if self.words is None or self.names is None:
             return readable.float()
@@ -142,7 +142,10 @@ class _Readable:
 
 
 def _are_readable(tokens: Tokens) -> Tensor:
-    """bool [tokens], True = has letters or digits, more than one Latin letter, and is known to the model."""
+    """Return which tokens are readable, bool [tokens].
+
+    Such a token has letters or digits, is not a single ASCII character, is known to the model, and is no special token.
+    """
     readable = [
         any(map(str.isalnum, label)) and not (len(label.strip()) == 1 and label.strip().isascii())
         for label in tokens.labels
@@ -152,7 +155,7 @@ def _are_readable(tokens: Tokens) -> Tensor:
 
 
 def _distinct(found: Iterable[tuple[float, Pair]]) -> list[Pair]:
-    """The first few of these pairs; no two have the same tokens."""
+    """Return the strongest of these pairs, at most `KEPT`, no two of which have the same query and key."""
     kept: list[Pair] = []
     for _, pair in sorted(found, key=lambda each: -each[0]):
         if all((pair.row, pair.col) != (other.row, other.col) for other in kept):

@@ -1,4 +1,4 @@
-"""A still picture of every head, for places where no script runs: a web site, a mail, a saved notebook."""
+"""Draws a still picture of every head, for where no script runs: a web site, a mail, a saved notebook."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Picture:
 
 
 def overview(shown: Input, chosen: Sequence[int] | None = None) -> Picture:
-    """All heads of an input, or the chosen heads of its only layer, as small maps: a row per layer, or several rows if
-    there is only one layer.
+    """Draw all heads of an input, or the chosen heads of its only layer, as small maps.
+
+    Each layer is a row; the heads of an only layer may fill several rows.
     """
     layers = [layer for stack in shown.stacks for layer in stack.layers]
     heads = max(layer.record.shape[1] for layer in layers) if chosen is None else len(chosen)
@@ -71,7 +72,7 @@ def _about(layers: int, heads: int) -> str:
 
 
 def _maps(layer: Layer, side: int, rows: int, heads: Sequence[int]) -> list[Pixels]:
-    """The maps of these heads, pixels [side, side, 3] each; computed from at most `rows` rows, evenly spread."""
+    """Draw a picture of each head's weights, pixels [side, side, 3], from at most `rows` rows, evenly spread."""
     _, _, q_len, k_len = layer.record.shape
     answers = Answers(layer.record, layer.example)
     every, height, width = q_len <= rows, min(side, q_len), min(side, k_len)
@@ -85,7 +86,7 @@ def _maps(layer: Layer, side: int, rows: int, heads: Sequence[int]) -> list[Pixe
 
 
 def _coloured(weights: Numbers, side: int) -> Pixels:
-    """Weights [h, w], NaN where masked, as pixels [side, side, 3]; the square root makes small weights visible."""
+    """Colour weights [h, w] (NaN = masked) as pixels [side, side, 3]; a square root makes small weights visible."""
     top = np.nanmax(weights, initial=0.0) or 1.0
     step = np.rint(np.sqrt(np.nan_to_num(weights) / top) * (STEPS - 1)).astype(int)
     colours = _ramp()[np.where(np.isnan(weights), STEPS, step)]
@@ -96,7 +97,7 @@ def _coloured(weights: Numbers, side: int) -> Pixels:
 
 @functools.cache
 def _ramp() -> Pixels:
-    """The colours of the steps from weight 0 to the largest weight, then the colour of masked cells."""
+    """Return the colours of the steps from weight 0 to the largest weight, then the colour of masked cells."""
     places, points = np.linspace(0, len(RAMP) - 1, STEPS), np.arange(len(RAMP))
     channels = [np.interp(places, points, channel) for channel in zip(*RAMP, strict=True)]
     return np.vstack([np.stack(channels, axis=1), MASKED]).round().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Masks (as runs of allowed keys) and biases, as bytes of which a page has one copy, however many layers share it."""
+"""Encodes masks (as runs of allowed keys) and biases as bytes; a page has one copy, however many layers share it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 class Shared:
-    """Masks and biases, each stored once even if several heads, layers and inputs share it."""
+    """Stores masks and biases, each once, even if several heads, layers and inputs share it."""
 
     def __init__(self) -> None:
         self._planes: dict[bytes, int] = {}
@@ -28,7 +28,7 @@ class Shared:
         self._known: dict[Hashable, Any] = {}  # results for masks and tensors
 
     def planes(self, record: AttentionRecord, example: int) -> list[int] | None:
-        """The indices of the stored masks of an example's heads, one index if all heads share it; None = no mask."""
+        """Return the index of the stored mask of each head of an example; one index if all share it; None = no mask."""
         mask, sizes = record.mask, record.shape[2:]
         if mask is None:
             return None
@@ -44,7 +44,7 @@ class Shared:
         return planes[example % len(planes)]
 
     def bias(self, record: AttentionRecord, example: int) -> dict[str, Any] | None:
-        """The facts of an example's bias and slopes: the block that has them, and its form; None = neither."""
+        """Return which stored bias an example has, with its kind and shape; None = no bias. Slopes are part of it."""
         given = [(x.data_ptr(), x.shape, x.stride(), x.dtype, x.device) for x in record.call.biases]
         if not given:
             return None
@@ -66,7 +66,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Bias:
-    """The bias of one example, slopes included: float32 data of this shape, little-endian, -inf = forbidden."""
+    """The bias of one example (ALiBi slopes included): float32, little-endian, of this shape; -inf = forbidden."""
 
     kind: str  # "dense": [h, q, k], each full or 1; "relative": [h, Q + K - 1], by j - i + Q - 1
     shape: tuple[int, ...]
@@ -74,7 +74,10 @@ class Bias:
 
 
 def encode_runs(matrix: Array) -> NDArray[np.uint32]:
-    """The allowed keys of each query: Q + 1 indices into a list of runs, then each run as (first key, last key + 1)."""
+    """Encode a bool matrix [Q, K] as the runs of allowed keys of each query.
+
+    First come Q + 1 indices, where each query begins in the list of runs; then the runs, as (first key, last key + 1).
+    """
     # A forbidden key before each row, and one after the last row: so a run ends in its row, or at the start of the
     # next.
     padded = np.zeros(len(matrix) * (matrix.shape[1] + 1) + 1, bool)
@@ -87,7 +90,7 @@ def encode_runs(matrix: Array) -> NDArray[np.uint32]:
 
 
 def encode_planes(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
-    """The `encode_runs` of each example and head, as bytes: B lists (1 if examples share them) of H (or 1) each."""
+    """Encode a mask with `encode_runs`, as bytes: B lists (1 if examples share the mask) of H (or 1) matrices each."""
     blocks = list(_row_blocks(q_len, k_len * (mask.batch or 1) * (mask.heads or 1)))
     parts = [[[encode_runs(x) for x in example] for example in _cells(mask, rows, k_len).numpy()] for rows in blocks]
     counts = [len(rows) for rows in blocks]
@@ -98,7 +101,7 @@ def encode_planes(mask: Mask, q_len: int, k_len: int) -> list[list[bytes]]:
 
 
 def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.uint32]:
-    """Join parts of `encode_runs`, each for some consecutive rows; `counts`: the number of runs in each part."""
+    """Join results of `encode_runs` for consecutive blocks of rows into one. `counts`: the rows of each block."""
     places, runs, before = [np.zeros(1, "<u4")], [], 0
     for part, count in zip(parts, counts, strict=True):
         places.append(part[1 : count + 1] + np.uint32(before))
@@ -108,7 +111,7 @@ def _joined(parts: list[NDArray[np.uint32]], counts: list[int]) -> NDArray[np.ui
 
 
 def carried_bias(record: AttentionRecord) -> Tensor | None:
-    """The bias and slopes in a page: float32 [B, H, Q, K], where any size may be 1; None if they change no weight."""
+    """Return bias and ALiBi slopes as one float32 [B, H, Q, K] (any size may be 1); None if no weight depends on it."""
     bias: Tensor | None = record.call.added() if record.slopes is not None else record.bias
     if bias is None:
         return None
@@ -122,14 +125,14 @@ def carried_bias(record: AttentionRecord) -> Tensor | None:
 
 
 def common_to_rows(record: AttentionRecord) -> bool:
-    """Whether the bias is the same for all scores of a row, and the row has no sink."""
+    """Return whether the bias adds one number to all scores of a row, and there is no learned sink."""
     if record.bias is None or record.slopes is not None or record.sinks is not None:
         return False
     return bool(record.bias.shape[-1] == 1 < record.shape[3])
 
 
 def encode_bias(record: AttentionRecord, example: int) -> Bias | None:
-    """The bias of one example, in the smallest form that is exact; None if the bias changes no weight."""
+    """Encode the bias of one example in the smallest form that is exact; None if it changes no weight."""
     _, _, q_len, k_len = record.shape
     if record.bias is None and record.slopes is not None:
         far = (torch.arange(q_len + k_len - 1) - (k_len - 1)).abs()
@@ -147,7 +150,7 @@ def _block(kind: str, bias: Tensor) -> Bias:
 
 
 def _relative(bias: Tensor, mask: Mask | None, example: int) -> Tensor | None:
-    """The bias [h, Q, K] as one number per distance, [h, Q + K - 1]; None if it depends on more than the distance."""
+    """Return the bias [h, Q, K] as one number per distance, [h, Q + K - 1]; None if it depends on more than that."""
     heads, q_len, k_len = bias.shape
     lowest = torch.full((heads, q_len + k_len - 1), torch.inf)
     highest = -lowest
@@ -175,11 +178,6 @@ def _row_blocks(q_len: int, cells: int) -> Iterator[range]:
 
 
 def _cells(mask: Mask, rows: range, k_len: int) -> Tensor:
-    """bool [B
-
-    1, H
-
-    1, rows, K] for some rows of a mask, True = may attend.
-    """
+    """Return some rows of a mask, True = may attend: bool [B, H, rows, K], where B and H may be 1."""
     q, k = torch.arange(rows.start, rows.stop, device=mask.device), torch.arange(k_len, device=mask.device)
     return mask.cells(q, k).cpu()

@@ -1,4 +1,4 @@
-"""Compares the next-token probabilities of two runs, and says how far apart they are."""
+"""Compares the next-token probabilities of two runs, and measures how far apart they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOP = 10  # tokens listed of each run
 
 
 def compared(plain: Tensor, edited: Tensor, text_of: Callable[[int], str], top: int = TOP) -> dict[str, Any]:
-    """The likeliest tokens of both runs, from their logits [V] at one position.
+    """Compare two runs by their logits [V] at one position: the `top` likeliest tokens of each, and two distances.
 
     "distance" is the total variation distance, between 0 and 1; "divergence" is KL(plain ‖ edited) in nats.
     """

@@ -1,7 +1,7 @@
-"""The live server of a profile: the profile's page, and the texts of its examples in the views of other pages.
+"""Serves the page of a profile (statistics of heads over a corpus), and pages of the texts of its examples.
 
 GET  /TOKEN/                                     the page
-GET  /TOKEN/text?layer=2&head=9&example=0        the page of the records of that text, which the model reads again
+GET  /TOKEN/text?layer=2&head=9&example=0        a page of the attention in that text, which the model reads again
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headwise.viewer.site import POLICY, Guarded, read_place
 
 
 class ProfileSite(Guarded):
-    """The server's application. `model` loads the model when a text is opened for the first time."""
+    """The server's application. It loads the model (by `model`) when a text is opened for the first time."""
 
     def __init__(self, profile: Profile, model: Callable[[], Pretrained], *, title: str, port: int) -> None:
         super().__init__(port)
@@ -44,7 +44,7 @@ class ProfileSite(Guarded):
         return HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
 
     async def give_text(self, request: Request) -> Response:
-        """Respond with the page of the records of one example."""
+        """Respond with a page of the attention in the text of one example."""
         layer = read_place(request, "layer", len(self.profile.layers))
         head = self.profile[layer, read_place(request, "head", self.profile.layers[layer].heads)]
         number = read_place(request, "example", len(head.examples))
@@ -52,10 +52,10 @@ class ProfileSite(Guarded):
         return HTMLResponse(page, headers={"Content-Security-Policy": self.text_policy})
 
     def text_page(self, layer: int, head: int, number: int) -> str:
-        """Let the model read the window of an example under `headwise.watch`, and return the page of the records.
+        """Let the model read the text of an example under `headwise.watch`, and return a page of its attention.
 
         Raises:
-            ArgumentError: the model is not that of the profile.
+            ArgumentError: the weights of the model are not the weights with which the profile was made.
         """
         window = self.profile[layer, head].examples[number].window
         only = self.profile.options["only"]

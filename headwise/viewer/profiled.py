@@ -1,4 +1,4 @@
-"""The page of a profile: every head as a card, and a page for each head, in one file or from a local server."""
+"""Writes the page of a profile: a card for every head, and a page for each head, in a file or from a local server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.profiles.examples import Window, distinct
 from headwise.profiles.profile import DEFAULT_MODEL
 from headwise.viewer.page import page_of
 
-PAIRS = 24  # pairs of each head
+PAIRS = 24  # the number of pairs of tokens shown for each head
 ENTRY = "profile.js"
 
 #: The scores of patterns, with a description of each.
@@ -37,12 +37,12 @@ def write_profile_page(path: Path | str, profile: Profile, *, title: str) -> Non
 
 
 def profile_page(profile: Profile, *, title: str, serves: bool = False) -> Iterator[str]:
-    """The HTML of the page, in parts. `serves`: a server shows the texts of the examples in other views, at text?…"""
+    """Yield the HTML of the page, in parts. `serves`: a server answers text?…, with the page of an example's text."""
     return page_of(collect_facts(profile, title=title, serves=serves), entry=ENTRY)
 
 
 def collect_facts(profile: Profile, *, title: str, serves: bool = False) -> dict[str, Any]:
-    """The data of the page, as JSON."""
+    """Collect the data of the page, as JSON data."""
     windows = distinct([each for sums in profile.layers for each in sums.examples])
     places = {(window.text, window.start): place for place, window in enumerate(windows)}
     heads = list(profile.heads())

@@ -1,4 +1,4 @@
-"""The live server: the same page for inputs of any length; weights are computed when they are viewed.
+"""Serves the page from this machine: for inputs of any length; weights are computed when they are viewed.
 
 Only the reader has access: the server listens on 127.0.0.1, requires a random token in every address, and refuses other
 hosts and origins (a page of another site can make a browser send requests here, under any DNS name).
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 
-Make = Callable[[int], "Guarded"]  # the port -> the application
+Make = Callable[[int], "Guarded"]  # makes the application for a port
 
 
 def serve(
@@ -54,7 +54,7 @@ def serve(
 def serve_live(live: Live, prompt: str, *, port: int = 0, open_page: bool = False) -> None:
     """Serve a page on which a person types prompts and edits a model's attention, until Ctrl-C.
 
-    `live`: the model. `prompt`: the first prompt. The other arguments and the errors: see `serve` and `Live.facts`.
+    `live`: the model. `prompt`: the first prompt. For the other arguments and the errors see `serve` and `Live.facts`.
     """
     make = _maker((), title=live.title, live=live, prompt=prompt)
     serve_site(make, title=live.title, port=port, open_page=open_page)
@@ -76,13 +76,13 @@ def serve_site(make: Make, *, title: str, port: int = 0, open_page: bool = False
 def serving(
     inputs: Sequence[Input], *, title: str, made: str | None = None, port: int = 0
 ) -> AbstractContextManager[str]:
-    """`serve` in a thread, as a context manager that returns the address. Arguments and errors: see `serve`."""
+    """Run `serve` in a thread; a context manager that returns the address. Arguments and errors: see `serve`."""
     return serving_site(_maker(inputs, title=title, made=made), port=port)
 
 
 @contextlib.contextmanager
 def serving_site(make: Make, *, port: int = 0) -> Iterator[str]:
-    """`serve_site` in a thread, as a context manager that returns the address."""
+    """Run `serve_site` in a thread; a context manager that returns the address."""
     with _site(make, port) as (site, listener):
         server = _server(site)
         thread = threading.Thread(target=server.run, args=([listener],), name="headwise server", daemon=True)
@@ -95,12 +95,12 @@ def serving_site(make: Make, *, port: int = 0) -> Iterator[str]:
 
 
 def serving_live(live: Live, prompt: str, *, port: int = 0) -> AbstractContextManager[str]:
-    """`serve_live` in a thread, as a context manager that returns the address."""
+    """Run `serve_live` in a thread; a context manager that returns the address."""
     return serving_site(_maker((), title=live.title, live=live, prompt=prompt), port=port)
 
 
 def _maker(inputs: Sequence[Input], **given: Any) -> Make:
-    """A function: port -> `Site` with the other arguments."""
+    """Return a function that makes the `Site` with these arguments for a port."""
 
     def make(port: int) -> Guarded:
         from headwise.viewer.site import Site
@@ -174,5 +174,5 @@ def _server(site: Guarded) -> uvicorn.Server:
 
 
 def _printable(title: str) -> str:
-    """A title without control characters: it may come from data, which must not control the terminal."""
+    """Replace control characters of a title by spaces: it may come from data, which must not control the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in title)

@@ -1,4 +1,4 @@
-"""`headwise.show`: a small notebook output of a few heads of one layer, from records or from plain weights."""
+"""`headwise.show`: a small notebook output of a few heads of one layer, from recorded or from plain weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from headwise.viewer.inputs import inputs_of
 from headwise.viewer.notebook import Inline, Small
 
 MOST = 16  # heads of one output
-SUM_OFF = {torch.bfloat16: 2e-2, torch.float16: 5e-3}  # the largest distance of a row's sum from 1; 1e-3 by default
-ZERO = -1e4  # stands for the logarithm of 0; its weight is exactly 0 again
+SUM_OFF = {torch.bfloat16: 2e-2, torch.float16: 5e-3}  # how far from 1 a row may sum; 1e-3 by default
+ZERO = -1e4  # the score for a weight of 0, instead of log 0; exp of it is exactly 0 again
 
 
 def show(
@@ -87,7 +87,7 @@ def show(
 
 
 def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int | None]:
-    """(the `Seen` that has the record, the record, the number of its layer or None)."""
+    """Find the layer to show: (a `Seen` with only its record, the record, the number of the layer or None)."""
     if isinstance(what, Seen):
         record = one_layer(what, layer)
         one = Seen([record], what.coverage())
@@ -104,7 +104,7 @@ def _chosen(what: Any, layer: Layer | None) -> tuple[Seen, AttentionRecord, int 
 
 
 def make_record(weights: Any) -> AttentionRecord:
-    """Make a record that has these weights [H, Q, K], [B, H, Q, K] or [Q, K]: its scores are their logarithms.
+    """Make a record with given weights, [H, Q, K], [B, H, Q, K] or [Q, K]: their logarithms are its scores.
 
     Raises DtypeError, ShapeError and ArgumentError for arrays that are not weights: negative, NaN, rows with another
     sum than 1 (rows of zeros are allowed: such a query attends to nothing).

@@ -1,4 +1,4 @@
-"""The inputs that a server shows, and the results about their layers."""
+"""Holds the inputs that a server shows, and the results that were computed about their layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.viewer.statistics import Numbers, compute_statistics
 
 
 class Shown:
-    """The inputs of one run. Results about them are dropped together with them."""
+    """The inputs of one run, with the results about them, which are dropped together with the inputs."""
 
     def __init__(self, name: str, inputs: Sequence[Input]) -> None:
         self.name, self.inputs = name, inputs
@@ -19,14 +19,14 @@ class Shown:
         self.told: dict[AttentionRecord, dict[int, Numbers]] = {}
 
     def layer(self, place: tuple[int, int, int]) -> Answers:
-        """The answers about one layer; `place`: the indices of its input, its stack, and the layer in the stack."""
+        """Return the `Answers` about one layer. `place`: (index of the input, of its stack of layers, in the stack)."""
         if place not in self.answers:
             layer = self.inputs[place[0]].stacks[place[1]].layers[place[2]]
             self.answers[place] = Answers(layer.record, layer.example)
         return self.answers[place]
 
     def statistics(self, record: AttentionRecord, example: int, rows: int | None) -> Numbers:
-        """The statistics of one example of a record; they are computed once, for all examples of the record."""
+        """Return the statistics of one example; they are computed once, for all examples of the record together."""
         if record not in self.told:
             stacks = [stack for each in self.inputs for stack in each.stacks]
             of = {layer.example: stack for stack in stacks for layer in stack.layers if layer.record is record}

@@ -1,4 +1,4 @@
-"""The live server's ASGI application: the page, and answers to its questions about layers.
+"""The ASGI application of the live server: it responds with the page, and with the numbers that the page requests.
 
     GET  /TOKEN/        the page
     GET  /TOKEN/tile?input=0&stack=0&layer=3&head=5&rows=0-512&cols=0-512&height=48&width=48&how=max
@@ -6,7 +6,7 @@
     POST /TOKEN/mix?input=0&stack=0&layer=3       float32 [Q] in the body -> float32 [K]
     GET  /TOKEN/terms?input=0&stack=0&layer=3&head=5&row=7        float64: `Answers.terms`
     GET  /TOKEN/stats?input=0&stack=0&layer=3     JSON
-    POST /TOKEN/run        JSON, {"prompt": …, "edits": […], "position": …} -> the facts of that run, as JSON
+    POST /TOKEN/run        JSON, {"prompt": …, "edits": […], "position": …} -> the data of that run, as JSON
 
 The last route is for a page with a model (`live.py`), whose other requests also name the run: tile?run=7&input=0&…
 
@@ -52,8 +52,8 @@ KEPT_BYTES = 2**28
 # The largest size of a request to the model, in bytes: a long prompt in UTF-8 with JSON's escapes, and its edits.
 ASKED_BYTES = 2**18
 
-# Statistics of longer layers are estimated from this many rows, and of very long ones from fewer: from at most so many
-# weights, in some seconds.
+# The statistics of long layers are estimated: from this many rows or, for very long layers, from fewer rows, so that at
+# most ESTIMATED_CELLS weights are computed, in some seconds.
 ESTIMATED_ROWS, FEWEST_ROWS, ESTIMATED_CELLS = 256, 32, 2**28
 
 # Sent with every answer. The page's own policy precedes it.
@@ -69,7 +69,7 @@ HEADERS = {
 
 
 class Refused(Exception):  # noqa: N818 (a refusal, not a failure)
-    """A refused request and the reason."""
+    """Raised to refuse a request; its text is the reason."""
 
     def __init__(self, status: int, why: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(why)
@@ -79,7 +79,8 @@ class Refused(Exception):  # noqa: N818 (a refusal, not a failure)
 class Guarded:
     """An application on `port` of 127.0.0.1 for one reader: it checks host, token and origin of each request."""
 
-    routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]]  # path after the token -> method, answer
+    # path after the token -> (HTTP method, function that responds)
+    routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]]
 
     def __init__(self, port: int) -> None:
         self.token = secrets.token_urlsafe(16)
@@ -91,7 +92,7 @@ class Guarded:
         """Cancel all pending work."""
 
     def close(self) -> None:
-        """Stop, and wait for the threads."""
+        """Stop all work, and wait until the threads have ended."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -110,7 +111,7 @@ class Guarded:
         await _send(response, scope, receive, send)
 
     async def answer(self, request: Request) -> Response:
-        """The response, after checks of host, token and origin."""
+        """Check host, token and origin of a request; return the response of its route."""
         if request.headers.get("host", "").lower() not in self.hosts:
             raise Refused(421, "This server accepts only the address that it printed, on this machine.")
         token, *path = request.scope["path"].removeprefix("/").split("/", 1)
@@ -131,7 +132,7 @@ class Guarded:
 
 
 class Site(Guarded):
-    """The page of inputs, or of a model and a prompt, and the answers to what the page asks."""
+    """The application that serves a page: of inputs, or of a model and a prompt, and the numbers that it requests."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class Site(Guarded):
         self.runs.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        """Stop, and wait for the threads."""
+        """Stop all work, and wait until the threads have ended."""
         for turns in (self.tiles, self.statistics):
             turns.close()
         self.runs.shutdown(cancel_futures=True)
@@ -179,7 +180,7 @@ class Site(Guarded):
         return HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
 
     async def give_tile(self, request: Request) -> Response:
-        """Respond with a part of a head's matrix, in the resolution in which it is drawn."""
+        """Respond with a tile: a part of a head's matrix, in the resolution in which the page draws it."""
         place, answers = self.layer(request)
         head, height, width = (_number(request, name) for name in ("head", "height", "width"))
         rows, cols = _range(request, "rows"), _range(request, "cols")
@@ -224,7 +225,7 @@ class Site(Guarded):
         return JSONResponse({**numbers, "estimated": rows})
 
     async def give_run(self, request: Request) -> Response:
-        """Respond with the facts of a run of the model."""
+        """Run the model as the request says; respond with the facts (JSON data) of the run."""
         assert self.live is not None
         body = await _body(request, ASKED_BYTES, f"run: expected at most {ASKED_BYTES:,} bytes. Received: more")
         asked = read_asked(bytes(body))
@@ -235,11 +236,11 @@ class Site(Guarded):
         return JSONResponse(await _waited_for(request, run))
 
     def shown(self, request: Request) -> Shown:
-        """The inputs for which the request asks."""
+        """Return the inputs of the run that the request names; without a live model, the inputs of the page."""
         return self.live.shown(_value(request, "run")) if self.live else self.first
 
     def layer(self, request: Request) -> tuple[tuple[str, int, int, int], Answers]:
-        """((name of the run, indices of input, stack and layer), the `Answers` about this layer)."""
+        """Find the layer of a request: (run and the indices of input, stack and layer; the `Answers` of this layer)."""
         shown = self.shown(request)
         number = read_place(request, "input", len(shown.inputs))
         stack = read_place(request, "stack", len(shown.inputs[number].stacks))
@@ -248,25 +249,25 @@ class Site(Guarded):
 
 
 def count_rows(record: AttentionRecord) -> int:
-    """The number of rows from which the statistics of a long record are estimated."""
+    """Return the number of rows from which the statistics of a long record are estimated."""
     return max(FEWEST_ROWS, min(ESTIMATED_ROWS, ESTIMATED_CELLS * record.shape[2] // cost(record)))
 
 
 class Kept:
-    """A cache of the latest answers, at most `most` bytes; the oldest answers are dropped first."""
+    """A cache of the responses used last, of at most `most` bytes; the responses unused for longest are dropped."""
 
     def __init__(self, most: int) -> None:
         self.most, self.size = most, 0
         self.answers: OrderedDict[Hashable, bytes] = OrderedDict()
 
     def get(self, asked: Hashable) -> bytes | None:
-        """The cached answer, or None."""
+        """Return the cached response to a request, or None."""
         if asked in self.answers:
             self.answers.move_to_end(asked)
         return self.answers.get(asked)
 
     def put(self, asked: Hashable, answer: bytes) -> None:
-        """Cache an answer."""
+        """Cache the response to a request."""
         self.size += len(answer) - len(self.answers.pop(asked, b""))
         self.answers[asked] = answer
         while self.size > self.most:
@@ -274,7 +275,7 @@ class Kept:
 
 
 async def _waited_for(request: Request, future: Future[T]) -> T:
-    """The result of the future, which is cancelled when the client disconnects."""
+    """Wait for the future and return its result; cancel the future if the client disconnects."""
     answer, gone = asyncio.wrap_future(future), asyncio.ensure_future(_gone(request))
     both: set[asyncio.Future[Any]] = {answer, gone}
     try:
@@ -290,7 +291,7 @@ async def _waited_for(request: Request, future: Future[T]) -> T:
 
 
 async def _body(request: Request, most: int, why: str) -> bytearray:
-    """The body of a request. A request with more than `most` bytes is refused, with `why` as the reason."""
+    """Read the body of a request. More than `most` bytes are refused, with `why` as the reason."""
     body = bytearray()
     async for part in request.stream():
         body += part

@@ -1,4 +1,4 @@
-"""The statistics of each head on the page: those of `headwise.records`, induction and importance, for each example."""
+"""Computes the statistics of each head on the page: those of `headwise.records`, induction, and importance."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headwise.records.summary import ask, numbers
 from headwise.text import Tokens
 from headwise.viewer.inputs import is_long
 
-TOGETHER = 128  # places of repeated tokens whose weights are computed at once
+TOGETHER = 128  # positions of repeated tokens whose weights are computed at once
 
-Numbers = dict[str, list[float | None]]  # by key: a number for each head; None = undefined
+Numbers = dict[str, list[float | None]]  # key of a statistic -> a number for each head; None = undefined
 
 
 # Statistics that are not in `headwise.records.statistics`, because they need tokens or gradients.
@@ -43,7 +43,7 @@ _OF_THE_PAGE = [
 
 
 def descriptions() -> list[dict[str, str]]:
-    """The key, name, unit and description of each number of `compute_statistics`."""
+    """Return the key, name, unit and description of each statistic that `compute_statistics` computes."""
     listed = [
         {"key": each.name, "name": each.title, "unit": each.unit, "about": each.sentence} for each in columns().values()
     ]
@@ -51,12 +51,12 @@ def descriptions() -> list[dict[str, str]]:
 
 
 def cost(record: AttentionRecord) -> int:
-    """The number of weights from which the statistics of a record are computed."""
+    """Return the number of weights from which the statistics of a record are computed."""
     return math.prod(record.shape)
 
 
 def choose_rows(record: AttentionRecord, rows: int) -> int | None:
-    """`rows`, if statistics of this many rows are faster than those of all rows; else None.
+    """Return `rows` if statistics of so many rows are faster than statistics of all rows; else None.
 
     The native kernels process all rows in the time in which torch processes a quarter of them.
     """
@@ -67,9 +67,9 @@ def choose_rows(record: AttentionRecord, rows: int) -> int | None:
 def compute_statistics(
     record: AttentionRecord, tokens: Mapping[int, Tokens], *, kind: str, rows: int | None = None
 ) -> dict[int, Numbers]:
-    """The statistics of every head, for each example in `tokens`, the tokens of the columns.
+    """Compute the statistics of every head. `tokens`: example -> the tokens of the columns.
 
-    They are estimated from about `rows` rows, evenly spread; None = they are computed from all rows.
+    Estimated from about `rows` rows, evenly spread; None = computed from all rows.
 
     Undefined statistics are None: distances between two texts, induction without repeated tokens, importance without
     values and gradients.
@@ -94,12 +94,10 @@ def compute_statistics(
 def _induction(
     record: AttentionRecord, tokens: Mapping[int, Tokens], looked_at: int | None
 ) -> dict[int, list[float | None]]:
-    """Prefix matching: the weight on tokens that follow earlier occurrences of the query's token, mean over queries.
+    """Compute prefix matching: the weight on tokens that follow earlier occurrences of the query's token.
 
-    Only queries with such occurrences count.
-
-    Only tokens before the query count. Special tokens are ignored, because they are frequent and mean little. Very
-    long texts are left out, because all their tokens occur again.
+    It is the mean over the queries whose token occurs earlier; from about `looked_at` of them, if given. Special tokens
+    are ignored, because they are frequent and mean little; very long texts, because all their tokens occur again.
     """
     found = {}
     for b, each in tokens.items():
@@ -117,7 +115,7 @@ def _induction(
 
 
 def _repeated(tokens: Tokens) -> list[list[int]]:
-    """A list for each token that occurs several times, with the positions of the token."""
+    """Return the positions of each token that occurs several times: a list for each such token."""
     names: tuple[int | str, ...] = tokens.ids if min(tokens.ids) >= 0 else tokens.labels
     places: dict[int | str, list[int]] = {}
     for i, (name, special) in enumerate(zip(names, tokens.special, strict=True)):
@@ -127,7 +125,7 @@ def _repeated(tokens: Tokens) -> list[list[int]]:
 
 
 def _joined(repeated: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-    """Yield the positions of several tokens together: a small matrix for each token would take longer."""
+    """Yield the positions of several tokens together: one small matrix for each token would take longer."""
     block: list[list[int]] = []
     for places in repeated:
         block.append(places)
@@ -137,7 +135,7 @@ def _joined(repeated: Sequence[list[int]]) -> Iterator[list[list[int]]]:
 
 
 def _followed(record: AttentionRecord, block: Sequence[list[int]], rows: Set[int]) -> Tensor:
-    """The summed weight of these rows on tokens that followed earlier occurrences of their token, for each head [H]."""
+    """Sum the weights of `rows` on tokens that followed earlier occurrences of the row's token, per head: [H]."""
     device = record.q.device
     of = {place: number for number, places in enumerate(block) for place in places}
     cols = [place + 1 for place in of if place + 1 < record.shape[3]]
@@ -151,7 +149,7 @@ def _followed(record: AttentionRecord, block: Sequence[list[int]], rows: Set[int
 
 
 def _example(record: AttentionRecord, b: int) -> AttentionRecord:
-    """One example of a batch."""
+    """Return the record of one example of a batch."""
     if record.shape[0] == 1:
         return record
     mask = record.mask
@@ -162,5 +160,5 @@ def _example(record: AttentionRecord, b: int) -> AttentionRecord:
 
 
 def _numbers(x: Tensor) -> list[float | None]:
-    """The numbers of the heads, rounded to five digits."""
+    """Return the numbers of the heads as a list, rounded to five digits; None for NaN and infinities."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in x.tolist()]

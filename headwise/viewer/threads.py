@@ -1,4 +1,4 @@
-"""Work on several records at once, one per thread."""
+"""Works on several records at once, one per thread."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ U = TypeVar("U")
 
 
 def on_threads(work: Callable[[T], U], things: Collection[T]) -> Iterator[U]:
-    """`work(thing)` for each thing, in order, in as many threads as torch uses.
+    """Yield `work(thing)` for each thing, in order, computed in as many threads as torch uses.
 
-    Inside, torch uses one thread: otherwise threads wait for each other after every operation, which on a busy machine
-    takes longer than the operations.
+    Inside `work`, torch uses one thread: otherwise threads wait for each other after every operation, which on a busy
+    machine takes longer than the operations.
     """
     threads = torch.get_num_threads()
     if min(threads, len(things)) <= 1:

@@ -1,4 +1,4 @@
-"""Threads that compute many answers in turns: small answers first, so that one row never waits for a whole map.
+"""Computes many requested results on threads, the small ones first, so that one row never waits for a whole map.
 
 Each thread computes separate parts. This is about as fast as sharing every product among all cores, and much faster
 if another program, such as the browser, is using one of the cores.
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class _Asked:
-    """An answer that a caller waits for."""
+    """A requested result that a caller waits for."""
 
     def __init__(self, answer: Answer[Any], order: int) -> None:
         self.answer, self.key = answer, (answer.cells, order)
-        self.parts = deque(answer.parts)  # parts without a thread
-        self.working = 0  # number of threads working on its other parts
+        self.parts = deque(answer.parts)  # the parts on which no thread works
+        self.working = 0  # the number of threads that work on its other parts
         self.future: Future[Any] = Future()
 
 
 class Turns:
-    """Takes answers to compute and returns futures of their results. A cancelled future is not computed further."""
+    """Takes results to compute and returns futures of them. A cancelled future is not computed further."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._asked: list[_Asked] = []  # the most urgent first
@@ -50,7 +50,7 @@ class Turns:
         torch.set_num_threads(before)
 
     def ask(self, answer: Answer[T]) -> Future[T]:
-        """A future of the result. Answers with fewer cells go first; among equals, the earlier one."""
+        """Return a future of the result. Results with fewer cells go first; among equals, the one requested earlier."""
         asked = _Asked(answer, next(self._order))
         if not asked.parts:
             asked.future.set_result(answer.result())
@@ -64,7 +64,7 @@ class Turns:
         return asked.future
 
     def stop(self) -> None:
-        """Stop working, and cancel all unanswered requests."""
+        """Stop working, and cancel the futures of all results that are not computed yet."""
         with self._changed:
             self._stopped = True
             for asked in self._asked:
@@ -72,7 +72,7 @@ class Turns:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop, and wait for the threads."""
+        """Stop all work, and wait until the threads have ended."""
         self.stop()
         for thread in self._threads:
             thread.join()
@@ -99,7 +99,7 @@ class Turns:
         return True
 
     def _next(self) -> tuple[_Asked, Part] | None:
-        """The next part to work on, and its answer; None when the threads should end."""
+        """Return the next part to work on, with its result; None when the threads should end."""
         with self._changed:
             while not self._stopped:
                 self._asked = [asked for asked in self._asked if not asked.future.done()]
@@ -111,7 +111,7 @@ class Turns:
         return None
 
     def _settle(self, asked: _Asked, paused: Part | None) -> None:
-        """Handle a part that has paused or finished; after the last part, set the result."""
+        """Handle a part that has paused or finished; after the last part, set the result of the future."""
         with self._changed:
             asked.working -= 1
             if paused is not None:

@@ -17,10 +17,10 @@ from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.sheet import Worksheet
 
 LONGEST = 16  # the maximum number of rows or columns, which a person can still follow
-LONGEST_OF = {"F": 64, "W": 33}  # larger maxima: feed-forward networks are 4 M wide; lookup tables are not read whole
+LONGEST_OF = {"F": 64, "W": 33}  # larger maxima: feed-forward networks are 4 M wide, and no one reads whole tables
 MOST_HEADS = 8
 MOST_STEPS = 120
-WIDTH = 17  # the number of columns of matrices side by side, before the next matrix goes below
+WIDTH = 17  # the most columns that matrices side by side have together; the next matrix goes below
 
 FITS = (
     f"A worksheet shows up to {LONGEST} tokens, matrices up to {LONGEST} wide (in a feed-forward network "
@@ -29,7 +29,7 @@ FITS = (
 
 
 class Builder:
-    """Collects the steps. A matrix is made by `given`, `cells` or `whole`; the `step` after it shows it.
+    """Collects the steps of a worksheet. `given`, `cells` and `whole` make matrices; then `step` shows them.
 
     `longest`: a dimension letter -> the maximum number of rows or columns, where it is not `LONGEST`.
     """
@@ -44,7 +44,7 @@ class Builder:
 
     @contextlib.contextmanager
     def part(self, title: str, prefix: str) -> Iterator[None]:
-        """A context. Steps in it belong to the part `title` of the module; names of matrices begin with `prefix`."""
+        """A context whose steps belong to the part `title` of the module; names of its matrices begin with `prefix`."""
         outer = self._part, self._prefix
         self._part = f"{outer[0]}, {said(title)}" if outer[0] else said(title)
         self._prefix = f"{outer[1]}{prefix}_"
@@ -52,7 +52,7 @@ class Builder:
         self._part, self._prefix = outer
 
     def local(self, matrix: Matrix) -> str:
-        """The name of the matrix without the prefix of this part, from which another name can be formed."""
+        """Return the name of the matrix without the prefix of this part, to form another name from it."""
         return matrix.name.removeprefix(self._prefix)
 
     # --- Matrices ------------------------------------------------------------------------------------------------
@@ -138,6 +138,6 @@ def check_heads(count: int) -> None:
 
 
 def side_by_side(groups: Iterable[Sequence[Matrix]]) -> list[list[Matrix]]:
-    """Groups of matrices (such as a group for each head), arranged in rows, with as many side by side as fit."""
+    """Arrange groups of matrices (such as one group per head) in rows, with as many groups side by side as fit."""
     rows = in_lines(groups, lambda group: sum(len(matrix.cols) + 2 for matrix in group), WIDTH)
     return [[matrix for group in row for matrix in group] for row in rows]

@@ -1,4 +1,4 @@
-"""The colours of worksheets, the same in workbooks, on pages and in the terminal: of weights, and of inputs."""
+"""Defines the colours of weights and of inputs, the same in workbooks, on pages and in the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORBIDDEN_GROUND = "E4E3E7"
 
 
 def weight_colour(weight: float) -> str:
-    """The colour of a weight from 0 to 1, such as "f07f3c" for a weight of 1."""
+    """Return the colour of a weight from 0 to 1, such as "f07f3c" for a weight of 1."""
     at = min(max(weight, 0.0), 1.0) * (len(STOPS) - 1)
     low = min(int(at), len(STOPS) - 2)
     mixed = (round(a + (b - a) * (at - low)) for a, b in zip(STOPS[low], STOPS[low + 1], strict=True))
@@ -20,5 +20,5 @@ def weight_colour(weight: float) -> str:
 
 
 def stops() -> tuple[str, ...]:
-    """The colours of the weights 0, ½ and 1, such as "FFFFFF" for 0."""
+    """Return the colours of the weights 0, ½ and 1, such as "FFFFFF" for 0."""
     return tuple("".join(f"{channel:02X}" for channel in stop) for stop in STOPS)

@@ -24,7 +24,7 @@ CLS, SEP = "[CLS]", "[SEP]"
 
 
 def split(text: str) -> list[str]:
-    """The words of a text; or its characters, if it is Chinese or Japanese without spaces."""
+    """Split a text into its words; or into its characters, if it is Chinese or Japanese without spaces."""
     words = text.split()
     if len(words) == 1 and any(unicodedata.east_asian_width(letter) == "W" for letter in text):
         return list(words[0])
@@ -44,7 +44,7 @@ def demo(
     seed: int = 0,
     title: str | None = None,
 ) -> Worksheet:
-    """The worksheet of a small module of this kind, with random numbers of two decimals.
+    """Make the worksheet of a small module of this kind, with random numbers of two decimals.
 
     `memory`, `kv_heads` and `scheme` (the kind of positions) are only for "multi-head", `latents` is only for "latent".
     Equal tokens have the same row of numbers at every position.
@@ -112,7 +112,7 @@ def _module(kind: str, heads: int, kv_heads: int | None, scheme: str, latents: i
 
 
 def _embedded(tokens: Sequence[str], width: int, table: dict[str, Tensor], random: torch.Generator) -> Tensor:
-    """The input: a row of numbers for each token, [1, S, M]; equal tokens get the same row, which `table` keeps."""
+    """Make the input [1, S, M]: random numbers for each token. Equal tokens get the same row, stored in `table`."""
     for token in tokens:
         if token not in table:
             numbers = torch.randn(width, generator=random, dtype=torch.float64)
@@ -123,7 +123,7 @@ def _embedded(tokens: Sequence[str], width: int, table: dict[str, Tensor], rando
 def _bert(
     tokens: Sequence[str], mask: Mask | None, heads: int, random: torch.Generator, title: str | None
 ) -> Worksheet:
-    """The worksheet of a small BERT: one layer, with [CLS] and [SEP] around the text."""
+    """Make the worksheet of a small BERT: one layer, with [CLS] and [SEP] around the text."""
     names = [CLS, *tokens, SEP]
     words = list(dict.fromkeys(names))
     dim = heads * HEAD_DIM

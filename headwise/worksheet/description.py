@@ -1,4 +1,4 @@
-"""The data of a worksheet, which all writers of this package read: an attention computation, step by step.
+"""Defines the data of a worksheet (an attention computation, step by step), which all writers of this package read.
 
 A worksheet (`sheet.py`) is a list of `Step`s. A step holds matrices. A matrix holds numbers and their formula.
 """
@@ -18,7 +18,7 @@ from headwise.worksheet.formulas import Formula
 
 T = TypeVar("T")
 
-# The reader may change numbers of the kinds input to mask (`CONSTANTS`); formulas compute the other kinds from them.
+# The kinds of matrices. The reader may change the numbers of the first five; formulas compute the others from them.
 Kind = Literal["input", "parameter", "option", "positions", "mask", "result", "weights", "output"]
 CONSTANTS: tuple[Kind, ...] = ("input", "parameter", "option", "positions", "mask")
 
@@ -62,7 +62,7 @@ class Axis:
         return len(self.labels)
 
     def lettered(self, letter: str) -> Axis:
-        """The same rows or columns under another letter, such as S (tokens) as Q (queries) or as K (keys)."""
+        """Return the same rows or columns with another letter, such as S (tokens) as Q (queries) or as K (keys)."""
         return replace(self, letter=letter)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Axis:
 
 
 def printable(text: str, longest: int = LONGEST_LABEL) -> str:
-    """A text shortened to `longest`, without characters that cells and terminals do not accept."""
+    """Return a text shortened to `longest`, without characters that cells and terminals do not accept."""
     text = "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) in ("Cc", "Cs") or each in "\ufffe\uffff" else each
         for each in text
@@ -79,7 +79,7 @@ def printable(text: str, longest: int = LONGEST_LABEL) -> str:
 
 
 def in_lines(things: Iterable[T], width_of: Callable[[T], int], room: int) -> list[list[T]]:
-    """A list of lines, each with as many things side by side as fit into `room`."""
+    """Arrange things in lines, each with as many things side by side as fit into `room`; return the lines."""
     lines: list[list[T]] = [[]]
     used = 0
     for each in things:
@@ -96,7 +96,7 @@ ONE = Axis("", ("",))
 
 
 def numbered(letter: str, count: int, prefix: str | None = None) -> Axis:
-    """An axis of `count` rows or columns with numbered names: d1, d2 …"""
+    """Make an axis of `count` rows or columns with numbered names: d1, d2 …"""
     prefix = letter[0].lower() if prefix is None else prefix
     return Axis(letter, tuple(f"{prefix}{i}" for i in range(1, count + 1)))
 
@@ -134,7 +134,7 @@ class Matrix:
 
     @property
     def origin(self) -> str:
-        """ "= MMULT(X, W_Q_1)"; "d2: = …" of one column, if the columns differ; "" without a formula."""
+        """The formula for people: "= MMULT(X, W_Q_1)"; of one column, "d2: = …", if columns differ; "" if none."""
         if self.formula is None:
             return ""
         texts = self.formula.texts
@@ -142,7 +142,7 @@ class Matrix:
         return f"{column}= {self.formula.summary}"
 
     def shown(self, i: int, j: int) -> str:
-        """The number in row i and column j (from 0), formatted for people."""
+        """Return the number in row i and column j (from 0), formatted for people."""
         value = float(self.values[i, j])
         if np.isneginf(value):
             return "−∞"
@@ -183,7 +183,8 @@ class Steps:
     steps: tuple[Step, ...]
     output: Matrix
     notes: tuple[str, ...] = ()
-    dimensions: tuple[tuple[str, str], ...] = field(default=())  # (letter, its size: "5"; or its sizes: "4, 8")
+    # (letter of a dimension, its size "5" or its sizes "4, 8")
+    dimensions: tuple[tuple[str, str], ...] = field(default=())
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)

@@ -1,4 +1,4 @@
-"""The steps of position schemes that add to scores by distance: ALiBi, T5's buckets, Shaw's vectors."""
+"""Makes the steps of position schemes that add to scores by distance: ALiBi, T5's buckets, Shaw's vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.worksheet.description import ONE, Axis, Matrix, numbered
 
 
 def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: Axis) -> Matrix:
-    """The position of each key minus the position of each query, [Q × K]."""
+    """Add a worksheet step for distances; return the position of each key minus that of each query, [Q × K]."""
     queries = b.given("positions", "Position_q", query_ids, rows, digits=0)
     keys = b.given("positions", "Position_k", key_ids, ONE, cols, digits=0)
     made = b.cells("Distance", rows, cols, f"{keys.name}[1,j]-{queries.name}[i,1]", digits=0)
@@ -29,7 +29,7 @@ def distances(b: Builder, query_ids: Tensor, key_ids: Tensor, rows: Axis, cols: 
 
 
 def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
-    """The bias of ALiBi for each head, −slope · |distance|, [Q × K]."""
+    """Add a worksheet step for ALiBi; return its bias for each head, −slope · |distance|, [Q × K]."""
     heads = numbered("H", scheme.num_heads, "head ")
     most = b.option("Alibi_max_bias", scheme.max_bias)
     below = 2 ** math.floor(math.log2(scheme.num_heads))
@@ -53,7 +53,7 @@ def alibi(b: Builder, scheme: Alibi, distance: Matrix) -> list[Matrix]:
 
 
 def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
-    """The bias of T5 for each head, a learned number for each bucket of distances, [Q × K]."""
+    """Add worksheet steps for T5's bias; return it per head: a learned number per bucket of distances, [Q × K]."""
     per_side = scheme.num_buckets // 2 if scheme.bidirectional else scheme.num_buckets
     exact = per_side // 2
     away = "ABS({d})" if scheme.bidirectional else "MAX(0,-({d}))"
@@ -88,7 +88,10 @@ def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
 def shaw(
     b: Builder, scheme: ShawRelative, distance: Matrix, q: Sequence[Matrix], scale: float | str
 ) -> tuple[list[Matrix], Matrix]:
-    """(Shaw's bias for each head, scale · q · a^K of the distance, [Q × K]; the table row of each query-key pair)."""
+    """Add a worksheet step for Shaw's relative keys; return (bias, the table row of each query-key pair [Q × K]).
+
+    The bias of each head is scale · q · a^K [Q × K], with the learned vector a^K of the distance.
+    """
     kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
     clipped = f"MAX({-scheme.left},MIN({scheme.right},{distance.name}[i,j]))+{scheme.left + 1}"
     at = b.cells("Distance_row", distance.rows, distance.cols, clipped, digits=0)
@@ -111,7 +114,10 @@ def shaw(
 
 
 def shaw_values(b: Builder, scheme: ShawRelative, at: Matrix, a: Sequence[Matrix], z: Sequence[Matrix]) -> list[Matrix]:
-    """The outputs of the heads, to whose values a learned vector for each distance is added."""
+    """Add the worksheet step that adds to values a learned vector for each distance; return the outputs of the heads.
+
+    `at`: the table row of each query-key pair; `a`: the weights of each head; `z`: the outputs without these vectors.
+    """
     assert scheme.value_embedding is not None
     kinds = Axis("W", tuple(f"{i:+d}" if i else "0" for i in range(-scheme.left, scheme.right + 1)))
     table = b.given("parameter", "Distance_values", scheme.value_embedding.weight, kinds, z[0].cols)

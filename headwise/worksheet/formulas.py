@@ -1,4 +1,4 @@
-"""The formula language of worksheets: spreadsheet formulas, with names of matrices instead of addresses.
+"""Reads and computes the formulas of worksheets: spreadsheet formulas with names of matrices instead of addresses.
 
     MMULT(X,W_Q_1)+b_Q_1                 a whole matrix at once
     EXP(Masked_1[i,j]-Max_1[i,1])        cell by cell: row i, column j, counted from 1; [i,:] is a row, [:,j] a column
@@ -49,14 +49,14 @@ class Formula:
         return readable(max(self.texts, key=len))
 
     def of_cell(self, row: int, col: int) -> str:
-        """The text for one cell (row and column from 1), with numbers in place of i and j."""
+        """Return the text for one cell (row and column from 1), with numbers in place of i and j."""
         text = self.texts[0] if len(self.texts) == 1 else self.texts[col - 1]
         if self.whole:
             return text
         return _outside_strings(text, lambda part: _INDEX.sub(lambda found: str({"i": row, "j": col}[found[1]]), part))
 
     def values(self, shape: tuple[int, int], names: Mapping[str, Array]) -> Array:
-        """Compute the numbers, an array of this shape. `names`: the arrays of all matrices made before, by name."""
+        """Compute the numbers, an array of this shape. `names`: name -> array, of all matrices made before."""
         known = _Names(names)
         with np.errstate(all="ignore"):
             if self.whole:
@@ -71,7 +71,10 @@ class Formula:
         return _checked(out, self.texts[0])
 
     def addressed(self, row: int, col: int, address: Callable[[str, int | None, int | None], str]) -> str:
-        """The text for one cell, with `address(name, row, col)` for each reference; None = all rows or columns."""
+        """Return the text for one cell, with each reference to a matrix replaced by `address(name, row, col)`.
+
+        A row or column of None means all rows or columns.
+        """
         text = self.of_cell(row, col)
 
         def place(found: re.Match[str]) -> str:
@@ -82,14 +85,14 @@ class Formula:
 
 
 def readable(text: str) -> str:
-    """The text of a formula, with spaces where lines may be broken."""
+    """Return the text of a formula, with spaces where lines may be broken."""
     parts = _BRACKETS.split(text)
     spaced = (part if part.startswith("[") else part.replace(",", ", ") for part in parts)
     return _OPERATOR.sub(r" \1 ", "".join(spaced))
 
 
 def _number(index: str) -> int:
-    """The number that an index stands for: 3 for "3", 5 for "3+2"."""
+    """Return the number that an index stands for: 3 for "3", 5 for "3+2"."""
     return sum(int(part) for part in index.split("+"))
 
 
@@ -115,7 +118,7 @@ def _checked(values: Array, text: str) -> Array:
 
 
 class _Names(dict[str, Any]):
-    """What names in a formula mean: i and j, functions, matrices, and `X_CELLS` for the cells of X."""
+    """The values of names in a formula: i and j, functions, matrices, and `X_CELLS` for the cells of X."""
 
     def __init__(self, matrices: Mapping[str, Array]) -> None:
         super().__init__()
@@ -150,7 +153,7 @@ class _Cells:
 
 
 def _ignore_text(fn: Callable[[Array], Any]) -> Callable[..., Any]:
-    """A spreadsheet function of all numbers in some cells, which ignores text."""
+    """Make a spreadsheet function of all numbers in some cells from `fn`; it ignores text, such as "−∞"."""
 
     def call(*parts: Any) -> Any:
         flat = np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
@@ -160,7 +163,7 @@ def _ignore_text(fn: Callable[[Array], Any]) -> Callable[..., Any]:
 
 
 def _row(matrix: Array, row: float, col: int) -> Any:
-    """The function INDEX: one cell of a matrix, or with column 0 a whole row."""
+    """Compute the function INDEX: return one cell of a matrix, or with column 0 a whole row."""
     at = int(row) - 1
     if not 0 <= at < matrix.shape[0]:
         raise WorksheetError(f"INDEX: expected a row from 0 to {matrix.shape[0]}. Received: {int(row)}")

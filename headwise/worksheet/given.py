@@ -1,4 +1,4 @@
-"""The arguments of the module's call, by name, for one example; and the names of its tokens."""
+"""Reads and checks the arguments of a module's call, for one example, and the names of its tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEQUENCES = ("query", "key", "value")
 
 
 class Given:
-    """The arguments of the module's call, by name, for one example."""
+    """The arguments of the module's call, by name, for one example, and the names of its tokens."""
 
     def __init__(
         self,
@@ -71,14 +71,17 @@ class Given:
             )
 
     def get(self, name: str) -> Any:
-        """One argument without its batch axis; None if it was not passed."""
+        """Return one argument without its batch axis; None if it was not passed."""
         value = self.batched.get(name)
         if name == "key" and value is self.batched.get("query"):
             return None
         return value[0] if isinstance(value, Tensor) and name not in (*MASKS, "position_ids") else value
 
     def sequence(self, b: Builder, which: str, name: str, letter: str, *, dim: int) -> Matrix:
-        """The matrix of the sequence `which`. Its columns have the letter M if there are `dim`, the module's width."""
+        """Add an input sequence ("query" or "key") as a matrix `name`, and return it.
+
+        Its columns have the letter M if there are `dim` of them, the width of the module; otherwise Mₖ.
+        """
         x = self.get(which)
         tokens = self.tokens if which == "query" else self.memory_tokens
         return b.given(
@@ -94,7 +97,7 @@ class Given:
         memory: Tensor | None = None,
         query_real: Tensor | None = None,
     ) -> Reading:
-        """The mask of a call and the positions of its tokens, as a `Reading`.
+        """Return the mask of a call and the positions of its tokens, as a `Reading`.
 
         `memory` [K, M] is the second sequence, if there is one. `query_real` [Q]: True = a real query.
         """
@@ -111,7 +114,7 @@ class Given:
 
 
 def dense(mask: Any, real: Tensor | None, query: Tensor, heads: int | None, keys: int) -> NDArray[np.bool_]:
-    """`mask` and `real` together, as an array [H or 1, Q, K], True = may attend."""
+    """Combine `mask` and `real` (True = a real token) into an array [H or 1, Q, K], True = may attend."""
     together = with_real(mask, check_real(real, None, keys))
     if together is None:
         return np.ones((1, query.shape[1], keys), dtype=bool)
@@ -128,7 +131,7 @@ def check_width(name: str, width: int) -> None:
 
 
 def _batched(name: str, value: Any) -> Any:
-    """An argument of `forward` on the CPU, with a batch of one example; floating-point numbers as float64."""
+    """Return an argument of `forward` on the CPU, with a batch of one example; floating-point numbers as float64."""
     if isinstance(value, Mask):
         return value.to("cpu")
     if not isinstance(value, Tensor):
@@ -148,7 +151,7 @@ def _batched(name: str, value: Any) -> Any:
 
 
 def _named(name: str, names: Sequence[str] | None, count: int, default: str) -> tuple[str, ...]:
-    """The name of each of `count` tokens: `names`, or for None numbered names such as "token 1"."""
+    """Return the names of `count` tokens: `names`, or for None numbered names such as "token 1"."""
     if count > LONGEST:
         raise WorksheetError(
             f"too many tokens to follow: expected at most {LONGEST} tokens. Received: {count} tokens. {FITS}"

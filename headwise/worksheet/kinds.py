@@ -1,4 +1,4 @@
-"""The modules that have a worksheet, and the first step of each, which shows its inputs."""
+"""Lists the modules that have a worksheet, and makes the first step of each, which shows its inputs."""
 
 from __future__ import annotations
 

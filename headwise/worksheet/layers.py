@@ -1,4 +1,4 @@
-"""The steps of whole layers: encoder, decoder and cross layers, latent attention, and BERT."""
+"""Makes the steps of whole layers: encoder, decoder and cross layers, latent attention, and BERT."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def _add_attention(
     *,
     add: bool = True,
 ) -> Matrix:
-    """The steps of x plus the attention of a layer, which may be multi-head or multi-head latent attention."""
+    """Add worksheet steps for a layer's attention and for the sum with its input x; return the result.
+
+    The attention may be multi-head or multi-head latent attention. Without `add`, x is not added.
+    """
 
     def attended(y: Matrix) -> Matrix:
         if isinstance(module, MultiHeadLatentAttention) and memory is None:
@@ -50,12 +53,12 @@ def _add_mlp(b: Builder, layer: Any, x: Matrix) -> Matrix:
 
 
 def encoder_layer(b: Builder, layer: EncoderLayer, x: Matrix, reading: Reading) -> Matrix:
-    """The steps of an encoder layer: attention, then the feed-forward network, each added to its input."""
+    """Add worksheet steps for an encoder layer: attention, feed-forward, each with residual; return the output."""
     return _add_mlp(b, layer, _add_attention(b, layer, x, layer.attention_norm, layer.attention, None, reading))
 
 
 def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, own: Reading, other: Reading) -> Matrix:
-    """The steps of a decoder layer: self-attention, attention to the memory, then the feed-forward network."""
+    """Add worksheet steps for a decoder layer: self-attention, cross-attention, feed-forward; return the output."""
     with b.part("Self-attention", "Self"):
         x = _add_attention(b, layer, x, layer.self_attention_norm, layer.self_attention, None, own)
     with b.part("Cross-attention", "Cross"):
@@ -64,7 +67,7 @@ def decoder_layer(b: Builder, layer: DecoderLayer, x: Matrix, memory: Matrix, ow
 
 
 def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, reading: Reading) -> Matrix:
-    """The steps of a cross layer: attention to a memory, then the feed-forward network."""
+    """Add worksheet steps for a cross layer: attention to a memory, then feed-forward; return the output."""
     if layer.memory_norm is not None:
         (memory,) = normalised(b, layer.memory_norm, [memory], ["Memory_normed"], "memory", "Norm of the memory")
     add = layer.query_residual
@@ -73,7 +76,10 @@ def cross_layer(b: Builder, layer: CrossLayer, x: Matrix, memory: Matrix, readin
 
 
 def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, reading: Reading) -> Matrix:
-    """The steps of latent attention: latents attend to the input and to each other; then queries may attend to them."""
+    """Add worksheet steps for latent attention, and return the output.
+
+    Latents attend to the input and to each other; then queries may attend to the latents.
+    """
     names = Axis("N", module.latent_names)
     z = b.given("parameter", "Latents", module.latents, names, numbered("M", module.latent_dim))
     b.step(
@@ -106,12 +112,12 @@ def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, rea
 
 
 def _allow_all(rows: Axis, cols: Axis) -> Reading:
-    """A `Reading` in which each row may attend to each column."""
+    """Return a `Reading` in which each row may attend to each column."""
     return Reading(np.ones((1, len(rows), len(cols)), dtype=bool))
 
 
 def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, reading: Reading) -> Matrix:
-    """The steps of BERT: the embeddings, then the layers."""
+    """Add worksheet steps for BERT, the embeddings and then the layers, and return the output."""
     total = b.cells(
         "Embedded",
         words.rows,

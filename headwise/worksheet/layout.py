@@ -1,4 +1,4 @@
-"""Where the matrices of a step are on its sheet, and the addresses of their cells."""
+"""Arranges the matrices of a step on its sheet, and computes the addresses of their cells."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from headwise.worksheet.description import Matrix, Step, Steps
 
-FIRST_ROW = 6  # above it are title, sentence, formula and links
+FIRST_ROW = 6  # of matrices; above are the step's title, sentence, formula and links
 LONGEST_NAME = 31
 _NOT_IN_NAMES = re.compile(r"[\[\]:*?/\\]")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a matrix is: its name is at (row, col), from 1; below it are its formula, column labels and rows."""
+    """The cells of a matrix on a sheet: its name is at (row, col), from 1; formula, labels and numbers are below."""
 
     matrix: Matrix
     sheet: str
@@ -31,11 +31,11 @@ class Place:
         return (self.row, self.col + 2) if self.matrix.is_number else (self.row + 1, self.col)
 
     def at(self, i: int, j: int) -> tuple[int, int]:
-        """(row, column) of the number in row i, column j of the matrix, from 1. A single number is next to its name."""
+        """Return (row, column) of the number at (i, j) of the matrix, from 1; a single number is next to its name."""
         return (self.row if self.matrix.is_number else self.row + 2 + i), self.col + j
 
     def address(self, i: int | None, j: int | None) -> str:
-        """The address of a cell, such as "C9"; a range of cells if i or j is None, which means all rows or columns."""
+        """Return the address of a cell, such as "C9"; None for i or j means all rows or columns: a range."""
         from xlsxwriter.utility import xl_range
 
         return xl_range(*self._corners(i, j))
@@ -48,7 +48,7 @@ class Place:
         return f"'{self.sheet}'!{xl_range_abs(*self._corners(None, None))}"
 
     def _corners(self, i: int | None, j: int | None) -> tuple[int, int, int, int]:
-        """First row, first column, last row and last column of a range, counted from 0, as in XlsxWriter."""
+        """Return the first row and column and the last row and column of a range, from 0 as in XlsxWriter."""
         rows, cols = self.matrix.shape
         top, left = self.at(1 if i is None else i, 1 if j is None else j)
         bottom, right = self.at(rows if i is None else i, cols if j is None else j)
@@ -57,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The sheet of one step: its name, the step, and where its matrices are."""
+    """The sheet of one step: its name, the step, and the place of each matrix on it."""
 
     name: str
     step: Step
@@ -82,7 +82,7 @@ def lay_out(sheet: Steps) -> list[Sheet]:
         widths = [0] * max(len(row) for row in step.grid)
         for row in step.grid:
             for at, matrix in enumerate(row):
-                # The last matrix of a row may be as wide as it is.
+                # The last matrix of a row needs no common width: nothing is to the right of it.
                 if at < len(row) - 1:
                     widths[at] = max(widths[at], len(matrix.cols))
         places, top = [], FIRST_ROW
@@ -97,7 +97,7 @@ def lay_out(sheet: Steps) -> list[Sheet]:
 
 
 def _sheet_name(number: int, heading: str) -> str:
-    """The name of a sheet, such as "7 Scores". It is unique, and formulas can quote it."""
+    """Return the name of a sheet, such as "7 Scores": it is unique, and formulas can quote it."""
     plain = _NOT_IN_NAMES.sub(
         "", heading.replace(": ", " ").replace("'", "’")
     )  # this apostrophe need not be escaped in formulas

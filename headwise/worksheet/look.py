@@ -1,4 +1,4 @@
-"""The look of a workbook's sheets: fonts, grounds, borders, colours that depend on values, and how they are printed."""
+"""Sets the look of a workbook's sheets: fonts, grounds, borders, colours that depend on values, and printing."""
 
 from __future__ import annotations
 

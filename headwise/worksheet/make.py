@@ -22,7 +22,7 @@ from headwise.worksheet.sheet import Worksheet, choose_writer
 
 EXACT = 1e-9  # the largest allowed difference between worksheet and module, relative to the largest number
 MOST_PARAMETERS = 5_000_000  # an embedding table may be large, because only the rows for the text are shown
-IN_FLOAT32 = 1e-6  # instead of EXACT if angles or slopes are float32: per radian, and for scores of 1
+IN_FLOAT32 = 1e-6  # used instead of EXACT if angles or slopes are float32; grows with the positions and the results
 
 
 def make(
@@ -34,7 +34,7 @@ def make(
     title: str | None = None,
     **arguments: Any,
 ) -> Worksheet:
-    """The worksheet (all steps) of one forward pass of a small module, in float64.
+    """Make the worksheet (all steps) of one forward pass of a small module, in float64.
 
     >>> module = headwise.nn.MultiHeadAttention(4, 2)
     >>> sheet = headwise.worksheet.make(module, x, mask=masks.causal(), tokens=["I", "drink", "and"])
@@ -104,7 +104,7 @@ def write(
 
 
 def find_type(module: nn.Module) -> type[nn.Module]:
-    """The supported class of a module; WorksheetError for other modules, and for subclasses with their own forward."""
+    """Return the supported class of a module; WorksheetError for others, and for subclasses with an own forward."""
     for kind in KINDS:
         if isinstance(module, kind) and type(module).forward is kind.forward:
             return kind

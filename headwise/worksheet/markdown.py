@@ -13,7 +13,7 @@ _SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_{}[]<>|#~$!&
 
 
 def write_markdown(sheet: Steps, path: Path) -> None:
-    """Write the steps to a file, in UTF-8."""
+    """Write the steps of a worksheet to a file, in UTF-8."""
     path.write_text("\n".join(_lines(sheet)), encoding="utf-8", newline="\n")
 
 
@@ -63,7 +63,7 @@ def _matrix(matrix: Matrix) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """The text with all special characters of Markdown escaped, because a token may contain any character."""
+    """Return the text with all special characters of Markdown escaped: a token may contain any character."""
     return text.translate(_SPECIAL)
 
 

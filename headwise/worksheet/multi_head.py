@@ -1,4 +1,4 @@
-"""The steps of `MultiHeadAttention`: projections, positions, scores, softmax, weighted sums, output."""
+"""Makes the steps of `MultiHeadAttention`: projections, positions, scores, softmax, weighted sums, output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """Which query may attend to which key in a call, and the positions of its tokens."""
+    """The allowed query-key pairs of one call of attention, and the positions of its tokens."""
 
     allowed: NDArray[np.bool_]  # [H or 1, Q, K], True = may attend
     query_ids: Tensor | None = None  # [Q], or [Q, 2] (row, column); None = not needed
@@ -44,7 +44,10 @@ def attention(
     output: str = "Y",
     kind: Kind = "result",
 ) -> Matrix:
-    """All steps, from the inputs for queries, keys and values (None = the input before it) to the output."""
+    """Add all worksheet steps of multi-head attention, and return the output.
+
+    x, memory, values: the inputs of queries, of keys and of values; None = the input before it in this list.
+    """
     check_heads(module.num_heads)
     _check_positions(module)
     keys = x if memory is None else memory
@@ -73,7 +76,7 @@ def attention(
 
 
 def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) -> list[Matrix]:
-    """The queries, keys or values of each head, [S × D] or [S × E]: `which` is "q", "k" or "v"."""
+    """Add a worksheet step for a projection ("q", "k" or "v"); return its result for each head, [S × D] or [S × E]."""
     name, words, what = NAMES[which]
     heads = module.num_heads if which == "q" else module.num_kv_heads
     width = module.value_head_dim if which == "v" else module.head_dim
@@ -96,7 +99,7 @@ def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) ->
 
 
 def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which: str) -> list[Matrix]:
-    """The steps of a projection that all heads share: head h projects only its own columns of x."""
+    """Add a worksheet step for a projection that all heads share: head h projects only its own columns of x."""
     name, words, _ = NAMES[which]
     width = len(cols)
     matrix = b.given("parameter", f"W_{name}", weight.mT, numbered("D", width, "in"), cols)
@@ -118,7 +121,7 @@ def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which
 
 
 def _weights(module: MultiHeadAttention, which: str) -> tuple[Tensor, Tensor | None]:
-    """The weight [out, in] and the bias of the projection `which`: "q", "k" or "v"."""
+    """Return the weight [out, in] and the bias of a projection: "q", "k" or "v"."""
     if not module.is_fused:
         own = check_linear(getattr(module, which), which)
         return own.weight, own.bias
@@ -144,7 +147,10 @@ def _check_positions(module: MultiHeadAttention) -> None:
 def _positioned(
     b: Builder, module: MultiHeadAttention, q: list[Matrix], k: list[Matrix], reading: Reading, itself: bool
 ) -> tuple[list[Matrix], list[Matrix], list[Matrix], Matrix | None]:
-    """(queries, keys, bias of each head or [], rows of Shaw's tables or None), after positions were applied."""
+    """Add worksheet steps that apply positions; return (queries, keys, bias of each head, rows of Shaw's tables).
+
+    The bias is [] and the rows are None if the position scheme has none.
+    """
     scheme = module.positions
     if scheme is None:
         return q, k, [], None
@@ -223,7 +229,7 @@ def _output(b: Builder, module: MultiHeadAttention, z: Matrix, x: Matrix, name: 
 
 
 def make_ids(scheme: Positions | None, length: int, real: Tensor | None, given: Tensor | None) -> Tensor | None:
-    """The positions of one sequence: `given`, or counted over the `real` tokens [S]; None without a position scheme."""
+    """Return the positions of a sequence: `given`, or counted over the `real` tokens [S]; None without a scheme."""
     if scheme is None:
         return None
     if given is not None:
@@ -234,5 +240,5 @@ def make_ids(scheme: Positions | None, length: int, real: Tensor | None, given: 
 
 
 def read_as(heads: list[Matrix], rows: Axis) -> list[Matrix]:
-    """The same matrices with other row labels, to be used as queries or keys in the next steps."""
+    """Return the same matrices with other row labels, to use them as queries or keys in the next steps."""
     return [replace(each, rows=rows) for each in heads]

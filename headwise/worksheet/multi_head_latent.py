@@ -1,4 +1,4 @@
-"""The steps of `MultiHeadLatentAttention`: projections to latents, norms, projections to heads, decoupled RoPE."""
+"""Makes the steps of `MultiHeadLatentAttention`: latents, norms, projections to heads, decoupled RoPE, output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def latent_attention(
     output: str = "Y",
     kind: Kind = "result",
 ) -> Matrix:
-    """All steps, from the tokens to the output, by the path "expand": the keys and values of each head are computed."""
+    """Add all worksheet steps of multi-head latent attention; return the output.
+
+    The steps follow the path "expand": the keys and values of each head are computed.
+    """
     check_heads(module.num_heads)
     assert reading.query_ids is not None
     theta, amplitude = rotary.frequencies(b, module.positions, len(x.rows))
@@ -43,7 +46,7 @@ def latent_attention(
 
 
 def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> list[Matrix]:
-    """The queries of each head, [S × D]; their last dimensions are rotated."""
+    """Add worksheet steps for the queries; return the queries of each head, [S × D], the last dimensions rotated."""
     cols = _head_dims(module)
     if module.q_rank is None:
         source, weight = x, check_linear(module.q, "q").weight
@@ -82,7 +85,7 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
 
 
 def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rotary.Turn) -> tuple[Matrix, Matrix]:
-    """(the latent after its norm [S × R], the rotated key that all heads share [S × T])"""
+    """Add worksheet steps for the latent; return (normalised latent [S × R], rotated key of all heads [S × T])."""
     down = check_linear(module.kv_down, "kv_down")
     rank = numbered("R", module.kv_rank)
     turns = numbered("T", module.rope_dim)
@@ -124,7 +127,7 @@ def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
 def _keys_and_values(
     b: Builder, module: MultiHeadLatentAttention, latent: Matrix, key: Matrix
 ) -> tuple[list[Matrix], list[Matrix]]:
-    """The keys [S × D] and the values [S × E] of each head."""
+    """Add worksheet steps that compute keys [S × D] and values [S × E] of each head from the latent; return both."""
     weight = check_linear(module.kv_up, "kv_up").weight.unflatten(0, (module.num_heads, -1))
     w_k, w_v = weight.split((module.nope_dim, module.value_head_dim), 1)
     nope = Axis("D", _head_dims(module).labels[: module.nope_dim])
@@ -148,6 +151,6 @@ def _keys_and_values(
 
 
 def _head_dims(module: MultiHeadLatentAttention) -> Axis:
-    """The dimensions of a head: n1, n2 … carry no position; t1, t2 … are rotated."""
+    """Return the dimensions of a head as an axis: n1, n2 … carry no position; t1, t2 … are rotated."""
     plain = tuple(f"n{i}" for i in range(1, module.nope_dim + 1))
     return Axis("D", plain + tuple(f"t{i}" for i in range(1, module.rope_dim + 1)))

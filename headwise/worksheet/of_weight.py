@@ -1,4 +1,4 @@
-"""One attention weight of a record, step by step: its query and keys, element by element, and the softmax of its row.
+"""Shows how one attention weight of a record is computed: query times keys, element by element, then the row's softmax.
 
 `viewer/static/views/neuron/worksheet.js` writes the same workbook in the browser; a test compares both.
 """
@@ -36,7 +36,7 @@ def of_weight(
     example: int = 0,
     title: str | None = None,
 ) -> Worksheet:
-    """The worksheet (all steps) of one attention weight, with the numbers of the record, in float64.
+    """Make the worksheet (all steps) of one attention weight, with the numbers of the record, in float64.
 
     >>> sheet = headwise.worksheet.of_weight(seen, layer=3, head=5, row="it", col="animal")
     >>> sheet.write("weight.xlsx")                    # or .md, .html
@@ -125,7 +125,7 @@ def _products(b: Builder, terms: Terms, query: Axis, keys: Axis) -> Matrix:
 
 
 def _changed(b: Builder, terms: Terms, s: Matrix) -> Matrix:
-    """The steps that change the scores: they are scaled, bounded by the softcap, and the bias is added."""
+    """Add worksheet steps that change the scores: scale, softcap and bias; return the changed scores."""
     scale = b.option("Scale", terms.scale, digits=6)
     s = b.cells("Scaled", s.rows, ONE, f"{scale.name}*{s.name}[i,1]", digits=DIGITS)
     b.step(
@@ -195,7 +195,7 @@ Labels = Tokens | tuple[str, ...] | None  # the labels of rows or columns; None 
 def _found(
     what: Seen | AttentionRecord, layer: Layer | None, example: int
 ) -> tuple[AttentionRecord, tuple[Labels, Labels]]:
-    """The record, and the labels of its rows and of its columns."""
+    """Find the record; return it, and the labels of its rows and of its columns."""
     if isinstance(what, AttentionRecord):
         if layer is not None:
             raise ArgumentError(f"layer: a record is one layer. Received: layer={layer!r}. Leave it out")
@@ -208,7 +208,7 @@ def _found(
 
 
 def _place(name: str, token: Place, of: Labels, count: int) -> int:
-    """The position that `token`, a number or a text, means. ArgumentError if it is out of range."""
+    """Return the position that `token`, a number or a text, means. Raises ArgumentError if it is out of range."""
     place = find_position(token, of, name)
     if not 0 <= place < count:
         raise ArgumentError(f"{name} must lie in 0 … {count - 1}. Received: {name}={token}")

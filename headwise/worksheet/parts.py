@@ -1,4 +1,4 @@
-"""The steps of the other parts of a layer: linear maps, norms, residual connections, feed-forward networks."""
+"""Makes the steps of a layer's parts besides attention: linear maps, norms, residual connections, feed-forward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import ONE, SCIENTIFIC, Axis, Kind, Matrix, numbered
 
 GELU_TANH = "0.5*{x}*(1+TANH(SQRT(2/PI())*({x}+0.044715*{x}^3)))"
-# Φ, the normal distribution, has this name in every version of Excel and LibreOffice. GELU is x · Φ(x).
+# GELU is x · Φ(x). Φ, the normal distribution, is NORMSDIST in every version of Excel and LibreOffice.
 ACTIVATIONS = {
     "relu": ("MAX(0,{x})", "max(0, x)"),
     "gelu": ("{x}*NORMSDIST({x})", "x · Φ(x)"),
@@ -34,7 +34,7 @@ def projection(
     kind: Kind = "result",
     result: str | None = None,
 ) -> list[Matrix]:
-    """The matrices of x W + b, for a weight [out, in] as in nn.Linear: [W, b, result], or [W, result] without bias."""
+    """Make the matrices of x W + b, and return [W, b, result]; without bias [W, result]. `weight`: [out, in]."""
     shown = [b.given("parameter", f"W_{name}{suffix}", weight.mT, x.cols, cols)]
     text = f"MMULT({x.name},{shown[0].name})"
     if bias is not None:
@@ -45,12 +45,12 @@ def projection(
 
 
 def in_rows(*groups: Sequence[Matrix]) -> list[list[Matrix]]:
-    """The matrices of projections arranged in rows on a page: weight and result side by side, the bias below."""
+    """Arrange the matrices of projections in rows on a page: weight and result side by side, the bias below."""
     return [list(row) for weight, *bias, made in groups for row in ([weight, made], bias)]
 
 
 def check_linear(module: nn.Module, name: str) -> nn.Linear:
-    """Return the module. WorksheetError unless it is exactly an nn.Linear, which a matrix product can show."""
+    """Return the module if it is exactly an nn.Linear, which a matrix product can show; else raise WorksheetError."""
     if type(module) is not nn.Linear:
         raise WorksheetError(
             f"{name} must be an nn.Linear. Received: {type(module).__name__}. Merge adapters and wrappers into the "
@@ -62,7 +62,10 @@ def check_linear(module: nn.Module, name: str) -> nn.Linear:
 def normalised(
     b: Builder, norm: nn.Module, xs: Sequence[Matrix], names: Sequence[str], label: str, title: str
 ) -> list[Matrix]:
-    """Each matrix after a LayerNorm or RMSNorm of its rows. All share its parameters, whose names contain `label`."""
+    """Add a worksheet step for a LayerNorm or RMSNorm; return each matrix after it.
+
+    All matrices `xs` share the parameters of the norm, whose names contain `label`.
+    """
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm), type(norm)
     if norm.eps is None:
         raise WorksheetError(f"{title}: eps must be a number. Received: eps=None")
@@ -103,7 +106,7 @@ def normalised(
 
 
 def added(b: Builder, x: Matrix, branch: Matrix, name: str, kind: Kind = "result") -> Matrix:
-    """The step that adds the output of a branch to x."""
+    """Add a worksheet step for x + the output of a branch (the residual connection); return the sum."""
     made = b.cells(name, x.rows, x.cols, f"{x.name}[i,j]+{branch.name}[i,j]", kind=kind)
     b.step(
         "Add the input",
@@ -115,7 +118,7 @@ def added(b: Builder, x: Matrix, branch: Matrix, name: str, kind: Kind = "result
 
 
 def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
-    """The steps of a feed-forward network: two linear maps with an activation between, or three with a gate."""
+    """Add worksheet steps for a feed-forward network: two linear maps, or three with a gate; return the output."""
     hidden = numbered("F", module.hidden_dim)
     up = check_linear(module.up, "mlp.up")
     gate = None if module.gate is None else check_linear(module.gate, "mlp.gate")
@@ -153,7 +156,10 @@ def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
 def residual(
     b: Builder, layer: Any, x: Matrix, norm: nn.Module, label: str, branch: Any, *, add: bool = True
 ) -> Matrix:
-    """The steps of x plus a branch of x; the norm is before the branch or after the sum, as in `ResidualLayer._add`."""
+    """Add worksheet steps for x plus a branch of x (without `add` only the branch), with a norm; return the result.
+
+    The norm is before the branch or after the sum, as in `ResidualLayer._add`.
+    """
     if layer.norm_first:
         (read,) = normalised(b, norm, [x], [f"Norm_{label}"], label, f"Norm before the {label.replace('_', ' ')}")
         found = branch(read)

@@ -1,4 +1,4 @@
-"""The steps of RoPE: frequencies, angles, cosines and sines, and the rotation of queries and keys."""
+"""Makes the steps of RoPE: frequencies, angles, cosines and sines, and the rotation of queries and keys."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SCALINGS = (Linear, DynamicNTK, Yarn, Llama3)
 
 @dataclass(frozen=True)
 class Turn:
-    """The rotation of the tokens of one sequence: cosines and sines [S × P], and which dimensions form a pair."""
+    """The rotation of the tokens of one sequence by RoPE: cosines and sines [S × P], and how dimensions are paired."""
 
     cos: Matrix
     sin: Matrix
     interleaved: bool
 
     def pair(self, dim: int) -> tuple[int, int, bool] | None:
-        """(number of the pair, the other dimension, whether `dim` is the first of both), from 0; None = not rotated."""
+        """Return (index of the pair, the other dimension, whether `dim` comes first), from 0; None = not rotated."""
         pairs = len(self.cos.cols)
         if dim >= 2 * pairs:
             return None
@@ -34,7 +34,7 @@ class Turn:
 
 
 def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix, Matrix | None]:
-    """(the frequencies θ [1 × P] in radians per position, the amplitude or None if it is 1)."""
+    """Add a worksheet step for the frequencies; return (θ [1 × P] in radians per position, amplitude or None for 1)."""
     base = b.option("Rope_base", scheme.base, digits=0)
     if isinstance(scheme, Rope2D):
         quarter = scheme.head_dim // 4
@@ -82,7 +82,7 @@ def frequencies(b: Builder, scheme: Rope | Rope2D, length: int) -> tuple[Matrix,
 def _scaled(
     b: Builder, scheme: Rope, pairs: Axis, base: Matrix, exponent: str, length: int
 ) -> tuple[Matrix, list[list[Matrix]], str]:
-    """The frequencies θ of a scaled RoPE: (θ, the matrices to show, the formula in symbols)."""
+    """Make the frequencies θ of a scaled RoPE; return (θ, the matrices to show, the formula in symbols)."""
     scaling, dim = scheme.scaling, scheme.rotary_dim
     plain = f"{base.name}^{exponent}"
     assert scaling is not None
@@ -143,7 +143,10 @@ def make_turn(
     amplitude: Matrix | None,
     suffix: str = "",
 ) -> Turn:
-    """The rotation of the tokens of one sequence, at positions `ids` [S], or [S, 2] (row, column)."""
+    """Add a worksheet step for the angles; return the rotation of a sequence at positions `ids`.
+
+    `ids`: [S], or [S, 2] (row, column).
+    """
     coords = Axis("A", ("row", "column")) if ids.ndim == 2 else ONE
     places = b.given("positions", f"Position{suffix}", ids, tokens, coords, digits=0)
     if ids.ndim == 2:
@@ -167,7 +170,7 @@ def make_turn(
 
 
 def turned(b: Builder, heads: Sequence[Matrix], turn: Turn, names: Sequence[str], start: int = 0) -> list[Matrix]:
-    """The matrices of the heads with their dimensions from `start` on rotated; `names` are the names of the results."""
+    """Make the matrices of the heads with the dimensions from `start` on rotated. `names`: names of the results."""
     made = []
     for x, name in zip(heads, names, strict=True):
         texts = []
@@ -186,7 +189,7 @@ def turned(b: Builder, heads: Sequence[Matrix], turn: Turn, names: Sequence[str]
 
 
 def pairs_in_words(turn: Turn, dims: int) -> str:
-    """A sentence that says which dimensions form a pair."""
+    """Return a sentence for the reader that says which dimensions form a pair."""
     first = turn.pair(0)
     assert first is not None
     rest = dims - 2 * len(turn.cos.cols)

@@ -47,7 +47,7 @@ class Worksheet(Steps):
 
 
 def choose_writer(path: Path) -> Callable[[Steps, Path], None]:
-    """The function that writes this kind of file. ArgumentError for another suffix; WorksheetError: no XlsxWriter."""
+    """Return the function that writes this kind of file. ArgumentError: wrong suffix; WorksheetError: no XlsxWriter."""
     suffix = path.suffix.lower()
     if suffix == ".xlsx":
         from headwise.worksheet.xlsx import load_xlsxwriter, write_workbook

@@ -1,4 +1,4 @@
-"""The steps from queries, keys and values to the heads' outputs: scores, scale, bias, mask, softmax, weighted sum."""
+"""Makes the steps from queries, keys and values to outputs: scores, scale, bias, mask, softmax, weighted sum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Heads = Sequence[Matrix]
 
 
 def scores(b: Builder, q: Heads, k: Heads) -> list[Matrix]:
-    """The scores of each head, q kᵀ [Q × K]. Of H query heads and G key heads, head h uses key head h · G // H."""
+    """Add a worksheet step for the scores; return q kᵀ [Q × K] of each head.
+
+    Of H query heads and G key heads, query head h uses key head h · G // H.
+    """
     made = []
     for h, each in enumerate(q):
         key = k[h * len(k) // len(q)]
@@ -43,7 +46,7 @@ def scores(b: Builder, q: Heads, k: Heads) -> list[Matrix]:
 
 
 def softened(b: Builder, s: Heads, options: Options) -> list[Matrix]:
-    """The scores of each head, multiplied by the scale and, with a softcap, bounded."""
+    """Add worksheet steps for scale and softcap; return the scores of each head, scaled and, with softcap, bounded."""
     scale = b.option("Scale", options.scale)
     s = [b.cells(f"Scaled_{h}", each.rows, each.cols, f"{scale.name}*{each.name}[i,j]") for h, each in _counted(s)]
     b.step(
@@ -71,7 +74,7 @@ def softened(b: Builder, s: Heads, options: Options) -> list[Matrix]:
 
 
 def biased(b: Builder, s: Heads, bias: Heads) -> list[Matrix]:
-    """The scores of each head plus its bias; the scores themselves if `bias` is empty."""
+    """Add a worksheet step for the bias; return the scores of each head plus its bias. Without bias, add nothing."""
     if not bias:
         return list(s)
     made = [
@@ -88,7 +91,7 @@ def biased(b: Builder, s: Heads, bias: Heads) -> list[Matrix]:
 
 
 def masked(b: Builder, s: Heads, allowed: NDArray[np.bool_]) -> list[Matrix]:
-    """The scores of each head, with −∞ where `allowed` [H or 1, Q, K] is False."""
+    """Add a worksheet step for the mask; return the scores of each head, −∞ where `allowed` [H or 1, Q, K] is False."""
     rows, cols = s[0].rows, s[0].cols
     several = len(allowed) > 1
     masks = [
@@ -114,7 +117,7 @@ def masked(b: Builder, s: Heads, allowed: NDArray[np.bool_]) -> list[Matrix]:
 
 
 def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
-    """The weights of each head, [Q × K]: the softmax of each row, in two steps."""
+    """Add two worksheet steps for the softmax of each row; return the weights of each head, [Q × K]."""
     sinks = None
     if options.sinks is not None:
         sinks = b.given("parameter", "Sinks", options.sinks, ONE, numbered("H", len(s), "head "))
@@ -159,7 +162,7 @@ def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
 
 
 def sums(b: Builder, a: Heads, v: Heads) -> list[Matrix]:
-    """The output of each head, [Q × E]: the sum of the values, weighted."""
+    """Add a worksheet step for the weighted sums of the values; return the output of each head, [Q × E]."""
     made = []
     for h, each in _counted(a):
         value = v[(h - 1) * len(v) // len(a)]
@@ -174,7 +177,7 @@ def sums(b: Builder, a: Heads, v: Heads) -> list[Matrix]:
 
 
 def concatenated(b: Builder, z: Heads) -> Matrix:
-    """The outputs of all heads side by side, as one matrix [Q × H·E]."""
+    """Add the worksheet step that puts the outputs of all heads side by side; return them as one matrix [Q × H·E]."""
     cols = Axis("H·E", tuple(f"h{h}{label}" for h, each in _counted(z) for label in each.cols.labels))
     texts = [f"{each.name}[i,{col}]" for each in z for col in range(1, len(each.cols) + 1)]
     made = b.cells("Z", z[0].rows, cols, *texts)
@@ -185,7 +188,7 @@ def concatenated(b: Builder, z: Heads) -> Matrix:
 def attended(
     b: Builder, q: Heads, k: Heads, v: Heads, *, allowed: NDArray[np.bool_], options: Options, bias: Heads = ()
 ) -> tuple[list[Matrix], list[Matrix]]:
-    """All steps from queries, keys and values to the weighted sums: (weights of each head, output of each head)."""
+    """Add all worksheet steps from queries, keys and values to outputs; return (weights, output) of each head."""
     s = softened(b, scores(b, q, k), options)
     a = weights(b, masked(b, biased(b, s, bias), allowed), options)
     return a, sums(b, a, v)

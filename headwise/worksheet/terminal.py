@@ -1,4 +1,4 @@
-"""Prints the steps in the terminal."""
+"""Prints the steps of a worksheet in the terminal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _print_step(console: Console, number: int, step: Step) -> None:
 
 
 def _drawn(matrix: Matrix, room: int) -> RenderableType:
-    """A matrix to print, with its name, size and formula above it."""
+    """Return a matrix in a form to print, with its name, size and formula above it."""
     formula = matrix.formula
     if matrix.is_number:
         origin = f"{formula.summary} = " if formula else ""
@@ -73,7 +73,7 @@ def _drawn(matrix: Matrix, room: int) -> RenderableType:
 
 
 def _tables(matrix: Matrix, room: int) -> Iterator[Table]:
-    """The tables with the numbers of a matrix; columns that do not fit into `room` go into another table below."""
+    """Yield tables with the numbers of a matrix: columns that do not fit into `room` go into another table below."""
     widest = max(cell_len(text) for text in (matrix.corner, *matrix.rows.labels)) + 2
     cells = [[_cell(matrix, i, j) for j in range(len(matrix.cols))] for i in range(len(matrix.rows))]
     widths = [

@@ -121,7 +121,7 @@ class Writer:
         follow_numbers(self.book, page, matrix, place)
 
     def _cell(self, page: Page, place: Place, i: int, j: int, format: Format) -> None:
-        """Write a number; or a formula and its result, for programs that show a file but cannot calculate."""
+        """Write a number, or a formula with its result, for programs that show a file but cannot calculate."""
         matrix, formula, at = place.matrix, place.matrix.formula, place.address(i, j)
         value = float(matrix.values[i - 1, j - 1])
         if formula is not None and not formula.whole:
@@ -133,7 +133,7 @@ class Writer:
             page.write_number(at, value, format)
 
     def _address(self, sheet: str, name: str, row: int | None, col: int | None) -> str:
-        """The address of cells of the matrix `name`, for a formula on the sheet `sheet`; None = all rows or columns."""
+        """Return the address of cells of the matrix `name` for a formula on `sheet`; None = all rows or columns."""
         place = self.places[name]
         address = place.address(row, col)
         return address if place.sheet == sheet else f"'{place.sheet}'!{address}"
@@ -194,7 +194,7 @@ class Writer:
 
 
 def _widths(layout: Sheet) -> dict[int, float]:
-    """The width of each column: its labels and numbers fit, and the name of a matrix ends before the next matrix."""
+    """Compute the width of each column: labels and numbers fit, and a matrix's name ends before the next matrix."""
     widths: dict[int, float] = {}
 
     def widen(col: int, wanted: float) -> None:
@@ -216,12 +216,12 @@ def _widths(layout: Sheet) -> dict[int, float]:
 
 
 def _lines(text: str, room: float) -> int:
-    """The number of lines of a text, if `room` narrow letters fit into a line."""
+    """Return the number of lines that a text needs, if `room` narrow letters fit into a line."""
     return -(-tables.width(text) // max(1, int(room)))
 
 
 def origin(matrix: Matrix) -> str:
-    """The formula of a matrix, such as "= MMULT(X,W_Q_1)", or a note that its numbers may be changed."""
+    """Return the formula of a matrix, such as "= MMULT(X,W_Q_1)", or a note that its numbers may be changed."""
     return matrix.origin or said("1 = may, 0 = may not: change it" if matrix.kind == "mask" else "change it")
 
 

@@ -56,7 +56,7 @@ BOUNDED: dict[str, Callable[[list[AttentionRecord]], object]] = {
 }
 
 
-@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
+@pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), masks.causal()], ids=["full", "causal"])
 @pytest.mark.parametrize("name", BOUNDED)
 def test_nothing_of_the_size_of_a_matrix_is_made(name: str, mask: masks.Mask | None, small_blocks: None) -> None:
     records = tiny_records(2, 512, mask=mask)

@@ -118,6 +118,7 @@ def test_what_is_stated_is_used(run: Run) -> None:
     assert "causal-leak" in {x["name"] for x in json.loads(result.out)["diagnoses"][0]["findings"]}
 
 
+@pytest.mark.slow
 def test_the_layers_of_a_model(run: Run, tiny_bert: Path, folder: Path) -> None:
     result = run(
         "doctor", "--model", tiny_bert, "--input", "the cat sat on the mat", "--input", "run cat", "--json", "-"

@@ -101,6 +101,7 @@ def test_the_fixture_and_classes_that_are_named(suite: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.slow
 def test_classes_of_the_ini_file(suite: pytest.Pytester) -> None:
     suite.makeini(INI)
     result = suite.runpytest_subprocess(*PLUGIN, "-q")
@@ -144,6 +145,7 @@ def test_what_was_not_examined_fails() -> None:
         assert_healthy(Table())
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_summary_come_from_all_workers(suite: pytest.Pytester) -> None:
     suite.makeini(INI)
     result = suite.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n", "2", "-k", "test_healthy or WrongScale")

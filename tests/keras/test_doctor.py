@@ -33,6 +33,7 @@ def built(layer: keras.layers.Layer) -> keras.layers.Layer:
     return layer
 
 
+@pytest.mark.slow
 def test_a_correct_layer_is_healthy() -> None:  # those of Keras: test_doctor_layers.py
     layer = built(MultiHeadAttention(WIDTH, HEADS))
     before = [array(w) for w in layer.weights]

@@ -125,6 +125,7 @@ def test_the_command_builds_a_layer_and_says_what_it_saw(capsys: pytest.CaptureF
     assert "heads_dividing" not in diagnosis["unchecked"]  # the class was built again with other arguments
 
 
+@pytest.mark.slow
 @pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="one process with TensorFlow is enough")
 def test_the_command_finds_out_the_backend(tmp_path: Path) -> None:

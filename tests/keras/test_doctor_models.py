@@ -47,6 +47,7 @@ def test_each_kind_is_examined_once(capsys: pytest.CaptureFixture[str]) -> None:
         assert diagnosis["evidence"].startswith(f"examined on {BACKEND}")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`build:UserWarning")  # Keras says how it builds a loaded layer
 def test_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own classes are imported from the files that it names, seen from the working directory."""

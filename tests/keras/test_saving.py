@@ -274,6 +274,7 @@ for folder in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_files_load_in_a_new_process_on_another_backend(tmp_path: Path) -> None:
     """torch → tensorflow → jax → torch: run on each backend, every one writes and reads."""
     models = {"functional": functional} | ({"layers": layers} if BACKEND == "torch" else {})

@@ -241,7 +241,7 @@ def as_if_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal", "prefix", "documents, in pieces", "big bird", "padding, lengths"])
-@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("bias", [pytest.param(False, marks=pytest.mark.slow), True], ids=["no bias", "bias"])
 @pytest.mark.usefixtures("as_if_long")
 def test_wide_tiles_are_split_and_merged(name: str, bias: bool) -> None:
     sizes = (2, 4, 200, 200)

@@ -416,7 +416,7 @@ class TestModes:
             pytest.param({"capacity": 50}, torch.no_grad, marks=pytest.mark.slow),
             ({"capacity": 50}, torch.inference_mode),
             pytest.param({}, torch.enable_grad, marks=pytest.mark.slow),
-            ({"window": 4}, torch.no_grad),
+            pytest.param({"window": 4}, torch.no_grad, marks=pytest.mark.slow),
         ],
     )
     def test_a_compiled_step_appends_without_graph_breaks(self, options: dict[str, int], mode: type) -> None:
@@ -432,6 +432,7 @@ class TestModes:
             x = torch.randn(2, 1, 8)
             assert torch.allclose(module(x, cache), module(x, eager), atol=1e-5)  # and goes on without it
 
+    @pytest.mark.slow
     def test_a_compiled_step_takes_padding(self) -> None:
         torch._dynamo.reset()
         module = Step()
@@ -447,6 +448,7 @@ class TestModes:
                 assert torch.allclose(compiled(x, cache, real), module(x, eager, real), atol=1e-5)
         assert torch.equal(cache.child("heads").key_real, eager.child("heads").key_real)  # type: ignore[arg-type]
 
+    @pytest.mark.slow
     def test_a_compiled_step_may_reorder(self) -> None:
         torch._dynamo.reset()
 

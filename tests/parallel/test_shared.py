@@ -7,11 +7,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import make_once
 from tests.parallel.worker import sets
 
 HERE = Path(__file__).parent
@@ -19,29 +19,25 @@ RUNS = {"calls": 2, "modules": 3, "dtensors": 4, "records": 2, "gone": 3}  # set
 CHECKS = [(name, check) for name, checks in sets().items() for check in checks]
 
 
-@functools.cache
-def found(name: str) -> list[dict[str, str]]:
-    """What each process that did not end before said of each check."""
+def run_checks(name: str, folder: Path) -> None:
+    """Write what each process says of each check of a set."""
     count = RUNS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(HERE / "worker.py"), folder]
-        given = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
-        run = subprocess.run(
-            [*command, str(count), name],
-            env=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        written = sorted(Path(folder).glob("found-*.json"))
-        assert len(written) == (count - 1 if name == "gone" else count), run.stdout
-        return [json.loads(each.read_text(encoding="utf-8")) for each in written]
+    run = subprocess.run(
+        [sys.executable, str(HERE / "worker.py"), str(folder), str(count), name],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    # (Of "gone" one process ended before.)
+    assert len([*folder.glob("found-*.json")]) == (count - 1 if name == "gone" else count), run.stdout
 
 
-@pytest.mark.xdist_group("parallel")
 @pytest.mark.parametrize(("name", "check"), CHECKS)
-def test_processes_that_share_a_sequence(name: str, check: str) -> None:
-    for of_process in found(name):
-        assert not of_process[check], of_process[check]
+def test_processes_that_share_a_sequence(name: str, check: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = make_once(tmp_path_factory, f"parallel-{name}", functools.partial(run_checks, name))
+    for written in folder.glob("found-*.json"):
+        said = json.loads(written.read_text(encoding="utf-8"))[check]
+        assert not said, said

@@ -353,9 +353,9 @@ def sets() -> dict[str, dict[str, Callable[[DeviceMesh], object]]]:
     wrong = {f"mistake: {name}": partial(refused, run=run, said=said) for name, (run, said) in mistakes().items()}
     return {
         "calls": {
-            "auto": lambda mesh: fuzz(mesh, "auto", 0, 25),
-            "heads": lambda mesh: fuzz(mesh, "heads", 300, 8),
-            "ring": lambda mesh: fuzz(mesh, "ring", 400, 8, 1300),
+            "auto": lambda mesh: fuzz(mesh, "auto", 0, 12),
+            "heads": lambda mesh: fuzz(mesh, "heads", 300, 4),
+            "ring": lambda mesh: fuzz(mesh, "ring", 400, 4, 1300),
             "ring, dropout": ring_dropout,
             "gathered batch": gathered_batch,
             **{f"not finite, {name}": partial(not_finite, strategy=name) for name in ("gather", "heads", "ring")},

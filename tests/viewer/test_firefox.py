@@ -25,6 +25,7 @@ def fox() -> Iterator[Firefox]:
         yield found
 
 
+@pytest.mark.slow
 def test_the_page_works_in_firefox(fox: Firefox, tmp_path: Path) -> None:
     torch.manual_seed(0)
     seen = look(record(mask=masks.causal()), record(kv_heads=1, mask=masks.causal()))

@@ -68,6 +68,7 @@ LIKE_OTHERS = {
 }
 
 
+@pytest.mark.slow
 def test_every_workbook_comes_to_what_pytorch_computes(libreoffice: Convert, tmp_path: Path) -> None:
     """All of them in one start, which costs seconds."""
     assert CASES.keys() > LIKE_OTHERS

@@ -115,6 +115,7 @@ def test_tokens_may_be_any_text(path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_xlsxwriter_is_imported_only_for_a_workbook(tmp_path: Path) -> None:
     code = f"""
 import sys, torch

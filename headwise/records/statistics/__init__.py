@@ -65,7 +65,7 @@ def register(statistic: S) -> S:
 
 
 def make(names: Collection[str], options: Mapping[str, Any]) -> list[Statistic]:
-    """Make the statistics of these names, in the order of `STATISTICS`. Each takes those of the options that it has.
+    """Make the statistics with these names, in the order of `STATISTICS`. Each gets the options that belong to it.
 
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
@@ -90,7 +90,7 @@ def list_options(statistic: type[Statistic]) -> set[str]:
 
 
 def columns() -> dict[type[Statistic], Column]:
-    """Return the statistics that give one number for each head, with their columns, whose empty fields are filled."""
+    """Return the statistics that give one number for each head, each with its `Column`, its empty fields filled."""
     found = {}
     for statistic in STATISTICS.values():
         if (column := statistic.column) is not None:

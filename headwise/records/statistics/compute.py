@@ -23,8 +23,8 @@ class Statistics(SimpleNamespace):
     """The values of statistics, as attributes with the statistics' names; None for a statistic that was not requested.
 
     The classes in `headwise.records.statistics` describe them. A row that attends to nothing has 0 in every statistic
-    except `lse` (-inf) and, if there is a learned sink, `learned_sink` (1). Iterating gives names and answers:
-    `dict(record.statistics("lse"))`.
+    except two: `lse` is -inf, or the learned sink if there is one, and `learned_sink` is then 1. Iterating gives names
+    and answers: `dict(record.statistics("lse"))`.
     """
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
@@ -40,7 +40,7 @@ class Statistics(SimpleNamespace):
         return Table(headings, [rows])._repr_html_()
 
     def _lines(self) -> list[tuple[str, str, str]]:
-        """Return the name, shape and mean of each answer as text; of several tensors, those of the first."""
+        """Return (name, shape, mean) of each answer as text; if an answer has several tensors, of the first one."""
         found = []
         for name, answer in self:
             first = list_tensors(answer)[0]
@@ -50,7 +50,7 @@ class Statistics(SimpleNamespace):
 
 
 class OfLayers(dict[str, Statistics]):
-    """The statistics of some layers, by the names of the layers."""
+    """The statistics of some layers: a dict from layer name to `Statistics`."""
 
     def __repr__(self) -> str:
         names = ", ".join(name for name, _ in next(iter(self.values()))) if self else ""
@@ -70,9 +70,9 @@ class OfLayers(dict[str, Statistics]):
 def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
     """Compute statistics of a call's weights: answers by name. `rows`: use only about so many rows; None = all.
 
-    The native kernels (on a GPU, the kernels written in Triton) compute the statistics that they can; a pass over tiles
-    by torch computes the rest. Which statistics are requested together decides how they are computed, and so the last
-    digits.
+    Native kernels (on a GPU, kernels written in Triton) compute the statistics that they can; a pass over tiles by
+    torch computes the others. The kernel, and so the last digits of an answer, depend on which statistics are requested
+    together.
     """
     whole = rows is None and call.places is None  # kernels assume that the last query is at the last key
     answers = by_native(call, statistics) or by_triton(call, statistics) if whole else {}
@@ -81,21 +81,21 @@ def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = No
 
 
 def by_native(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
-    """Compute what the native kernels can, in one pass: the answers to all, some or none of the statistics."""
+    """Compute the statistics that native CPU kernels can, in one pass: the answers to all, some or none of them."""
     if refuse(call) is not None:
         return {}
     return _found(call, statistics, ANSWERS.keys(), lambda names, options: look(call, names, options))
 
 
 def by_triton(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:
-    """Compute what the kernels for a GPU can: the answers to all, some or none of the statistics."""
+    """Compute the statistics that the GPU kernels can: answers by name, for all, some or none of them."""
     if gpu.refuse(call) is not None:
         return {}
     return _found(call, statistics, gpu.ANSWERS, lambda names, _: gpu.look(call, names))
 
 
 def _found(call: Scores, statistics: Sequence[Statistic], known: Set[str], look: Look) -> dict[str, Any]:
-    """Compute the statistics that follow from the results (`known`) of a kernel, `look`."""
+    """Compute the statistics that follow from the results of a kernel; `look` runs it, `known` names its results."""
     asked, names, options = list[Statistic](), set[str](), dict[str, Any]()
     for each in statistics:
         own = each.native_options(call) if each.native and known >= set(each.native) else None
@@ -113,7 +113,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def by_tiles(call: Scores, statistics: Sequence[Statistic], rows: int | None = None) -> dict[str, Any]:
-    """Compute all of these statistics by torch: the weights are made tile by tile."""
+    """Compute all of these statistics by torch; weights are made tile by tile (a tile: some rows and their keys)."""
     answers = {each.name: each.empty(call) for each in statistics}
     ordered = sorted(statistics, key=lambda each: each.overwrites)  # "" first
 

@@ -19,7 +19,7 @@ Names = str | Collection[str] | Mapping[str, Mapping[str, Any]]
 
 
 def named(names: Names) -> list[Statistic]:
-    """Make the statistics that `watch(statistics=)` names, and `lse`, which every pass gives; none if it names none.
+    """Make the statistics that `watch(statistics=)` names, and `lse`, which every pass gives; [] if it names none.
 
     Raises ArgumentError for a name or an option that does not exist, and for a value that an option cannot have.
     """
@@ -44,7 +44,7 @@ def named(names: Names) -> list[Statistic]:
 
 
 def look_up(computed: Computed, asked: Iterable[Statistic]) -> dict[str, Any]:
-    """Return those of the requested statistics that were computed, by name. They are copies, safe to write to."""
+    """Return the requested statistics that were computed, by name. They are copies, safe to write to."""
     answers = {}
     for each in asked:
         for known, answer in computed:

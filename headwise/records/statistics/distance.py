@@ -15,7 +15,7 @@ from headwise.records.statistics.statistic import Column, Statistic
 class Distance(Statistic):
     """The mean distance of a row's keys, Σ_j A[i, j] |i - j|, [B, H, Q], in tokens; the last query is at the last key.
 
-    If processes share a sequence, positions are those in the whole sequence.
+    If processes share a sequence, i and j are positions in the whole sequence.
     """
 
     name = "distance"

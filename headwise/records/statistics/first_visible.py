@@ -52,7 +52,7 @@ class FirstVisible(Statistic):
         return {"keys": self._keys(call.mask, *call.shape[2:], call.share)}
 
     def of_step(self, call: Scores, answer: Tensor, before: int) -> tuple[Tensor, ...]:
-        """Return also the first visible key of this step, counted from 1; 0 if there is none."""
+        """Return the answer, and the first visible key of this step, as its number from 1 among all keys; 0 = none."""
         first = self._keys(call.mask, *call.shape[2:])[..., :1, None].to(answer.device) + 1
         return answer[..., None], torch.where(first > 0, first + before, 0).expand(*answer.shape, 1)
 
@@ -67,8 +67,8 @@ class FirstVisible(Statistic):
     def _keys(self, mask: Mask | None, q_len: int, k_len: int, share: Share | None = None) -> Tensor:
         """Find the first keys to which any query may attend, int64 [B|1, H|1, first_keys]; -1 if there are no more.
 
-        With a `share` (the rows and keys of a longer sequence that one process has), these are the columns here of the
-        first keys of the whole sequence; -1 also for keys that the share lacks.
+        With a `share` (the rows and keys of a longer sequence that one process has), they are the first keys of the
+        whole sequence, given as columns of this process; -1 also for keys that the process does not have.
         """
         if share is not None:
             keys, cols = self._keys(share.mask, share.length, share.length), share.cols.cpu()

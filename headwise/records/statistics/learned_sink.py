@@ -1,4 +1,4 @@
-"""The weight on the learned sink."""
+"""The weight on the learned sink: a learned logit of each head, which takes part in the softmax beside the keys."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from headwise.softmax import EMPTY, Normaliser
 
 
 class LogSumExp(Statistic):
-    """The log-sum-exp log Σ exp(s) over the keys and the learned sink, [B, H, Q]; natural log; -inf without any."""
+    """The log-sum-exp log Σ exp(s) over keys and the learned sink, [B, H, Q]; natural log; -inf if there is none."""
 
     name = "lse"
     unit = "nats"
@@ -38,7 +38,7 @@ class LogSumExp(Statistic):
 
 
 class NormaliserOfRows(Statistic):
-    """The two terms of the log-sum-exp, [B, H, Q, 2], for a `Normaliser`: a record keeps them after every pass."""
+    """The two terms of each row's log-sum-exp, [B, H, Q, 2], for a `Normaliser`; records keep them after every pass."""
 
     name = "normaliser"
     unit = "nats"
@@ -60,7 +60,7 @@ class NormaliserOfRows(Statistic):
 
 
 def compute_normaliser(call: Scores, rows: Tensor | None = None) -> Normaliser:
-    """Compute the normaliser of the rows of a call, [B, H, Q]; with `rows` only of these rows, in any order."""
+    """Compute the normaliser (the two terms of the log-sum-exp) of all rows of a call, [B, H, Q], or only of `rows`."""
     if rows is None:
         return Normaliser(*compute(call, [NormaliserOfRows()])["normaliser"].unbind(-1))
     few, places = rows.unique(return_inverse=True)

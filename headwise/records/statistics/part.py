@@ -1,7 +1,7 @@
 """Computes the weights of a record tile by tile. A tile has some rows, and all keys to which they may attend.
 
-When a tile is made, every statistic gets it while it is in the processor's cache. Then the next tile replaces it. The
-memory is that of the answers and of a few tiles.
+Every statistic gets a new tile while the tile is in the processor's cache. Then the next tile replaces it. So the
+memory holds only the answers and a few tiles.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def on_all_threads(work: Callable[[Unit], None], units: list[Unit], device: torc
 
 @dataclasses.dataclass
 class WeightTile:
-    """The weights of the queries [q_lo, q_hi) of n heads, and of the only keys [k_lo, k_hi) to which they attend."""
+    """The weights of queries [q_lo, q_hi) of n heads on keys [k_lo, k_hi): the queries attend to no other keys."""
 
     part: Part
     q_lo: int
@@ -110,7 +110,7 @@ class WeightTile:
         return self.filled.sum(1)[:, : self.k_hi - self.k_lo]
 
     def spread(self) -> Tensor:
-        """Compute A (s - highest) of every cell, in the memory of the scores. None is positive: nothing cancels."""
+        """Compute A (s - highest) of every cell, in the memory of the scores. None is above 0: sums do not cancel."""
         s, lowest = self.scores, torch.finfo(self.scores.dtype).min  # 0 · lowest is 0, 0 · -inf is not
         s -= self.part.of_keys.highest[:, self.rows, None]
         if self.part.scores.bias is None:
@@ -170,10 +170,10 @@ class Part:
         return weights
 
     def close(self) -> None:
-        """Compute, after the last tile, `normaliser` and the values below, for all rows at once, [n, Q] each.
+        """Compute, after the last tile, the attributes below for all rows at once, [n, Q] each.
 
-        `above` is how far the log-sum-exp is above the highest score, `on_keys` and `on_sink` are the weights on all
-        keys and on the learned sink. A row that was skipped has NaN in `lse`.
+        `normaliser` and `lse` include the learned sink. `above` is how far the log-sum-exp is above the highest score,
+        `on_keys` and `on_sink` are the weights on all keys and on the learned sink. A skipped row has NaN in `lse`.
         """
         keys, sinks = self.of_keys, self.scores.sinks
         total = self.normaliser = keys.with_sinks(sinks)

@@ -101,7 +101,7 @@ class Pooled(Statistic):
         self.flush()
 
     def _place(self, q_lo: int, q_hi: int) -> tuple[int, int]:
-        """Return the strips to which the rows [q_lo, q_hi) belong: (the first, one past the last)."""
+        """Return the strips (consecutive rows) that cover the rows [q_lo, q_hi): (the first, one past the last)."""
         return bisect.bisect_right(self.cuts, q_lo) - 1, bisect.bisect_left(self.cuts, q_hi)
 
 
@@ -148,7 +148,7 @@ class PooledMax(Pooled):
 
 
 class _OfShare(Pooled):
-    """What the rows of one process (`Scores.share`) add to the picture [B, H, h, w] of the whole sequence."""
+    """The contribution of one process's rows (`Scores.share`) to the whole sequence's small picture [B, H, h, w]."""
 
     def empty(self, call: Scores) -> Tensor:
         _, q_len, k_len = call.whole
@@ -190,20 +190,20 @@ class _MaxOfShare(_OfShare, PooledMax):
 
 
 def compute_edges(length: int, count: int) -> tuple[Places, Places]:
-    """Return the first position of each of `count` cells, and the position after its last."""
+    """Return, for each of `count` cells, the first position that it covers and the position after the last."""
     cells = np.arange(count)
     return cells * length // count, -(-(cells + 1) * length // count)
 
 
 def _cells(at: Tensor, length: int, count: int) -> list[tuple[int, int]]:
-    """Return, for each of `count` cells, the range [from, to) of the ascending positions `at` that are in it."""
+    """Find which of the ascending positions `at` are in each of `count` cells: ranges [from, to) of indices of `at`."""
     edges = torch.from_numpy(np.stack(compute_edges(length, count), 1)).to(at)
     found: list[tuple[int, int]] = [(lo, hi) for lo, hi in torch.searchsorted(at, edges).tolist()]
     return found
 
 
 def _inside(cells: list[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (cell, from, to) for each cell that overlaps [first, end), with positions counted from `first`."""
+    """Yield (cell, from, to) for each cell that overlaps [first, end): the overlap, counted from `first`."""
     for cell, (lo, hi) in enumerate(cells):
         if max(lo, first) < min(hi, end):
             yield cell, max(lo, first) - first, min(hi, end) - first
@@ -211,10 +211,10 @@ def _inside(cells: list[tuple[int, int]], first: int, end: int) -> Iterator[tupl
 
 @functools.lru_cache(maxsize=8)
 def _strips(q_len: int, height: int) -> tuple[list[int], list[tuple[Places, Places]]]:
-    """Return where strips are cut, for a picture of `height` rows of cells, and the strips of each of these rows.
+    """Cut rows into strips for a picture with `height` rows of cells: (the cuts, the strips of each row of cells).
 
-    The strips are given as pairs (cells, strips): the first strip of every row of cells, then the second strip of those
-    that have a second, and so on.
+    The strips are given as pairs (cells, strips): the first strip of every row of cells, then the second strip of the
+    rows of cells that have a second one, and so on.
     """
     low, high = compute_edges(q_len, height)
     cuts = np.unique(np.concatenate([low, high]))

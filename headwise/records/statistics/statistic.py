@@ -35,7 +35,10 @@ class Column:
     within_sequence: bool = False  #: NaN if queries and keys are two sequences, as for distances
 
     def over(self, answer: Any, attends: Tensor, dims: tuple[int, ...]) -> Tensor:
-        """Compute the number, float64, over these dimensions of [B, H, Q]. `attends`: True = not an empty row."""
+        """Compute the column's number from a statistic's `answer`, over the dimensions `dims` of [B, H, Q], in float64.
+
+        `attends`, bool [B, H, Q]: False = leave this row out, because it attends to nothing.
+        """
         values = self.values(answer).double().masked_fill(~attends, 0.0)
         return values.amax(dims) if self.largest else values.sum(dims) / attends.sum(dims)
 
@@ -54,8 +57,8 @@ class Statistic:
                 self.answer[:, tile.rows] = tile.weights.amax(-1)
 
     A statistic with options is a dataclass: its fields are the options, `__post_init__` checks them. One pass over the
-    weights serves every statistic. It goes through parts (n heads of one example each) on several threads. Each part
-    has its own copy of the statistic, whose attributes may store data of the part.
+    weights serves every statistic. It goes through parts on several threads; a part is n heads of one example. Each
+    part has its own copy of the statistic, whose attributes may store data of the part.
     """
 
     name: ClassVar[str]  #: an identifier
@@ -88,7 +91,7 @@ class Statistic:
         return (q_len,)
 
     def empty(self, call: Scores) -> Any:
-        """Make the answer for rows that attend to nothing, [B, H, *shape]: 0. A pass changes it for other rows."""
+        """Make an answer of zeros, [B, H, *shape], for rows that attend to nothing. A pass changes the other rows."""
         batch, heads, q_len, k_len = call.shape
         return torch.zeros((batch, heads, *self.shape(q_len, k_len)), dtype=call.dtype, device=call.q.device)
 
@@ -101,49 +104,52 @@ class Statistic:
         return one
 
     def begin(self) -> None:
-        """Called before the first tile of a part."""
+        """Prepare for a part (some heads of one example). Called before its first tile; does nothing by default."""
 
     def update(self, tile: WeightTile) -> None:
-        """Called for each tile of a part, in the order of the rows."""
+        """Add a tile (some rows of weights) to the answer. Called for each tile of a part, in the order of the rows."""
 
     def finish(self) -> None:
-        """Called after the last tile of a part."""
+        """Complete the answer of a part. Called after its last tile; does nothing by default."""
 
     def native_options(self, call: Scores) -> dict[str, Any] | None:
-        """Return the options for `headwise.native.attend.look`; None = it cannot compute this statistic."""
+        """Return the options for `headwise.native.attend.look`; None = `look` cannot compute this statistic."""
         return {}
 
     def of_rows(self, call: Scores, rows: Mapping[str, Tensor]) -> Any:
-        """Compute the same answer as by tiles, from the results of `headwise.native.attend.look`."""
+        """Compute the answer from `rows`, the results of `headwise.native.attend.look`: the same answer as by tiles."""
         return rows[self.native[0]]
 
     def found_in(self, other: Statistic, answer: Any) -> Any | None:
-        """Take this answer from another instance's answer; None if it is not in it. By default: if options agree."""
+        """Take this statistic's answer from the `answer` of `other`, an instance that may have other options.
+
+        None if `answer` does not contain it. By default it does if the options agree.
+        """
         return answer if vars(self) == vars(other) else None
 
     # For statistics with `of_shares`.
 
     def for_share(self) -> Statistic:
-        """Return the statistic that each process computes, from which the answer to the whole sequence follows."""
+        """Return the statistic that each process computes of its rows; together their answers give the whole answer."""
         return self
 
     def in_whole(self, answer: Any, share: Share) -> Any:
-        """Return the answer of a process with the numbers (or the places) of keys in the whole sequence."""
+        """Convert one process's answer to the whole sequence: its keys get their numbers (or places) there."""
         return answer
 
     # For statistics with `of_steps` = "rows".
 
     def of_step(self, call: Scores, answer: Any, before: int) -> tuple[Tensor, ...]:
-        """Return what `join` needs of a generation's step with `before` earlier keys: tensors [B, H, Q, ·]."""
+        """Return the tensors [B, H, Q, ·] that `join` needs of a generation's step that has `before` earlier keys."""
         return (answer if len(self.shape(1, 1)) > 1 else answer[..., None],)
 
     def join(self, rows: Sequence[Tensor], k_len: int) -> Any:
-        """Make the answer to all rows, from the results of `of_step` of all steps, joined in order."""
+        """Make the answer for all rows of a generation from the results of `of_step`, concatenated over the steps."""
         return rows[0] if len(self.shape(1, 1)) > 1 else rows[0][..., 0]
 
 
 def mapped(function: Callable[[Tensor], Tensor], answer: Any) -> Any:
-    """Return an answer (a tensor or a named tuple of tensors) with each tensor replaced by the function's result."""
+    """Apply a function to each tensor of an answer (a tensor or a named tuple of tensors); return the new answer."""
     return type(answer)(*map(function, answer)) if isinstance(answer, tuple) else function(answer)
 
 

@@ -128,7 +128,7 @@ def largest(weights: Tensor, keys: int, top: int) -> tuple[Tensor, Tensor]:
 
 
 def take_chunks(by_chunk: Tensor, places: Tensor) -> Tensor:
-    """Take some chunks of each row: of by_chunk [rows, chunks, width] those at places [rows, n]: [rows, n, width]."""
+    """Take the chunks `places` [rows, n] from each row of `by_chunk` [rows, chunks, width]: [rows, n, width]."""
     rows, chunks, _ = by_chunk.shape
     start = torch.arange(0, rows * chunks, chunks, device=places.device)[:, None]
     found = by_chunk.flatten(0, 1).index_select(0, (places + start).flatten())  # 5 times as fast as take_along_dim
@@ -138,9 +138,9 @@ def take_chunks(by_chunk: Tensor, places: Tensor) -> Tensor:
 def _places(x: Tensor, top: int, *, ordered: bool) -> Tensor:
     """Return the positions of the `top` largest numbers along the last axis; the largest first if `ordered`.
 
-    On the CPU NumPy partitions numbers with vector instructions, but not while it keeps track of their places. So each
-    number is packed with its position into one integer. (The bits of floats that are not negative, or -1, have the same
-    order as the floats.)
+    On the CPU NumPy partitions numbers with vector instructions, but not while it keeps track of their positions. So
+    each number is packed with its position into one integer. (The bits of floats that are not negative, or -1, have the
+    same order as the floats.)
     """
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return x.topk(top, dim=-1, sorted=ordered).indices

@@ -1,4 +1,4 @@
-"""`Answering`: what the interfaces of all models share: threads, precision, and explanations."""
+"""`Answering`: the base class of the interfaces of all models: it handles threads, precision, and explanations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwise.viewer import Input
 
 
 class Answering(ABC, Generic[Asked]):
-    """An `Interface` whose subclasses define how a row is read, and how rows are answered."""
+    """An `Interface` that calls `parse` and `run` of its subclass: these define how a row is read and answered."""
 
     description: Description
     precision: Precision = "fp32"
@@ -35,20 +35,20 @@ class Answering(ABC, Generic[Asked]):
 
     @abstractmethod
     def tokens(self, asked: Asked) -> int:
-        """The number of tokens of a row, see `Interface`."""
+        """Return the number of tokens of a row, see `Interface`."""
 
     @abstractmethod
     def run(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
         """Answer some rows; `answer` calls this method in the precision of the model."""
 
     def look(self, asked: Asked) -> list[Input]:
-        """The attention of all heads for one row, as inputs of the viewer's page."""
+        """Return the attention of all heads for one row, in the form that the viewer's page takes."""
         raise ArgumentError(
             f"{self.description.platform} cannot record attention. Serve the run folder with backend torch"
         )
 
     def names(self, asked: Asked) -> list[str]:
-        """The names of the tokens whose attention answers a row in one pass."""
+        """Return the names of a row's tokens. Raises ArgumentError if the answer is not one pass over these tokens."""
         raise ArgumentError(
             f"{self.description.task}: its answer is not one pass over the tokens of the row, of which rows could be "
             "shown. Ask without rows for statistics, or for the page"
@@ -57,38 +57,38 @@ class Answering(ABC, Generic[Asked]):
     # Called by a worker.
 
     def read(self, row: Row) -> Asked:
-        """See `Interface`."""
+        """Check and tokenize a row, see `Interface.read`."""
         self.use_threads()
         check_names(row, self.description.inputs)
         return self.parse(row)
 
     def use_threads(self) -> None:
-        """Compute with `threads` threads.
+        """Set the number of threads with which PyTorch computes to `threads`.
 
-        torch keeps this number per thread, and another one may have opened the model.
+        PyTorch keeps this number separately for each calling thread, and another thread may have opened the model.
         """
         if self.threads and torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
 
     def answer(self, asked: Sequence[Asked]) -> Sequence[Row | HeadwiseError]:
-        """See `Interface`."""
+        """Answer some rows, see `Interface.answer`."""
         with torch.inference_mode(), computing(self.precision, self.device):
             return self.run(asked)
 
     def running(self, most: int) -> Running:
-        """See `Interface`."""
+        """Raise ArgumentError: by default a model answers rows in batches. See `Interface.running`."""
         raise ArgumentError(f"{self.description.task} answers its rows in batches")
 
     def stream(self, asked: Asked) -> Iterator[str]:
-        """See `Interface`."""
+        """Raise ArgumentError: by default a model does not generate text. See `Interface.stream`."""
         raise ArgumentError(f"{self.description.task} does not generate text piece by piece")
 
     def explain(self, asked: Asked) -> dict[str, Any]:
-        """See `Interface`; the result is that of `explaining.statistics`."""
+        """Return the statistics of the attention for a row, made by `explaining.statistics`; see `Interface`."""
         return explaining.statistics(self.look(asked))
 
     def attend(self, asked: Asked, places: Sequence[int]) -> dict[str, Any]:
-        """See `Interface`."""
+        """Return the answer to a row with its attention weights, see `Interface.attend`."""
         names, calls = self.names(asked), []
         with listening(lambda call, *_: calls.append(call), outputs=False):
             (answered,) = self.answer([asked])
@@ -98,5 +98,5 @@ class Answering(ABC, Generic[Asked]):
         return {"answer": answered, "tokens": names, **found}
 
     def page(self, asked: Asked) -> str:
-        """See `Interface`."""
+        """Return the page that shows the attention for a row, see `Interface.page`."""
         return explaining.page(self.look(asked), title=self.description.task)

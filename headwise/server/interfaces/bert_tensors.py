@@ -1,4 +1,7 @@
-"""The interface of a BERT that belongs to no task: token ids -> hidden states and their mean; a text -> its vector."""
+"""The interface of a BERT checkpoint without a task.
+
+It answers token ids by hidden states and their mean, and a text by its vector (embedding).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ TYPES = Column("token_type_ids", "INT64", (-1,), "which text of a pair each toke
 
 @dataclass(frozen=True)
 class Ids:
-    """The real tokens of one row, and its number of tokens with padding."""
+    """A row of token ids: its real tokens, and its number of tokens with padding."""
 
     ids: list[int]
     types: list[int]
@@ -36,15 +39,17 @@ class Ids:
 
 @dataclass(frozen=True)
 class Text(Ids):
-    """A row that is a text, or the ids of a text, of which only the vector is requested."""
+    """A row that is a text, or the token ids of a text. Its answer is only the vector (embedding) of the text."""
 
     prompt: str = ""
 
 
 class BertTensors(Answering[Ids]):
-    """`input_ids`, `attention_mask`, `token_type_ids` -> `last_hidden_state`, `embedding`; rows of `Embeds` -> vectors.
+    """The interface of a BERT encoder without a task.
 
-    The settings of the checkpoint say how a vector is made.
+    A row of `input_ids`, `attention_mask` and `token_type_ids` is answered by `last_hidden_state` and `embedding`, the
+    mean over its tokens. A row with "text" or "ids" (see `Embeds`) is answered by the vector of this text, computed as
+    the settings of the checkpoint say.
 
     Args:
         path: a folder or a Hugging Face hub id.
@@ -58,7 +63,7 @@ class BertTensors(Answering[Ids]):
         self.bert, self.precision = Bert.from_pretrained(folder), precision
         try:
             self.tokenizer: Tokenizer | None = Tokenizer.from_pretrained(folder)
-        except CheckpointError:  # only the names of tokens need it
+        except CheckpointError:  # without a tokenizer only ids are read, and tokens are named by their ids
             self.tokenizer = None
         config = self.bert.config
         self.sentences = None if self.tokenizer is None else self.bert.sentences

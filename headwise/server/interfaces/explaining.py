@@ -15,7 +15,7 @@ from headwise.viewer.page import ESTIMATED_ROWS, whole_page
 
 
 def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
-    """The viewer's statistics: for each layer a list with one number per head; None if a number is undefined.
+    """Return the viewer's statistics: for each layer and statistic a list with one number per head; None = undefined.
 
     Returns:
         "statistics": a description of each statistic: "key", "name", "unit", "about".
@@ -47,18 +47,18 @@ def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
 
 @torch.inference_mode()
 def compute_weights(calls: Sequence[AttentionCall], names: Sequence[str], places: Sequence[int]) -> dict[str, Any]:
-    """Some rows of the weights of each attention call, computed from its queries and keys without the other rows.
+    """Compute some rows of the weights of each attention call, from its queries and keys. Other rows are not computed.
 
     Args:
         calls: the attention calls of one pass over a single input: q [1, H, Q, D], k [1, G, K, D] with Q = K tokens.
         names: the names of the tokens.
-        places: the numbers of the rows; negative numbers count from the end.
+        places: the indices of the rows (queries); negative indices count from the end.
 
     Returns:
-        "rows": the places, counted from 0; "layers": a float32 array [H, rows, K] for each call.
+        "rows": `places` as indices from 0; "layers": a float32 array [H, rows, K] for each call.
 
     Raises:
-        ArgumentError: a number without a token, or calls whose queries are not the tokens.
+        ArgumentError: an index that no token has, or an attention call whose queries are not these tokens.
     """
     count = len(names)
     if wrong := [place for place in places if not -count <= place < count]:
@@ -71,5 +71,5 @@ def compute_weights(calls: Sequence[AttentionCall], names: Sequence[str], places
 
 
 def page(inputs: Sequence[Input], *, title: str) -> str:
-    """The HTML of the viewer's page, as `headwise view` writes it."""
+    """Return the HTML of the viewer's page, as `headwise view` writes it."""
     return "".join(whole_page(inputs, title=title))

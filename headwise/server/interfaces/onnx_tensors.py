@@ -30,8 +30,10 @@ Arrays = dict[str, np.ndarray]
 
 
 class OnnxTensors(Answering[Arrays]):
-    """The inputs of a graph -> its outputs. If all tensors share the same dynamic first axis, a row is one index of
-    that axis and rows of equal shapes run in one batch; otherwise a row is one run of the graph.
+    """The interface of an ONNX graph: a row holds the inputs of the graph, and its answer the outputs.
+
+    If all tensors have the same dynamic first axis, a row is one index on this axis, and rows of equal shapes run in
+    one batch. Otherwise a row is one run of the graph.
 
     Args:
         folder: the folder of the export.
@@ -73,7 +75,7 @@ class OnnxTensors(Answering[Arrays]):
         return found
 
     def tokens(self, asked: Arrays) -> int:
-        """The size of the longest dynamic axis of the row's tensors."""
+        """Return the size of the longest dynamic axis of the row's input tensors; 1 if no axis is dynamic."""
         sizes = [
             size
             for value in self.session.inputs
@@ -110,5 +112,5 @@ def _ones(column: Column) -> np.ndarray:
 
 
 def _cell(array: np.ndarray) -> object:
-    """The cell of a row: an array, or a Python number if its shape is ()."""
+    """Turn an array into a value of a row: the array itself, or a Python number if its shape is ()."""
     return array if array.ndim else array.item()

@@ -1,4 +1,4 @@
-"""`open_interface`: find out what a folder contains, and open its interface."""
+"""`open_interface`: find out what kind of model a folder contains, and open an interface to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.tasks.training.run import CONFIG
 def open_interface(
     path: str | Path, *, backend: str = "auto", precision: str = "fp32", threads: int = 0
 ) -> Interface[Any]:
-    """The interface of a run folder, of an ONNX export, or of a BERT checkpoint.
+    """Return an interface to a run folder (a trained task), to an ONNX export, or to a BERT checkpoint.
 
     Args:
         path: a run folder, an export of `headwise export --to onnx`, or a BERT: a folder or a hub id.
@@ -95,7 +95,10 @@ def _open_export(folder: Path, backend: str, precision: str, threads: int) -> An
 
 
 def _checked(opened: Answering[Any]) -> Answering[Any]:
-    """The interface. Raises ArgumentError if its model answers differently in bfloat16 than in float32."""
+    """Return the interface unchanged, after comparing an answer of its model in bfloat16 and in float32.
+
+    Raises ArgumentError if the answers differ, or if the model generates text token by token.
+    """
     description, precision = opened.description, opened.precision
     if description.streams:
         raise ArgumentError(

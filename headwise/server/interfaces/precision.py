@@ -17,7 +17,7 @@ TOLERANCE = 0.1  # largest error in bf16, relative to the largest value of the c
 
 
 def check(precision: str, device: torch.device) -> Precision:
-    """Check that PyTorch supports the precision here, and that it is not slower than fp32.
+    """Check that PyTorch supports the precision here and does not compute more slowly in it than in fp32.
 
     Raises:
         ArgumentError: the precision is unknown or not supported; the message says what to do.

@@ -1,4 +1,4 @@
-"""`TaskInterface`: the interface of any trained task, run by PyTorch or ONNX Runtime. The task defines its columns."""
+"""`TaskInterface`: the interface of any trained task, run by PyTorch or ONNX Runtime, with the columns of the task."""
 
 from __future__ import annotations
 

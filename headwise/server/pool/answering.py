@@ -1,4 +1,4 @@
-"""How a worker process calls a model: an error in one row does not affect the answers to the other rows."""
+"""How a worker process calls a model, so that an error in one row does not affect the answers to the other rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 def answer_all(
     model: Interface[Any], rows: Sequence[Row], max_tokens: int | None, log: Log
 ) -> list[Row | RequestRefused]:
-    """A list with an answer or an error for each row, in order."""
+    """Return a list with an answer or an error for each row, in order."""
     read = [_read(model, row, max_tokens, log) for row in rows]
     answers = iter(_answers(model, [each for each in read if not isinstance(each, RequestRefused)], log))
     return [each if isinstance(each, RequestRefused) else next(answers) for each in read]
@@ -29,7 +29,7 @@ def answer_all(
 def ask_model(
     ask: Callable[[Any], Value], model: Interface[Any], row: Row, max_tokens: int | None, log: Log
 ) -> Value | RequestRefused:
-    """The result of `ask`, called with a row as `model` reads it; or an error."""
+    """Call `ask` (a method of the model) with a row that `model.read` has read. Returns its result, or an error."""
     asked = _read(model, row, max_tokens, log)
     if isinstance(asked, RequestRefused):
         return asked
@@ -40,7 +40,7 @@ def ask_model(
 
 
 def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> Any:
-    """The row as the model reads it (`Interface.read`), or a RequestRefused if the row is invalid or too long."""
+    """Return the row as `Interface.read` gives it, or a RequestRefused if the row is invalid or too long."""
     if max_tokens is not None:
         most = CHARACTERS_PER_TOKEN * max_tokens
         characters = sum(len(cell) for cell in row.values() if isinstance(cell, str))
@@ -57,7 +57,7 @@ def _read(model: Interface[Any], row: Row, max_tokens: int | None, log: Log) -> 
 
 
 def _answers(model: Interface[Any], asked: Sequence[Any], log: Log) -> list[Row | RequestRefused]:
-    """The model's answers. If it fails on several rows, it gets each half of them, so that only a bad row fails."""
+    """Return the model's answers. If it fails on several rows, call it with each half, so that only bad rows fail."""
     if not asked:
         return []
     try:
@@ -73,12 +73,12 @@ def _answers(model: Interface[Any], asked: Sequence[Any], log: Log) -> list[Row 
 
 
 def refusal(error: HeadwiseError) -> RequestRefused:
-    """The error for an invalid row: every HeadwiseError counts as bad input."""
+    """Turn an error about an invalid row into a RequestRefused: every HeadwiseError counts as bad input."""
     return error if isinstance(error, RequestRefused) else RequestRefused("bad_input", str(error))
 
 
 def refuse_row(error: Exception, log: Log) -> RequestRefused:
-    """The answer to a row on which the model raised an error, which is logged unless the row was invalid."""
+    """Return the refusal of a row on which the model raised `error`. Logs the error, unless the row was invalid."""
     if isinstance(error, HeadwiseError):
         return refusal(error)
     log("the model failed on a row", error)
@@ -86,5 +86,5 @@ def refuse_row(error: Exception, log: Log) -> RequestRefused:
 
 
 def failure() -> RequestRefused:
-    """The answer when the model failed unexpectedly."""
+    """Return the error that a client gets when the model failed unexpectedly."""
     return RequestRefused("failed", "the model failed on this row; see the server's log")

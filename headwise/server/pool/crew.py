@@ -23,7 +23,7 @@ _PATIENCE = 10.0  # seconds beyond a request's timeout that a busy worker may be
 
 
 class Crew:
-    """The worker processes of a pool.
+    """The worker processes of a pool, their restarts, and the models that they load.
 
     Args:
         opener: "module:function", called in a worker with the path of a model, backend, precision and threads.
@@ -70,7 +70,7 @@ class Crew:
         self._tasks.append(asyncio.create_task(self._watch()))
 
     async def stop(self) -> None:
-        """End every worker. The work that they have not finished is lost."""
+        """End every worker. Work that is not finished is lost."""
         tasks = [*self._tasks, *self._syncing]
         for task in tasks:
             task.cancel()
@@ -81,11 +81,11 @@ class Crew:
 
     @property
     def lost(self) -> bool:
-        """Whether no worker is left and none will be restarted."""
+        """Whether no worker process is left, and none will be restarted."""
         return len(self.gave_up) == self._settings.workers
 
     def of(self, model: Model) -> list[Worker]:
-        """The workers that have loaded this model."""
+        """Return the workers that have loaded this model."""
         return [worker for worker in self.workers if model.key in worker.loaded]
 
     async def _spawn(self) -> Worker:
@@ -96,7 +96,7 @@ class Crew:
         return worker
 
     async def _keep(self, worker: Worker) -> None:
-        """Restart a worker whenever it ends, until restarts fail too often in a row."""
+        """Restart a worker process whenever it ends; give up after too many failed restarts in a row."""
         failures = 0
         while True:
             await worker.ended.wait()
@@ -137,7 +137,7 @@ class Crew:
         self._died(worker)
 
     async def _watch(self) -> None:
-        """End a worker that is still busy and silent long after all timeouts have passed."""
+        """Kill a worker that still has work, but has sent nothing since long after every request's timeout."""
         patience = self._settings.timeout + _PATIENCE
         while True:
             await asyncio.sleep(min(5.0, patience / 4))
@@ -149,7 +149,7 @@ class Crew:
     # Models
 
     def key(self) -> int:
-        """A new, unused key (a number that names a model in messages to workers)."""
+        """Return a new, unused key (a number that names a model in messages to workers)."""
         self._next_key += 1
         return self._next_key
 
@@ -176,7 +176,7 @@ class Crew:
         return descriptions[0]
 
     def keep(self, model: Model) -> None:
-        """Make every worker, also a restarted one, load this model."""
+        """Make every worker load this model, also workers that are restarted later."""
         self.models[model.key] = model
         self.sync()
 
@@ -188,7 +188,7 @@ class Crew:
         self._count()
 
     def sync(self) -> None:
-        """Make every worker load the models it lacks, and count the workers that have loaded all models."""
+        """Make every worker load the models that it lacks, and count the workers that have loaded all models."""
         for worker in list(self.workers):
             for model in self.models.values():
                 if model.key not in worker.loaded and not worker.loads(model.key):

@@ -34,10 +34,10 @@ _UNSENT = "the request cannot be sent to a worker; see the server's log"
 
 
 class Dispatcher:
-    """Takes rows from the queues of models, gives them to workers, and passes the answers on.
+    """Takes rows from the queues of models, gives them to workers, and passes the answers on to the callers.
 
     Args:
-        settled: called with each model that has no work left.
+        settled: a function that is called with a model when this model has no work left.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Dispatcher:
         await self.crew.start()
 
     def wake(self) -> None:
-        """Called when rows wait or a worker becomes idle: schedules a dispatch after all pending events of the loop."""
+        """Schedule a dispatch after all pending events of the loop. Called when rows wait or a worker becomes idle."""
         if not self._woken:
             self._woken = True
             self._loop.call_soon(self._dispatch)
 
     def number(self) -> int:
-        """A new, unused number for a batch or a stream (a text that is sent in pieces)."""
+        """Return a new, unused number for a batch or a stream (a text that is sent in pieces)."""
         self._number += 1
         return self._number
 
@@ -98,7 +98,7 @@ class Dispatcher:
             self._timer = self._loop.call_at(soonest, self.wake)
 
     def _give_joining(self, model: Model, now: float) -> bool:
-        """Give the oldest row to the worker with the fewest rows. Returns False if no worker has room."""
+        """Give the oldest row to the worker that is writing the fewest rows. Returns False if no worker has room."""
         settings = self._settings
         worker = min(self.crew.of(model), key=lambda worker: len(worker.joined), default=None)
         if worker is None or len(worker.joined) >= settings.max_batch:
@@ -111,7 +111,10 @@ class Dispatcher:
         return True
 
     def _due(self, model: Model, free: int) -> float:
-        """The time at which the next batch of the model should start; now or earlier if it should not wait any more."""
+        """Return the time at which the model's next batch should start, even if fewer rows wait than are expected.
+
+        A time in the past means now: as many rows wait as are expected, or the oldest row does not share a batch.
+        """
         waiting = len(model.queue)
         model.level = max(model.level, waiting + model.in_batches)
         expected = min(model.level - model.in_batches, self._settings.max_batch * free)
@@ -132,7 +135,7 @@ class Dispatcher:
             worker.batch = batch
 
     def _send(self, worker: Worker, batch: Batch, kind: str, given: Any, now: float, *more: Any) -> bool:
-        """Send rows to a worker, and count them. Returns False for rows that cannot be sent, which are refused."""
+        """Send the rows of a batch to a worker, and count them. Refuses rows that cannot be sent, and returns False."""
         model = batch.model
         try:
             worker.send(kind, batch.number, model.key, given, batch.threads, *more)
@@ -147,7 +150,10 @@ class Dispatcher:
         return True
 
     def _expected(self, model: Model) -> int:
-        """The number of rows and streams that compete for the cores: of this model recently, of other models now."""
+        """Return the number of rows and streams that compete for the cores.
+
+        These are the present rows and streams of all other models, and the recent number of this model.
+        """
         others = (each for each in self.crew.models.values() if each is not model)
         now = sum(each.waiting + each.in_workers for each in others)
         return now + max(round(model.level), model.waiting + model.in_workers)
@@ -195,7 +201,7 @@ class Dispatcher:
             self._take(batch, seconds, answers if kind == "answers" else [answers])
 
     def _take(self, batch: Batch, seconds: float, answers: list[Any], *, beside: int = 0) -> None:
-        """Take the answers to a batch. `beside`: the number of other rows that the worker computes at the same time."""
+        """Pass the answers on to the requests of the rows. `beside`: other rows that the worker computed meanwhile."""
         model, rows = batch.model, batch.rows
         together = len(rows) + beside
         model.numbers.batch_rows.observe(together)
@@ -262,9 +268,9 @@ class Dispatcher:
             self._refuse(model, rows, RequestRefused("unavailable", why))
 
     def _fail(self, worker: Worker, refusal: RequestRefused | None = None) -> None:
-        """Refuse the work of a dead worker.
+        """Refuse all rows and streams that a dead worker had.
 
-        The work is not given to another worker, because it might kill that, too.
+        They are not given to another worker, because they might kill it too.
         """
         refusal = refusal or RequestRefused("unavailable", _DIED, retry_after=_REPLACED_AFTER)
         batch, worker.batch = worker.batch, None

@@ -1,4 +1,4 @@
-"""`Joined`: the rows of one worker that are answered side by side. Each row joins and leaves at any step."""
+"""`Joined`: the rows that one worker answers by continuous batching: each row joins and leaves at any step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Give = Callable[[int, float, "Row | RequestRefused"], None]
 
 
 class Joined:
-    """The rows that a worker answers side by side, of all its models.
+    """The rows that a worker answers at the same time, step by step, for all its models.
 
     Args:
         most: the largest number of rows of a model at a time.
@@ -28,10 +28,10 @@ class Joined:
         self._most, self._max_tokens, self._give, self._log = most, max_tokens, give, log
         self._models: dict[int, tuple[Interface[Any], Running]] = {}
         self._rows: dict[int, tuple[int, int, float]] = {}  # number: key of the model, ticket, when it joined
-        self._numbers: dict[tuple[int, int], int] = {}  # the reverse
+        self._numbers: dict[tuple[int, int], int] = {}  # (key of the model, ticket): number
 
     def __len__(self) -> int:
-        """The number of rows that have no answer yet."""
+        """Return the number of rows that have no answer yet."""
         return len(self._rows)
 
     def add(self, number: int, key: int, model: Interface[Any], row: Row) -> None:
@@ -50,7 +50,7 @@ class Joined:
         return self._models[key][1]
 
     def cancel(self, number: int) -> bool:
-        """Forget a row whose answer is not needed any more: it ends with an error. False if there is no such row."""
+        """Stop answering a row whose client is gone: it ends with an error. Returns False if there is no such row."""
         if number not in self._rows:
             return False
         key, ticket, _ = self._rows[number]
@@ -59,7 +59,7 @@ class Joined:
         return True
 
     def step(self) -> None:
-        """Take one step in every row, and give the answers of those that are finished."""
+        """Advance every row by one step, and pass on the answers of the rows that are finished."""
         for key, (_, running) in list(self._models.items()):
             for ticket, found in running.step():
                 answer = refuse_row(found, self._log) if isinstance(found, Exception) else found

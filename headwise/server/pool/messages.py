@@ -36,6 +36,6 @@ LENGTH = struct.Struct("<Q")
 
 
 def pack(message: Message) -> bytes:
-    """A message as bytes for the socket."""
+    """Return a message as bytes for the socket."""
     body = pickle.dumps(message, protocol=5)
     return LENGTH.pack(len(body)) + body

@@ -1,4 +1,4 @@
-"""`Pace`: finds out whether more threads make a model faster on this machine, now."""
+"""`Pace`: measures whether more threads make a model faster on this machine at this time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _TRY = 200  # every 200 rows the slower choice is tried: too rarely to be seen i
 
 
 class Pace:
-    """The recent time of rows that are computed alone, by the number of threads.
+    """Measures the time of a model for one row alone, with few and with many threads, and chooses the faster number.
 
     More threads halve the time of a row if cores are idle. If other programs use the cores, the threads wait for one
     another, and the row takes longer than with one thread.
@@ -19,7 +19,7 @@ class Pace:
         self._asked = 0
 
     def choose(self, few: int, many: int) -> int:
-        """The number of threads for the next row: `few`, or `many` while other workers are idle."""
+        """Choose the number of threads for the next row: `few`, or `many`, which other idle workers do not need."""
         if few == many:
             return few
         self._asked += 1
@@ -30,7 +30,7 @@ class Pace:
         return fast if self._asked % _TRY else slow
 
     def took(self, threads: int, size: int, seconds: float) -> None:
-        """Note the time of a row of `size` characters."""
+        """Record the time of a row of `size` characters. The first row with each number of threads is not counted."""
         if threads not in self._warm:  # the first time includes creating threads and first memory accesses
             self._warm.add(threads)
             return

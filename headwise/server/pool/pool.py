@@ -62,7 +62,10 @@ class Pool:
             raise
 
     async def stop(self) -> None:
-        """End the workers. Requests without an answer fail with "unavailable"; the server waits for requests before."""
+        """End the workers.
+
+        Requests without an answer fail with "unavailable"; before, the server waits for requests.
+        """
         self._stopping = True
         self._dispatcher.refuse_all("the server has stopped, and this request was not answered in time")
         await self._crew.stop()
@@ -71,22 +74,22 @@ class Pool:
 
     @property
     def live(self) -> bool:
-        """Whether a worker is left; False once all have been given up: then only a restart of the server helps."""
+        """Return whether a worker is left or will be restarted; if not, only a restart of the server helps."""
         return not (self._started and self._crew.lost)
 
     @property
     def ready(self) -> bool:
-        """Whether every model can answer, no worker has been given up, and the server is not stopping."""
+        """Return whether every model can answer, no worker has been given up, and the server is not stopping."""
         if not self._started or self._stopping or self._crew.gave_up:
             return False
         return all(self._crew.of(model) for there in self._models.values() for model in there.values())
 
     def models(self) -> list[Served]:
-        """All loaded models, sorted by name and version."""
+        """Return all loaded models, sorted by name and version."""
         return [self._served(model) for name in sorted(self._models) for model in self._models[name].values()]
 
     def find(self, name: str, version: str | None = None) -> Served:
-        """The model with this name; version None = the newest version. Raises RequestRefused "not_found"."""
+        """Find the model with this name; version None = the newest version. Raises RequestRefused "not_found"."""
         return self._served(self._find(name, version))
 
     def _served(self, model: Model) -> Served:
@@ -112,7 +115,7 @@ class Pool:
     async def answer(
         self, name: str, version: str | None, rows: Sequence[Row], *, timeout: float | None = None
     ) -> list[Row | HeadwiseError]:
-        """See `Engine.answer`. `timeout` can only shorten the timeout of the settings."""
+        """Answer rows, see `Engine.answer`. `timeout` can only shorten the timeout of the settings."""
         model = self._admit(name, version, rows)
         return await self._ask(model, "batch", rows, timeout) if rows else []
 
@@ -126,7 +129,7 @@ class Pool:
         rows: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any] | str:
-        """See `Engine.explain`."""
+        """Return statistics, a page or attention weights for a row, see `Engine.explain`."""
         model = self._admit(name, version, [row])
         if rows is None:
             [answer] = await self._ask(model, "page" if page else "explain", [row], timeout)
@@ -139,7 +142,10 @@ class Pool:
     async def stream(
         self, name: str, version: str | None, row: Row, *, timeout: float | None = None
     ) -> AsyncIterator[str]:
-        """See `Engine.stream`. The timeout is that of the last piece. To stop reading early, close the iterator."""
+        """Yield text, see `Engine.stream`. The timeout counts until the last piece.
+
+        To stop early, close the iterator.
+        """
         model = self._admit(name, version, [row])
         loop = asyncio.get_running_loop()
         stream = Stream(self._dispatcher.number(), model, row, loop.time())
@@ -214,7 +220,7 @@ class Pool:
     # Models
 
     async def load(self, name: str, path: Path | None = None) -> None:
-        """See `Engine.load`. Every worker loads the new model while the old one answers; then requests get the new one.
+        """Load a model, see `Engine.load`. Every worker loads it while the old one answers; then requests get it.
 
         A folder of versions is loaded as a whole and replaces all loaded versions.
         """
@@ -235,7 +241,7 @@ class Pool:
                 self._retire(model)
 
     async def unload(self, name: str) -> None:
-        """See `Engine.unload`. Returns when the accepted requests are answered."""
+        """Unload a model, see `Engine.unload`. Returns when the accepted requests are answered."""
         async with self._changing:
             if name not in self._models:
                 raise self._missing(name)
@@ -272,7 +278,7 @@ class Pool:
             self._settle(model)
 
     def _settle(self, model: Model) -> None:
-        """Close a model that has no work left, if it is retired. Called whenever a model has no work left."""
+        """Drop a retired model from the workers. Called whenever a model has no work left."""
         if model.retired and not model.settled.is_set():
             model.settled.set()
             self._crew.drop(model.key)

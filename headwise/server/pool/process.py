@@ -137,7 +137,7 @@ class Worker(asyncio.Protocol):
     # Models
 
     def load(self, key: int, path: Path) -> asyncio.Future[Description]:
-        """Load a model. The result is a future, done with its description when the model is loaded.
+        """Load a model. Returns a future, whose result is the model's description as soon as the model is loaded.
 
         Raises:
             RequestRefused: "bad_input": the model cannot be loaded; "unavailable": the process ended meanwhile.
@@ -148,7 +148,7 @@ class Worker(asyncio.Protocol):
         return loading
 
     def loads(self, key: int) -> bool:
-        """Whether this model is being loaded."""
+        """Return whether this model is being loaded."""
         return key in self._loads
 
     def drop(self, key: int) -> None:
@@ -192,7 +192,7 @@ class Worker(asyncio.Protocol):
                 loading.set_exception(RequestRefused("unavailable", said))
 
     def end(self) -> None:
-        """Close the socket, after which the process ends by itself. `ended` is set when it has ended."""
+        """Close the socket, which makes the process end by itself. `ended` is set when it has ended."""
         self._transport.close()
 
     def kill(self, why: str) -> None:

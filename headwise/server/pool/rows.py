@@ -29,10 +29,10 @@ _BUDGET = 32_768
 
 
 class Request:
-    """The rows of one caller.
+    """The rows of one caller, and their answers as they arrive.
 
     Args:
-        future: it is done when every row has its answer.
+        future: a future that is done when every row has its answer.
         kind: the kind of work; only a "batch" shares a batch with other requests.
         places: for "attend": the queries whose weights are requested.
     """
@@ -48,7 +48,7 @@ class Request:
         self.rows = [Waiting(self, at, row, now) for at, row in enumerate(rows)]
 
     def take(self, at: int, answer: Any) -> None:
-        """Store the answer to one row."""
+        """Store the answer to the row with index `at`."""
         self.answers[at] = answer
         self.left -= 1
         if not self.left and not self.future.done():
@@ -56,7 +56,7 @@ class Request:
 
 
 class Waiting:
-    """A row that has no answer yet. `size`: roughly its length; `since`: its time of arrival."""
+    """A row that has no answer yet. `size`: its approximate length, in characters; `since`: the time of its arrival."""
 
     __slots__ = ("at", "request", "row", "since", "size")
 
@@ -67,7 +67,7 @@ class Waiting:
 
 @dataclass(eq=False)
 class Batch:
-    """Rows that a worker is computing, and its number of threads."""
+    """Rows that a worker computes together, and the number of threads for them."""
 
     number: int
     model: Model
@@ -77,7 +77,7 @@ class Batch:
 
 @dataclass(eq=False)
 class Stream:
-    """A text that is being generated, or waits for a worker.
+    """A text that is being generated and sent in pieces, or that waits for a worker.
 
     Args:
         pieces: the pieces of the text; then a RequestRefused, or None for success.
@@ -92,7 +92,7 @@ class Stream:
 
 @dataclass(eq=False)
 class Model:
-    """One version of a model in the pool, with its queue.
+    """One version of a model in the pool, with the queue of its rows.
 
     Args:
         key: the number that names the model in messages to workers.
@@ -142,9 +142,10 @@ class Model:
         self._count()
 
     def take(self, most: int) -> list[Waiting]:
-        """Take the next batch out of the non-empty queue: the oldest row, and others up to a budget of characters.
+        """Remove the next batch from the queue, which must not be empty, and return it.
 
-        The others are the next oldest rows, or, if a batch is padded, rows of similar length.
+        The batch has the oldest row, and other rows up to a budget of characters: the next oldest rows if the model
+        reads rows without padding, otherwise rows of similar length.
         """
         oldest = self.oldest
         if oldest.request.kind != "batch":
@@ -172,7 +173,7 @@ class Model:
         self._count()
 
     def give(self, rows: int, streams: int = 0) -> None:
-        """Count rows and streams given to a worker; negative numbers when it has answered them."""
+        """Count rows and streams that were given to a worker. Negative numbers: the worker has answered them."""
         self.in_batches += rows
         self.in_workers += rows + streams
         self.numbers.in_flight += rows + streams
@@ -184,7 +185,7 @@ class Model:
 
 
 def take_oldest(rows: list[Waiting], most: int) -> list[Waiting]:
-    """The first rows: at most `most`, with no more characters than the budget of a batch, but at least one row."""
+    """Return the first rows: at most `most`, and no more characters than a batch may have; at least one row."""
     total = 0
     for count, waiting in enumerate(rows[:most]):
         total += waiting.size
@@ -194,7 +195,7 @@ def take_oldest(rows: list[Waiting], most: int) -> list[Waiting]:
 
 
 def alike(rows: list[Waiting], most: int) -> list[Waiting]:
-    """At most `most` rows: the first, and the rows closest to it in size; none costs over twice as much as another."""
+    """Return the first row and the rows closest to it in size, `most` in all; none is twice as large as another."""
     if len(rows) == 1 or most == 1:
         return rows[:1]
     first, ordered = rows[0], sorted(rows, key=lambda waiting: waiting.size)
@@ -218,5 +219,5 @@ def alike(rows: list[Waiting], most: int) -> list[Waiting]:
 
 
 def measure_row(row: Row) -> int:
-    """The number of characters and array elements of a row. Bytes do not count: every image is scaled to one size."""
+    """Count the characters and array elements of a row. Bytes do not count: every image is scaled to one size."""
     return sum(len(value) if isinstance(value, str) else getattr(value, "size", 1) for value in row.values())

@@ -16,7 +16,7 @@ ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Histogram:
-    """Counts of values per bucket, as in a Prometheus histogram.
+    """Counts how many observed values fall into each interval (bucket), as a Prometheus histogram does.
 
     Args:
         bounds: upper bounds, ascending, each inclusive.
@@ -26,7 +26,7 @@ class Histogram:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last bucket is above every bound
+        self.counts = [0] * (len(bounds) + 1)  # per bucket, not cumulative; the last bucket is above all bounds
         self.total = 0.0  # the sum of the values
 
     @property
@@ -38,7 +38,7 @@ class Histogram:
         self.total += value
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Pairs (bound, number of values that are at most this bound); the last bound is "+Inf"."""
+        """Return pairs (bound, number of values that are at most this bound); the last bound is "+Inf"."""
         pairs, so_far = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             so_far += count

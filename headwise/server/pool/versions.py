@@ -10,7 +10,7 @@ ONLY = "1"  # the version of a model without numbered folders
 
 
 def versions(path: Path) -> dict[str, Path]:
-    """Version -> path of the model, for the models in a folder; the oldest version comes first.
+    """Find the versions of a model in a folder. Returns a dict: version -> path of this version, the oldest first.
 
     A folder that contains only subfolders named by numbers is a folder of versions. Any other folder or file is version
     "1", and so is a missing path, which fails when it is opened.

@@ -35,7 +35,7 @@ from headwise.tasks.columns import Row
 
 
 def main() -> None:
-    """Run as `python -c … DESCRIPTOR`, the descriptor of a connected socket. The first message holds the options."""
+    """Run as `python -c … DESCRIPTOR`: the descriptor of a connected socket. Its first message holds the options."""
     # Ctrl-C in a terminal reaches the whole process group, and some supervisors send SIGTERM to every process:
     # the pool decides when a worker ends, after it has answered.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -81,7 +81,7 @@ class _Worker:
             self._joined.step()
 
     def _handle_next(self) -> None:
-        """Handle the next message, and "join" messages after it; wait only if there is nothing else to do."""
+        """Handle the next message, and "join" messages after it. Wait for messages only if no row is in progress."""
         joins = True
         block = not (self._streams or len(self._joined))
         while joins:

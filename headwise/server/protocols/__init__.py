@@ -40,7 +40,7 @@ class Protocol:
     open: tuple[str, ...] = ()
 
     def router(self, engine: Engine) -> APIRouter | None:
-        """The HTTP routes; None if the protocol has none."""
+        """Return the HTTP routes; None if the protocol has none."""
         router: APIRouter | None = None if self.http is None else pkgutil.resolve_name(self.http)(engine)
         return router
 
@@ -78,7 +78,7 @@ PROTOCOLS = Plugins("headwise.protocols", Protocol, _OWN)
 
 
 def grpc_protocols() -> dict[str, Protocol]:
-    """The protocols with gRPC services, by name."""
+    """Return the protocols with gRPC services, by name."""
     return {name: protocol for name, protocol in PROTOCOLS.items() if protocol.grpc is not None}
 
 

@@ -11,7 +11,7 @@ from headwise.tasks.columns import Row
 
 
 async def answers(engine: Engine, served: Served, rows: Sequence[Row], *, timeout: float | None = None) -> list[Row]:
-    """The answers to all rows, for protocols without errors per row: one invalid row fails the whole request.
+    """Return the answers to all rows. For protocols without errors per row: one invalid row fails the whole request.
 
     Raises:
         RequestRefused: the request is refused, or its first invalid row; the message has the number of the row.

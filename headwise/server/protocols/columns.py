@@ -25,7 +25,7 @@ def check_count(rows: int) -> None:
 
 
 def find_column(columns: Sequence[Column], name: str, kind: str = "input") -> Column:
-    """The column with this name. If there is none, raises RequestRefused with the names of all columns."""
+    """Find the column with this name. Raises RequestRefused with the names of all columns if there is none."""
     for column in columns:
         if column.name == name:
             return column
@@ -34,7 +34,7 @@ def find_column(columns: Sequence[Column], name: str, kind: str = "input") -> Co
 
 
 def check_names(columns: Sequence[Column], names: Sequence[str]) -> None:
-    """Raise RequestRefused if a required input is missing, or an input is given twice."""
+    """Raise RequestRefused if a required input is missing, an input is given twice, or an input is unknown."""
     for name in names:
         find_column(columns, name)
     for column in columns:
@@ -45,7 +45,7 @@ def check_names(columns: Sequence[Column], names: Sequence[str]) -> None:
 
 
 def check_shape(column: Column, shape: Sequence[int]) -> None:
-    """Raise RequestRefused unless this is the shape of one or more rows of the column."""
+    """Raise RequestRefused unless `shape` is the shape [N, …] of N rows of the column, with N at least 1."""
     expected = (-1, *column.shape)
     fits = len(shape) == len(expected) and all(
         size > 0 and want in (-1, size) for size, want in zip(shape, expected, strict=True)
@@ -68,7 +68,7 @@ def check_size(column: Column, shape: Sequence[int], size: int) -> None:
 
 
 def make_rows(columns: Sequence[Column], arrays: Mapping[str, np.ndarray]) -> list[Row]:
-    """The rows of a request.
+    """Turn one array per column into the rows of a request.
 
     Args:
         columns: the inputs of a model.
@@ -93,7 +93,7 @@ def _cells(column: Column, array: np.ndarray) -> list[Any]:
 
 
 def _elements(column: Column, array: np.ndarray) -> np.ndarray:
-    """The elements of an array; text becomes str, other BYTES become bytes."""
+    """Convert the elements of a BYTES array: to str if the column is text, otherwise to bytes."""
     elements = np.empty(array.size, np.object_)
     number = 0
     try:
@@ -117,7 +117,7 @@ def _binary(value: bytes | str) -> bytes:
 
 
 def make_array(column: Column, values: Sequence[Any], name: str) -> np.ndarray:
-    """An array, in the column's dtype, of plain JSON values.
+    """Make an array in the column's dtype from plain JSON values.
 
     Args:
         values: a flat list.
@@ -156,7 +156,7 @@ def _kind(value: object) -> str:
 
 
 def flat(values: Any, shape: Sequence[int]) -> list[Any] | None:
-    """The elements of nested lists in order; None if the lists do not have this shape."""
+    """Flatten nested lists of this shape into one list of their elements. None if the lists do not have this shape."""
     level = [values]
     for size in shape:
         if not all(isinstance(part, list) and len(part) == size for part in level):
@@ -166,7 +166,7 @@ def flat(values: Any, shape: Sequence[int]) -> list[Any] | None:
 
 
 def make_arrays(description: Description, rows: Sequence[Row], names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Name of an output -> array [N, *shape] of the answers to the N rows of a request.
+    """Turn the answers to the N rows of a request into arrays: name of an output -> array [N, *shape].
 
     If rows have outputs of different lengths, shorter ones are padded with 0 or empty text. A missing output is NaN, 0
     or empty text.
@@ -184,7 +184,7 @@ def make_arrays(description: Description, rows: Sequence[Row], names: Sequence[s
 
 
 def take_cell(column: Column, row: Row) -> Any:
-    """The cell of a row of the answer in this column; None if the column is optional and the row lacks it."""
+    """Return the value of an answer in this output column; None if the column is optional and the answer lacks it."""
     if column.name not in row and not column.optional:  # the model was replaced after it was looked up
         raise RequestRefused("unavailable", "the model was replaced while it answered; try again", retry_after=1)
     return row.get(column.name)

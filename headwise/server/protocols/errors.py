@@ -38,12 +38,12 @@ _CODE: dict[RefusalKind, str] = {
 
 
 def bad_input(message: str) -> RequestRefused:
-    """The error for an invalid request."""
+    """Return the error for an invalid request."""
     return RequestRefused("bad_input", message)
 
 
 def refusal(error: BaseException) -> RequestRefused:
-    """The error that a client gets: a RequestRefused unchanged, another HeadwiseError as bad input.
+    """Return the error that a client gets: a RequestRefused unchanged, another HeadwiseError as bad input.
 
     For any other error the client learns only that the server failed, because the message may contain data of other
     clients; the log gets the error's class and line.
@@ -57,12 +57,12 @@ def refusal(error: BaseException) -> RequestRefused:
 
 
 def http_status(error: BaseException) -> int:
-    """The HTTP status for an error."""
+    """Return the HTTP status for an error."""
     return _STATUS[_kind(error)]
 
 
 def grpc_code(error: BaseException) -> grpc.StatusCode:
-    """The gRPC status code for an error."""
+    """Return the gRPC status code for an error."""
     import grpc
 
     code: grpc.StatusCode = grpc.StatusCode[_CODE[_kind(error)]]
@@ -70,14 +70,14 @@ def grpc_code(error: BaseException) -> grpc.StatusCode:
 
 
 def headers(error: BaseException) -> dict[str, str]:
-    """Headers of the HTTP response: Retry-After in whole seconds if a retry helps, and WWW-Authenticate for a 401."""
+    """Return the HTTP headers for an error: Retry-After in seconds, if a retry helps; WWW-Authenticate for a 401."""
     after = error.retry_after if isinstance(error, RequestRefused) else None
     found = {} if after is None else {"Retry-After": str(max(1, math.ceil(after)))}
     return found | ({"WWW-Authenticate": "Bearer"} if _kind(error) == "unauthorized" else {})
 
 
 def reply(error: BaseException) -> Response:
-    """The HTTP response: JSON `{"error": "a sentence"}`, the same in both protocols."""
+    """Return the HTTP response to an error: JSON `{"error": "a sentence"}`, the same in both inference protocols."""
     from fastapi.responses import JSONResponse
 
     refused = refusal(error)
@@ -93,7 +93,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseExceptio
 
 
 def piece(text: object, most: int = 40) -> str:
-    """A short piece of what a client sent, for an error message."""
+    """Return the beginning of something that a client sent, short enough (`most` characters) for an error message."""
     shown = repr(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 

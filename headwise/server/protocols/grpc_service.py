@@ -1,4 +1,4 @@
-"""Makes a gRPC service of functions. Invalid messages and errors become proper gRPC status codes."""
+"""Makes a gRPC service out of Python functions. Invalid messages and errors become proper gRPC status codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Method:
 
 
 def service(name: str, methods: Mapping[str, Method]) -> grpc.GenericRpcHandler:
-    """The argument of `grpc.aio.Server.add_generic_rpc_handlers`.
+    """Make the handler of a service, for `grpc.aio.Server.add_generic_rpc_handlers`.
 
     Messages are parsed here instead of by gRPC, which would report invalid bytes as an unknown error of the server and
     log them.

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol without HTTP and gRPC: turns requests into rows and answers into outputs; metadata.
+"""The part of the Open Inference Protocol that is the same over HTTP and gRPC: rows, outputs, and metadata of models.
 
 It includes extensions of Triton that its clients use: binary tensors, model repository and model configuration.
 """
@@ -46,7 +46,7 @@ CONFIG_TYPES = {
 
 
 def request_rows(served: Served, inputs: Sequence[InferInput]) -> list[Row]:
-    """The rows of a request. Raises RequestRefused."""
+    """Turn the input tensors of a request into rows. Raises RequestRefused."""
     columns = served.description.inputs
     check_names(columns, [given.name for given in inputs])
     return make_rows(columns, {given.name: _array(find_column(columns, given.name), given) for given in inputs})
@@ -66,7 +66,7 @@ def _array(column: Column, given: InferInput) -> np.ndarray:
 
 
 def _listed(column: Column, given: InferInput) -> np.ndarray:
-    """The array in an input whose data are a flat or nested list."""
+    """Make the array of an input whose data are a flat or nested list."""
     values = given.data
     if not isinstance(values, list):
         raise bad_input(f"input {column.name}: expected data as a list")
@@ -81,7 +81,7 @@ def _listed(column: Column, given: InferInput) -> np.ndarray:
 
 
 def _raw(column: Column, given: InferInput) -> np.ndarray:
-    """The array in an input whose data are raw bytes."""
+    """Make the array of an input whose data are raw bytes."""
     if column.datatype != "BYTES":
         size = np.dtype(DTYPES[column.datatype]).itemsize
         if len(given._raw_data) % size:
@@ -120,7 +120,7 @@ def check_outputs(served: Served, wanted: Sequence[tuple[str, Mapping[str, Any]]
 
 
 def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[InferOutput]:
-    """The outputs with these names (no names = all outputs), with arrays as their data."""
+    """Turn answers into the outputs with these names (no names = all outputs), with arrays as their data."""
     return [
         InferOutput(name, list(array.shape), find_column(served.description.outputs, name, "output").datatype, array)
         for name, array in make_arrays(served.description, rows, names).items()
@@ -128,7 +128,7 @@ def outputs(served: Served, rows: Sequence[Row], names: Sequence[str]) -> list[I
 
 
 def read_timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Triton's request parameter "timeout", converted from microseconds to seconds; None if it is 0 or missing."""
+    """Return Triton's request parameter "timeout" in seconds (it is in microseconds); None if it is 0 or missing."""
     wished = parameters.get("timeout", 0)
     if isinstance(wished, bool) or not isinstance(wished, int) or wished < 0:
         raise bad_input("parameter timeout: expected a whole number of microseconds")
@@ -136,7 +136,7 @@ def read_timeout(parameters: Mapping[str, Any]) -> float | None:
 
 
 def metadata(engine: Engine, served: Served) -> dict[str, Any]:
-    """The metadata of a model."""
+    """Return the metadata of a model in the form of the protocol."""
 
     def tensors(columns: Sequence[Column]) -> list[dict[str, Any]]:
         return [{"name": c.name, "datatype": c.datatype, "shape": [-1, *c.shape]} for c in columns]
@@ -151,7 +151,7 @@ def metadata(engine: Engine, served: Served) -> dict[str, Any]:
 
 
 def config(served: Served) -> dict[str, Any]:
-    """Triton's configuration of a model, without max_batch_size, so shapes include the axis of rows."""
+    """Return the configuration of a model in Triton's form. As max_batch_size is 0, shapes include the axis of rows."""
 
     def tensors(columns: Sequence[Column]) -> list[dict[str, Any]]:
         return [{"name": c.name, "data_type": _config_type(c), "dims": [-1, *c.shape]} for c in columns]
@@ -175,7 +175,7 @@ def _config_type(column: Column) -> str:
 
 
 def index(engine: Engine, only_ready: bool) -> list[dict[str, str]]:
-    """The models and their states, in the form of Triton's repository index."""
+    """Return the models and their states, in the form of Triton's repository index."""
     return [
         {
             "name": served.name,
@@ -189,7 +189,7 @@ def index(engine: Engine, only_ready: bool) -> list[dict[str, str]]:
 
 
 def model_ready(engine: Engine, name: str, version: str | None) -> bool:
-    """Whether a model can answer; False for an unknown model."""
+    """Return whether a model can answer; False for an unknown model."""
     try:
         return engine.find(name, version).ready
     except RequestRefused:

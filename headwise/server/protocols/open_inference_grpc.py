@@ -134,7 +134,7 @@ async def _infer(engine: Engine, request: Any) -> Any:
 
 
 async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
-    """The responses to one request of a stream: one per piece for a model that generates text, otherwise one."""
+    """Yield the responses to one request of a stream: one per piece of generated text, or a single one."""
     served = engine.find(request.model_name, request.model_version or None)
     last = _parameters(request).get("triton_enable_empty_final_response") is True
     if not served.description.streams:
@@ -161,7 +161,7 @@ async def _stream(engine: Engine, request: Any) -> AsyncIterator[Any]:
 
 
 def _parsed(served: Served, request: Any) -> tuple[InferRequest, list[str]]:
-    """(the request, the names of the requested outputs)."""
+    """Parse a gRPC request. Returns (the request in the SDK's form, the names of the requested outputs)."""
     raw = len(request.raw_input_contents)
     if raw and raw != len(request.inputs):
         raise bad_input(f"{len(request.inputs)} inputs, but raw_input_contents of {raw}")
@@ -176,7 +176,7 @@ def _parsed(served: Served, request: Any) -> tuple[InferRequest, list[str]]:
 
 
 def _response(served: Served, asked: InferRequest, outputs: Sequence[InferOutput]) -> Any:
-    """The response. Its tensors are raw bytes if those of the request are, or if an output is not text."""
+    """Make the gRPC response. Its tensors are raw bytes if the request's tensors are, or if an output is not text."""
     raw = asked.use_binary_outputs or any(column.binary for column in served.description.outputs)
     for output in outputs:
         output.set_data_from_numpy(output.data, binary_data=raw)

@@ -19,13 +19,13 @@ JSON_LENGTH = "Inference-Header-Content-Length"  # length of the JSON, if binary
 
 
 class Tensor(models.RequestInput):
-    """One input: a value for each row, in `data` or as bytes after the JSON."""
+    """One input tensor with values for all rows, in `data` or as bytes after the JSON."""
 
     data: list[Any] | None = None
 
 
 class Infer(models.InferenceRequest):
-    """Rows as one tensor per input, and optionally the requested outputs (default: all)."""
+    """The body of an inference request: one tensor per input, and optionally the requested outputs (default: all)."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -37,7 +37,7 @@ class Infer(models.InferenceRequest):
 
 
 class Wish(BaseModel):
-    """The body of Triton's repository requests."""
+    """The body of a request to Triton's model repository: to list, load or unload models."""
 
     ready: bool = False
     parameters: dict[str, Any] = {}
@@ -47,7 +47,7 @@ _WISH = json_body(Wish, required=False)
 
 
 def router(engine: Engine) -> APIRouter:
-    """The routes of the protocol, for an application with `Limits` around it."""
+    """Return the routes of the protocol, for an application with `Limits` around it."""
     routes = APIRouter(prefix="/v2", route_class=Route)
 
     @routes.get("", response_model=models.ServerMetadataResponse, summary="About the server")
@@ -140,9 +140,9 @@ async def _infer(engine: Engine, request: Request, served: Served) -> Response:
 
 
 def _request(whole: bytes, header: str | None) -> tuple[Infer, list[InferInput]]:
-    """(the request, its inputs with their data).
+    """Parse the body of a request. Returns (the request, its inputs with their data).
 
-    `header`: the length of the JSON, if binary data follow it.
+    `header`: the length of the JSON part in bytes, if binary data follow it; otherwise None.
     """
     length = len(whole) if header is None else int(header) if header.isdecimal() and len(header) < 20 else -1
     if not 0 <= length <= len(whole):

@@ -4,8 +4,8 @@
      "dimensions": n}
     ->  {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": […]}], "model": …, "usage": …}
 
-Vectors have length 1, as OpenAI's. `dimensions` keeps the first n elements, and their length is 1 again. Ids are those
-of the model's own tokenizer. An error is {"error": {"message", "type", "param", "code"}}.
+Vectors have length 1, like OpenAI's. `dimensions` keeps the first n elements of a vector, scaled to length 1 again. Ids
+are token ids of the model's own tokenizer. An error is {"error": {"message", "type", "param", "code"}}.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TYPES: dict[RefusalKind, str] = {
 
 
 class Embeddings(BaseModel):
-    """The texts, or the ids of their tokens, and the name of the model."""
+    """The body of a request: the texts, or the ids of their tokens, and the name of the model."""
 
     model_config = ConfigDict(
         json_schema_extra={"example": {"input": ["a warm film", "a dull film"], "model": "minilm"}}
@@ -49,7 +49,7 @@ class Embeddings(BaseModel):
 
 
 class Refusing(Route):
-    """A route whose errors have the form of this protocol."""
+    """A route that reports errors in the form of this protocol."""
 
     @staticmethod
     def reply(error: BaseException) -> Response:
@@ -66,7 +66,7 @@ class Refusing(Route):
 
 
 def router(engine: Engine) -> APIRouter:
-    """The route of the protocol, for an application with `Limits` around it."""
+    """Return the only route of the protocol, for an application with `Limits` around it."""
     routes = APIRouter(prefix="/v1/embeddings", route_class=Refusing)
 
     @routes.post("", summary="The vector of each text", openapi_extra={"requestBody": json_body(Embeddings)})
@@ -91,5 +91,5 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _base64(vector_M: np.ndarray) -> str:
-    """The vector in base64, as float32 numbers with the lowest byte first."""
+    """Return the vector in base64, as float32 numbers with the lowest byte first."""
     return base64.b64encode(vector_M.astype("<f4").tobytes()).decode("ascii")

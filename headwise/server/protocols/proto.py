@@ -18,7 +18,7 @@ _SCALARS = {"string", "bytes", "bool", "int32", "int64", "uint32", "uint64", "fl
 
 
 def messages(text: str) -> dict[str, Any]:
-    """The message classes defined in a text, by name.
+    """Make the message classes that a text defines, by name.
 
     Args:
         text: `message NAME { TYPE FIELD = NUMBER; … }`, proto3, with `repeated TYPE` and `map<string, TYPE>`. The

@@ -1,4 +1,4 @@
-"""What the routes of all HTTP protocols share: replies to errors, JSON, and OpenAPI descriptions."""
+"""Code that the routes of all HTTP protocols share: replies to errors, JSON, and OpenAPI descriptions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OfModel = Callable[[Request, str, "str | None"], Coroutine[Any, Any, Response]]
 
 
 def add_of_model(routes: APIRouter, path: str, function: OfModel, summary: str, **more: Any) -> None:
-    """Add a route for the newest version of a model, and a route whose path names the version.
+    """Add a route for the newest version of a model, and a second route whose path names the version.
 
     Args:
         path: appended to the path of the model.
@@ -69,13 +69,13 @@ def add_of_model(routes: APIRouter, path: str, function: OfModel, summary: str, 
 
 
 def json_of(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON response; NaN and infinity, which JSON lacks, become null."""
+    """Make a JSON response; NaN and infinity, which JSON lacks, become null."""
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(content, status, headers, media_type="application/json")
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON value in a body. Raises RequestRefused if the body is not JSON."""
+    """Parse the JSON value in a body. Raises RequestRefused if the body is not JSON."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -83,7 +83,7 @@ def parsed(body: bytes) -> Any:
 
 
 def checked(model: type[BaseModel], value: Any) -> Any:
-    """A JSON value as a pydantic model. Raises RequestRefused with the error and its location."""
+    """Convert a JSON value to a pydantic model. Raises RequestRefused, which names the first error and where it is."""
     try:
         return model.model_validate(value, strict=True)
     except ValidationError as error:
@@ -101,7 +101,7 @@ def _complaint(details: Any) -> str:
 
 
 def json_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """The OpenAPI description of a body that the route parses itself."""
+    """Return the OpenAPI description of a JSON body that the route parses itself, without FastAPI."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     definitions = schema.pop("$defs", {})
     return {"required": required, "content": {"application/json": {"schema": _inlined(schema, definitions)}}}

@@ -88,7 +88,7 @@ def _methods(engine: Engine) -> tuple[dict[str, Method], dict[str, Method]]:
 
 
 def _asked(spec: Any) -> tuple[str, str | None]:
-    """(name, version) of a ModelSpec; a version label counts as a version that is not a number."""
+    """Return (name, version) of the model in a ModelSpec. A version label is returned as if it were a version."""
     version = str(spec.version.value) if spec.HasField("version") else spec.version_label or None
     return spec.name, version
 
@@ -125,7 +125,7 @@ def _signature(served: Served) -> Any:
 
 
 def _examples(served: Served, given: Any) -> list[Row]:
-    """The rows in an Input message: its examples, each with the features of the shared context."""
+    """Read the rows in an Input message: each example, together with the features of the shared context, is a row."""
     both = given.example_list_with_context
     examples = given.example_list.examples or both.examples
     check_count(len(examples))
@@ -144,7 +144,7 @@ def _examples(served: Served, given: Any) -> list[Row]:
 
 
 def _feature(column: Column, feature: Any) -> Any:
-    """A feature (bytes, floats or int64) as an array of one row."""
+    """Convert a feature (a list of bytes, floats or int64) to an array with one row."""
     field = {"BYTES": "bytes_list", "FP32": "float_list", "FP64": "float_list"}.get(column.datatype, "int64_list")
     values: list[Any] = list(getattr(feature, field).value)
     if column.datatype == "BOOL":

@@ -27,7 +27,7 @@ from headwise.tasks.columns import Column, Row
 
 
 class Predict(BaseModel):
-    """The inputs of a prediction, as rows or as columns."""
+    """The body of a prediction: its inputs, as rows or as columns."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"instances": [{"text": "a text"}]}})
 
@@ -37,7 +37,7 @@ class Predict(BaseModel):
 
 
 class Classify(BaseModel):
-    """The examples to classify; `context` holds features that all examples share."""
+    """The body of a classification: the examples; `context` holds features that all examples share."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"examples": [{"text": "a text"}]}})
 
@@ -47,7 +47,7 @@ class Classify(BaseModel):
 
 
 def router(engine: Engine) -> APIRouter:
-    """The routes of the protocol, for an application with `Limits` around it."""
+    """Return the routes of the protocol, for an application with `Limits` around it."""
     routes = APIRouter(prefix="/v1", route_class=Route)
 
     @routes.get("/models", summary="The names of the models")
@@ -131,7 +131,7 @@ def _read_columns(served: Served, given: Any) -> list[Row]:
 
 
 def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
-    """One row of a request. It may have other optional inputs and other lengths of lists than the other rows."""
+    """Read one row of a request. Rows may differ in their optional inputs and in the lengths of their lists."""
     try:
         named = _named(columns, instance)
         check_names(columns, list(named))
@@ -141,7 +141,7 @@ def _row(columns: Sequence[Column], instance: Any, number: int) -> Row:
 
 
 def _named(columns: Sequence[Column], value: Any) -> dict[str, Any]:
-    """Column name -> value; a value that is not an object belongs to the only input."""
+    """Return the values of a row by column name. A value that is no JSON object belongs to the only required input."""
     if isinstance(value, dict) and set(value) != {"b64"}:
         return value
     must = [column for column in columns if not column.optional]
@@ -152,7 +152,7 @@ def _named(columns: Sequence[Column], value: Any) -> dict[str, Any]:
 
 
 def _array(column: Column, value: Any) -> np.ndarray:
-    """The value of one row as an array [1, *shape] of a column's dtype."""
+    """Convert the JSON value of one row to an array [1, *shape] of the column's dtype."""
     shape, level = [1], [value]
     for _ in column.shape:  # the shape of the first lists; flat() checks the others
         level = level[0] if level and isinstance(level[0], list) else []
@@ -180,7 +180,7 @@ def _bytes(column: Column, element: dict[str, Any]) -> bytes:
 
 
 def _in_row(columns: Sequence[Column], row: Row) -> Any:
-    """Name of an output -> its cell in a row; the cell alone if the model has only one output."""
+    """Convert an answer to JSON: name of an output -> its value; the value alone if the model has only one output."""
     cells = {column.name: (column, take_cell(column, row)) for column in columns}
     values = {name: _plain(*cell) for name, cell in cells.items() if cell[1] is not None}
     return values if len(columns) > 1 else values[columns[0].name]
@@ -192,7 +192,7 @@ def _in_columns(columns: Sequence[Column], rows: Sequence[Row]) -> Any:
 
 
 def _plain(column: Column, cell: Any) -> Any:
-    """A cell as a JSON value: bytes as {"b64": …}, arrays as lists."""
+    """Convert a value of an answer to JSON: bytes to {"b64": …}, arrays to lists."""
     if isinstance(cell, np.ndarray) and column.datatype != "BYTES":
         return np.ascontiguousarray(cell)  # so float32 is written with its own number of digits
     if isinstance(cell, np.ndarray):

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's API without HTTP and gRPC: signatures, versions, classification."""
+"""The part of TensorFlow Serving's API that is the same over HTTP and gRPC: signatures, versions, classification."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_signature(name: str) -> None:
 
 
 def statuses(engine: Engine, name: str, version: str | None) -> list[Served]:
-    """All versions of a model, the newest first, or one of them. Raises RequestRefused if it is not loaded."""
+    """Return all versions of a model, newest first, or the requested one. Raises RequestRefused if it is not loaded."""
     if version is not None:
         return [engine.find(name, version)]
     engine.find(name)
@@ -41,7 +41,7 @@ def statuses(engine: Engine, name: str, version: str | None) -> list[Served]:
 
 
 def classifier(description: Description) -> Column:
-    """The output column with the probabilities of the labels.
+    """Find the output column that holds the probabilities of the labels.
 
     Raises:
         RequestRefused: the model is not a classifier.
@@ -53,7 +53,7 @@ def classifier(description: Description) -> Column:
 
 
 def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]]:
-    """For each row a list of (label, probability)."""
+    """Return for each row a list of (label, probability)."""
     scores = classifier(served.description)
     return [
         [(label, float(score)) for label, score in zip(served.description.labels, take_cell(scores, row), strict=True)]
@@ -62,12 +62,12 @@ def classes(served: Served, rows: Sequence[Row]) -> list[list[tuple[str, float]]
 
 
 def refuse_to_regress() -> RequestRefused:
-    """The refusal of the method "regress", which in TensorFlow Serving takes and returns one unnamed number."""
+    """Return the error for the method "regress", which in TensorFlow Serving takes and returns one unnamed number."""
     return bad_input("regression is not supported. Use predict")
 
 
 def signature(description: Description) -> dict[str, Any]:
-    """The SignatureDef of a model (its inputs and outputs) as JSON data."""
+    """Return the SignatureDef of a model (its inputs and outputs) as JSON data."""
 
     def tensors(columns: Sequence[Column]) -> dict[str, Any]:
         return {

@@ -67,9 +67,10 @@ _NAMES = {number: name for name, number, _ in DTYPES.values()}
 
 
 def make_array(column: Column, tensor: Any) -> np.ndarray:
-    """A TensorProto as an array [N, *shape] of a column's dtype.
+    """Convert a TensorProto to an array [N, *shape] of the column's dtype.
 
-    Its values are bytes or a list. A short list is filled with its last value, as TensorFlow does.
+    The values of the TensorProto are bytes or a list. A list that is too short is filled up with its last value, as
+    TensorFlow does.
 
     Raises:
         RequestRefused: "bad_input".
@@ -108,7 +109,7 @@ def _size(column: Column, shape: list[int], received: str) -> RequestRefused:
 
 
 def make_tensor(column: Column, array: np.ndarray) -> Any:
-    """The TensorProto of an array."""
+    """Convert an array to a TensorProto."""
     _, number, field = DTYPES[column.datatype]
     tensor = MESSAGES["TensorProto"](dtype=number, tensor_shape=make_shape(*array.shape))
     getattr(tensor, field).extend(array.ravel().tolist())
@@ -116,5 +117,5 @@ def make_tensor(column: Column, array: np.ndarray) -> Any:
 
 
 def make_shape(*sizes: int) -> Any:
-    """The TensorShapeProto of a shape: -1 = any size."""
+    """Make a TensorShapeProto of these sizes: -1 = any size."""
     return MESSAGES["TensorShapeProto"](dim=[{"size": size} for size in sizes])

@@ -20,7 +20,7 @@ from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
 from headwise.server.protocols.vectors import TEXTS, check_texts, check_width, embedder, of_length_1, vectors
 
-_TYPES: dict[RefusalKind, tuple[str, int]] = {  # and statuses; others are 401 and 404, as everywhere
+_TYPES: dict[RefusalKind, tuple[str, int]] = {  # kind -> (error_type, status); others: 401 and 404, as in all protocols
     "bad_input": ("Validation", 413),
     "busy": ("Overloaded", 429),
     "failed": ("Backend", 424),
@@ -30,15 +30,15 @@ _TYPES: dict[RefusalKind, tuple[str, int]] = {  # and statuses; others are 401 a
 
 
 class _Empty(RequestRefused):
-    """There is no text, or an empty text."""
+    """Raised if there is no text, or an empty text."""
 
 
 class _Malformed(RequestRefused):
-    """The body does not belong to this protocol."""
+    """Raised if the body does not belong to this protocol."""
 
 
 class Embed(BaseModel):
-    """The texts; `truncate` cuts texts with too many tokens, `normalize` makes vectors of length 1."""
+    """The body of a request. `truncate` cuts texts with too many tokens, `normalize` scales vectors to length 1."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a warm film", "a dull film"]}})
 
@@ -51,7 +51,7 @@ class Embed(BaseModel):
 
 
 class Refusing(Route):
-    """A route whose errors have the form of this protocol."""
+    """A route that reports errors in the form of this protocol."""
 
     @staticmethod
     def reply(error: BaseException) -> Response:
@@ -65,7 +65,7 @@ class Refusing(Route):
 
 
 def router(engine: Engine) -> APIRouter:
-    """The route of the protocol, for an application with `Limits` around it."""
+    """Return the only route of the protocol, for an application with `Limits` around it."""
     routes = APIRouter(prefix="/embed", route_class=Refusing)
 
     @routes.post(

@@ -19,7 +19,7 @@ MODELS = "models that make vectors of texts"
 
 
 def embedder(engine: Engine, name: str | None) -> tuple[Served, Embeds]:
-    """(the model with this name, its `Embeds`); name None = the only model that makes vectors.
+    """Find the model with this name; None = the only model that makes vectors. Returns (the model, its `Embeds`).
 
     Raises:
         RequestRefused: "not_found": there is no such model; "bad_input": there are several.
@@ -39,7 +39,7 @@ def embedder(engine: Engine, name: str | None) -> tuple[Served, Embeds]:
 async def vectors(
     engine: Engine, served: Served, inputs: Sequence[str | list[int]], **how: Any
 ) -> tuple[np.ndarray, int]:
-    """(float32 [N, M], the vectors of N texts or of the ids of texts; the number of tokens that were read).
+    """Embed N texts or lists of token ids. Returns (vectors, float32 [N, M]; the number of tokens that were read).
 
     Args:
         how: "prompt_name" and "truncate" of each row: see `Embeds`.
@@ -59,7 +59,7 @@ def check_width(dimensions: int | None, dim: int) -> None:
 
 
 def of_length_1(vectors_NM: np.ndarray) -> np.ndarray:
-    """The vectors, scaled to length 1; a vector of length 0 stays as it is."""
+    """Scale each vector to length 1; a vector of length 0 stays as it is."""
     norms = np.linalg.norm(vectors_NM, axis=-1, keepdims=True)
     return vectors_NM / np.maximum(norms, np.float32(1e-12))
 

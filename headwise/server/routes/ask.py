@@ -1,4 +1,4 @@
-"""Parses a plain request: finds the model, and the rows, in its query and body."""
+"""Parses a request to a plain route: finds the model and the rows in the query and the body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.tasks.columns import Row
 
 @dataclass(frozen=True)
 class Asked:
-    """A parsed plain request.
+    """A parsed request to a plain route.
 
     Args:
         cells: the rows as received.
@@ -31,16 +31,18 @@ class Asked:
     stream: bool
 
     def row(self) -> Row:
-        """The row of a request that has only one."""
+        """Return the row of a request that has only one."""
         return make_row(self.cells[0], self.served.description)
 
 
 async def read(request: Request, engine: Engine, candidates: Iterable[Served], what: str, *parameters: str) -> Asked:
-    """Parse a request to one of `candidates`. `what` describes them in errors, such as "models that classify";
-    `parameters` may be in the query besides "model" and "version".
+    """Parse a request to a plain route, for one of the models `candidates`.
 
-    "model" may be in the query, or in the body beside the columns; "stream" may be in the body. A column with one of
-    these names takes precedence.
+    `what` describes these models in errors, such as "models that classify". `parameters` are the query parameters that
+    are allowed besides "model" and "version".
+
+    The key "model" may be in the query, or in the body beside the columns. The key "stream" may be in the body. If a
+    column has one of these names, the key in the body means the column.
 
     Raises:
         RequestRefused: "bad_input", "not_found".
@@ -77,7 +79,7 @@ async def read(request: Request, engine: Engine, candidates: Iterable[Served], w
 
 
 def choose(engine: Engine, candidates: list[Served], name: str | None, version: str | None, what: str) -> Served:
-    """The model with this name; without a name, the only candidate. Raises like `read`."""
+    """Choose the model with this name; without a name, the only candidate. Raises like `read`."""
     names = sorted({served.name for served in candidates})
     if name is None:
         if len(names) > 1:

@@ -25,9 +25,9 @@ TYPE = "text/event-stream"
 
 
 async def events(pieces: AsyncIterator[str], column: str) -> StreamingResponse:
-    """The response that streams `pieces`, the text of this column, as events.
+    """Return a response that streams the pieces of a text as events; `column`: the name of the output with this text.
 
-    Raises what `pieces` raises before its first piece, so that the error gets an HTTP status.
+    If `pieces` raises an error before its first piece, this function raises it, so that the error gets an HTTP status.
     """
     first = [await anext(pieces, "")]
     return StreamingResponse(_events(first, pieces, column), media_type=TYPE, headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""The OpenAPI description: of plain routes from the columns of the models, of protocols from FastAPI."""
+"""The OpenAPI description of the server, made from the models' columns for plain routes, by FastAPI for protocols."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ERRORS = {
 
 
 def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
-    """The OpenAPI description of the loaded models.
+    """Return the OpenAPI description of the loaded models.
 
     Args:
         token: whether requests need a token.
@@ -110,7 +110,7 @@ def _explain(served: Sequence[Served]) -> Schema:
 
 
 def _asked(served: Sequence[Served], *, several: bool = False, streams: bool = False) -> Schema:
-    """The OpenAPI description of a plain route's body: a row of one of these models, or `several` rows."""
+    """Return the OpenAPI description of a request to a plain route: a row of one of these models, or `several` rows."""
     names = {each.name for each in served}
     named = ["model"] if len(names) > 1 else []  # the keys that a request needs besides its columns
     beside: Schema = {"stream": {"type": "boolean"}} if streams else {}
@@ -143,7 +143,7 @@ def _parameter(name: str, says: str, values: Iterable[str]) -> Schema:
 
 
 def _columns(columns: Sequence[Column], *, takes: bool = True, labels: Sequence[str] = ()) -> Schema:
-    """The schema of a row as an object.
+    """Return the JSON schema of a row, an object with a key for each column.
 
     `takes`: whether the row is a request, not an answer; `labels`: the labels of a classifier, in answers.
     """
@@ -156,7 +156,7 @@ def _object(properties: Schema, required: list[str]) -> Schema:
 
 
 def _only(properties: Schema, required: list[str]) -> Schema:
-    """The schema of an object with these keys and no others."""
+    """Return the schema of an object with these keys and no others."""
     return {**_object(properties, required), "additionalProperties": False}
 
 
@@ -175,7 +175,7 @@ def _cell(column: Column, takes: bool, labels: Sequence[str]) -> Schema:
 
 
 def _single(column: Column, takes: bool) -> Schema:
-    """The schema of a single value."""
+    """Return the schema of a single value of a column; `takes`: whether the value is in a request, not in an answer."""
     if column.datatype == "BYTES":
         return _BASE64 if column.binary else {"type": "string"}
     if column.datatype == "BOOL":
@@ -199,7 +199,7 @@ def _name(served: Served) -> str:
 
 
 def _columns_said(served: Sequence[Served]) -> str:
-    """A description of each column of each model, one per line."""
+    """Return a text with one line for each input column of each model, and the names of the outputs."""
     lines = []
     for each in {each.name: each for each in served}.values():  # the newest of several versions
         lines.append(f"**{each.name}** takes")

@@ -31,7 +31,7 @@ POLICY = (
 
 
 def index(engine: Engine, address: str, protocols: Mapping[str, str], *, token: bool) -> dict[str, Any]:
-    """The loaded models with a shell command for each, and the routes.
+    """Return the content of the index page: the loaded models with a shell command for each, and the routes.
 
     Args:
         address: the address of this server.

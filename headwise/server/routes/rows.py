@@ -1,4 +1,4 @@
-"""Converts plain JSON objects, such as {"text": "…"}, to rows, and back."""
+"""Converts the JSON objects of plain routes, such as {"text": "…"}, to rows, and answers to JSON objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = {"BYTES": "a text", "BOOL": "true or false"}
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises RequestRefused "bad_input"; its message quotes nothing of the body."""
+    """Parse the JSON object in a body. Raises RequestRefused "bad_input"; its message quotes nothing of the body."""
     try:
         read = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number, object_pairs_hook=_no_twins)
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def make_row(cells: Any, description: Description) -> Row:
 
 
 def cells_of(row: Row, description: Description) -> dict[str, Any]:
-    """A row of an answer as JSON data: probabilities by label, and null for NaN and infinity."""
+    """Convert an answer to JSON data: probabilities become an object by label, NaN and infinity become null."""
     columns = {column.name: column for column in description.outputs}
     cells = {}
     for name, value in row.items():
@@ -82,7 +82,7 @@ def cells_of(row: Row, description: Description) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON data: bytes as base64, arrays as lists, NaN and infinity as null."""
+    """Convert a value to JSON data: bytes to base64, arrays to lists, NaN and infinity to null."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):
@@ -174,7 +174,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The name of a value's JSON type."""
+    """Name the JSON type of a value, for messages."""
     if value is None:
         return "null"
     kinds = {bool: "true or false", str: "a text", dict: "an object", list: "a list"}

@@ -24,7 +24,7 @@ from headwise.tasks.columns import Row
 
 
 class TaskRoutes:
-    """ASGI middleware: answers the plain routes of tasks, which change when models are loaded or unloaded.
+    """ASGI middleware that answers the plain routes of tasks. These routes change when models are loaded or unloaded.
 
     It runs before the router, which would compare the path with every other route: several times the work of an answer.
 
@@ -59,12 +59,14 @@ class TaskRoutes:
 
 
 def routes(engine: Engine) -> list[str]:
-    """The names of the tasks of the loaded models; each has a route."""
+    """Return the names of the tasks of the loaded models; each has a route."""
     return sorted({served.description.task for served in engine.models()})
 
 
 async def answer(request: Request, engine: Engine, task: str) -> Response:
-    """The response: the answer to one row, or {"rows": […]} with an answer or an error for each of several rows.
+    """Return the response of a task's plain route: the answer to one row, or {"rows": […]} for several rows.
+
+    With several rows the list has an answer or an error for each row.
 
     Raises:
         HeadwiseError: an error in the whole request, or in its only row.
@@ -87,7 +89,7 @@ async def answer(request: Request, engine: Engine, task: str) -> Response:
 
 
 async def explain(request: Request, engine: Engine) -> Response:
-    """The attention statistics of one row; with ?page=true (or Accept: text/html) the page that shows it.
+    """Return the attention statistics of one row; with ?page=true (or Accept: text/html) the page of its attention.
 
     With ?rows=0,-1: the answer, and the weights with which these tokens (by number) attend.
     """
@@ -124,7 +126,7 @@ def _places(given: str) -> list[int]:
 
 
 async def _each(engine: Engine, asked: Asked) -> list[dict[str, object]]:
-    """The answers to several rows as JSON data; an invalid row gets its error, and the others are answered."""
+    """Return the answers to several rows as JSON data; an invalid row gets its error, and the others are answered."""
     description = asked.served.description
     found = [_read(cells, description) for cells in asked.cells]
     rows = [row for row in found if not isinstance(row, HeadwiseError)]

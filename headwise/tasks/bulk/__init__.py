@@ -1,1 +1,1 @@
-"""Predictions for the rows of a file, in chunks, so that the file may be larger than memory."""
+"""Predicts for the rows of a file chunk by chunk, so that the file may be larger than memory."""

@@ -1,4 +1,4 @@
-"""A table with the predictions of a task for each of its rows."""
+"""A table of input rows together with the prediction of a task for each row."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _ANY_TEXT = "a [MASK]"  # a valid input for every text task
 
 @dataclass(frozen=True)
 class Answered:
-    """The columns of a table, then the columns of the predictions, which are None in rows that the task cannot use.
+    """The columns of a table, then the columns of the predictions (None in rows that the task cannot use).
 
     Args:
         count: number of rows with a prediction.
-        left_out: reason -> numbers of the rows without a prediction; `unit` says what is numbered, such as "line".
+        left_out: reason -> numbers of the rows without a prediction; `unit` says what these numbers count, such as
+            "line".
         cut: reason -> numbers of the rows that were read only in part.
         arrow: the original columns of a Parquet file as Arrow arrays.
         tokens: number of tokens that were read, if they are counted.
@@ -39,7 +40,7 @@ class Answered:
     tokens: int = 0
 
     def note(self) -> Note:
-        """The summary that is written beside the file of the rows."""
+        """Return a summary, which is written to a file beside the file of the rows."""
         left_out, cut = (
             {reason: (len(numbers), list(numbers[:LISTED])) for reason, numbers in reasons.items()}
             for reasons in (self.left_out, self.cut)
@@ -50,7 +51,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Note:
-    """Summary of some rows: the names of columns, how many rows and predictions, and reasons for missing predictions.
+    """A summary of some output rows: column names, numbers of rows and predictions, why predictions are missing.
 
     Args:
         left_out, cut: as for `Answered`, but reason -> (count of rows, numbers of the first few rows).
@@ -69,7 +70,9 @@ class Note:
 
 
 def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str, ...]]:
-    """(columns, rows, sentences) over all parts of a file: one sentence per reason for missing predictions and cuts.
+    """Add up the summaries of all parts of a file. Returns (column names, number of rows, sentences).
+
+    There is one sentence for each reason why predictions are missing or rows were cut.
 
     Args:
         name: the file's name, for messages.
@@ -94,10 +97,10 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
 
 
 def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) -> Answered:
-    """Predictions for all rows of a table, in order.
+    """Predict for all rows of a table, in order.
 
-    If the task reads other rows from the source (the questions of a SQuAD file, the documents of a text), the result
-    has the predictions for these rows.
+    A task may read rows from the source that are not rows of the table (the questions of a SQuAD file, the documents of
+    a text). Then the result has these rows with their predictions.
 
     Args:
         source: the input of `task.read`; usually the table itself.
@@ -126,7 +129,7 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
 
 
 def _nothing(task: Task[Any], data: Data) -> dict[str, Any]:
-    """A prediction for a dummy input, for the names of its columns."""
+    """Predict for a dummy input, only to learn the names of the prediction's columns."""
     one = data.take([0])
     if not any(isinstance(cell, Question) for (cell,) in one.columns.values()):
         one = dataclasses.replace(one, columns={name: [_ANY_TEXT] for name in one.columns})

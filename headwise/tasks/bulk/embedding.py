@@ -1,4 +1,4 @@
-"""Writes a vector for each text of a file of any size, as `Bert.encode` makes it; can be resumed after a kill."""
+"""Computes an embedding (vector) for each text of a file of any size, as `Bert.encode`; can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table)
 
 
 def _fixed_size(vectors_NM: Any) -> Any:
-    """The vectors as Arrow lists of fixed length."""
+    """Convert vectors to an Arrow array of lists of fixed length."""
     import pyarrow
 
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors_NM.ravel()), vectors_NM.shape[1])
@@ -133,7 +133,7 @@ def embed_file(
 
 
 def _finer(tell: Tell) -> tuple[Tell, Inside]:
-    """`tell` for finished chunks, and for the texts of the current chunk in this process."""
+    """Make two progress functions from `tell`: one for finished chunks, one for the texts inside the current chunk."""
     last = (0, 0, "")
 
     def outer(done: int, total: int, what: str) -> None:

@@ -3,7 +3,7 @@
     .out.parquet.parts/
         journal.json       the file, the job and the chunks of the parts
         000000.parquet     the first chunk with the results; renamed when it is complete
-        000000.json        its columns, rows without an answer, and its size in bytes; written before it
+        000000.json        its columns, rows without an answer, and the size of 000000.parquet; written before that file
 
 A part with its noted size is complete, so after any interruption another process computes the missing parts. A part of
 another size is damaged, and is computed again.
@@ -36,21 +36,24 @@ Answers = Callable[[Table], Answered]  # computes the answers for the rows of a 
 
 
 class Job(Protocol):
-    """What to compute for each row of a file. A job can be pickled, for other processes."""
+    """The computation for each row of a file. A job can be pickled and sent to other processes."""
 
     def load(self) -> Answers:
         """Load the model, and return the function that computes the answers. Raises HeadwiseError."""
 
     def state(self) -> Mapping[str, Any]:
-        """All that the results depend on besides the file, as JSON data; parts with another state are not resumed."""
+        """Return as JSON data all that the results depend on besides the file.
+
+        Existing parts are resumed only if they were computed with the same state.
+        """
 
     def told(self, name: str, was: Any) -> str:
-        """A sentence for a message: some parts were computed with another state, which had `was` as its `name`."""
+        """Return words for an error: the existing parts were computed when the entry `name` of the state was `was`."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Chunks of a file, and what to compute for them. Any process with access to the files can compute any part.
+    """A job for the chunks of a file. Each chunk becomes a part of the output; any process can compute any part.
 
     Args:
         out: the output file.
@@ -67,22 +70,22 @@ class Work:
         return name_folder(self.out) / f"{number:06d}.json"
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that do not exist or are damaged."""
+        """Return the numbers of the parts that do not exist or are damaged."""
         return [number for number in range(len(self.found.chunks)) if not self.is_whole(number)]
 
     def is_whole(self, number: int) -> bool:
-        """Whether a part has the size with which it was finished."""
+        """Return whether the file of a part has the size that was recorded when the part was finished."""
         try:
             return self.part(number).stat().st_size == self.noted(number).size
         except (OSError, ValueError, TypeError):
             return False
 
     def noted(self, number: int) -> Note:
-        """The summary of a finished part."""
+        """Read the summary of a finished part."""
         return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
 
     def describe_rows(self, number: int) -> str:
-        """The rows of a part, for messages: counted from 1; for a text file also the line of the first row."""
+        """Name the rows of a part for messages, counted from 1; for a text file also the line of the first row."""
         chunk = self.found.chunks[number]
         line = f", from line {chunk.line:,} on" if chunk.line else ""
         return f"{self.found.path}: rows {chunk.first + 1:,} to {chunk.first + chunk.rows:,}{line}"
@@ -103,15 +106,15 @@ class Work:
 
 
 def name_folder(out: Path) -> Path:
-    """The folder of the parts of a file."""
+    """Return the path of the folder for the parts of an output file."""
     return out.with_name(f".{out.name}.parts")
 
 
 def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]) -> Found:
-    """The chunks of a file: read from the journal of existing parts, or found now and noted in a new journal.
+    """Return the chunks of a file: from the journal of existing parts, or found by `look` and written to a new journal.
 
     Args:
-        look: scans the file, if there is no journal yet.
+        look: scans the file and finds its chunks; called if there is no journal yet.
 
     Raises:
         ArgumentError: existing parts belong to another file, job or chunk size.
@@ -175,17 +178,17 @@ def delete(out: Path) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Delete the temporary files of a process that was killed while joining."""
+    """Delete the temporary files that a process left when it was killed while joining the parts."""
     for stray in out.parent.glob(f".{glob.escape(out.name)}.*.part"):
         stray.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
-    """The folder of the parts, locked against other processes. It is removed at the end if it has no part.
+    """A context in which only this process uses the folder of the parts. At its end, a folder without parts is deleted.
 
     Args:
-        restart: whether to delete its content first.
+        restart: whether to delete the content of the folder first.
 
     Raises:
         ArgumentError: another process uses the folder.
@@ -235,7 +238,7 @@ def _lock(lock: Any, out: Path) -> None:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """The size and time of a file, to notice changes."""
+    """Return the path, the size and the modification time of a file, by which changes are noticed."""
     try:
         state = path.stat()
     except OSError as error:
@@ -244,7 +247,7 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """A digest of the content of files, to notice changes. OSError passes through."""
+    """Return a digest of the content of files, by which changes are noticed. OSError passes through."""
     found = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

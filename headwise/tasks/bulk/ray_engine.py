@@ -1,4 +1,4 @@
-"""Ray Data workers (processes on this machine or on a cluster) compute items. For a file, the items are its parts.
+"""Computes items by Ray Data workers (processes on this machine or on a cluster). For a file, an item is one part.
 
 For a file, only the numbers of parts go through Ray: a worker reads its chunk and writes its part itself. So the file,
 the model's folder and the folder of `out` must be accessible to all machines under the same path.
@@ -29,7 +29,7 @@ Do = Callable[[Any], Any]
 
 
 def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str | None, *, gpus: bool) -> Iterator[int]:
-    """Compute the parts in any order; yields the number of each finished part.
+    """Compute the parts in any order, and yield the number of each finished part.
 
     Args:
         workers, address: as for `on_workers` and `connected`.
@@ -49,7 +49,7 @@ def answer_parts(work: Work, missing: Sequence[int], workers: int, address: str 
 
 
 class _Parts:
-    """Loads the model in a worker: `_Parts(work)()` returns the function that computes a part."""
+    """Loads the model in a worker: `_Parts(work)()` returns a function, which computes the part with a given number."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -69,7 +69,7 @@ def on_workers(
     gpus: bool = False,
     in_order: bool = False,
 ) -> Generator[tuple[int, Any]]:
-    """Compute each item of a `ray.data.Dataset` by workers; yields (number of the item, result).
+    """Let workers compute each item of a `ray.data.Dataset`; yields (number of the item, result).
 
     A worker that ends is replaced, on another machine if its machine is gone, and its item is computed again: at most
     `TRIES` times, so that an item that makes every worker end stops the work.
@@ -113,7 +113,7 @@ def on_workers(
 
 
 class _Worker:
-    """Loads a model and computes items. Errors in the data are returned as a sentence, to stop the work."""
+    """One Ray worker: loads a model, and computes items. Returns errors in the data as a sentence, to stop the work."""
 
     def __init__(self, load: Callable[[], Do], tries: Any, name: Callable[[Any], str]) -> None:
         import ray
@@ -153,7 +153,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def connected(workers: int, address: str | None, store: int = _STORE) -> Iterator[Any]:
-    """A context with the module `ray`, connected to a cluster or a new local Ray; an existing connection stays open.
+    """A context with the module `ray`, connected to a cluster or to a new local Ray. An existing connection stays open.
 
     Args:
         address: the address of a cluster: "auto", "host:6379". None = RAY_ADDRESS or, without it, a local Ray on this

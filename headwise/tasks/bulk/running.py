@@ -22,7 +22,7 @@ Tell = Callable[[int, int, str], None]  # (done, total (0 = unknown), what)
 
 
 class How(TypedDict, total=False):
-    """The options of `compute` for the computation of a file."""
+    """The options of `compute` that a user may give: how the file is computed."""
 
     chunk: int
     engine: Engine
@@ -33,10 +33,10 @@ class How(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Written:
-    """What was done for a finished output file.
+    """A report on a finished output file.
 
     Args:
-        rows, before: the number of rows, and of those that an earlier call had finished.
+        rows, before: the number of all rows, and of the rows that an earlier call had finished.
         notes: notes on rows without an answer, and on cut texts.
         tokens: number of tokens that this call read, if they are counted.
         seconds: the time that this call took for the missing parts.
@@ -64,12 +64,12 @@ def compute(
     address: str | None = None,
     restart: bool = False,
 ) -> Written:
-    """Write `out`: compute its missing parts, then join all parts.
+    """Write the output file `out`: compute the parts that are missing, then join all parts.
 
     Args:
-        job, answers: what to compute; `answers` is the result of `job.load()`, or a function that does the same.
+        job, answers: the computation; `answers` is the result of `job.load()`, or a function that does the same.
         path, out: absolute paths.
-        look: a number of rows per chunk -> the chunks of the file; called if there is no journal yet.
+        look: a function: number of rows per chunk -> the chunks of the file; called if there is no journal yet.
         gpus: whether Ray workers may have GPUs.
         chunk: rows per chunk, which become one part.
         engine: "ray" distributes the chunks to Ray Data workers, each of which loads the job.
@@ -99,7 +99,7 @@ def compute(
 
 
 def _damaged(work: Work, again: Sequence[int]) -> tuple[str, ...]:
-    """A sentence on parts that were damaged when the work was resumed."""
+    """Return a sentence on the parts that were computed again because they were damaged; () if there are none."""
     if not again:
         return ()
     rows = sum(work.found.chunks[number].rows for number in again)
@@ -108,7 +108,7 @@ def _damaged(work: Work, again: Sequence[int]) -> tuple[str, ...]:
 
 
 def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Iterator[int]:
-    """Compute the parts in order in this process; yields the number of each finished part."""
+    """Compute the parts in order in this process, and yield the number of each finished part."""
     with Reader(work.found) as reader:
         for number in missing:
             work.do(number, answers, reader)
@@ -116,7 +116,7 @@ def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Itera
 
 
 def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> tuple[int, float]:
-    """Report progress and speed, and check that the parts can be joined. Returns (tokens read, seconds)."""
+    """Report progress while parts are finished, and check that they can be joined. Returns (tokens read, seconds)."""
     total, begun, rows, tokens = work.found.rows, time.monotonic(), 0, 0
     tell(before, total, "rows")
     schema = None

@@ -1,4 +1,4 @@
-"""Predicts for a file of any size in chunks, here or on a Ray cluster; can be resumed after a kill."""
+"""Predicts for a file of any size, chunk by chunk, here or on a Ray cluster; can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The job that computes the predictions of the task of a run folder.
+    """The job that computes the predictions of a trained task, loaded from its run folder.
 
     Args:
         wanted: the columns that the task reads.
@@ -47,7 +47,7 @@ class Predictions:
 
 
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:
-    """Why this file cannot be processed in chunks; None if it can."""
+    """Return the reason why this file cannot be processed in chunks; None if it can."""
     suffix = find_suffix(path)
     if task.reads_files:
         return f"{task.name} reads whole files"
@@ -67,7 +67,7 @@ def predict_file(
     tell: Tell = lambda done, total, what: None,
     **how: Unpack[How],
 ) -> Written:
-    """Predict for the rows of a file. `out` gets its columns and the columns of the predictions, in the same order.
+    """Predict for the rows of a file. The file `out` gets the same rows, with the columns of the predictions added.
 
     Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If the process stops
     or is killed, the same call resumes with the missing parts.

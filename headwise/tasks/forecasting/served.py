@@ -1,4 +1,4 @@
-"""A series in a request, and its forecast in the answer."""
+"""Reads a series from a request to the server, and makes the answer from its forecast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.tasks.rows.tables import Data
 
 @dataclass(frozen=True)
 class Past:
-    """One series of a request.
+    """One series in a request.
 
     Args:
         data: the rows of the series, in the form in which the task reads a file.
@@ -36,10 +36,10 @@ class Past:
 def columns(
     options: ForecastOptions, channels: Sequence[str], quantiles: Sequence[float], facts: Mapping[str, Sequence[float]]
 ) -> Columns:
-    """The columns for a server: `history`, optionally `time` and `series` -> `forecast`, `quantiles`, `time`.
+    """Return the columns for a server: `history`, optionally `time` and `series` -> `forecast`, `quantiles`, `time`.
 
     Args:
-        facts: the mean and the spread of each column of a series, for the example.
+        facts: the mean and the spread of each column of a series, from which an example row is made.
     """
     horizon, named = options.horizon, ", ".join(channels)
     times = Column("time", "BYTES", (-1,), "the time of each row, to get the times of the forecast", optional=True)
@@ -64,13 +64,13 @@ def _history(options: ForecastOptions, channels: Sequence[str]) -> Column:
 
 
 def _example(context: int, facts: Mapping[str, Sequence[float]]) -> np.ndarray:
-    """A sine wave around the mean of a series, with one period in `context` rows: [context, C]."""
+    """Make an example of a history, [context, C]: a sine wave around the mean of each column, with one period."""
     wave = np.sin(np.arange(context) * 2 * np.pi / context)[:, None]
     return np.round(np.array(facts["mean"]) + np.array(facts["spread"]) * wave, 3)
 
 
 def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) -> Data:
-    """The series of a row, in the form that the task reads from a file.
+    """Read the series in a row of a request, in the form in which the task reads a file.
 
     Raises:
         ArgumentError, DtypeError, ShapeError: a history that is too short or not of numbers, or times that do not fit.
@@ -103,7 +103,7 @@ def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) ->
 
 
 def answer(asked: Past, y_CFO: np.ndarray) -> Row:
-    """The row of the answer, from the standardised forecast [C, F, O]: point forecast and quantiles."""
+    """Make the row of the answer from the standardised forecast [C, F, O] (the point forecast, then the quantiles)."""
     own_FCO = (y_CFO * asked.spread[:, None, None] + asked.mean[:, None, None]).transpose(1, 0, 2)
     if not np.isfinite(own_FCO).all():
         raise too_large()
@@ -118,5 +118,5 @@ def answer(asked: Past, y_CFO: np.ndarray) -> Row:
 
 
 def too_large() -> ArgumentError:
-    """The error for a history that the model cannot read, or whose forecast is not finite."""
+    """Return the error for a history whose numbers are too large to be read, or whose forecast is not finite."""
     return ArgumentError("history: its numbers are too large for a forecast")

@@ -1,1 +1,1 @@
-"""Code of `Match`: it compares images and texts; the contrastive loss."""
+"""Code of `Match`: comparing images with texts, and the contrastive loss."""

@@ -1,4 +1,4 @@
-"""The encoded images and texts of a `Match`: their similarity, and whether they belong together."""
+"""Encoded images and texts of a `Match`, and scores of their pairs: similarity, and whether they belong together."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ AT_ONCE = 256  # images, texts or pairs in a pass
 
 @dataclass(frozen=True)
 class Candidates:
-    """U encoded images and T encoded texts.
+    """U encoded images and T encoded texts, any pair of which can be scored.
 
     Args:
-        images: states [U, K, M] of patches, vectors [U, W] of length 1.
-        texts: states [T, S, M] of tokens, vectors [T, W] of length 1.
-        real: bool [T, S], True = a token.
+        images: hidden states [U, K, M] of patches, and vectors [U, W] of length 1.
+        texts: hidden states [T, S, M] of tokens, and vectors [T, W] of length 1.
+        real: bool [T, S], True = a token, not padding.
     """
 
     model: ImageText
@@ -35,34 +35,35 @@ class Candidates:
 
     @property
     def similarity(self) -> Tensor:
-        """The cosines of all U · T pairs of an image and a text, [U, T]."""
+        """The cosine of every image with every text, [U, T]."""
         return self.images.vector @ self.texts.vector.mT
 
     @torch.no_grad()
     def match(self, images: Tensor, texts: Tensor) -> Tensor:
-        """The logits [P] that image and text belong together, for P pairs: indices int64 [P] of images and of texts."""
+        """Return the logits [P] that image and text belong together, for P pairs (int64 indices of each)."""
         pairs = zip(images.split(AT_ONCE), texts.split(AT_ONCE), strict=True)
         seen, read = self.images.states, self.texts.states
         return torch.cat([self.model.match(seen[i], read[t], self.real[t]) for i, t in pairs])
 
     def best_images(self, rerank: int, depth: int) -> Tensor:
-        """The indices of the images that match each text best, best first: int64 [T, depth]."""
+        """Return for each text the indices of the images that match it best, best first: int64 [T, depth]."""
         return best_first(self.similarity.mT, lambda texts, images: self.score(images, texts), rerank, depth)
 
     def best_texts(self, rerank: int, depth: int) -> Tensor:
-        """The indices of the texts that match each image best, best first: int64 [U, depth]."""
+        """Return for each image the indices of the texts that match it best, best first: int64 [U, depth]."""
         return best_first(self.similarity, self.score, rerank, depth)
 
     @torch.no_grad()
     def score(self, images: Tensor, texts: Tensor) -> Tensor:
-        """The score that orders candidates, [P]: their log-softmax, up to a common term, plus the log of the match.
+        """Return the scores [P] that order candidates: scaled cosine plus the log-probability that the pair matches.
 
-        The match is the probability that image and text belong together. Li et al. 2022 (BLIP) also add the two
-        scores."""
+        The scaled cosine is the log-softmax of the contrastive loss, up to a term that all candidates share. Li et al.
+        2022 (BLIP) also add the two scores.
+        """
         return self.model.scale * self.cosines(images, texts) + logsigmoid(self.match(images, texts))
 
     def cosines(self, images: Tensor, texts: Tensor) -> Tensor:
-        """The cosine [P] of each of P pairs, from indices of images and of texts."""
+        """Return the cosine [P] of each of P pairs, given as indices of images and of texts."""
         return (self.images.vector[images] * self.texts.vector[texts]).sum(-1)
 
 
@@ -75,7 +76,7 @@ def encode_images(model: ImageText, images: Sequence[Pixels]) -> Encoded:
 
 @torch.no_grad()
 def encode_texts(model: ImageText, texts: Sequence[Sequence[int]], pad: int) -> tuple[Encoded, Tensor]:
-    """Encode texts, from their ids, at most `AT_ONCE` in a pass. Returns also `real`, True = a token, not padding."""
+    """Encode texts, given as ids, at most `AT_ONCE` in a pass. Returns also `real`, True = a token, not padding."""
     device, batch = model.log_scale.device, pad_texts(texts, pad)
     ids, real = batch["input_ids"].to(device), batch["real"].to(device)
     parts = zip(ids.split(AT_ONCE), real.split(AT_ONCE), strict=True)
@@ -87,22 +88,25 @@ def _joined(parts: Sequence[Encoded]) -> Encoded:
 
 
 def room_for(subwords: Subwords, most: int) -> int:
-    """The number of tokens of a text that are read, without signs, if a text may have `most` tokens with signs."""
+    """Return how many tokens of a text are read, if it may have at most `most` tokens including special tokens."""
     return most - subwords.frames[0].size
 
 
 def make_ids(subwords: Subwords, texts: Sequence[str], most: int, read: Read | None = None) -> list[list[int]]:
-    """The ids that the model reads of each text, at most `most`; `read`: the tokens of the only text, if known."""
+    """Return for each text the ids that the model reads, at most `most`.
+
+    `read`: the tokens of the only text, if they are known.
+    """
     found = subwords.pieces(texts) if read is None else read.pieces
     return [subwords.pair(pieces.ids[: room_for(subwords, most)])[0] for pieces in found]
 
 
 def stack_images(images: Sequence[Pixels]) -> Tensor:
-    """One tensor of the images, uint8 [B, channels, height, width]."""
+    """Stack the images into one tensor, uint8 [B, channels, height, width]."""
     return torch.stack([torch.from_numpy(pixels) for pixels in images]).permute(0, 3, 1, 2)
 
 
 def pad_texts(texts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
-    """ "input_ids" [B, S] with padding after the shorter texts, and "real" [B, S], True = a token."""
+    """Return "input_ids" [B, S], with padding after shorter texts, and "real" [B, S], True = a token."""
     ids, real = padded_with_real(texts, pad)
     return {"input_ids": ids, "real": real}

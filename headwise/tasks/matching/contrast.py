@@ -1,4 +1,4 @@
-"""The contrastive loss: distinguishes matching pairs from others, among all pairs of a batch."""
+"""The contrastive loss, which makes matching pairs more similar than all other pairs of a batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.functional import log_softmax
 
 
 def paired(texts_of_image: Tensor, texts: Tensor) -> Tensor:
-    """Whether image and text match: bool [U, T].
+    """Return for each image and each text whether they match: bool [U, T].
 
     `texts_of_image` [U, n] has the numbers of each image's texts, `texts` [T, 1] the numbers of the T texts.
     """
@@ -16,22 +16,23 @@ def paired(texts_of_image: Tensor, texts: Tensor) -> Tensor:
 
 
 def contrastive(scores: Tensor, belong: Tensor) -> Tensor:
-    """The cross-entropy [rows] of each row, where all its matches are equally likely targets.
+    """Compute for each row [rows] the cross-entropy over its candidates, where all matches are equally likely targets.
 
     Radford et al. 2021, figure 3, for one match per row; Khosla et al. 2020, equation 2, for several.
 
     Args:
-        scores, belong: [rows, candidates]; True = belongs.
+        scores: logits [rows, candidates]. belong: bool [rows, candidates], True = the candidate matches the row.
     """
     likely = belong / belong.sum(1, keepdim=True)
     return -(log_softmax(scores.float(), dim=1) * likely).sum(1)
 
 
 def others(similarity: Tensor, belong: Tensor, rows: Tensor, *, draw: bool) -> tuple[Tensor, Tensor]:
-    """For some rows: (the index of a candidate that does not match, int64; whether there is such a candidate, bool).
+    """Choose a non-matching candidate for each of some rows. Returns (its index, int64; whether there is one, bool).
 
-    Hard negatives (Li et al. 2021, section 3.2): drawn by their similarity, half of them evenly, since a sharp
-    similarity would never draw most candidates; or, without `draw`, the most similar candidate.
+    These are hard negatives (Li et al. 2021, section 3.2). With `draw`, one half is drawn in proportion to the softmax
+    of the similarity, and the other half evenly, because a sharp similarity would never draw most candidates. Without
+    `draw`, it is the most similar candidate.
 
     Args:
         similarity, belong: [rows, candidates]: the logits of the draw, and bool, True = match.

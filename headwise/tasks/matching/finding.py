@@ -28,10 +28,11 @@ class Finder:
         self._kept: dict[str, tuple[object, object, Any]] = {}
 
     def answers(self, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
-        """The answer to each question. For a pair: "match" and "similarity".
+        """Return the answer to each question. For a pair: "match" and "similarity".
 
-        For a single image or text: "match" (the highest), and "best", names or texts of the gallery, with their
-        "matches"."""
+        For a single image or text: "best" (names of images, or texts, of the gallery), the probability of each in
+        "matches", and the highest of these in "match".
+        """
         found: list[dict[str, Any]] = [{} for _ in asked]
         for wants in ("pair", "image", "text"):
             if places := [place for place, each in enumerate(asked) if each.wants == wants]:
@@ -41,7 +42,7 @@ class Finder:
         return found
 
     def paired(self, question: Question, gallery: Gallery) -> Question:
-        """The question as a pair: with the best image or text of the gallery, if the question lacks one of them."""
+        """Complete a question to a pair, by the best image or text of the gallery if one of them is missing."""
         if question.wants == "image":
             name = self.answers([question], gallery)[0]["best"][0]
             return replace(question, name=name, pixels=gallery.images[gallery.names.index(name)])
@@ -50,7 +51,7 @@ class Finder:
         return question
 
     def _answers(self, wants: str, asked: Sequence[Question], gallery: Gallery) -> list[dict[str, Any]]:
-        """The answers to questions that want the same: a "pair" its score, others an "image" or a "text"."""
+        """Answer questions of one kind (`Question.wants`): the score of a "pair", or the best "image" or "text"."""
         model, options = self._model, self._options
         ids = partial(make_ids, self._subwords, most=options.max_length)
         encode = partial(encode_texts, model, pad=self._subwords.pad)
@@ -79,14 +80,14 @@ class Finder:
         ]
 
     def _encoded(self, what: str, gallery: Gallery, encode: Callable[[], Encoded]) -> Encoded:
-        """The images or the texts of the gallery, encoded when they are first needed."""
+        """Return the encoded images or texts (`what`) of the gallery. They are encoded when they are first needed."""
         model = self._model
         if not getattr(gallery, what):
             raise ArgumentError(
                 f"this run folder has no {what} to choose from (gallery=0 in training). Pass an image and a text"
             )
         if any(each._forward_pre_hooks or each._forward_hooks for each in model.modules()):
-            return encode()  # `headwise.watch` needs every call
+            return encode()  # hooks, as of `headwise.watch`, must see every call
         # A tensor made in inference mode counts no changes; it is not trained either.
         weights = [(each.data_ptr(), each.is_inference() or each._version) for each in model.parameters()]
         device = model.log_scale.device

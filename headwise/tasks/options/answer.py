@@ -33,5 +33,5 @@ class AnswerOptions(EncoderOptions):
     question_length: int = option(64, "Most tokens in a question; longer ones are cut.", least=1)
 
     def defaults(self) -> dict[str, float]:
-        """Option -> its default value, for options that were not given."""
+        """Return the default values of the options that were not given, by name."""
         return {**super().defaults(), **({"epochs": 4, "lr": 2e-4} if self.is_pretrained else {})}

@@ -38,5 +38,5 @@ class ClassifyOptions(EncoderOptions):
         return self.model != LATENT and super().is_pretrained
 
     def defaults(self) -> dict[str, float]:
-        """Option -> its default value, for options that were not given."""
+        """Return the default values of the options that were not given, by name."""
         return {**super().defaults(), "word_dropout": 0.0 if self.is_pretrained else 0.4}

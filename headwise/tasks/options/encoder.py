@@ -40,7 +40,7 @@ class EncoderOptions(TrainOptions):
         return self.model != SCRATCH
 
     def defaults(self) -> dict[str, float]:
-        """Option -> its default value, for options that were not given."""
+        """Return the default values of the options that were not given, by name."""
         if self.is_pretrained:
             return {"epochs": 3, "lr": 5e-5, "dropout": 0.1}
         return {"epochs": 6, "lr": 2e-3, "dropout": 0.5}

@@ -10,7 +10,7 @@ from headwise.tasks.options.train import TrainOptions, check_heads, column, opti
 
 @dataclass(frozen=True, kw_only=True)
 class TextToTextOptions(TrainOptions):
-    """The options that the three tasks share; each task has its own names of columns and its own defaults."""
+    """The options that translate, summarize and reply share. Each has its own names of columns and its own defaults."""
 
     source: str | None = column(None, "The column with the source texts.")
     target: str | None = column(None, "The column with the target texts.")

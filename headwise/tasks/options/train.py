@@ -35,7 +35,7 @@ def option(
 
 
 def column(default: str | Sequence[str] | None, says: str) -> Any:
-    """An option that names a column, or several, of the data: see `Task.file_columns`."""
+    """Make an option that names a column, or several columns, of the data: see `Task.file_columns`."""
     return option(default, says, metavar=COLUMN)
 
 
@@ -85,7 +85,7 @@ class TrainOptions:
 
     @property
     def sequence_processes(self) -> int:
-        """The number of processes that share each sequence; 1 = each process has whole sequences."""
+        """The number of processes that share each sequence; 1 = no sequence is divided among processes."""
         return 1
 
     def __post_init__(self) -> None:
@@ -97,12 +97,12 @@ class TrainOptions:
 
 
 def required(options: type[TrainOptions]) -> list[str]:
-    """The names of the options without a default."""
+    """Return the names of the options without a default."""
     return [each.name for each in fields(options) if each.default is MISSING]
 
 
 def make(options: type[TrainOptions], given: dict[str, Any]) -> TrainOptions:
-    """The options of a task from names and values, for example of a YAML file.
+    """Make the options of a task from names and values, for example from a YAML file.
 
     Raises:
         ArgumentError, DtypeError: an unknown name, a missing required option, or an invalid value.
@@ -145,7 +145,7 @@ def _check_limits(name: str, value: Any, options: type) -> None:
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """The value, converted to the type of its field: an integer is accepted for a float, a list for a tuple."""
+    """Convert a value to the type of its field: an integer is accepted for a float, a list for a tuple."""
     kinds = get_args(kind) if get_origin(kind) not in (None, Literal, tuple) else (kind,)
     if value is None and type(None) in kinds:
         return None

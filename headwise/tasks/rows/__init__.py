@@ -1,1 +1,1 @@
-"""Readers of rows: tables in any format, questions, series, images, text files; they also report unusable rows."""
+"""Readers of rows: tables in any format, questions, series, images, text files. They report rows that are unusable."""

@@ -1,4 +1,4 @@
-"""Two text files whose lines with the same number belong together, as in corpora of translations."""
+"""Reads two text files whose lines with the same number belong together, as in corpora of translations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwise.tasks.rows.tables import Data
 
 
 def are_aligned(source: object) -> bool:
-    """Whether `source` names two files, separated by a comma: "train.en,train.de"; each may end in .gz."""
+    """Return whether `source` names two files, separated by a comma: "train.en,train.de"; each may end in .gz."""
     if not isinstance(source, str) or source.count(",") != 1 or Path(source).exists():
         return False
     first, second = (Path(part.strip()) for part in source.split(","))
@@ -20,7 +20,9 @@ def are_aligned(source: object) -> bool:
 
 
 def read_aligned(source: str) -> Data:
-    """The table of two aligned files: columns "source" and "target". A line that is empty in one file is left out.
+    """Read two aligned files as a table with the columns "source" and "target".
+
+    A line that is empty in one of the files is left out.
 
     Raises:
         FileError: one of the files cannot be read.

@@ -42,7 +42,7 @@ Tell = Callable[[int, int], None]  # (bytes of the file that were scanned, all b
 
 @dataclass(frozen=True)
 class Chunk:
-    """Where a chunk is in a file: the number of its first row, from 0, and of its rows; in text also line and byte."""
+    """Where a chunk is in a file: its first row (from 0), its number of rows; in text also its line and byte."""
 
     first: int
     rows: int
@@ -55,7 +55,7 @@ _BEGINNING = Chunk(0, 0, line=1)
 
 @dataclass(frozen=True)
 class Found:
-    """The information on a file that is needed to read any of its chunks.
+    """The result of scanning a file: all that is needed to read any of its chunks.
 
     Args:
         columns: all columns that any row has, in the order in which they occur.
@@ -72,7 +72,7 @@ class Found:
         return sum(chunk.rows for chunk in self.chunks)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields except the path, as JSON data."""
+        """Return all fields except the path, as JSON data."""
         layout = self.layout
         return {
             "columns": list(self.columns),
@@ -98,7 +98,7 @@ def check_suffix(path: Path) -> None:
 
 
 def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lambda done, total: None) -> Found:
-    """Find the chunks of a file; each has at most `rows` rows.
+    """Scan a file and find its chunks; each has at most `rows` rows.
 
     Args:
         wanted: the columns that will be used, as for `open_table`.
@@ -126,7 +126,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
 
 
 def find_layout(path: Path, wanted: Sequence[str]) -> Layout:
-    """The layout of a CSV or TSV file. Raises FileError, like `look_through`."""
+    """Find the layout (separator, header, quoting) of a CSV or TSV file. Raises FileError, like `look_through`."""
     with readable(path), contextlib.ExitStack() as files:
 
         def lines() -> Iterable[str]:
@@ -163,14 +163,14 @@ def _json(path: Path, most: int, tell: Tell) -> Found:
 
 
 def _objects(lines: _Lines) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """Each row of a JSON lines file, with the number of its line."""
+    """Yield (number of the line, row) for each row of a JSON lines file."""
     for text in lines:
         if text.strip():
             yield lines.number, parse_row(text.removesuffix("\n"), lines.name, lines.number)
 
 
 def _cut(rows: Iterable[object], lines: _Lines, most: int, path: Path, tell: Tell) -> tuple[Chunk, ...]:
-    """The chunks of `most` rows each: a chunk begins where the last row of the chunk before ends."""
+    """Divide the rows into chunks of `most` rows. A chunk begins where the last row of the previous chunk ends."""
     size = 0 if is_packed(path) else path.stat().st_size
     chunks: list[Chunk] = []
     begun = _BEGINNING
@@ -184,7 +184,7 @@ def _cut(rows: Iterable[object], lines: _Lines, most: int, path: Path, tell: Tel
 
 
 class _Lines:
-    """Yields the lines of a file, with their line ends, from its current position; knows where the last line ended.
+    """Yields the lines of a file, with their line ends, from its current position, and knows the position after each.
 
     Args:
         returns: whether a carriage return by itself ends a line too.
@@ -223,7 +223,7 @@ class Reader:
             self._file.close()
 
     def read(self, number: int) -> Table:
-        """The rows of a chunk, with all columns of the file.
+        """Read a chunk, with all columns of the file.
 
         Raises:
             FileError: the file cannot be read, or has changed since it was scanned.
@@ -273,7 +273,7 @@ class Reader:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The file, open to read its bytes; it may be gzipped."""
+    """Open a file to read its bytes; if it is gzipped, the unpacked bytes."""
     return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]
 
 
@@ -287,7 +287,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _batches(file: Any, first: int) -> Iterator[Any]:
-    """The rows of a Parquet file from `first` on, as record batches."""
+    """Yield the rows of a Parquet file from row `first` on, as record batches."""
     group = 0
     while group < file.metadata.num_row_groups and first >= (rows := file.metadata.row_group(group).num_rows):
         first -= rows
@@ -299,7 +299,7 @@ def _batches(file: Any, first: int) -> Iterator[Any]:
 
 
 def _tables(file: Any, chunks: Sequence[Chunk]) -> Iterator[Any]:
-    """The rows of consecutive chunks, as one Arrow table for each chunk."""
+    """Yield the rows of consecutive chunks, as one Arrow table for each chunk."""
     import pyarrow
 
     batches = _batches(file, chunks[0].first)

@@ -1,4 +1,4 @@
-"""The documents of a corpus: in a text file, or in a table, one per row."""
+"""Reads the documents of a corpus, from a text file, or from a table with one document per row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwise.tasks.rows.tables import Data, read_table
 
 
 def read_corpus(source: Any, column: str) -> Data:
-    """The documents of a source, in the column "text"; each has the number of its first line.
+    """Read documents into the column "text". A document's number is the number of its first line, or of its row.
 
     Args:
         source: a .txt file (also .gz), whose documents are separated by blank lines or, without blank lines, are lines;
@@ -39,7 +39,10 @@ def read_corpus(source: Any, column: str) -> Data:
 
 
 def _documents(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(index of the first line, index after the last) of each document: lines between blank lines, else each line."""
+    """Yield (index of the first line, index after the last line) of each document.
+
+    Documents are divided by blank lines or, if there are none, each line is a document.
+    """
     filled = [place for place, line in enumerate(lines) if line.strip()]
     if not filled:
         yield 0, len(lines)

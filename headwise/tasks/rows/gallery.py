@@ -1,4 +1,4 @@
-"""The questions to a `Match`: a text, an image or both; and the gallery, the images and texts it may answer with."""
+"""The questions to a `Match` (a text, an image or both), and the gallery: the images and texts it may answer with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUESTION = "question"  # the column of questions
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images and texts of the training data, among which matches are found: names of images, their pixels, texts."""
+    """Images (names, pixels) and texts of the training data, among which `Match` finds the best for a question."""
 
     names: tuple[str, ...]
     images: tuple[Pixels, ...]
@@ -33,11 +33,11 @@ class Gallery:
 
     @classmethod
     def of(cls, images: Mapping[str, Pixels], texts: Sequence[str], most: int) -> Gallery:
-        """The first images and texts, `most` of each."""
+        """Make a gallery of the first images and texts, at most `most` of each."""
         return cls(tuple(images)[:most], tuple(images.values())[:most], tuple(texts)[:most])
 
     def state(self) -> dict[str, list[str]]:
-        """The data that `load` needs besides the file of pixels."""
+        """Return the data that `load` needs besides the file of pixels: the names of images, and the texts."""
         return {"names": list(self.names), "texts": list(self.texts)}
 
     def save(self, folder: Path) -> None:
@@ -71,14 +71,14 @@ class Question:
 
     @property
     def wants(self) -> str:
-        """What the answer is: an "image" for a text, a "text" for an image, the score of a "pair" for both."""
+        """The kind of the answer: an "image" for a text, a "text" for an image; for both the score of the "pair"."""
         if self.pixels is None:
             return "image"
         return "text" if self.text is None else "pair"
 
 
 def questions(inputs: Any, options: MatchOptions) -> list[Question]:
-    """The inputs of `Match.predict` as a list of questions.
+    """Turn the inputs of `Match.predict` into a list of questions.
 
     Raises:
         FileError, ArgumentError, DtypeError: an image that cannot be read, something that is neither image nor text, or
@@ -129,10 +129,11 @@ def _with_image(image: Any, text: str | None, place: int, options: MatchOptions,
 
 
 def asked_in(table: Table, options: MatchOptions) -> Data:
-    """The questions in the rows of a table, for `questions`; rows without a readable image are left out.
+    """Make a question of each row of a table, for `questions`. Rows without a readable image are left out.
 
     Raises:
-        ArgumentError: a table with neither of the columns; NoUsableRows, whose questions have a black image.
+        ArgumentError: the table has neither an image nor a text column; NoUsableRows: no row is left (in the error's
+            `data` each question has a black image).
     """
     images, texts = _find_columns(table, options)
     folder, side = Path(table.name).parent, options.image_size
@@ -162,7 +163,7 @@ def _read_table(source: Any, options: MatchOptions, folder: Path | None) -> list
 
 
 def _find_columns(table: Table, options: MatchOptions) -> tuple[list[Any] | None, list[str] | None]:
-    """(the images, the texts) of a table; None for a column that it does not have."""
+    """Return (the column of images, the column of texts) of a table; None for a column that it does not have."""
     images, texts = table.columns.get(options.image), table.columns.get(options.text)
     if images is None and texts is None:
         raise ArgumentError(

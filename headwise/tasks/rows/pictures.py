@@ -1,4 +1,4 @@
-"""Images as pixels of one size: from files, by Pillow, from arrays and from Pillow's own images."""
+"""Reads images as pixels of one size: from files (by Pillow), arrays and Pillow images."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 
 def is_image_path(text: str) -> bool:
-    """Whether a text is the path of an image, by its suffix."""
+    """Return whether a text is the path of an image, by its suffix."""
     return text.lower().endswith(SUFFIXES)
 
 
 def read_picture(image: Any, size: int, channels: int, folder: Path | None = None) -> Pixels:
-    """The pixels of an image, scaled to `size` × `size`, grey (1 channel) or colour (3): uint8 [size, size, channels].
+    """Read an image, scaled to `size` × `size`, grey (1 channel) or colour (3): uint8 [size, size, channels].
 
     Args:
         image: a path, an array or tensor [H, W], [H, W, 1] or [H, W, 3] (uint8, or floats from 0 to 1), a PIL image.
@@ -75,18 +75,18 @@ def decoded(data: Any) -> Any:
 
 
 def name_image(image: Any, place: int) -> str:
-    """The name of an image: its path, or "image 3" (its `place` among the inputs) if it has no path."""
+    """Return the name of an image: its path, or "image 3" (`place`, its index among the inputs) if it has no path."""
     return str(image) if isinstance(image, (str, Path)) else f"image {place}"
 
 
 def digest(text: str | bytes) -> int:
-    """A 64-bit number for a text or bytes, the same in every process; different contents have different numbers."""
+    """Return a 64-bit number for a text or bytes: the same in every process, and different for different contents."""
     data = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
 
 
 def why_not(image: Any, error: HeadwiseError) -> str:
-    """Why a row is left out, without details of this single image."""
+    """Return the reason why a row is left out, without details of its image, so that equal reasons can be counted."""
     if image is None or (isinstance(image, str) and not image.strip()) or (isinstance(image, float) and image != image):
         return "no image"
     if isinstance(image, str | Path):
@@ -108,7 +108,7 @@ def _open(path: Path) -> Any:
 
 
 def _array(image: Any) -> Pixels:
-    """The pixels of an array or tensor: uint8 [H, W] or [H, W, 3]."""
+    """Return the pixels of an array or tensor: uint8 [H, W] or [H, W, 3]."""
     if hasattr(image, "detach"):
         image = image.detach().cpu().numpy()
     if not isinstance(image, np.ndarray) and not hasattr(image, "__array__") and not isinstance(image, list):

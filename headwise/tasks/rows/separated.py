@@ -1,4 +1,4 @@
-"""The layout of a CSV or TSV file (its separator, its header, whether quotes have a meaning), and its rows."""
+"""Finds the layout of a CSV or TSV file (separator, header, whether quotes have a meaning), and reads its rows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 @dataclass(frozen=True)
 class Layout:
-    """The properties that are needed to read a CSV or TSV file exactly.
+    """The properties of a CSV or TSV file that are needed to read it exactly.
 
     Args:
         names: the names of the columns; in a file without a header "1", "2", …
         separator, quoting: as in the `csv` module.
         headed: whether the first line is a header.
-        doubled: new names of columns whose name in the header is that of an earlier one: "text.2".
+        doubled: the new names ("text.2") of columns whose name occurs earlier in the header.
     """
 
     names: tuple[str, ...]
@@ -48,8 +48,8 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
 
     Args:
         lines: a function that gives the lines from the first one, with their ends, at each call.
-        wanted: the columns that will be used. If all are numbers, the file has no header, except one that counts: 0, 1,
-            2.
+        wanted: the columns that will be used. If all these names are numbers, columns are counted, and the file has no
+            header, except a header that is 0, 1, 2, … itself.
 
     Raises:
         FileError: quotes in the first row that are not closed.
@@ -100,12 +100,12 @@ def _separator(header: str) -> str:
 
 
 def _counts_itself(cells: Sequence[str]) -> bool:
-    """Whether a header is 0, 1, 2, … or 1, 2, 3, …, as of a DataFrame without names of columns."""
+    """Return whether a header is 0, 1, 2, … or 1, 2, 3, …, as written from a DataFrame without column names."""
     return any(list(cells) == [str(first + place) for place in range(len(cells))] for first in (0, 1))
 
 
 def _are_characters(lines: Iterable[str]) -> bool:
-    """Whether quotes in a TSV file are ordinary characters of its cells."""
+    """Return whether quotes in a TSV file are ordinary characters of its cells."""
     width, lone = None, False
     for each in lines:
         line = each.rstrip("\r\n")
@@ -135,7 +135,7 @@ def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: i
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, made different: a second "text" becomes "text.2"."""
+    """Make the names of columns different: a second "text" becomes "text.2". An empty name becomes "unnamed"."""
     found: dict[str, None] = {}
     for name in names:
         name = name.strip() or "unnamed"

@@ -24,7 +24,7 @@ MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}  # cells without a numbe
 
 @dataclass(frozen=True)
 class Series:
-    """One series of a table.
+    """The rows of one series in a table.
 
     Args:
         name: its name in the column of names; "" if there is only one series.
@@ -40,7 +40,7 @@ class Series:
 
 
 def read_series(source: Any, options: ForecastOptions, *, least: int, columns: Sequence[str] | None = None) -> Data:
-    """The rows of all series, one series after another, with the columns TIME, SERIES and VALUE + name.
+    """Read the rows of all series, one series after another, with the columns TIME, SERIES and VALUE + name.
 
     Args:
         source: as for `read_table`.
@@ -76,7 +76,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
 
 
 def read_step(data: Data) -> Step | None:
-    """The time step that all series have; None without times.
+    """Return the time step of the series, which must be the same in all; None without times.
 
     Raises:
         ArgumentError: series differ in their step.
@@ -97,24 +97,24 @@ def read_step(data: Data) -> Step | None:
 
 
 def group_rows(data: Data) -> dict[str, list[int]]:
-    """Name of a series -> the indices of its rows, in order."""
+    """Return a dict: name of a series -> the indices of its rows, in order."""
     return grouped(data.columns.get(SERIES, [""] * len(data)))
 
 
 def list_channels(data: Data) -> list[str]:
-    """The names of the columns that hold values, without the prefix VALUE."""
+    """Return the names of the columns that hold values, without the prefix VALUE."""
     return [name.removeprefix(VALUE) for name in data.columns if name.startswith(VALUE)]
 
 
 class _Reader:
-    """Checks and completes the rows of one series; its messages name the series."""
+    """Checks the rows of one series and fills its gaps. Its error messages name the series."""
 
     def __init__(self, table: Table, name: str, options: ForecastOptions) -> None:
         self.table, self.options = table, options
         self.where = f"{table.name}, series {name!r}" if name else table.name
 
     def regular(self, series: Series) -> Series:
-        """The series in order, with a row at every step and a number in every cell."""
+        """Return the series in order, with a row at every step and a number in every cell, or raise ArgumentError."""
         if series.times is not None and len(series.rows) > 1:
             series = self._filled(self._ordered(series, series.times))
         gaps = np.isnan(series.values)
@@ -134,7 +134,7 @@ class _Reader:
         return replace(series, values=values)
 
     def _ordered(self, series: Series, times: Times) -> Series:
-        """The series with its rows in order of time."""
+        """Sort the rows of the series by time. Raises ArgumentError if they need it without the option `sort`."""
         if not times.is_monotonic_increasing:
             if not self.options.sort:
                 row = int(np.argmax(times[1:] < times[:-1])) + 1
@@ -155,7 +155,7 @@ class _Reader:
         return series
 
     def _filled(self, series: Series) -> Series:
-        """The series with rows of NaN in its gaps."""
+        """Add a row of NaN for each step that is missing. Raises ArgumentError without the option `interpolate`."""
         assert series.times is not None
         step = find_step(series.times)
         if step is None:
@@ -189,7 +189,7 @@ class _Reader:
 
 
 def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | None]:
-    """(name, times) of the column of timestamps: the column in the options, or the first one with only timestamps."""
+    """Find the column of timestamps: the requested one, or the first with only timestamps. Returns (name, times)."""
     if options.time == "none" and "none" not in table.columns:
         return None, None
     if options.time is not None:
@@ -215,7 +215,7 @@ def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | 
 def _targets(
     table: Table, options: ForecastOptions, others: Sequence[str | None], columns: Sequence[str] | None
 ) -> list[str]:
-    """The names of the columns to forecast."""
+    """Return the names of the columns to forecast: the requested ones, or all columns of numbers."""
     wanted = columns if columns is not None else options.target
     if wanted:
         return [find_column(table, name) for name in wanted]
@@ -230,7 +230,7 @@ def _targets(
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:
-    """A column as float64 [T], with NaN for an empty cell."""
+    """Convert a column to float64 [T], with NaN for an empty cell."""
     cells = table.columns[name]
     found = np.empty(len(cells))
     for row, cell in enumerate(cells):
@@ -245,7 +245,7 @@ def _numbers(table: Table, name: str) -> np.ndarray:
 
 
 def _number(cell: Any) -> float | None:
-    """The number in a cell: NaN if it is empty, None if it is not a number."""
+    """Convert a cell to a number: NaN if the cell is empty, None if it is not a number."""
     try:
         return float(cell)
     except (TypeError, ValueError):
@@ -262,7 +262,7 @@ def _is_numeric(cells: Sequence[Any]) -> bool:
 
 
 def _unusable(series: Series, names: Sequence[str], least: int) -> str | None:
-    """Why nothing can be learned from a series; None if it can be used."""
+    """Return the reason why nothing can be learned from a series; None if it can be used."""
     if len(series.values) < least:
         return f"expected at least {least} rows. Received: {len(series.values)}; choose a smaller context or horizon"
     empty = np.isnan(series.values).all(0)

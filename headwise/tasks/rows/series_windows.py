@@ -1,4 +1,4 @@
-"""The windows of series (all ranges of `length` steps), gathered as a tensor only when a batch is made."""
+"""The windows of series: all ranges of `length` consecutive steps. They are copied into a tensor only for a batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class SeriesWindows(Sequence["SeriesWindow"]):
-    """All windows of some series, or the last window of each series. Channels stay together: a window has all of them.
+    """All windows of some series, or only the last window of each series. A window has all channels (columns).
 
     Args:
-        series: each float32 [C, T], all with the same C; T is at least `length`.
+        series: float32 [C, T] each, all with the same C; T is at least `length`.
         length: steps in a window.
         last: whether to use only the last window of each series.
     """
@@ -39,13 +39,13 @@ class SeriesWindows(Sequence["SeriesWindow"]):
         return SeriesWindow(self, place)
 
     def gather(self, places: Sequence[int]) -> Tensor:
-        """The windows with these numbers, [n, C, length]."""
+        """Return the windows with these numbers as one tensor, [n, C, length]."""
         steps = self.starts[list(places), None] + torch.arange(self.length)
         return self.values_CT[:, steps].transpose(0, 1)
 
 
 class SeriesWindow(NamedTuple):
-    """One of the windows, by its number in the list of all windows."""
+    """A window, named by its number in the list of all windows."""
 
     of: SeriesWindows
     place: int

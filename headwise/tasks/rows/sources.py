@@ -60,7 +60,7 @@ class Table:
 
 
 def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
-    """The columns of anything that `read_table` takes; `wanted`: the columns that will be used.
+    """Open anything that `read_table` takes, as a table with its columns; `wanted`: the columns that will be used.
 
     A `Table` is returned unchanged.
 
@@ -89,17 +89,17 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
 
 
 def _is_path(source: str) -> bool:
-    """Whether a text is a path, not a data set on the hub: the file exists, or the name is like that of a file."""
+    """Return whether a text names a file, not a data set on the hub: the file exists, or the name looks like one."""
     return Path(source).exists() or find_suffix(Path(source)) in _SUFFIXES or not _HUB_NAME.fullmatch(source)
 
 
 def find_suffix(path: Path) -> str:
-    """The suffix of a file's name, without .gz: ".csv"."""
+    """Return the suffix of a file's name, without .gz: ".csv"."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _read_file(path: Path, wanted: Sequence[str]) -> Table:
-    """Read a file by its suffix."""
+    """Read a file as its suffix says."""
     suffix = find_suffix(path)
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
@@ -126,13 +126,13 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file is gzipped, by its name."""
+    """Return whether a file is gzipped, by its name."""
     return path.name.lower().endswith(".gz")
 
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """A context in which errors while a file is read become a FileError."""
+    """A context that turns errors of reading the file into a FileError."""
     try:
         yield
     except FileError:
@@ -145,7 +145,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def decode(data: bytes, name: str, line: int = 1) -> str:
-    """The text of a file, or of a part of it that begins at `line`. Raises FileError if it is not UTF-8."""
+    """Decode a file, or a part of it that begins at `line`, as UTF-8. Raises FileError if it is not UTF-8."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -158,7 +158,7 @@ def decode(data: bytes, name: str, line: int = 1) -> str:
 
 
 def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
-    """The table in a CSV or TSV file. Every cell is text: NA, null and 01 are words, and may be labels."""
+    """Read a CSV or TSV file. Every cell is text: NA, null and 01 are words, and may be labels."""
     name = str(path)
 
     def lines() -> Iterable[str]:
@@ -171,14 +171,14 @@ def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -
 def of_rows(
     name: str, layout: separated.Layout, found: Sequence[tuple[int, list[str]]], fingerprint: str = ""
 ) -> Table:
-    """The table of rows of a CSV or TSV file: (number of the line, cells) each."""
+    """Make a table of the rows of a CSV or TSV file, each given as (number of the line, cells)."""
     cells = [row for _, row in found]
     columns = {column: [row[place] for row in cells] for place, column in enumerate(layout.names)}
     return Table(name, columns, [line for line, _ in found], "line", fingerprint, layout.headed, notes=layout.notes)
 
 
 def _parse_table(name: str, text: str, *, lines: bool, fingerprint: str) -> Table:
-    """The table in JSON lines, or in one list of objects, or in an object that has this list under "data"."""
+    """Read a table from JSON lines, from a JSON list of objects, or from an object with such a list under "data"."""
     if lines:
         rows, numbers = [], []
         # Not splitlines: JSON may contain U+2028.
@@ -199,7 +199,7 @@ def _parse_table(name: str, text: str, *, lines: bool, fingerprint: str) -> Tabl
 
 
 def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
-    """The object in a line of a JSON lines file. Raises FileError if there is no object."""
+    """Parse the object in one line of a JSON lines file. Raises FileError if there is no object."""
     return _check_row(_parse(line, name, number), name, "line", number)
 
 
@@ -227,7 +227,7 @@ def _parse(text: str, name: str, line: int) -> Any:
 
 
 def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = None) -> dict[str, list[Any]]:
-    """Objects as columns with these names, or with all their names; None where an object lacks a name."""
+    """Turn rows (objects) into columns: these names, or all names that occur; None where a row lacks a name."""
     names = dict.fromkeys(name for row in rows for name in row) if names is None else names
     return {str(name): [row.get(name) for row in rows] for name in names}
 
@@ -239,7 +239,7 @@ def _listed(name: Any, cells: Any) -> list[Any]:
 
 
 def _make_table(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None, *, first: int = 0) -> Table:
-    """The table of these columns. `first` is the number of its first row: 1 in files, 0 in memory, as Python counts."""
+    """Make a table of columns. `first` is the number of its first row: 1 in files, 0 in memory, as Python counts."""
     columns = {column: decoded(cells) for column, cells in columns.items()}
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -250,7 +250,7 @@ def _make_table(name: str, columns: dict[str, list[Any]], fingerprint: str | Non
 
 
 def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
-    """A fingerprint of cells in memory: equal for equal names and cells."""
+    """Return a fingerprint of columns in memory: equal for equal names and cells."""
     found = hashlib.sha256()
     for name, cells in columns.items():
         found.update(repr((name, len(cells))).encode())
@@ -262,7 +262,7 @@ def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _parquet(path: Path, data: bytes) -> Any:
-    """The Arrow table in a Parquet file with these bytes."""
+    """Read the Arrow table from the bytes of a Parquet file."""
     with arrow_errors(path):
         import pyarrow
         from pyarrow import parquet
@@ -272,7 +272,7 @@ def _parquet(path: Path, data: bytes) -> Any:
 
 @contextlib.contextmanager
 def arrow_errors(path: Path) -> Iterator[None]:
-    """A context in which errors of Arrow while it reads a Parquet file become a FileError."""
+    """A context that turns Arrow's errors of reading a Parquet file into a FileError."""
     try:
         import pyarrow
     except ImportError as error:  # Arrow comes with datasets
@@ -284,13 +284,13 @@ def arrow_errors(path: Path) -> Iterator[None]:
 
 
 def from_arrow(table: Any) -> dict[str, list[Any]]:
-    """The columns of an Arrow table as Python objects; a class label is given by its name, not by its number."""
+    """Convert an Arrow table to columns of Python objects. A class label becomes its name, instead of its number."""
     columns = {name: table[name].to_pylist() for name in table.column_names}
     return columns | {name: named(columns[name], names) for name, names in classes(table.schema).items()}
 
 
 def _from_hub(name: str) -> Table:
-    """A split of a data set of the hub, or of a copy of it that was downloaded before."""
+    """Load a split of a data set from the hub, or from an earlier download of it."""
     place, _, split = name.partition(":")
     parts = place.split("/")
     if len(parts) == 3:
@@ -314,7 +314,7 @@ def _from_hub(name: str) -> Table:
 
 @contextlib.contextmanager
 def try_hub(repository: str) -> Iterator[bool]:
-    """A context with whether the hub answers. If not, only earlier downloads are used inside, without long tries."""
+    """A context that gives whether the hub answers. If not, it uses only earlier downloads, without long tries."""
     import datasets
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -335,7 +335,7 @@ def try_hub(repository: str) -> Iterator[bool]:
 
 
 def _read_dataset(name: str, rows: Any) -> Table:
-    """The table of a `datasets.Dataset`, or of a similar class."""
+    """Make a table of a `datasets.Dataset`, or of a similar class."""
     if isinstance(rows, Mapping):
         raise ArgumentError(f"{name}: expected one split. Received: {len(rows)}: choose one of {', '.join(rows)}")
     if not hasattr(rows, "with_format"):
@@ -344,7 +344,7 @@ def _read_dataset(name: str, rows: Any) -> Table:
 
 
 def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
-    """All columns as Python objects; a class label is given by its name, not by its number."""
+    """Convert a data set to columns of Python objects. A class label becomes its name, instead of its number."""
     features = rows.features or {}
     columns: dict[str, list[Any]] = {name: [] for name in features}
     for table in rows.with_format("arrow").iter(batch_size=_BATCH):
@@ -354,7 +354,7 @@ def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:
 
 
 def decoded(cells: list[Any]) -> list[Any]:
-    """The cells, with bytes decoded to text: some programs write texts as bytes.
+    """Decode cells that are bytes to text, because some programs write texts as bytes.
 
     Bytes that are not UTF-8 stay bytes.
     """
@@ -368,7 +368,7 @@ def _decoded(cell: Any) -> Any:
 
 
 def classes(schema: Any) -> dict[str, list[str]]:
-    """`_classes` for an Arrow schema, of a file that `datasets` wrote."""
+    """Return a dict: column -> names of its classes, from the Arrow schema of a file that `datasets` wrote."""
     if b"huggingface" not in (schema.metadata or {}):
         return {}
     import datasets
@@ -377,20 +377,20 @@ def classes(schema: Any) -> dict[str, list[str]]:
 
 
 def _classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Column with class labels -> the names of its classes."""
+    """Return a dict: column -> names of its classes, for each column of class labels."""
     import datasets
 
     return {name: feature.names for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)}
 
 
 def named(numbers: Sequence[int | None], names: Sequence[str]) -> list[str | None]:
-    """The names of classes, from their numbers; None where there is no class."""
+    """Replace the numbers of classes by their names; None where there is no class."""
     return [None if each is None or each < 0 else names[each] for each in numbers]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Any]:
-    """A context with the package `datasets`, without progress bars and notes."""
+    """A context that gives the package `datasets`, without its progress bars and messages."""
     try:
         import datasets
     except ImportError as error:

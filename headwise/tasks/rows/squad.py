@@ -1,4 +1,4 @@
-"""Questions, contexts and answers, from a SQuAD file or from columns.
+"""Reads questions, contexts and answers, from a SQuAD file or from columns of a table.
 
 SQuAD 1.1 (Rajpurkar et al. 2016), and 2.0 with questions that have no answer (Rajpurkar et al. 2018). An answer is its
 text and the character of the context at which it begins.
@@ -30,10 +30,10 @@ class Span(NamedTuple):
 
 
 def read_questions(source: Any, options: AnswerOptions, *, targets: bool = True) -> Data:
-    """A table "question", "context" and, with `targets`, "answers": the answers that occur in the context, or ().
+    """Read a table: "question", "context" and, with `targets`, "answers": the answers found in the context, or ().
 
-    A row without an answer in its context is left out and reported. If an answer is in the context, but not
-    at its answer_start, the nearest place is used, and this is reported too.
+    A row whose answers do not occur in its context is left out and reported. If an answer occurs in the context, but
+    not at its answer_start, the nearest occurrence is used, and this is reported too.
 
     Args:
         source: a SQuAD file (JSON), or a source for `read_table`, with the columns that the options name. The column of
@@ -56,7 +56,7 @@ def read_questions(source: Any, options: AnswerOptions, *, targets: bool = True)
 
 
 def _nested(table: Table) -> Data:
-    """The questions of a SQuAD file, one row each."""
+    """Read the questions of a SQuAD file, one row each."""
     rows = list(_questions(table))
     columns = {name: [row[i] for row in rows] for i, name in enumerate(("question", "context", "answers"))}
     return Data(table.name, columns, list(range(len(rows))), fingerprint=table.fingerprint, unit="question")
@@ -80,7 +80,7 @@ def _questions(table: Table) -> Iterator[tuple[str, str, Answers]]:
 
 
 def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
-    """The questions from columns of a table."""
+    """Read the questions from columns of a table."""
     names = {"question": options.question, "context": options.context}
     columns: dict[str, list[Any]] = {
         name: as_texts(table, column, table.columns[find_column(table, column)]) for name, column in names.items()
@@ -100,7 +100,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
 
 
 def _read_answers(cell: Any, start: Any, where: str) -> Answers:
-    """The answers of one row as (text, stated start or None); an empty cell is a question without an answer."""
+    """Read the answers of one row as (text, stated start or None). An empty cell is a question without an answer."""
     if isinstance(cell, Mapping):
         texts, starts = cell.get("text"), cell.get(_START)
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
@@ -129,7 +129,7 @@ def _lacks(question: str, context: str) -> str | None:
 
 
 def _with_places(data: Data) -> Data:
-    """The data with each answer's place in its context; rows without a place are left out."""
+    """Find the position of each answer in its context. Rows whose answers do not occur there are left out."""
     found: list[tuple[Span, ...]] = []
     wrong: dict[int, str] = {}
     moved = []
@@ -152,7 +152,7 @@ def _with_places(data: Data) -> Data:
 
 
 def _place(context: str, text: str, start: int | None) -> Span | None:
-    """The place of an answer: at `start`, else the place nearest to `start` that has the text, else None."""
+    """Find an answer in its context: at `start`, else the occurrence nearest to `start`; None if there is none."""
     kept = text.strip()
     if not kept:
         return None

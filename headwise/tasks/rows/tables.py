@@ -23,13 +23,13 @@ READ_IN_PART = "read in part"
 
 @dataclass(frozen=True)
 class Data:
-    """Columns of one length, under the task's names for them ("text", not "sentence").
+    """Columns of one length, under the names that the task uses ("text", even if the file has "sentence").
 
     Args:
         name: the name in messages: the file's name, or "the frame".
         columns: each a list; all of one length.
         numbers: the number of each row in messages (line 1 of a CSV is its header).
-        left_out: notes on skipped rows with the reason, and on changes in other rows, one sentence each.
+        left_out: notes on rows that were skipped, with the reason, and on changes in other rows, one sentence each.
         fingerprint: a fingerprint of the source, the same for the same content.
         unit: the unit of `numbers`: "line" of a text file, or "row" of anything else, from 1 in files and 0 in memory.
         reasons: why rows were left out -> the numbers of these rows.
@@ -47,18 +47,18 @@ class Data:
         return len(self.numbers)
 
     def take(self, rows: Sequence[int]) -> Data:
-        """Some of the rows, in the order of the indices in `rows`."""
+        """Return only the rows with these indices, in the order of the indices."""
         columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
         return replace(self, columns=columns, numbers=[self.numbers[row] for row in rows])
 
     def without(self, reasons: Mapping[int, str]) -> Data:
-        """All rows except some; `left_out` gets a sentence for each reason.
+        """Return all rows except some, with a sentence for each reason added to `left_out`.
 
         Args:
-            reasons: the index of a row (0 is the first) -> the reason, such as "no text".
+            reasons: the index of a row to leave out (0 is the first) -> the reason, such as "no text".
 
         Raises:
-            NoUsableRows: nothing is left.
+            NoUsableRows: no row is left.
         """
         if not reasons:
             return self
@@ -71,16 +71,16 @@ class Data:
         return whole.take(kept)
 
     def split(self, share: float, seed: int, *, by: str | None = None) -> tuple[Data, Data]:
-        """Split the rows at random in two parts. The second has `share` of the rows; each part has at least one.
+        """Split the rows at random in two parts, of at least one row each; the second has the fraction `share`.
 
         Both keep the order of the rows. Only the first part has the notes on rows left out, so that nothing is reported
         twice.
 
         Args:
-            share: the share of the second part.
+            share: the fraction of the rows in the second part.
             seed: the same seed draws the same rows.
-            by: a column of labels. Each label has its share in both parts, and at least one row in each if it has two
-                rows.
+            by: a column of labels. Each label is divided in the same proportion, with at least one row in each part if
+                it has two rows.
 
         Raises:
             ArgumentError: fewer than two rows.
@@ -98,7 +98,7 @@ class Data:
         return self.take(first), replace(self.take(second), left_out=())
 
     def split_groups(self, column: str, share: float, seed: int) -> tuple[Data, Data]:
-        """As `split`, with `share` of the different values of a column: rows with the same value stay together.
+        """Split like `split`, with `share` of the values of a column: rows with the same value stay together.
 
         Raises:
             ArgumentError: fewer than two different values.
@@ -117,7 +117,7 @@ class Data:
 
 
 def grouped(names: Iterable[Any]) -> dict[Any, list[int]]:
-    """Name -> the indices of the rows that have it, in order."""
+    """Return a dict: name -> the indices of the rows that have this name, in order."""
     found: dict[Any, list[int]] = {}
     for row, name in enumerate(names):
         found.setdefault(name, []).append(row)
@@ -125,7 +125,7 @@ def grouped(names: Iterable[Any]) -> dict[Any, list[int]]:
 
 
 def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]:
-    """`count` random rows, in order, each label with its share (a few more, if there are many labels)."""
+    """Draw `count` rows at random, each label in proportion (a few more, if there are many labels); in order."""
     rows = grouped(labels)
     counts = _shares([len(some) for some in rows.values()], count)
     if not any(counts):  # no label has two rows
@@ -134,7 +134,7 @@ def _draw(labels: Sequence[Any], count: int, random: random.Random) -> list[int]
 
 
 def _shares(sizes: Sequence[int], count: int) -> list[int]:
-    """How many rows to take from each group, `count` in all: in proportion, at least one, never the whole group.
+    """Divide `count` rows over groups in proportion to their sizes: at least one of each group, never the whole group.
 
     A group of one row gives none: the row belongs to the training data.
     """
@@ -148,7 +148,7 @@ def _shares(sizes: Sequence[int], count: int) -> list[int]:
 
 
 class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the data)
-    """All rows were left out. The attribute `data` has the rows and the reasons."""
+    """Raised if all rows were left out. The attribute `data` has the rows and the reasons."""
 
     def __init__(self, data: Data) -> None:
         super().__init__(f"{data.name}: no row can be used: {'; '.join(data.left_out)}")
@@ -156,7 +156,7 @@ class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the dat
 
 
 def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = ()) -> Data:
-    """The requested columns of a source, with all rows that have them.
+    """Read the requested columns of a source, with all rows that can be used.
 
     Cells are as in the source. Cells of a CSV or TSV file are text, also 01, NA and null: a task that reads numbers
     converts them. If columns are requested as "1", "2", … they are counted, and the first line of a CSV or TSV file is
@@ -198,14 +198,14 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
 
 
 def texts_in(inputs: Any) -> list[Any] | None:
-    """The inputs of `predict` as a list, if they are one or several texts; None for a table, or an existing file."""
+    """Return the inputs of `predict` as a list, if they are one or several texts; None for a table or a file."""
     given = [inputs] if isinstance(inputs, str) and not Path(inputs).is_file() else inputs
     is_table = not isinstance(given, list | tuple) or not given or isinstance(given[0], dict)
     return None if is_table else list(given)
 
 
 def check_filled(texts: Sequence[Any]) -> None:
-    """Raise ArgumentError if an input of `predict` or `look` is empty or not a text: tables skip such rows."""
+    """Raise ArgumentError if an input of `predict` or `look` is empty or not a text. Rows of tables are skipped."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"inputs[{number}]: expected a text. Received: {type(text).__name__} {brief(text)}")
@@ -214,7 +214,7 @@ def check_filled(texts: Sequence[Any]) -> None:
 
 
 def check_different(columns: Mapping[str, str]) -> None:
-    """Raise ArgumentError if a column is requested twice: nothing is learned from a text that contains its label."""
+    """Raise ArgumentError for a column with two purposes: nothing is learned from a text that contains its label."""
     first: dict[str, str] = {}
     for name, column in columns.items():
         if (other := first.setdefault(column, name)) != name:
@@ -222,7 +222,7 @@ def check_different(columns: Mapping[str, str]) -> None:
 
 
 def find_column(table: Table, column: str) -> str:
-    """`column`, if the table has it. Otherwise raises ArgumentError, which lists the columns."""
+    """Return `column` if the table has it. Otherwise raise ArgumentError, which lists the columns."""
     if column in table.columns:
         return column
     names = list(table.columns)
@@ -236,7 +236,7 @@ def find_column(table: Table, column: str) -> str:
 
 
 def as_text(cell: Any) -> str:
-    """A cell as text: a number as it is written (whole numbers without .0); "" for an empty cell, or for a list.
+    """Convert a cell to text: a number as it is written (whole numbers without .0); "" for an empty cell or a list.
 
     Raises:
         ArgumentError: bytes that are not UTF-8.
@@ -259,7 +259,7 @@ def as_text(cell: Any) -> str:
 
 
 def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
-    """The cells of a table's column as text. Raises ArgumentError like `as_text`, and names the row."""
+    """Convert the cells of a table's column to text. Raises ArgumentError like `as_text`, and names the row."""
     found = []
     for number, cell in zip(table.numbers, cells, strict=True):
         try:
@@ -278,13 +278,13 @@ def group_numbers(reasons: Mapping[int, str], numbers: Sequence[int]) -> dict[st
 
 
 def cut_notes(cut: Mapping[int, str], numbers: Sequence[int], unit: str) -> tuple[str, ...]:
-    """Sentences like `1 row read in part: more than 512 tokens, the rest was cut (line 4)`; `cut`: from `Task.cut`."""
+    """Make sentences like `1 row read in part: more than 512 tokens, the rest was cut (line 4)` from `Task.cut`."""
     by_reason = group_numbers(cut, numbers)
     return tuple(left_out(len(found), found, reason, unit, READ_IN_PART) for reason, found in by_reason.items())
 
 
 def left_out(count: int, numbers: Sequence[int], reason: str, unit: str, what: str = "left out") -> str:
-    """A sentence such as `3 rows left out: no text (lines 4, 9, 17)`. Only the first few `numbers` are named."""
+    """Make a sentence like `3 rows left out: no text (lines 4, 9, 17)`. Only the first few `numbers` are named."""
     shown = ", ".join(map(str, numbers[:LISTED]))
     more = f" and {count - LISTED} more" if count > LISTED else ""
     rows, units = ("row", unit) if count == 1 else ("rows", f"{unit}s")

@@ -1,4 +1,4 @@
-"""The time step of a series: finds it in the timestamps, counts rows by it, and continues it into the future.
+"""The time step of a series: finds it from the timestamps, counts rows by it, and continues the times into the future.
 
 A step is a fixed time (an hour, 15 minutes), some months (a month, a quarter, a year), a business day, or a number if
 the times are plain numbers.
@@ -33,7 +33,7 @@ _NAMES = {_DAY: "day", 60 * 60: "hour", 60: "minute", 1: "second"}
 
 @dataclass(frozen=True)
 class Step:
-    """The step from one row of a series to the next: a number of units.
+    """The time from one row of a series to the next: a number of units, such as months.
 
     >>> step = find_step(read_times(["2024-01-31", "2024-02-29", "2024-03-31"]))
     >>> str(step), step.season, step.after(pd.Timestamp("2024-03-31"), 1)[0]
@@ -52,14 +52,14 @@ class Step:
 
     @property
     def season(self) -> int:
-        """The usual number of steps in a season: hours of a day, days of a week, months of a year; else 1."""
+        """The usual number of steps in a season: hours in a day, days in a week, months in a year; otherwise 1."""
         known = _SEASONS.get((self.unit, int(self.size)))
         if known is None and self.unit == "second" and self.size < _DAY and _DAY % self.size == 0:
             known = int(_DAY // self.size)
         return known or 1
 
     def after(self, last: Any, count: int) -> list[Any]:
-        """The next `count` times after `last`."""
+        """Return the next `count` times after `last`."""
         ahead = np.arange(1, count + 1)
         if self.unit == "number":
             size = int(self.size) if self.size.is_integer() else self.size
@@ -67,13 +67,13 @@ class Step:
         return _shifted(last, self, ahead)
 
     def between(self, first: Any, last: Any) -> Times:
-        """All times from `first` to `last`, both included."""
+        """Return all times from `first` to `last`, both included."""
         count = round(float(_ordinals(pd.Index([first, last]), self.unit)[1:].item() / self.size))
         return pd.Index([first, *self.after(first, count)])
 
 
 def read_times(cells: Sequence[Any]) -> Times | None:
-    """The timestamps in cells of text, dates or numbers; None if a cell is something else.
+    """Read the timestamps in cells of text, dates or numbers; None if a cell is something else.
 
     Dates are read month first.
     """
@@ -97,7 +97,7 @@ def read_times(cells: Sequence[Any]) -> Times | None:
 
 
 def find_step(times: Times) -> Step | None:
-    """The step of ascending times, of which some may be missing; None if there is no step that all times fit."""
+    """Find the step between ascending times, of which some may be missing; None if no step fits all times."""
     if len(times) < 2:
         return None
     gaps: list[Step] = []
@@ -113,12 +113,12 @@ def find_step(times: Times) -> Step | None:
 
 
 def places(times: Times, step: Step) -> np.ndarray:
-    """The number of steps from the first time to each time, int64."""
+    """Return for each time the number of steps since the first time, int64."""
     return np.round(_ordinals(times, step.unit) / step.size).astype(np.int64)
 
 
 def _units(times: Times) -> list[Unit]:
-    """The units in which these times may be counted, the most special unit first."""
+    """Return the units in which these times may be counted, the most specific unit first."""
     if not isinstance(times, pd.DatetimeIndex):
         return ["number"]
     clock = times - times.normalize()
@@ -127,13 +127,13 @@ def _units(times: Times) -> list[Unit]:
             return ["month", "second"]
         if times.is_month_end.all():
             return ["month's end", "second"]
-        if len(times) > 5 and (times.day_of_week < 5).all():  # five days in a row may be followed by a sixth
+        if len(times) > 5 and (times.day_of_week < 5).all():  # up to five days in a row may be followed by a Saturday
             return ["business day", "second"]
     return ["second"]
 
 
 def _ordinals(times: Times, unit: Unit) -> np.ndarray:
-    """The times as numbers of units since the first time."""
+    """Convert times to numbers of units since the first time."""
     if unit == "number":
         return np.asarray(times, dtype=np.float64) - float(times[0])
     if unit == "second":

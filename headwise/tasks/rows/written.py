@@ -90,7 +90,7 @@ def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> N
 
 
 def schema_with(part: Path, schema: Any) -> Any:
-    """The Arrow schema that fits a Parquet part and the parts before it, which have `schema` (None = no parts before).
+    """Return the Arrow schema that fits this Parquet part and the parts before it, whose schema is `schema` (or None).
 
     Raises:
         ArgumentError: no schema fits them.
@@ -113,7 +113,7 @@ def schema_with(part: Path, schema: Any) -> Any:
 
 
 def choose_writer(path: Path) -> Callable[[Path, Columns], None]:
-    """The function that writes a file with this name. Raises ArgumentError if there is none."""
+    """Return the function that writes a file with this name. Raises ArgumentError if no function can."""
     if path.suffix.lower() not in _WRITERS:
         raise ArgumentError(f"{path}: expected a name that ends in {', '.join(_WRITERS)}. Received: {path.name}")
     return _WRITERS[path.suffix.lower()]
@@ -160,7 +160,7 @@ def _json(path: Path, columns: Columns) -> None:
 
 
 def _object(columns: Columns, row: Sequence[Any]) -> dict[str, Any]:
-    """A row as an object for JSON: NaN and infinity, which JSON lacks, become None."""
+    """Return a row as an object for JSON: NaN and infinity, which JSON lacks, become None."""
     return {name: _finite(cell) for name, cell in zip(columns, row, strict=True)}
 
 
@@ -180,7 +180,7 @@ def _parquet(path: Path, columns: Columns) -> None:
 
 
 def _array(name: str, cells: Sequence[Any]) -> Any:
-    """A column as an Arrow array."""
+    """Convert a column to an Arrow array. Raises ArgumentError if its values have no common type."""
     import pyarrow
 
     if isinstance(cells, pyarrow.Array | pyarrow.ChunkedArray):

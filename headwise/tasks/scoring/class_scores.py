@@ -23,7 +23,7 @@ def class_scores(
     commonest: str,
     left_out: Sequence[str] = (),
 ) -> Scores:
-    """The scores of predicted labels against the true ones.
+    """Compute the scores of predicted labels against the true labels.
 
     Macro F1 is the mean over the labels that are true or predicted for any row, with equal weights.
 

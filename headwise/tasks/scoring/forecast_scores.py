@@ -33,13 +33,14 @@ class ForecastSums:
         self._pinball = self._below = torch.zeros(len(quantiles), dtype=torch.float64)
 
     def add(self, forecast_NCFO: Tensor, truth_NCF: Tensor, units_NC: Tensor, naive_NC: Tensor) -> None:
-        """Add some windows.
+        """Add the errors of the forecasts of some windows.
 
         Args:
-            forecast_NCFO: [N, C, F, 1 + quantiles], the point forecast first; or only that, [N, C, F, 1].
-            truth_NCF: [N, C, F].
-            units_NC: the factor from these values to the units of the column.
-            naive_NC: the error of the naive forecast in the training part, in these values; 0 if it has no error.
+            forecast_NCFO: [N, C, F, 1 + quantiles], the point forecast first; or only the point forecast, [N, C, F, 1].
+            truth_NCF: the true values [N, C, F].
+            units_NC: the factor from the values above (which may be standardised) to the units of the column.
+            naive_NC: the mean error of the naive forecast in the training part, in units of the values above; 0 if it
+                has no error.
         """
         truth_NCF, point_NCF = truth_NCF.double(), forecast_NCFO[..., 0].double()
         error_NCF = (truth_NCF - point_NCF).abs()
@@ -59,7 +60,7 @@ class ForecastSums:
             self._below = self._below + (truth_NCF[..., None] <= guess).double().sum((0, 1, 2))
 
     def values(self) -> dict[str, float]:
-        """Name of a score -> its mean."""
+        """Return the mean of each score over everything that was added, by the name of the score."""
         every = self._count * len(self.channels)
         found = {"mse": float(self._squared.sum()) / every, "mae": float(self._absolute.sum()) / every}
         if self._scaled_count.sum() > 0:
@@ -75,17 +76,17 @@ class ForecastSums:
 
 
 def pinball(forecast: Tensor, truth: Tensor, quantiles: Tensor) -> Tensor:
-    """The pinball loss of each quantile, [..., Q], of forecasts [..., Q] against truths [...]."""
+    """Compute the pinball loss of each quantile, [..., Q], of forecasts [..., Q] against true values [...]."""
     over = truth[..., None] - forecast
     return torch.maximum(quantiles * over, (quantiles - 1) * over)
 
 
 def last_value(context_NCS: Tensor, horizon: int) -> Tensor:
-    """The naive forecast that repeats the last value of the past: [N, C, F, 1]."""
+    """Make the naive forecast that repeats the last value of the past: [N, C, F, 1]."""
     return context_NCS[..., -1:, None].expand(-1, -1, horizon, -1)
 
 
 def seasonal_naive(context_NCS: Tensor, horizon: int, season: int) -> Tensor:
-    """The naive forecast that repeats the last season of the past: [N, C, F, 1]."""
+    """Make the naive forecast that repeats the last season of the past: [N, C, F, 1]."""
     steps = torch.arange(horizon) % season
     return context_NCS[..., -season:][..., steps, None]

@@ -1,4 +1,4 @@
-"""Retrieval of texts for images, or images for texts: finds the order of candidates, and scores this order."""
+"""Retrieval of texts for images, or images for texts: orders the candidates, and scores this order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ DEPTHS = (1, 5, 10)  # k of recall@k
 
 
 def best_first(similarity_QN: Tensor, score: Callable[[Tensor, Tensor], Tensor], rerank: int, depth: int) -> Tensor:
-    """The indices of the best candidates of each query, best first: int64 [Q, depth], or [Q, N] if N is smaller.
+    """Return the indices of the best candidates of each query, best first: int64 [Q, depth], or [Q, N] if N is smaller.
 
-    Candidates are sorted by similarity, and then the first of them by a costlier score (Li et al. 2021, section 4.2).
+    All candidates are sorted by similarity; then the first `rerank` of them are sorted again by a costlier score (Li et
+    al. 2021, section 4.2).
 
     Args:
         similarity_QN: the similarity of every query with every candidate.
@@ -34,12 +35,12 @@ def best_first(similarity_QN: Tensor, score: Callable[[Tensor, Tensor], Tensor],
 
 
 def recall(order_QK: Tensor, right_QN: Tensor, depth: int) -> float:
-    """recall@depth: the share of queries that have a right candidate among their first `depth` candidates."""
+    """Compute recall@depth: the fraction of queries with a right candidate among their first `depth` candidates."""
     return float(right_QN.gather(1, order_QK[:, :depth]).any(1).float().mean())
 
 
 def recall_by_chance(right_QN: Tensor, depth: int) -> float:
-    """The expected recall@depth if candidates are in a random order.
+    """Compute the recall@depth that is expected if candidates are in a random order.
 
     Of N candidates r are right: 1 - C(N - r, depth) / C(N, depth).
     """

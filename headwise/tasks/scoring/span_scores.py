@@ -20,12 +20,12 @@ _PUNCTUATION = frozenset(string.punctuation)
 
 
 def is_by_character(context: str) -> bool:
-    """Whether a text is in a script without spaces between words: Han, Hiragana or Katakana."""
+    """Return whether a text is in a script without spaces between words: Han, Hiragana or Katakana."""
     return _BY_CHARACTER.search(context) is not None
 
 
 def normalised(text: str, *, by_character: bool = False) -> list[str]:
-    """The words of an answer that are compared: lower case, without punctuation and articles."""
+    """Return the words of an answer as they are compared: in lower case, without punctuation and articles."""
     text = text.lower()
     if by_character:
         text = "".join(each for each in text if not unicodedata.category(each).startswith("P"))
@@ -35,15 +35,15 @@ def normalised(text: str, *, by_character: bool = False) -> list[str]:
 
 
 def exact_match(answer: str, true: Sequence[str], *, by_character: bool = False) -> float:
-    """1 if the answer is one of the true answers, else 0. "" (no answer) is right if there are no true answers."""
+    """Return 1 if the answer is one of the true answers, else 0. "" (no answer) is right if there are none."""
     said = normalised(answer, by_character=by_character)
     return float(any(said == normalised(each, by_character=by_character) for each in true or [""]))
 
 
 def f1(answer: str, true: Sequence[str], *, by_character: bool = False) -> float:
-    """The harmonic mean of precision and recall over words, with the true answer for which it is highest.
+    """Compute F1 over words (the harmonic mean of precision and recall), with the true answer for which it is highest.
 
-    If the model or the truth has no answer, F1 is 1 if the other has none either, else 0.
+    If the model gives no answer or the question has none, F1 is 1 if both are so, else 0.
     """
     said = normalised(answer, by_character=by_character)
     return max(_f1(said, normalised(each, by_character=by_character)) for each in true or [""])

@@ -12,7 +12,7 @@ _WORD = re.compile(rf"[{HAN}\u3040-\u30ff]|[^\W_{HAN}\u3040-\u30ff]+")
 
 
 def bleu(written: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Corpus BLEU, 0 to 100, by sacreBLEU (Papineni et al. 2002; Post 2018).
+    """Compute corpus BLEU, 0 to 100, by sacreBLEU (Papineni et al. 2002; Post 2018).
 
     Its signature is nrefs:…|case:mixed|eff:no|tok:13a|smooth:exp; tok:zh if the references are Chinese, tok:char if
     they are Japanese.
@@ -26,7 +26,7 @@ def bleu(written: Sequence[str], references: Sequence[Sequence[str]]) -> float:
 
 
 def bleu_tokenizer(references: Sequence[Sequence[str]]) -> str:
-    """The tokenizer of sacreBLEU that suits the script in which most of the references are."""
+    """Return the tokenizer of sacreBLEU that suits the script of most of the references."""
     texts = [text for each in references for text in each]
     if 2 * sum(bool(_KANA.search(text)) for text in texts) > len(texts):
         return "char"
@@ -34,14 +34,14 @@ def bleu_tokenizer(references: Sequence[Sequence[str]]) -> str:
 
 
 def chrf(written: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Corpus chrF2, 0 to 100, by sacreBLEU: nrefs:…|case:mixed|eff:yes|nc:6|nw:0|space:no (Popović 2015)."""
+    """Compute corpus chrF2, 0 to 100, by sacreBLEU: nrefs:…|case:mixed|eff:yes|nc:6|nw:0|space:no (Popović 2015)."""
     from sacrebleu.metrics import CHRF
 
     return float(CHRF().corpus_score(list(written), _streams(references)).score)
 
 
 def rouge(written: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L: the mean of F1, 0 to 100 (Lin 2004), by torchmetrics.
+    """Compute ROUGE-1, ROUGE-2 and ROUGE-L: the mean of F1, 0 to 100 (Lin 2004), by torchmetrics.
 
     Words are compared without case and punctuation, not stemmed. With several references the best one counts,
     separately for each of the three scores.
@@ -63,18 +63,18 @@ def rouge(written: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
 
 
 def distinct(written: Sequence[str], n: int) -> float:
-    """The number of different n-grams of words in all texts, divided by the number of all n-grams (Li et al. 2016)."""
+    """Divide the number of different n-grams of words in all texts by the number of all n-grams (Li et al. 2016)."""
     every = [tuple(found[i : i + n]) for text in written for found in [words(text)] for i in range(len(found) - n + 1)]
     return len(set(every)) / len(every) if every else 0.0
 
 
 def words(text: str) -> list[str]:
-    """The words and numbers of a text in lower case, without punctuation; in Chinese and Japanese each character."""
+    """Split a text into lower-case words and numbers, without punctuation; Chinese and Japanese into characters."""
     return _WORD.findall(text.lower())
 
 
 def first_words(text: str, count: int) -> str:
-    """The text up to the end of its first `count` words."""
+    """Return the text up to the end of its first `count` words."""
     for i, word in enumerate(_WORD.finditer(text), start=1):
         if i == count:
             return text[: word.end()]
@@ -82,6 +82,6 @@ def first_words(text: str, count: int) -> str:
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The references in the form of sacreBLEU: the first reference of every text, the second …; "" where missing."""
+    """Transpose references for sacreBLEU: all first references, all second references, …; "" where a text has fewer."""
     most = max(map(len, references))
     return [[each[i] if i < len(each) else "" for each in references] for i in range(most)]

@@ -1,1 +1,1 @@
-"""Code that tasks on text share: subwords, windows, masks for a language model, and writing of text token by token."""
+"""Code that tasks on text share: subwords, windows, and generation of text token by token."""

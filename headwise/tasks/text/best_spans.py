@@ -1,4 +1,4 @@
-"""The most probable answer among the spans of all windows of a question."""
+"""Finds the most probable answer to a question among the spans (ranges of tokens) of all its windows."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-_KEPT = 20  # number of spans kept for each window, and of answers
+_KEPT = 20  # number of spans kept for each window
 
 
 class BestSpans:
-    """Collects one window after another; then gives the best span, and its probability.
+    """Collects the windows of one question one by one; then gives the best span, and its probability.
 
-    Within a window the probabilities of the first and the last token are independent; both may be [CLS]: no answer.
-    All spans of all windows are compared; a span that is in two windows has the sum of both weights. Whether there is
-    an answer is decided by the window that most certainly has one, because most windows do not have it (Devlin et al.
-    2018, section 4.3, for several windows).
+    Within a window the probabilities of the first and the last token are independent; if both are [CLS], there is no
+    answer. All spans of all windows are compared; a span that occurs in two windows has the sum of both weights.
+    Whether there is an answer is decided by the window that most certainly has one, because most windows do not contain
+    it (Devlin et al. 2018, section 4.3, for several windows).
 
     Args:
         may_be_none: whether "no answer" may be the best.
@@ -54,7 +54,7 @@ class BestSpans:
                 self._weights[offsets[first][0], offsets[last][1]] += weight
 
     def best(self) -> tuple[tuple[int, int], float]:
-        """((start, end) of the best span in the context, its probability); the span (0, 0) means no answer."""
+        """Return ((start, end) of the best span in the context, its probability). The span (0, 0) means no answer."""
         none = self._none if self._may_be_none else 0.0
         span, weight = max(self._weights.items(), key=lambda item: item[1], default=((0, 0), 0.0))
         if (self._may_be_none and none >= weight) or not self._total:

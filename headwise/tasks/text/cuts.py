@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 
 def limit(most: int | None, *, part: str = "the rest") -> str:
-    """The end of a column's description, which says how much of a text is read; `most`: the number of tokens."""
+    """Return the end of a column's description: how many tokens of a text are read (`most`); "" without a limit."""
     return "" if most is None else f"; at most {most} tokens are read, {part} is cut"
 
 
 def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str = "the rest") -> dict[int, str]:
-    """Index of each text with more than `most` tokens -> why it is read only in part. `most` = None: no limit.
+    """Return a dict: index of each text with more than `most` tokens -> why it is read only in part. None: no limit.
 
     Args:
         what: the part of an input that is too long: "a question of "; "" = the whole input.
@@ -22,7 +22,7 @@ def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str =
 
 
 def cut_longer(texts: Sequence[list[int]], room: int) -> list[list[int]]:
-    """The tokens of one or two texts, cut at the end to `room` tokens in all; of two texts the longer one is cut."""
+    """Cut one or two texts at their ends to `room` tokens in all; of two texts the longer one is cut first."""
     room = max(room, 0)
     if len(texts) == 1:
         return [texts[0][:room]]

@@ -1,4 +1,4 @@
-"""How a model writes a text, one token after another: greedily, by beam search, or by sampling.
+"""Generation of text, one token after another: greedily, by beam search, or by sampling.
 
 `write` writes texts for many sources by an encoder-decoder, `follow` yields a single text while it is written.
 Both functions run the modules of the model, so that `headwise.watch` and `headwise.edit` see the model that writes.
@@ -25,7 +25,7 @@ MEMORY_TOKENS = 16384  # of a batch: rows × source tokens
 
 
 class CachedSteps:
-    """The `Steps` of an encoder-decoder with a cache: a source is read once, each step costs one token per row."""
+    """The `Steps` of an encoder-decoder with a cache: a source is read once, and each step reads one token per row."""
 
     def __init__(self, model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> None:
         self._model = model
@@ -57,7 +57,7 @@ def write(
     *,
     steps: MakeSteps = CachedSteps,
 ) -> list[Written]:
-    """The text that the model writes for each source. Sources of similar length share a batch; finished texts leave it.
+    """Generate a text for each source. Sources of similar length share a batch; finished texts leave it.
 
     Args:
         model: in eval mode; otherwise dropout is active.
@@ -88,17 +88,17 @@ def follow(
     *,
     steps: MakeSteps = CachedSteps,
 ) -> Iterator[list[int]]:
-    """Yield the part of this source's text that is certain after each step; at last the whole text of `write`.
+    """Yield after each step the part of the generated text that cannot change any more; at last the whole text.
 
-    In a beam search, the common prefix of all hypotheses that can still win is certain.
-    Arguments and errors as for `write`.
+    In a beam search this part is the common prefix of all hypotheses that can still win. Arguments and errors as for
+    `write`.
     """
     return followed(_writing(model, _asked([source], [limit], decoding), decoding, steps))
 
 
 @torch.no_grad()
 def _writing(model: EncoderDecoder, asked: Sequence[Asked], decoding: Decoding, steps: MakeSteps) -> Writing:
-    """A `Writing` that begins these texts."""
+    """Make a `Writing` (texts that are being generated) in which these texts begin."""
     device = next(model.parameters()).device
 
     def begin(sources: Sequence[Sequence[int]]) -> Steps:
@@ -122,7 +122,7 @@ def _asked(sources: Sequence[Sequence[int]], limits: Sequence[int], decoding: De
 
 
 def draw_numbers(decoding: Decoding, limits: Sequence[int]) -> Tensor | None:
-    """Random numbers [sources, steps] in [0, 1) for sampling; None if the decoding does not sample."""
+    """Draw random numbers [sources, steps] in [0, 1) for sampling; None if the decoding does not sample."""
     if not decoding.sample:
         return None
     seeded = torch.Generator().manual_seed(decoding.seed)

@@ -1,6 +1,6 @@
-"""The encoder of a task that reads text, and its subwords: both from a checkpoint, or both made for the data.
+"""Makes the text encoder of a task, and its subwords: both from a checkpoint, or both new for the data.
 
-The model of such a task has an `encoder` of one of three kinds; its shape is kept as JSON, to make it again.
+The model of such a task has an `encoder` of one of three kinds. Its shape is kept as JSON, from which it is made again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MAX_LENGTH = 512  # tokens of an input that a small encoder reads, by default
 
 
 def make(texts: Sequence[str], options: EncoderOptions) -> tuple[Any, Subwords]:
-    """Encoder and subwords: from the checkpoint in the options, with new characters of the texts; or new and small.
+    """Make (encoder, subwords): from the checkpoint in the options, with new characters of `texts`; or small new ones.
 
-    For "latent", it is a new latent encoder, which reads a text of any length.
+    With the model "latent", it makes a new latent encoder, which reads a text of any length.
 
     Raises:
         CheckpointError: the checkpoint does not exist, or is not a BERT.
@@ -65,7 +65,9 @@ def pretrained(
     max_length: int | None = None,
     asked_as: str = "max_length",
 ) -> tuple[Bert, Subwords]:
-    """The BERT of a checkpoint, without pooler, in training mode, and its subwords with the texts' characters added.
+    """Load (the BERT of a checkpoint, its subwords), the BERT without pooler and in training mode.
+
+    Characters of the texts that the subwords lack are added to both.
 
     Args:
         name: a folder, a hub id, or the folder of a run whose model has a BERT; None = MiniLM, of the extra demo.
@@ -89,7 +91,7 @@ def pretrained(
 
 
 def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_length: int, dropout: float) -> Bert:
-    """A small BERT with random weights."""
+    """Make a small BERT with random weights."""
     config = BertConfig(
         vocab_size=len(subwords),
         dim=dim,
@@ -106,7 +108,7 @@ def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_lengt
 
 
 def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -> Seen:
-    """The attention of a model that reads these tokens of one or two texts; `types`: token types (0, 1), if any."""
+    """Return the attention of a model that reads these tokens of one or two texts; `types`: token types, if any."""
     device = next(model.parameters()).device
     given = {} if types is None else {"token_type_ids": torch.tensor([types], device=device)}
     model.eval()
@@ -116,20 +118,20 @@ def look(model: nn.Module, tokens: Tokens, types: Sequence[int] | None = None) -
 
 
 def max_length(encoder: AnyEncoder, options: EncoderOptions) -> int | None:
-    """The number of tokens of an input that the encoder reads; None = all."""
+    """Return the number of tokens of an input that the encoder reads; None = all."""
     if options.max_length is not None or isinstance(encoder, LatentEncoder):
         return options.max_length
     return encoder.config.max_positions if isinstance(encoder, Bert) else MAX_LENGTH
 
 
 def describe(encoder: AnyEncoder) -> dict[str, Any]:
-    """The description from which `again` makes the encoder, as JSON data."""
+    """Describe an encoder as JSON data, from which `again` makes it again."""
     (kind,) = (name for name, (made, _) in _KINDS.items() if isinstance(encoder, made))
     return {"kind": kind, **asdict(encoder.config)}
 
 
 def again(description: dict[str, Any]) -> Any:
-    """Make an encoder from its description, with random weights."""
+    """Make an encoder from its description by `describe`, with random weights."""
     encoder, config = _KINDS[description["kind"]]
     return encoder(config(**{name: value for name, value in description.items() if name != "kind"}))
 
@@ -142,7 +144,7 @@ _KINDS: dict[str, tuple[type[AnyEncoder], Any]] = {
 
 
 def _load_run(folder: Path, dropout: float) -> Bert:
-    """The BERT that the run in this folder has trained."""
+    """Load the BERT that the run in this folder has trained."""
     trained = next((each for each in load(folder).model.modules() if isinstance(each, Bert)), None)
     if trained is None:
         raise CheckpointError(f"model: {folder} is a run without a BERT: expected one that began with a checkpoint")
@@ -152,11 +154,11 @@ def _load_run(folder: Path, dropout: float) -> Bert:
 
 
 def _make_room(bert: Bert, subwords: Subwords) -> None:
-    """Give the added characters embeddings, each a copy of the embedding of a random word.
+    """Add embeddings for the new characters of the subwords, each a copy of the embedding of a random word.
 
     The layers above can process a word, for example find the same word elsewhere, and so they can process a character
-    that looks like one; the meaning of the characters is then learned. With noise of the same mean and deviation as
-    words, XQuAD's Chinese questions are learned much worse.
+    that looks like one; the meaning of the characters is then learned. With random embeddings of the same mean and
+    deviation as words, XQuAD's Chinese questions are learned much worse.
     """
     known = bert.embeddings.word.weight.data
     count = len(subwords) - len(known)

@@ -1,4 +1,4 @@
-"""The signs that a tokenizer puts around one text or two: "[CLS] … [SEP]", "<s> … </s></s> … </s>"."""
+"""The signs (special tokens) that a tokenizer puts around one text or two: "[CLS] … [SEP]", "<s> … </s></s> … </s>"."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import tokenizers
 
 
 class Frame(NamedTuple):
-    """The signs before, between and after texts, and the token types of signs and texts.
+    """The signs (special tokens) before, between and after texts, and the token types of signs and texts.
 
-    One text has two groups of signs, two have three.
+    One text has two groups of signs (before, after), two texts have three.
     """
 
     signs: tuple[tuple[int, ...], ...]
@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer, texts: int) -> Frame:
-        """The frame that a tokenizer puts around one text or two, found by encoding the text "a"."""
+        """Find the signs that a tokenizer puts around one text or two, by encoding the text "a"."""
         encoding = backend.encode("a", "a" if texts == 2 else None)
         signs: list[list[int]] = [[] for _ in range(texts + 1)]
         types_of_signs: list[list[int]] = [[] for _ in range(texts + 1)]
@@ -35,11 +35,11 @@ class Frame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of signs."""
+        """The number of signs (special tokens)."""
         return sum(map(len, self.signs))
 
     def around(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-        """(the ids of the texts with the signs, the token type of each id)."""
+        """Put the signs around the texts. Returns (the ids of texts and signs, the token type of each)."""
         ids, types = [*self.signs[0]], [*self.types_of_signs[0]]
         after = zip(texts, self.types, self.signs[1:], self.types_of_signs[1:], strict=True)
         for text, type_, signs, types_of_signs in after:

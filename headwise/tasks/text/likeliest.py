@@ -1,4 +1,4 @@
-"""The likeliest tokens of a large vocabulary."""
+"""Finds the most probable tokens of a large vocabulary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LARGE = 2048  # number of tokens from which groups are faster
 
 
 def likeliest(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest logits of each row and their tokens, [R, count] each, like `topk`.
+    """Return the largest logits of each row and their tokens, [R, count] each, like `topk`.
 
     The vocabulary is cut into groups. The largest logits are in the groups with the largest maxima, so that only few
     groups are sorted: with thousands of tokens this is several times as fast as `topk`.

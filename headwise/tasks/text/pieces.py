@@ -1,4 +1,4 @@
-"""Gives a text in pieces while it is written."""
+"""Gives out a text in pieces while it is generated."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ UNFINISHED = "\ufffd"  # stands for bytes that are not a character, such as the 
 
 
 def pieces(certain: Iterable[Sequence[int]], text: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """Yield each new part of a text while it grows. Together the pieces are the whole text; no piece is empty.
+    """Yield each new part of a text while it grows. Joined, the parts are the whole text; no part is empty.
 
     Args:
         certain: yields, after each step, all ids that are certain so far; at last all ids.
-        text: from ids to text. Later ids may only change bytes at the end that are not a character yet.
+        text: a function from ids to text. Additional ids may only change the end of the text, where bytes are not a
+            whole character yet.
     """
     ids: Sequence[int] = ()
     given = 0

@@ -1,7 +1,7 @@
 """Searches choose the next tokens of texts: greedily, by sampling, or by beams. A text joins and leaves at any step.
 
-A search knows no model: its `choose` gets the logits of the next token. Dimension letters: N texts, w hypotheses of
-each, V vocabulary, t the longest written text.
+A search knows no model: its method `choose` gets the logits of the next tokens. A hypothesis is one beam. Dimension
+letters: N texts, w hypotheses of each, V vocabulary, t the longest written text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headwise.tasks.text.steps import Decoding, Written, log_probabilities, with
 
 @dataclass(frozen=True)
 class Asked:
-    """A text to write.
+    """A request to generate a text.
 
     Args:
         source: the tokens that the model reads first, at least one.
-        limit: the largest number of tokens, including the end; at least 1.
+        limit: the largest number of generated tokens, including the end token; at least 1.
         draws: [limit] in [0, 1), random numbers for sampling; None = do not sample.
     """
 
@@ -34,7 +34,10 @@ class Asked:
 
 
 class Chosen(NamedTuple):
-    """The tokens chosen in one step: `ids` [N, w]; the hypothesis each continues (None = its own); ended texts."""
+    """The result of one step: chosen tokens `ids` [N, w]; the hypothesis that each continues; the texts that ended.
+
+    `parents` is None if each hypothesis continues itself.
+    """
 
     ids: Tensor
     parents: Tensor | None
@@ -42,14 +45,14 @@ class Chosen(NamedTuple):
 
 
 def search_for(decoding: Decoding, device: torch.device) -> Choosing | Searching:
-    """An empty search, of the kind that the options ask for."""
+    """Make an empty search of the kind that the options ask for: beam search, or one hypothesis per text."""
     return (Searching if decoding.beams > 1 else Choosing)(decoding, device)
 
 
 class _Search:
-    """The state of each text, in tensors whose first dimension is the text.
+    """The state of each text in a search, in tensors whose first dimension is the text.
 
-    `held` lists the names of these attributes.
+    `held` lists the names of the attributes that are such tensors.
     """
 
     held: tuple[str, ...]
@@ -61,7 +64,7 @@ class _Search:
         self.limits = torch.zeros(0, dtype=torch.int64, device=device)
 
     def __len__(self) -> int:
-        """N, the number of texts."""
+        """Return N, the number of texts."""
         return len(self.lengths)
 
     def join(self, asked: Sequence[Asked]) -> None:
@@ -69,14 +72,14 @@ class _Search:
         self.limits = torch.cat([self.limits, self.limits.new_tensor([each.limit for each in asked])])
 
     def keep(self, order: Sequence[int]) -> None:
-        """Let text i become the old text order[i]; texts that are not in `order` leave."""
+        """Move the old text order[i] to index i. Texts that are not in `order` leave."""
         places = self.lengths.new_tensor(list(order))
         for name in ("lengths", "limits", *self.held):
             setattr(self, name, getattr(self, name)[places])
 
 
 class Choosing(_Search):
-    """The search with one hypothesis per text: each token is the likeliest, or is drawn."""
+    """The search with one hypothesis per text: each token is the most probable one, or is sampled."""
 
     held = ("totals", "written", "draws")
     width = 1
@@ -119,13 +122,13 @@ class Choosing(_Search):
         return Chosen(ids[:, None], None, ended)
 
     def certain(self, text: int) -> list[int]:
-        """The beginning of this text that is certain: every token, as soon as it is chosen."""
+        """Return the tokens of this text that are final: every token, as soon as it is chosen."""
         ids: list[int] = self.written[text, : int(self.lengths[text])].tolist()
         return ids[:-1] if ids[-1:] == [self.decoding.end] else ids
 
 
 class Searching(_Search):
-    """Beam search: several hypotheses side by side; of the finished ones, that with the highest log p(Y) / lp(Y) wins.
+    """Beam search with several hypotheses per text. The finished hypothesis with the highest log p(Y) / lp(Y) wins.
 
     lp(Y) = ((5 + |Y|) / 6)^α; |Y| includes the end.
 
@@ -204,7 +207,7 @@ class Searching(_Search):
         return Chosen(tokens, parents, ended)
 
     def certain(self, text: int) -> list[int]:
-        """The common prefix of all hypotheses of a text that can still become the best."""
+        """Return the tokens of this text that are final: the common prefix of all hypotheses that can still win."""
         best = self._found[text]
         texts = [] if best is None else [best.ids]
         length = int(self.lengths[text])
@@ -215,9 +218,10 @@ class Searching(_Search):
         return first[: next(differs, len(first))]
 
     def _continuations(self, logits_NwV: Tensor) -> tuple[Tensor, Tensor]:
-        """log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each.
+        """Return log p of the likeliest tokens of each hypothesis, and these tokens, [N, w, C] each.
 
-        C is 2 · w, or V if that is smaller: of 2 · w continuations at most half end, so enough of them go on.
+        C is 2 · w, or V if that is smaller: of the 2 · w best continuations at most half end, so at least w of them go
+        on.
         """
         log_p_RV = log_probabilities(logits_NwV.flatten(0, 1), self.decoding.never)
         lengths_R = self.lengths.repeat_interleave(self.width)
@@ -237,12 +241,11 @@ def _stacked(above: Tensor, below: Tensor) -> Tensor:
 
 
 def drawn(log_p_RV: Tensor, draws_R: Tensor, decoding: Decoding) -> Tensor:
-    """The token [R] that a number in [0, 1) draws in each row, from softmax(log p / temperature), of which
+    """Draw a token [R] for each row from softmax(log p / temperature), by the row's random number in [0, 1).
 
-    - only the `top_k` likeliest tokens stay, if it is not 0 (Fan et al. 2018);
-    - of these, only the fewest that sum to `top_p` (the nucleus; Holtzman et al. 2020, equation 2);
-    - the drawn token is the one where the number falls when the probabilities are laid side by side, the likeliest
-      first.
+    - Only the `top_k` likeliest tokens can be drawn, if it is not 0 (Fan et al. 2018).
+    - Of these, only the fewest that sum to `top_p` (the nucleus; Holtzman et al. 2020, equation 2).
+    - The probabilities are laid side by side, the likeliest first; the drawn token is the one where the number falls.
     """
     p, tokens = (log_p_RV.double() / decoding.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
     if decoding.top_k:

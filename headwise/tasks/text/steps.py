@@ -1,4 +1,4 @@
-"""What all ways of writing a text share: the options of choosing tokens, the model's next step, and the result."""
+"""Common to all ways of generating text: how tokens are chosen, the next step of a model, and the result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from headwise.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to choose tokens.
+    """How the tokens of a text are chosen.
 
     Args:
-        begin, end: the signs around a text.
+        begin, end: the ids of the special tokens before and after a text.
         never: ids that are never chosen, such as padding.
         beams: the number of hypotheses that are followed side by side; 1 = greedy: always the likeliest token.
         length_penalty: the α of `searches.Searching`.
-        no_repeat: no run of this many tokens is written twice (Paulus et al. 2018, section 2.5); 0 = no limit.
+        no_repeat: no sequence of this many tokens is generated twice in a text (Paulus et al. 2018, section 2.5); 0 =
+            no limit.
         sample: draw each token by its probability, instead of taking the likeliest.
         temperature, top_k, top_p: as for `searches.drawn`.
         seed: the seed of the draws.
@@ -61,13 +62,13 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Written:
-    """The text that a model wrote for one source.
+    """The text that a model generated for one source.
 
     Args:
-        ids: the ids, without the signs that begin and end a text.
-        log_probability: the log-probability of these tokens and the end after them, without temperature, `top_k` and
+        ids: the ids, without the special tokens that begin and end a text.
+        log_probability: the log-probability of these tokens and the end token, without temperature, `top_k` and
             `top_p`.
-        score: the score by which a beam search ranks it; otherwise the log-probability.
+        score: the score by which a beam search ranks this text; without beams, the log-probability.
         is_finished: whether the model ended the text itself, not the limit.
     """
 
@@ -78,17 +79,17 @@ class Written:
 
 
 class Steps(Protocol):
-    """A model that reads one more token in each of its rows."""
+    """A model that reads one more token in each row of its batch, at each call."""
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """The logits [rows, V] of the next token, after the tokens `ids` [rows] and all before them."""
+        """Read the tokens `ids` [rows]. Returns the logits [rows, V] of the next token, after all tokens so far."""
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        """Let row i continue from the tokens of row order[i]; `same_sources`: each row keeps the source that it has."""
+        """Let row i continue from the tokens of row order[i]. `same_sources`: each row keeps the source that it has."""
 
 
 def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
-    """log softmax, in float32 or better, over the tokens; those of `never` are left out and get -inf."""
+    """Compute log softmax over the tokens, in float32 or better. The tokens in `never` are left out and get -inf."""
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     if len(never):
         logits = logits.index_fill(-1, torch.tensor(never, device=logits.device), float("-inf"))
@@ -96,9 +97,9 @@ def log_probabilities(logits: Tensor, never: Sequence[int]) -> Tensor:
 
 
 def without_repeats(log_p_RV: Tensor, written_Rt: Tensor, size: int, lengths_R: Tensor) -> Tensor:
-    """log p, with -inf for each token that would complete a run of `size` tokens which its row has; 0 = no limit.
+    """Set log p to -inf for each token that would repeat a sequence of `size` tokens of its row; size 0 = no limit.
 
-    Numbers after the first `lengths_R` of a row are padding.
+    Of each row of `written_Rt` the first `lengths_R` tokens are real; the rest is padding.
     """
     length = written_Rt.shape[1]
     if size == 0 or length < size:

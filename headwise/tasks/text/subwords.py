@@ -24,14 +24,14 @@ _PADS, _MASKS, _UNKNOWNS = (PAD, "<pad>"), (MASK, "<mask>"), (UNKNOWN, "<unk>") 
 
 
 class Pieces(NamedTuple):
-    """The tokens of one text, without signs such as [CLS]."""
+    """The tokens of one text, without special tokens such as [CLS]."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]  # each token is text[start:end], without a leading space
 
 
 class Read(NamedTuple):
-    """One or two texts, and all their tokens with and without signs."""
+    """One or two texts, and all their tokens, with and without special tokens."""
 
     texts: tuple[str, ...]
     pieces: list[Pieces]
@@ -39,14 +39,14 @@ class Read(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of tokens, with signs."""
+        """The number of tokens, special tokens included."""
         return len(self.encoding.ids)
 
 
 class Subwords:
-    """Turns texts, single or in pairs, into ids with the tokenizer's signs: "[CLS] first [SEP] second [SEP]".
+    """Turns texts, single or in pairs, into ids with signs (special tokens): "[CLS] first [SEP] second [SEP]".
 
-    Signs such as [SEP] inside a text are ordinary text, but not for `tokenizer`.
+    A sign such as [SEP] inside a text is read as ordinary text (`tokenizer` alone reads it as a sign).
 
     >>> subwords = Subwords.from_pretrained(default_model())
     >>> subwords.pieces(["Unbelievable!"])[0].ids
@@ -76,12 +76,12 @@ class Subwords:
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Subwords:
-        """The tokenizer of a checkpoint's folder. CheckpointError if there is none, or it is not for an encoder."""
+        """Load the tokenizer of a checkpoint's folder. CheckpointError if there is none, or not an encoder's."""
         return cls(Tokenizer.from_pretrained(folder))
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, *, lowercase: bool = True) -> Subwords:
-        """The subwords of a vocabulary that `train_wordpieces` learns from some texts."""
+        """Learn the subwords from some texts, by `train_wordpieces`."""
         return cls(train_wordpieces(texts, size, lowercase=lowercase))
 
     def save(self, folder: Path) -> None:
@@ -90,18 +90,18 @@ class Subwords:
             part.write_text(self.tokenizer.backend.to_str(), encoding="utf-8")
 
     def backend(self) -> tokenizers.Tokenizer:
-        """A copy of the tokenizer of the Rust library."""
+        """Return a copy of the tokenizer of the Rust library."""
         return tokenizers.Tokenizer.from_str(self.tokenizer.backend.to_str())
 
     def __len__(self) -> int:
         return self._backend.get_vocab_size()
 
     def name(self, number: int) -> str:
-        """The token with this id, such as "##ing"."""
+        """Return the token with this id, such as "##ing"."""
         return str(self._backend.id_to_token(number))
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        """The tokens of each text, all of them.
+        """Tokenize each text. All its tokens are returned, without signs.
 
         Raises:
             DtypeError, ArgumentError: a text that is not a string, or not valid Unicode.
@@ -112,7 +112,7 @@ class Subwords:
         return [Pieces(each.ids, self._trimmed(text, each.offsets)) for text, each in zip(texts, found, strict=True)]
 
     def read(self, texts: Sequence[str]) -> Read:
-        """Read one text or a pair; the result is also for `named`. Errors as for `pieces`."""
+        """Tokenize one text or a pair; `named` takes the result. Errors as for `pieces`."""
         for text in texts:
             check_text(text)
         encoding = self._backend.encode(texts[0], texts[1] if len(texts) > 1 else None)
@@ -125,19 +125,22 @@ class Subwords:
         return Read(tuple(texts), pieces, encoding)
 
     def pair(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """(ids that the encoder reads, token type of each: in BERT 0, or 1 in the second text and its [SEP])."""
+        """Return (the ids that the encoder reads, with signs; the token type of each).
+
+        In BERT the type is 0, or 1 in the second text and its [SEP].
+        """
         return self.frames[0].around([first]) if second is None else self.frames[1].around([first, second])
 
     def size(self, pieces: Sequence[Pieces]) -> int:
-        """The number of tokens of one or two texts, with signs."""
+        """Return the number of tokens of one or two texts, with signs."""
         return self.frames[len(pieces) - 1].size + sum(len(each.ids) for each in pieces)
 
     def named(self, read: Read, kept: Sequence[slice]) -> Tokens:
-        """The tokens of `pair` for some pieces of one or two texts, with labels for display.
+        """Return the tokens that the model reads for a slice of each text, with signs, and with labels for display.
 
         Args:
             read: the texts.
-            kept: the pieces of each text.
+            kept: for each text the slice of its tokens.
         """
         (tokens,) = as_tokens(read.encoding, read.texts if len(read.texts) == 2 else read.texts[0])
         signs, *pieces = ([i for i, of in enumerate(read.encoding.sequence_ids) if of == n] for n in (None, 0, 1))
@@ -149,7 +152,8 @@ class Subwords:
         return tokens.take(places)
 
     def extended(self, texts: Iterable[str], least: int = 2) -> Subwords:
-        """These subwords, and as last ids the characters that at least `least` of the texts have and no token has yet.
+        """Return these subwords with new ids at the end, for characters that no token has yet and at least `least`
+        texts have.
 
         Only WordPiece can be extended. Byte-level tokenizers know all characters, and in a Unigram model a new
         character would need a probability.
@@ -172,9 +176,9 @@ class Subwords:
         return Subwords(Tokenizer(backend))
 
     def _sign(self, names: Sequence[str]) -> int | None:
-        """The id of the sign with one of these names, else of the token with such a name; None if there is none.
+        """Find the id of the sign with one of these names, else of any token with such a name; None if there is none.
 
-        A vocabulary, such as MPNet's, may have BERT's signs among its words, and other signs.
+        A vocabulary such as MPNet's may have the names of BERT's signs among its words, and use other signs.
         """
         added = self._backend.get_added_tokens_decoder().items()
         signs = {token.content: id_ for id_, token in added if token.special}
@@ -182,12 +186,12 @@ class Subwords:
         return next((id_ for id_ in found if id_ is not None), None)
 
     def _trimmed(self, text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The offsets without a space at a token's beginning: all tokenizers but WordPiece have "Ġfilm", "▁film"."""
+        """Move offsets past a token's leading space, which all tokenizers but WordPiece include ("Ġfilm", "▁film")."""
         if isinstance(self._backend.model, tokenizers.models.WordPiece):
             return offsets
         return [(end - len(text[start:end].lstrip()), end) for start, end in offsets]
 
     def _characters(self, word: str) -> list[str]:
-        """The smallest pieces of a word: "w", "##o", "##r", "##d"."""
+        """Split a word into its smallest pieces: "w", "##o", "##r", "##d"."""
         normalised = self._backend.normalizer.normalize_str(word).strip() if self._backend.normalizer else word
         return [character if i == 0 else f"##{character}" for i, character in enumerate(normalised)]

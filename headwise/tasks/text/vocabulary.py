@@ -1,4 +1,4 @@
-"""`Vocabulary`: subwords that are learned from the texts of a task; decoding gives exactly the encoded text.
+"""`Vocabulary`: subwords that are learned from the texts of a task. Decoding returns exactly the encoded text.
 
 Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909) over bytes (Radford et al. 2019, section 2.2).
 """
@@ -93,7 +93,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """The vocabulary in a tokenizer.json that `save` wrote.
+        """Load the vocabulary from a tokenizer.json that `save` wrote.
 
         Raises:
             CheckpointError: the file does not exist, or is of another kind.
@@ -115,7 +115,7 @@ class Vocabulary:
     def encode(
         self, texts: Sequence[str], max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> list[list[int]]:
-        """The ids of each text, with the signs that begin and end it; a longer text is cut at its end or its beginning.
+        """Return the ids of each text, with signs (special tokens) around it. Too long texts keep what `keep` names.
 
         Raises:
             ArgumentError: a text that is not valid Unicode; a max_length without room for the two signs.
@@ -130,31 +130,34 @@ class Vocabulary:
     def cut(
         ids: Sequence[int], max_length: int | None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> list[int]:
-        """The ids that `encode` keeps of a text whose ids are `ids`."""
+        """Cut the ids of a text like `encode`: its beginning or its end is kept."""
         return [ids[i] for i in _kept(len(ids), max_length, keep)]
 
     def read(self, text: str) -> Encoded:
-        """Read one text with all its tokens, for `cut` and `tokens`. Errors as for `encode`."""
+        """Tokenize one text without cutting it, for `cut` and `tokens`. Errors as for `encode`."""
         return self._tokenizer.read(text)
 
     def tokens(
         self, read: Encoded, max_length: int | None = None, *, keep: Literal["beginning", "end"] = "beginning"
     ) -> Tokens:
-        """The tokens of one text, cut as by `encode`, with labels for display."""
+        """Return the tokens of one text, cut as by `encode`, with labels for display."""
         return self._tokenizer.tokens(read).take(_kept(len(read.ids), max_length, keep))
 
     def named(self, ids: Sequence[int]) -> Tokens:
-        """The tokens of ids that a model wrote, with labels for display."""
+        """Return the tokens with these ids (of a text that a model wrote), with labels for display."""
         (tokens,) = as_tokens([[self._backend.id_to_token(id_) for id_ in ids]])
         return replace(tokens, ids=tuple(ids))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without signs. Bytes that are not part of a character become �."""
+        """Return the text of ids, without signs. Bytes that are not part of a character become �."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
 
 def _kept(size: int, max_length: int | None, keep: str) -> Sequence[int]:
-    """The indices of the tokens that stay: the first, the last, and as many as fit between them."""
+    """Return the indices of the tokens that stay when a text of `size` tokens is cut at its end or at its beginning.
+
+    They are the first and the last token (the signs around the text), and as many as fit between them.
+    """
     if max_length is None or size <= max_length:
         return range(size)
     if max_length < 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
-    """(begin, end) of each window, in tokens; together they cover the text, and none is longer than `room`.
+    """Divide a text into windows of at most `room` tokens that cover it. Returns (begin, end) of each, in tokens.
 
     A piece of at most `overlap` + 1 tokens is completely inside at least one window: a window begins at most `room` -
     `overlap` after the one before, so the last window that begins at or before the first token of such a piece ends

@@ -63,7 +63,7 @@ def _backend(model: models.WordPiece, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _inside_words(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> set[str]:
-    """Every character that occurs in a word, except at its beginning."""
+    """Return every character that occurs in a word, except at its beginning."""
     words: set[str] = set()
     for text in texts:
         normal = backend.normalizer.normalize_str(text)

@@ -1,4 +1,4 @@
-"""`Writing`: a model and a search take turns. All code that writes texts uses it, for one text or many side by side.
+"""`Writing`: generation of texts, in which a model and a search take turns. All code that generates texts uses it.
 
 Dimension letters: N texts, w hypotheses of each, V vocabulary.
 """
@@ -17,27 +17,27 @@ from headwise.tasks.text.steps import Decoding, Steps, Written
 
 
 class Pass(Protocol):
-    """A model that reads one more token in each hypothesis of each text, in each pass."""
+    """A model that reads, at each call, one more token in each hypothesis (beam) of each text."""
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """Append texts that begin. After an error none of them has joined.
+        """Append new texts. After an error none of them has joined.
 
         Returns:
             The first token that each new text reads, int64 [new].
         """
 
     def __call__(self, ids_Nw: Tensor) -> Tensor:
-        """The logits [N, w, V] of the next tokens, after the tokens `ids` [N, w]."""
+        """Read the tokens `ids` [N, w]. Returns the logits [N, w, V] of the next tokens."""
 
     def follow(self, parents_Nw: Tensor) -> None:
-        """Let hypothesis j of each text continue from the text's hypothesis parents[j]."""
+        """Let hypothesis j of each text continue from hypothesis parents[j] of the same text."""
 
     def keep(self, order: Sequence[int]) -> None:
-        """Let text i become the old text order[i]; texts that are not in `order` leave."""
+        """Move the old text order[i] to index i. Texts that are not in `order` leave."""
 
 
 class Writing:
-    """Texts that are being written; each has a number, counted from 0.
+    """Texts that are being generated. Each has a number (its index), counted from 0.
 
     Args:
         run: a `Pass` that has no texts yet.
@@ -49,17 +49,17 @@ class Writing:
         self._ids = torch.zeros(0, search.width, dtype=torch.int64, device=search.lengths.device)
 
     def __len__(self) -> int:
-        """N, the number of texts."""
+        """Return N, the number of texts."""
         return len(self._search)
 
     def join(self, asked: Sequence[Asked]) -> None:
-        """Append texts that begin. After an error none of them has joined."""
+        """Append new texts. After an error none of them has joined."""
         first = self._pass.join([each.source for each in asked])
         self._search.join(asked)
         self._ids = torch.cat([self._ids, first[:, None].expand(-1, self._search.width)])
 
     def step(self) -> dict[int, Written | ArgumentError]:
-        """Write one more token in each text. Returns the ended texts, which keep their numbers until they `leave`."""
+        """Generate one more token in each text. Returns the ended texts; they keep their numbers until they `leave`."""
         chosen = self._search.choose(self._pass(self._ids))
         if chosen.parents is not None and len(chosen.ended) < len(self):
             self._pass.follow(chosen.parents)
@@ -67,11 +67,11 @@ class Writing:
         return chosen.ended
 
     def certain(self, text: int) -> list[int]:
-        """The first tokens of a text that are certain, whatever follows."""
+        """Return the first tokens of a text that later steps cannot change."""
         return self._search.certain(text)
 
     def leave(self, leaving: Collection[int]) -> Sequence[int]:
-        """Remove texts. Returns the former numbers of the remaining texts, in their new order; few numbers change."""
+        """Remove texts. Returns the old numbers of the texts that stay, in their new order; few numbers change."""
         order = _closed(len(self), leaving)
         if leaving:
             self._pass.keep(order)
@@ -82,7 +82,7 @@ class Writing:
 
 @torch.no_grad()
 def written(writing: Writing) -> list[Written]:
-    """Write all texts of a `Writing` to their ends, and return them. Raises ArgumentError if a text failed."""
+    """Generate all texts of a `Writing` to their ends, and return them. Raises ArgumentError if a text failed."""
     places: Sequence[int] = range(len(writing))
     found: dict[int, Written] = {}
     while len(writing):
@@ -94,7 +94,7 @@ def written(writing: Writing) -> list[Written]:
 
 @torch.no_grad()
 def followed(writing: Writing) -> Iterator[list[int]]:
-    """Yield the certain part of the only text of a `Writing` after each step; at last the whole text."""
+    """Yield after each step the final part of the only text of a `Writing`; at last the whole text."""
     while True:
         ended = writing.step()
         yield writing.certain(0)
@@ -110,7 +110,7 @@ def _sound(found: Written | ArgumentError) -> Written:
 
 
 class Stepped:
-    """A `Pass` that uses `Steps`, for texts that all begin together. Any runtime can compute the steps.
+    """A `Pass` made of `Steps`, which any runtime can compute, for texts that all begin together.
 
     Args:
         begin: makes the steps for the sources.
@@ -123,8 +123,8 @@ class Stepped:
         self._begin, self._width = begin, decoding.beams
         self._first = torch.tensor(decoding.begin, device=device)
         self._steps: Steps | None = None
-        self._rows = torch.zeros(0, 1, dtype=torch.int64, device=device)  # of the steps: the past of each hypothesis
-        self._is_other = self._are_same_sources = False  # whether these differ from the steps' rows; of the same texts
+        self._rows = torch.zeros(0, 1, dtype=torch.int64, device=device)  # the row of the steps of each hypothesis
+        self._is_other = self._are_same_sources = False  # do these rows differ from the steps' rows; are texts the same
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
         assert self._steps is None
@@ -151,7 +151,7 @@ class Stepped:
 
 
 def _closed(count: int, leaving: Collection[int]) -> Sequence[int]:
-    """The numbers of the texts that stay, in an order in which few change: the last texts fill the gaps."""
+    """Return the numbers of the texts that stay, in an order in which few change: the last texts fill the gaps."""
     stay = count - len(leaving)
     order = list(range(stay))
     last = (i for i in range(stay, count) if i not in leaving)

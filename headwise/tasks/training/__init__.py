@@ -1,1 +1,1 @@
-"""Training of a task: the loop, batches, optimiser, several processes, the run folder."""
+"""Training of a task: the loop, batches, the optimiser, several processes, the run folder."""

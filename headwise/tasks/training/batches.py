@@ -1,4 +1,4 @@
-"""The examples of a training, in the form for Lightning. Seed and epoch alone decide the order of batches.
+"""The training examples as batches for Lightning. Only seed and epoch decide the order of the batches.
 
 A run that is resumed in the middle of an epoch makes the same batches again, and skips those that were already used.
 """
@@ -17,7 +17,7 @@ from headwise.tasks.training.sharding import find_share
 
 
 class Shares(Sampler[list[int]]):
-    """The share of one process in each batch: every `world`-th example. A share may be empty.
+    """The examples that one process takes of each batch: every `world`-th example, perhaps none.
 
     Args:
         batches: the batches of all processes together.
@@ -37,11 +37,11 @@ class Shares(Sampler[list[int]]):
 
 
 class Examples(LightningDataModule):
-    """The examples of a training, in the form for Lightning: each epoch has its own batches.
+    """The examples of a training as a data module for Lightning: each epoch has its own batches.
 
     Args:
-        collate: examples -> a batch.
-        length: an example -> its number of tokens.
+        collate: a function: examples -> a batch.
+        length: a function: an example -> its number of tokens.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Examples(LightningDataModule):
         self._made: tuple[int, list[list[int]]] = (-1, [])
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """The batches of an epoch, of all processes together, each as the indices of its examples."""
+        """Return the batches of an epoch, before they are divided among processes, as the indices of examples."""
         if self._made[0] != epoch:
             options = self.options
             self._made = (
@@ -74,11 +74,11 @@ class Examples(LightningDataModule):
         return self._made[1]
 
     def steps(self) -> int:
-        """The number of steps in all epochs."""
+        """Return the number of steps in all epochs."""
         return sum(len(self.batches(epoch)) for epoch in range(self.options.epochs))
 
     def tokens(self, epoch: int, index: int) -> int:
-        """The number of tokens in a batch without padding, over all processes."""
+        """Return the number of tokens in a batch without padding, over all processes."""
         return sum(self._lengths[place] for place in self.batches(epoch)[index])
 
     # Called by Lightning before every epoch.

@@ -1,4 +1,4 @@
-"""A learning curve as a table (curve.csv) and as a picture (curve.png)."""
+"""Writes a learning curve as a table (curve.csv) and as a picture (curve.png)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRAINING, _VALIDATION, _SCORE, _BEST = "#7a8794", "#1f5fbf", "#c2571a", "#2b2b2
 
 @dataclass
 class Row:
-    """A point of the curve.
+    """A point of the learning curve.
 
     Args:
         epoch: the number of finished epochs, with fractions.
@@ -34,7 +34,7 @@ class Row:
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
-    """Write a line for each row; the columns of scores are empty where there was no validation.
+    """Write a line of CSV for each row. The columns of scores are empty where there was no validation.
 
     Raises:
         FileError: the file cannot be written.
@@ -49,7 +49,7 @@ def write(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "min"]] | None) -> None:
-    """Draw training and validation loss, the score by which the best weights are chosen, and the step of these weights.
+    """Draw training and validation loss, the score that selects the best weights, and the step of the best weights.
 
     Raises:
         FileError: the file cannot be written.

@@ -45,7 +45,7 @@ TaskT = TypeVar("TaskT", bound="Trainable[Any]")
 def fit(
     kind: type[TaskT], source: Any, *, validation: Any, out: str | Path | None, resume: bool, given: dict[str, Any]
 ) -> TaskT:
-    """The implementation of `Task.fit`."""
+    """Train a task: the implementation of `Task.fit`."""
     if isinstance(validation, str | Path):
         given, validation = {**given, "validation": str(validation)}, None
     folder = Path(out).expanduser() if out is not None else None
@@ -76,10 +76,10 @@ def fit(
 def _fit(
     kind: type[TaskT], source: Any, validation: Any, folder: Path, keep: bool, resume: bool, given: dict[str, Any]
 ) -> None:
-    """The whole training, in each process; the first process writes.
+    """Do the whole training, in each process. Only the first process writes files.
 
     Args:
-        keep: whether the folder is kept; otherwise only the weights are written.
+        keep: whether `folder` is a run folder that stays; otherwise only the weights are written to it.
     """
     begun = resume and (folder / run.LAST).is_file()
     if resume:
@@ -116,7 +116,7 @@ def _fit(
 
 @contextlib.contextmanager
 def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
-    """A context: if the model does not fit into the memory of this machine, the error names the given sizes."""
+    """A context in which an out-of-memory error of this machine becomes an ArgumentError that names the given sizes."""
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError) as error:
@@ -136,7 +136,7 @@ def _say(sentences: Sequence[str]) -> None:
 
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
-    """(the training data, the data for choosing the best weights)."""
+    """Read (the training data, the data for choosing the best weights; None if there are none)."""
     data = kind.read(source, options)
     if validation is not None or options.validation is not None:
         return data, kind.read(validation if validation is not None else options.validation, options)
@@ -161,7 +161,7 @@ def _train(
 ) -> tuple[str, ...]:
     """Train the task, and put the best weights into the folder.
 
-    Returns reasons to doubt the choice of these weights.
+    Returns sentences: reasons why the choice of these weights is unreliable.
     """
     options: TrainOptions = task.options
     learned = task.encode(training)
@@ -230,7 +230,7 @@ def _train(
 
 
 def _keep_tensorflow_out() -> None:
-    """Let TensorBoard write its files without TensorFlow, whose import takes seconds and prints six lines."""
+    """Let TensorBoard write its files without importing TensorFlow, which takes seconds and prints six lines."""
     name = "tensorboard.compat.notf"  # TensorBoard's own sign to run without TensorFlow
     if "tensorflow" not in sys.modules:
         sys.modules.setdefault(name, types.ModuleType(name))
@@ -257,6 +257,6 @@ _MEANT = (
     r".*does not have many workers",  # examples are in memory, and a resumed run must draw the same numbers
     r".*your dataloader is not resumable",  # Examples is resumable
     r".*isinstance\(treespec, LeafSpec\).*",  # Lightning asks torch in an old way
-    r"GPU available but not used",  # the user said so
+    r"GPU available but not used",  # the user chose the CPU
     r".*torch\.jit\.script_method.* is deprecated",  # torch itself, when it compiles
 )

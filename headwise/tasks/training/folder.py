@@ -10,7 +10,7 @@ CONFIG = "config.yaml"
 
 
 def check_new(folder: Path) -> None:
-    """Raise ArgumentError if the folder holds a run: nothing is overwritten."""
+    """Raise ArgumentError if the folder already holds a run, because nothing is overwritten."""
     if (folder / CONFIG).exists():
         raise ArgumentError(
             f"{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"

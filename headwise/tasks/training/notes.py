@@ -1,4 +1,4 @@
-"""Notes on why the result of a training is unreliable: one sentence for each reason, with advice."""
+"""Makes notes on why the result of a training is unreliable: one sentence for each reason, with advice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5  # labels named in one sentence
 
 
 def on_validation(training: Data, held_out: Data, *, examples: int, by: str | None) -> tuple[str, ...]:
-    """Sentences on why the held-out rows choose the best weights badly; none if they choose well.
+    """Return sentences on why the held-out rows are unsuitable to choose the best weights; none if they are suitable.
 
     Args:
         examples: the number of examples that the task makes from `held_out`.
@@ -41,7 +41,10 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
 
 
 def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
-    """A note if most rows are held out. Validation data from another file may have more rows without a note."""
+    """Return a note if `validation_share` (`share`) is over 0.5 and holds out more rows than it leaves for training.
+
+    Validation data from another file may have more rows than the training data without a note.
+    """
     if share <= 0.5 or learned >= held_out:
         return ()
     rows = "1 row is" if learned == 1 else f"{learned} rows are"
@@ -49,7 +52,7 @@ def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
 
 
 def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "min"]]]) -> tuple[str, ...]:
-    """A note if there is a baseline that the model beats in no score. It names the first such baseline."""
+    """Return a note if the model beats some baseline in no score. It names the first such baseline."""
     for name, baseline in scores.baselines.items():
         common = [(score, mode) for score, mode in compared_by if score in scores.values and score in baseline]
         sign = {"max": 1, "min": -1}

@@ -16,7 +16,7 @@ from headwise.tasks.options.train import TrainOptions
 def configure(
     module: nn.Module, options: TrainOptions, steps: int, rates: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The optimiser and the schedule of a module, in the form of Lightning's `configure_optimizers`.
+    """Make the optimiser and the schedule of a module, in the form of Lightning's `configure_optimizers`.
 
     Args:
         steps: the steps of the whole training.
@@ -31,7 +31,7 @@ def configure(
 
 
 def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
-    """The trainable parameters in groups: those with weight decay; and biases, norms and embeddings, without decay.
+    """Group the trainable parameters: those with weight decay; and biases, norms and embeddings, without decay.
 
     Parameters to which `rates` gives another learning rate are in further groups.
     """
@@ -49,10 +49,10 @@ def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | 
 
 
 def factor(schedule: str, warmup: int, steps: int) -> Callable[[int], float]:
-    """A function: step (from 0) -> factor on the learning rate: a linear rise over `warmup` steps, then a fall.
+    """Return a function: step (from 0) -> factor on the learning rate: first a linear rise over `warmup` steps.
 
-    linear and cosine (Loshchilov & Hutter 2017, eq. 5, without restarts) end at 0; inverse_sqrt falls with the square
-    root of the step (Vaswani et al. 2017, eq. 3).
+    Then `schedule` decides: constant stays at 1; linear and cosine (Loshchilov & Hutter 2017, eq. 5, without restarts)
+    fall to 0; inverse_sqrt falls with the square root of the step (Vaswani et al. 2017, eq. 3).
     """
 
     def at(step: int) -> float:

@@ -1,4 +1,4 @@
-"""Processes on this machine that work together: started, watched, and ended together.
+"""Starts processes on this machine that work together, watches them, and ends them together.
 
 Each process sees the environment that torchrun would give it, so that there is one way to train in several processes.
 Lightning's own launchers either run the user's script again in each process, or require a special script; these
@@ -28,12 +28,12 @@ _GRACE = 10.0  # seconds for other processes to end by themselves after one has 
 
 
 def together(count: int, function: Callable[..., None], *arguments: Any) -> None:
-    """Runs `function(*arguments)` in `count` new processes, and returns when all have ended.
+    """Run `function(*arguments)` in `count` new processes, and return when all have ended.
 
     Ctrl-C goes to all new processes; a second Ctrl-C ends them. They end if this process ends.
 
     Args:
-        function, arguments: they are pickled, so their classes and functions must be in a module that can be imported.
+        function, arguments: are pickled, so their classes and functions must be in a module that can be imported.
 
     Raises:
         HeadwiseError: the error that one of the processes raised.
@@ -89,7 +89,7 @@ def _start(folder: Path, rank: int, count: int, port: int) -> subprocess.Popen[b
 
 
 class _Passed(Interrupt):
-    """A context in which Ctrl-C, or a cluster's signal before it takes the machine back, is passed to the processes."""
+    """A context in which signals to stop (Ctrl-C, or SIGTERM from a cluster) are passed on to the processes."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         super().__init__(waits=True)
@@ -127,10 +127,10 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _raise_what_failed(folder: Path, codes: Sequence[int], *, stopped: bool) -> None:
-    """Raise the headwise error of a process, else its first failure: other processes fail because of the first.
+    """Raise the error with which a process failed: a headwise error if there is one, else the first failure.
 
     Args:
-        stopped: whether the processes were told to stop.
+        stopped: whether the processes were told to stop; then KeyboardInterrupt is raised instead of a failure.
     """
     if not any(codes):
         return

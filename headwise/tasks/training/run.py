@@ -42,7 +42,7 @@ TaskT = TypeVar("TaskT", bound="Trainable[Any]")
 
 
 def restore(folder: Path, kind: type[TaskT]) -> TaskT:
-    """The trained task of a run folder; the task must be of the class `kind`.
+    """Load the trained task of a run folder; the task must be of the class `kind`.
 
     Raises:
         CheckpointError: not a run folder, a run of another task, or weights that are missing or damaged.
@@ -63,7 +63,7 @@ def restore(folder: Path, kind: type[TaskT]) -> TaskT:
 
 
 def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
-    """The task of a run folder as it was before its first step, except for its weights.
+    """Make the task of a run folder again, as it was before its first step, except for its weights.
 
     Raises:
         CheckpointError: its config.yaml or files do not fit this version.
@@ -88,7 +88,8 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
         kind: the class of task that the run must belong to; None = any.
 
     Raises:
-        CheckpointError: the folder or its config.yaml is missing, the file is not that of a run, or is of another task.
+        CheckpointError: the folder or its config.yaml is missing, or the file does not belong to a run, or belongs to
+            another task.
     """
     check_there(folder)
     try:
@@ -164,7 +165,7 @@ def write_scores(folder: Path, scores: Scores) -> None:
 
 
 def read_scores(folder: Path) -> Scores | None:
-    """The scores in scores.json; None if the file is missing, because nothing was held out.
+    """Read the scores in scores.json; None if the file is missing, because nothing was held out.
 
     Raises:
         CheckpointError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""A model in several processes: whole in each (`Replicate`), or a share of every weight in each (`FullyShard`).
+"""Training in several processes: with the whole model in each (`Replicate`), or a part of every weight (`FullyShard`).
 
 After a step the weights are the same as if one process had taken the whole batch: gradients are averaged.
 """
@@ -22,21 +22,21 @@ from headwise.nn import DecoderLayer, EncoderLayer
 
 
 class Share(NamedTuple):
-    """One process's share of a batch: number `rank` (from 0) of `world` shares."""
+    """The part of a batch that one process takes: number `rank` (from 0) of `world` parts."""
 
     rank: int
     world: int
 
 
 def find_share(trainer: Any) -> Share:
-    """The share of this process in each batch. Processes that share a sequence take the same examples."""
+    """Return which part of each batch this process takes. Processes that divide a sequence take the same examples."""
     rank, world = trainer.global_rank, trainer.world_size
     together = trainer.strategy.sequence_processes if isinstance(trainer.strategy, Replicate) else 1
     return Share(rank // together, world // together)
 
 
 def sequence_mesh(module: LightningModule) -> DeviceMesh | None:
-    """The processes that share a sequence with this process, in a training; None if no processes share sequences."""
+    """Return the processes that divide a sequence with this process, in a training; None if no sequence is divided."""
     trainer = module._trainer
     if trainer is None or not (trainer.training or trainer.validating):
         return None
@@ -47,7 +47,7 @@ class Replicate(DDPStrategy):
     """Every process has the whole model; gradients are averaged while they are computed (Li et al. 2020).
 
     Args:
-        sequence_processes: the number of neighbouring processes that share each sequence.
+        sequence_processes: the number of neighbouring processes that divide each sequence among themselves.
     """
 
     def __init__(self, sequence_processes: int = 1) -> None:
@@ -68,10 +68,10 @@ class Replicate(DDPStrategy):
         super().configure_ddp()
 
     def _check_start(self) -> None:
-        """Check that all processes have the same model as the first.
+        """Check that this process has the same model as the first process.
 
         Raises:
-            TrainingError: they differ: in the vocabulary, because their files differ, or in the weights.
+            TrainingError: the models differ, in the vocabulary (because their files differ) or in the weights.
         """
         module = self.lightning_module
         assert module is not None
@@ -89,14 +89,14 @@ class Replicate(DDPStrategy):
 
 
 class FullyShard(Replicate):
-    """Every process keeps a share of each weight, of its gradient and of its moments (FSDP; Zhao et al. 2023).
+    """Every process keeps a part (share) of each weight, of its gradient and of its moments (FSDP; Zhao et al. 2023).
 
     The weights of a layer are gathered when it computes, and released afterwards. Weights outside of the layers are
     gathered for a step. Checkpoints are as in one process: whole tensors, written by the first process.
     """
 
     def model_to_device(self) -> None:
-        """Do not move the whole model: `fully_shard` moves one layer at a time, and keeps a share."""
+        """Do not move the whole model: `fully_shard` moves one layer at a time, and keeps only a part of it."""
 
     def configure_ddp(self) -> None:
         self._check_start()
@@ -125,7 +125,7 @@ class FullyShard(Replicate):
             plain.load_state_dict({**state, "state": shares})
 
     def teardown(self) -> None:
-        """Move nothing back: the shares are useless without each other."""
+        """Move nothing back to the CPU: the parts of the weights are useless without each other."""
         assert self.cluster_environment is not None
         assert self.accelerator is not None
         self.cluster_environment.teardown()
@@ -133,9 +133,9 @@ class FullyShard(Replicate):
         self.accelerator.teardown()
 
     def _whole(self, state: Any) -> Any:
-        """The same state with whole tensors, on the CPU, in the first process.
+        """Gather the parts of each tensor in a state into whole tensors, on the CPU of the first process.
 
-        Other processes take part, but keep nothing.
+        Other processes take part, but get None in place of these tensors.
         """
 
         def gather(value: Any) -> Any:
@@ -148,7 +148,7 @@ class FullyShard(Replicate):
 
 
 def _shares(kept: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """The optimiser's state of one parameter: tensors of the parameter's size (moments) cut to this process's share."""
+    """Cut the optimiser's state of one parameter (tensors of its size: moments) to the part that this process keeps."""
     assert isinstance(parameter, DTensor)
     mesh, placements = parameter.device_mesh, parameter.placements
 

@@ -1,4 +1,4 @@
-"""Joins the shares of a batch from all processes of a training, for losses that compare all examples of the batch."""
+"""Joins the examples that all processes have of a batch, for losses that compare all examples of the batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.nn.functional import pad
 
 
 def of_all_processes(module: LightningModule, x: Tensor) -> Tensor:
-    """The rows `x` of every process, one after another, [N, ...]; in a training of one process `x` itself.
+    """Gather the rows `x` of all processes, one after another, [N, ...]; in a training of one process return `x`.
 
-    Shares may differ in size, and in their second dimension, which is then padded with 0. The gradient of a row, summed
-    over the losses of all processes, reaches the process of the row.
+    Processes may have different numbers of rows, and different sizes of the second dimension, which is padded with 0.
+    The gradient of a row, summed over the losses of all processes, reaches the process of the row.
     """
     trainer = module._trainer
     if trainer is None or trainer.world_size == 1 or not (trainer.training or trainer.validating):

@@ -1,7 +1,7 @@
 """The arguments of Lightning's Trainer for devices, machines and precision.
 
-Every process knows the whole batch and takes its share of it, so that a run is the same on any number of
-processes: `ddp` keeps the whole model in each of them, `fsdp` a share of it.
+Every process knows the whole batch and takes its share of the examples, so that a run is the same on any number of
+processes. `ddp` keeps the whole model in each process, `fsdp` a part of every weight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headwise.tasks.training.sharding import FullyShard, Replicate
 
 
 def make(options: TrainOptions) -> dict[str, Any]:
-    """The Trainer's arguments for accelerator, devices, nodes, strategy and precision (precision as a plugin).
+    """Return the Trainer's arguments for accelerator, devices, nodes, strategy and precision (precision as a plugin).
 
     Raises:
         ArgumentError: an option asks for what this machine, or the launcher of this process, does not have.
@@ -86,34 +86,37 @@ def check(options: TrainOptions) -> None:
 
 
 def several(options: TrainOptions) -> bool:
-    """Whether this process must start others: several devices are requested, and there is no launcher."""
+    """Return whether this process must start others: several devices are requested, and there is no launcher."""
     return devices(options) > 1 and not launched()
 
 
 def devices(options: TrainOptions) -> int:
-    """The number of devices that this machine uses without a launcher: at least the number that share a sequence."""
+    """Return how many devices this machine uses without a launcher: at least the processes that divide a sequence."""
     return options.sequence_processes if options.devices == 1 else options.devices
 
 
 def launched() -> bool:
-    """Whether torchrun or srun started this process together with others."""
+    """Return whether a launcher (torchrun or srun) started this process together with others."""
     return _launcher() is not None
 
 
 def first() -> bool:
-    """Whether this process is the first of those that were started together: it writes and prints."""
+    """Return whether this process is the first of those that a launcher started together: only it writes and prints."""
     environment = _launcher()
     return environment is None or environment.global_rank() == 0
 
 
 def meet() -> None:
-    """Wait for all processes that were started together: after that, the files of the first process exist."""
+    """Wait until all processes that were started together are here: then the files of the first process exist."""
     if launched() and torch.distributed.is_initialized():
         torch.distributed.barrier()
 
 
 class _Bfloat16(MixedPrecision):
-    """Allows clipping before a fused step, unlike Lightning: the step unscales no gradients, because none is scaled."""
+    """Lightning's mixed precision in bfloat16, but with gradient clipping allowed before a fused optimiser step.
+
+    Lightning forbids it, because a fused step may unscale gradients. Gradients in bfloat16 are never scaled.
+    """
 
     clip_gradients = Precision.clip_gradients
 
@@ -125,7 +128,7 @@ class _World(NamedTuple):
 
 
 def _world(options: TrainOptions) -> _World:
-    """The numbers of processes, now or later: those of a launcher, else those of the options."""
+    """Return the numbers of processes, running or to be started: the launcher's numbers, else those in the options."""
     environment = _launcher()
     if environment is None:
         if options.nodes > 1:
@@ -147,7 +150,7 @@ def _world(options: TrainOptions) -> _World:
 
 
 def _launcher() -> ClusterEnvironment | None:
-    """The launcher that started this process together with others; None if there is none."""
+    """Return the launcher that started this process together with others; None if there is none."""
     if TorchElasticEnvironment.detect() and int(os.environ["WORLD_SIZE"]) > 1:
         return TorchElasticEnvironment()
     # Only srun sets this variable. In a batch script without srun there is one process, whatever the job may use.
@@ -172,7 +175,7 @@ def _accelerator(options: TrainOptions) -> Literal["cpu", "cuda", "mps"]:
 
 
 def _compilers() -> list[str]:
-    """The names of C++ compilers that torch.compile would find."""
+    """Return the names of C++ compilers that torch.compile would find."""
     from torch._inductor import config
 
     names = cast("tuple[str | None, ...]", config.cpp.cxx if isinstance(config.cpp.cxx, tuple) else (config.cpp.cxx,))

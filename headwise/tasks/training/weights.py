@@ -14,7 +14,7 @@ from headwise.files import replacing
 
 
 def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors under their names; of tensors that share memory (tied weights), only the first.
+    """Write tensors under their names. Of tensors that share memory (tied weights), only the first is written.
 
     Raises:
         FileError: the file cannot be written; an older file stays unchanged.
@@ -32,10 +32,10 @@ def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Put the tensors of a file into a module. Both must have the same names of parameters and buffers.
+    """Load the tensors of a file into a module. Both must have the same names of parameters and buffers.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or its tensors are not those of the module.
+        CheckpointError: the file is missing or damaged, or its tensors are not the tensors of the module.
     """
     try:
         tensors = load_file(path)

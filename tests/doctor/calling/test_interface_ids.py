@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -87,6 +88,7 @@ class RelativeBias(Attention):
         return super().score(q, k) + self.bias((at[:, None] - at).abs().clamp(max=31)).permute(2, 0, 1)
 
 
+@pytest.mark.slow
 def test_a_model_of_ids_is_healthy_or_named() -> None:
     assert diagnose(seeded(Model)).healthy
     assert diagnose(seeded(Tied)).healthy

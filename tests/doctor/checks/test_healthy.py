@@ -102,7 +102,7 @@ HEALTHY: dict[str, Callable[[], nn.Module]] = {
 SLOW = (
     *("ours, alibi", "ours, scale 1", "ours, softcap", "ours, encoder", "ours, decoder", "torch, encoder"),
     *("bert, sdpa", "gpt2, eager", "llama, sdpa", "vit, eager", "t5, sdpa", "deepseek, eager"),
-    *("x-transformers, causal", "x-transformers, grouped and fused"),
+    *("x-transformers", "x-transformers, causal", "x-transformers, grouped and fused"),
     *("ours, encoder layer", "ours, decoder layer", "torch, decoder layer", "bert, eager", "vit, sdpa"),
 )
 

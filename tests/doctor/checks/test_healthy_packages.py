@@ -127,6 +127,7 @@ class OnlyOne(Attention):
         return self.attend(x, torch.cat([memory, x], 1), None)
 
 
+@pytest.mark.slow
 def test_a_call_of_one_example_alone_is_made_for_each() -> None:
     example = (torch.randn(1, 6, 16), torch.randn(1, 4, 16), torch.zeros(1, 2, 3)), {}
     interface = discover(seeded(OnlyOne), example=example)

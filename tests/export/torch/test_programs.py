@@ -92,6 +92,7 @@ def test_every_kind_of_model_is_a_program(makes: tuple[Callable[[], Any], ...], 
         assert compared(graph, given, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_package_is_compiled_and_runs_where_there_is_no_headwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,11 @@ pytestmark = pytest.mark.every_backend
 MultiHeadAttention = headwise.keras.MultiHeadAttention
 positions = headwise.keras.positions
 
-KERNELS = [("plain", masks.causal()), ("chunked", masks.causal()), ("banded", masks.window(3, 0))]
+KERNELS = [
+    ("plain", masks.causal()),
+    pytest.param("chunked", masks.causal(), marks=pytest.mark.slow),
+    pytest.param("banded", masks.window(3, 0), marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("jit_compile", [pytest.param(False, marks=pytest.mark.slow), True])

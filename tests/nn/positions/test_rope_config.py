@@ -106,6 +106,7 @@ def test_a_config_without_sizes_is_refused() -> None:
         Rope.from_hf({"rope_theta": 10_000.0})
 
 
+@pytest.mark.slow
 def test_transformers_is_not_imported() -> None:
     code = (
         "import sys; from headwise.nn.positions import Rope; Rope.from_hf({'head_dim': 8}); "

@@ -42,6 +42,7 @@ def write(path: Path, texts: list[str]) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_two_processes_that_share_each_sequence_learn_what_one_learns(runs: Path) -> None:
     assert_same(weights(runs / "one"), weights(runs / "two"))
     assert len(losses(runs / "two")) == 2

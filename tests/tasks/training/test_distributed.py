@@ -95,6 +95,7 @@ def losses(run: Path) -> list[list[float]]:
 # --- The same as one process ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ddp_learns_what_one_process_learns(runs: Path, ddp: MiniTask) -> None:
     assert_same(weights(runs / "one"), weights(runs / "ddp"))
     assert len(losses(runs / "ddp")) == 2  # epochs

@@ -334,6 +334,7 @@ class TestFullDisk:
         MiniTask.load(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_training_does_not_import_tensorflow(tmp_path: Path) -> None:
     code = f"""
 import sys

@@ -1,1 +1,1 @@
-"""Texts that are written side by side, each from its own beginning to its own end: continuous batching."""
+"""Continuous batching: texts that are generated at the same time, each of which begins and ends at any step."""

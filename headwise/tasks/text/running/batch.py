@@ -1,4 +1,4 @@
-"""`RunningBatch`: texts that are written side by side. A text joins and leaves at any step."""
+"""`RunningBatch`: continuous batching of texts that are generated. A text joins or leaves the batch at any step."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headwise.tasks.text.searches import Asked
 from headwise.tasks.text.steps import Written
 from headwise.tasks.text.writing import Writing
 
-MEMORY_TOKENS = 16384  # tokens of the texts of a batch, each as long as the longest
+MEMORY_TOKENS = 16384  # most tokens in a batch, if each text were as long as the longest
 
 Answer = TypeVar("Answer")
 
 
 class RunningBatch(Generic[Answer]):
-    """Writes several texts side by side, each with the same result as `predict` for this text alone.
+    """Generates several texts at the same time, each with the same result as `predict` for this text alone.
 
     >>> batch = task.running(32)
     >>> ticket = batch.add(task.read_row({"text": "Two dogs play."}))
@@ -27,8 +27,8 @@ class RunningBatch(Generic[Answer]):
     ...         print(ticket, answer)
 
     Continuous batching (Yu et al. 2022, Orca, section 3.2): a text that is added waits only for the next step, and a
-    text that ends makes room at once. The pass of a step has all texts; no text changes the result of another one,
-    beyond the rounding of float32 in matrix products of other sizes.
+    text that ends makes room at once. One pass of the model per step computes all texts. No text changes the result of
+    another one, beyond the rounding of float32 in matrix products of other sizes.
 
     Args:
         begin: makes an empty `Writing` of a model that texts can join at any step.
@@ -54,17 +54,17 @@ class RunningBatch(Generic[Answer]):
         self._texts: list[tuple[int, Any, Asked]] = []
 
     def __len__(self) -> int:
-        """The number of texts that have no answer yet."""
+        """Return the number of texts that have no answer yet."""
         return len(self._waiting) + len(self._texts)
 
     def add(self, asked: Any) -> int:
-        """Add one more text, which is written from the next step on.
+        """Add one more text, which is generated from the next step on.
 
         Args:
             asked: the result of `Task.read_row`.
 
         Returns:
-            The ticket that `step` returns with the answer.
+            A ticket (a number), with which `step` will return the answer.
         """
         self._given += 1
         self._waiting[self._given] = asked, self._read(asked)
@@ -72,14 +72,14 @@ class RunningBatch(Generic[Answer]):
 
     @torch.inference_mode()
     def cancel(self, ticket: int) -> None:
-        """Forget a text: `step` does not return its ticket any more. An unknown ticket is ignored."""
+        """Forget a text: `step` will not return its ticket. An unknown ticket is ignored."""
         self._waiting.pop(ticket, None)
         if any(ticket == each for each, *_ in self._texts):
             self._leave([i for i, (each, *_) in enumerate(self._texts) if each == ticket])
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Answer | Exception]]:
-        """Let texts that wait join, and write one more token in each.
+        """Let waiting texts join, and generate one more token in each text.
 
         Returns:
             (ticket, answer or error) of each text that has ended. An error that belongs to no single text ends all
@@ -105,7 +105,7 @@ class RunningBatch(Generic[Answer]):
             return error
 
     def _join(self) -> list[tuple[int, Answer | Exception]]:
-        """Let as many waiting texts join as there is room for. Returns those that cannot be read, with their errors."""
+        """Let as many waiting texts join as there is room for. Returns (ticket, error) of texts that cannot be read."""
         longest = max((len(asked.source) for *_, asked in self._texts), default=0)
         new: list[tuple[int, Any, Asked]] = []
         while self._waiting and len(self._texts) + len(new) < self._most:

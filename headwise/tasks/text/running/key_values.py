@@ -1,4 +1,4 @@
-"""`KeyValues`: the keys and values of every layer, for texts of different lengths that come and go.
+"""`KeyValues`: a cache of the keys and values of every layer, for texts of different lengths that join and leave.
 
 Dimension letters: L layers, N texts, S slots, w hypotheses of each text, G heads, D head dimension.
 """
@@ -14,9 +14,10 @@ SPARE_SLOTS = 32
 
 
 class KeyValues:
-    """Keys and values [L, N, S, w, G, D]: one slot per token, from slot 0; numbers after a text's last slot are finite.
+    """A cache of keys and values [L, N, S, w, G, D], with one slot per token, from slot 0.
 
-    Buffers have room for more texts and more slots, and double when they are full.
+    The numbers in the slots after the end of a text are finite. The buffers have room for more texts and more slots
+    than are used, and double when they are full.
 
     Args:
         layers, width, heads, dim: L, w, G, D.
@@ -46,23 +47,23 @@ class KeyValues:
             setattr(self, name, new)
 
     def clear(self, first: int, past: int) -> None:
-        """Zero the texts `first` to `past` - 1 before others use them: a NaN left there would pass every mask."""
+        """Set texts `first` to `past` - 1 to 0 before others use their room: a NaN left there would pass every mask."""
         self.keys[:, first:past].zero_()
         self.values[:, first:past].zero_()
 
     def write(self, layer: int, k_NwGD: Tensor, v_NwGD: Tensor, slots_N: Tensor) -> None:
-        """Write the keys and values of one more token of each hypothesis of the first N texts, at the text's slot."""
+        """Write the keys and values of one more token of each hypothesis of the first N texts, at slots `slots_N`."""
         texts = torch.arange(len(slots_N), device=slots_N.device)
         self.keys[layer][texts, slots_N] = k_NwGD
         self.values[layer][texts, slots_N] = v_NwGD
 
     def read(self, layer: int, texts: int, slots: int) -> tuple[Tensor, Tensor]:
-        """The keys and the values, [N, G, S · w, D] each, of the first N = `texts` texts and S = `slots` slots."""
+        """Return the keys and the values, [N, G, S · w, D] each, of the first N = `texts` texts, S = `slots` slots."""
         k, v = (x[layer, :texts, :slots].flatten(1, 2).transpose(1, 2) for x in (self.keys, self.values))
         return k, v
 
     def move(self, order: Sequence[int], slots: int) -> None:
-        """Text i becomes the old text order[i], with its first `slots` slots; only texts that change place move."""
+        """Copy the old text order[i], with its first `slots` slots, to index i, unless the index is the same."""
         for to, out_of in enumerate(order):
             if to != out_of:
                 self.keys[:, to, :slots] = self.keys[:, out_of, :slots]

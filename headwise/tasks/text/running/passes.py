@@ -1,9 +1,10 @@
-"""Passes of a decoder through its layers: each reads one more token of each text; texts may have different lengths.
+"""The passes of a decoder for texts of different lengths: each pass reads one more token of each text.
 
-Hypotheses of one text share its source, whose keys are kept once, and its past: each hypothesis knows which hypothesis
-wrote every slot, so that a beam search need not move keys. What the native kernels support they compute
-(`models.packed_decoder`), all else the modules; the numbers are those of the modules' `forward`. Dimension letters: N
-texts, w hypotheses of each, M model, H heads, D head dimension, S slots (one per token), K source tokens, V vocabulary.
+The hypotheses (beams) of one text share the keys of its source, which are kept once, and the keys of its past tokens.
+Each hypothesis knows which hypothesis wrote each slot of the cache, so a beam search need not move keys. Native kernels
+(`models.packed_decoder`) compute what they support, the modules all else; the numbers are the same as from the modules'
+`forward`. Dimension letters: N texts, w hypotheses of each, M model, H heads, D head dimension, S slots (one per
+token), K source tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from headwise.nn.transformer_layer import DecoderLayer, EncoderLayer
 from headwise.tasks.text.padding import padded_with_real
 from headwise.tasks.text.running.key_values import KeyValues
 
-NATIVE_KEYS = 64  # with fewer keys, the fixed cost of a call decides
+NATIVE_KEYS = 64  # with fewer keys the fixed cost of a native call outweighs its gain
 
 
 class _Sources:
-    """The keys and values of the texts' sources, for cross-attention, in each layer."""
+    """The cached keys and values of the source of each text, for cross-attention, in each layer."""
 
     def __init__(self, layers: Sequence[DecoderLayer], like: Tensor) -> None:
         self._cross = [layer.cross_attention for layer in layers]
@@ -46,10 +47,10 @@ class _Sources:
         self.bias = like.new_zeros(0, 1, 1, 0)  # [N, 1, 1, K]: masks the end of a source
 
     def join(self, memory_TM: Tensor, real_NK: Tensor, packed: Weights | None) -> None:
-        """Append more texts.
+        """Append the sources of more texts.
 
         Args:
-            memory_TM: the encoder's output for all their tokens, text by text.
+            memory_TM: the encoder's output for all tokens of these sources, text by text, without padding.
             real_NK: bool, True = a token, not padding.
             packed: the projection to keys and values of all layers; None = the modules project.
         """
@@ -73,7 +74,7 @@ class _Sources:
         self._see(self.lengths_N[list(order)])
 
     def packed(self) -> Source:
-        """The sources in the form that the native kernels take."""
+        """Return the sources in the form that the native kernels take."""
         return Source(self.held.keys.flatten(3), self.held.values.flatten(3), self.lengths_N)
 
     def _see(self, lengths_N: Tensor) -> None:
@@ -83,13 +84,13 @@ class _Sources:
 
 
 class _Decoder:
-    """The layers of a decoder, and the keys and values of the tokens that each text has read.
+    """The layers of a decoder, and a cache of the keys and values of the tokens that each text has read.
 
     Args:
-        stack: the layers, with norms before their branches, and the norm after them.
+        stack: the layers, with norms before attention and MLP (pre-norm), and the norm after the last layer.
         table: the output embeddings, [V, M], which turn hidden states into logits.
         width: w, the number of hypotheses of each text.
-        sources: the sources, for layers with cross-attention.
+        sources: the sources of the texts, for layers with cross-attention.
     """
 
     def __init__(self, stack: nn.Module, table: Tensor, width: int, sources: _Sources | None = None) -> None:
@@ -100,17 +101,17 @@ class _Decoder:
         first = _own_attention(self.layers[0])
         self.held = KeyValues(len(self.layers), width, first.num_kv_heads, first.head_dim, table)
         self.places_N = torch.zeros(0, dtype=torch.int64, device=table.device)  # tokens read by each text
-        self.longest = 0  # the largest of these numbers
+        self.longest = 0  # the largest number in `places_N`
         self._past_NwS = torch.zeros(0, width, 0, dtype=torch.int64, device=table.device)  # writer of each slot
         self._own_w = torch.arange(width, device=table.device)
 
     @property
     def texts(self) -> int:
-        """N, the number of texts."""
+        """N, the number of texts that the decoder computes."""
         return len(self.places_N)
 
     def begin(self, read: Sequence[int], writer: Writer | None) -> None:
-        """Add texts that have read `read` tokens each. From now on the native `writer`, if any, writes all texts."""
+        """Add texts that have read `read` tokens each. From now on the native `writer`, if any, computes all texts."""
         begun = self.texts
         self._make_room(begun + len(read), max(self.longest, *read) + 1)
         self.held.clear(begun, begun + len(read))
@@ -134,11 +135,11 @@ class _Decoder:
         past_NwS.copy_(past_NwS.gather(1, parents_Nw[..., None].expand_as(past_NwS)))
 
     def logits(self, x_NwM: Tensor) -> Tensor:
-        """The logits [N, w, V] after one more token in each hypothesis, whose embeddings are `x_NwM`."""
+        """Read one more token of each hypothesis, with embeddings `x_NwM`. Returns the logits [N, w, V] after it."""
         return self._step(x_NwM, None if self._packed is None else self._packed.logits, self.table)
 
     def hidden(self, x_NwM: Tensor) -> Tensor:
-        """The hidden states [N, w, M] of one more token in each hypothesis, whose embeddings are `x_NwM`."""
+        """Read one more token of each hypothesis, with embeddings `x_NwM`. Returns its hidden states [N, w, M]."""
         return self._step(x_NwM, None if self._packed is None else self._packed.hidden, None)
 
     def _step(self, x_NwM: Tensor, native: Callable[..., Tensor] | None, table: Tensor | None) -> Tensor:
@@ -159,7 +160,7 @@ class _Decoder:
         return read, None if self._sources is None else self._sources.packed()
 
     def _through(self, x_NwM: Tensor) -> Tensor:
-        """The hidden states, computed by the modules of the layers."""
+        """Compute the hidden states by the modules of the layers."""
         slots, bias = self.longest + 1, None
         behind_NS = torch.arange(slots, device=x_NwM.device) > self.places_N[:, None]
         if self.width > 1:
@@ -188,7 +189,7 @@ class _Decoder:
         return x_NwM if self.norm is None else self.norm(x_NwM)
 
     def read(self, text: int, x_1SM: Tensor) -> None:
-        """Let a text that has begun, with one hypothesis, read its first S tokens."""
+        """Read the first S tokens of a text that has begun and has one hypothesis, in one pass."""
         size = x_1SM.shape[1]
         ids_S = torch.arange(size, device=x_1SM.device)
         for i, layer in enumerate(self.layers):
@@ -204,7 +205,7 @@ class _Decoder:
 
 
 class Translating:
-    """The `Pass` of an encoder-decoder. Each text reads a source; its first token is `begin`."""
+    """The `Pass` of an encoder-decoder. Each text has a source, which the encoder reads; its first token is `begin`."""
 
     def __init__(self, model: EncoderDecoder, width: int, begin: int) -> None:
         self.model, self._begin = model, begin
@@ -251,14 +252,14 @@ class Translating:
 
 
 class Continuing:
-    """The `Pass` of a decoder-only model, without beams. Its source is the beginning that a text reads first."""
+    """The `Pass` of a decoder-only model, without beams. A text's source is its beginning, which is read first."""
 
     def __init__(self, model: CausalLanguageModel) -> None:
         self.model = model
         self._decoder = _Decoder(model.decoder, model.embedding.weight, 1)
 
     def join(self, sources: Sequence[Sequence[int]]) -> Tensor:
-        """Each text reads all its tokens except the last in one pass, without the other texts: so none is padded."""
+        """Read the beginning of each new text, except its last token, in one pass per text, so that none is padded."""
         begun, device = self._decoder.texts, self._decoder.places_N.device
         embedded = [
             self.model.embedding(torch.tensor([source[:-1]], dtype=torch.int64, device=device)) for source in sources
@@ -294,13 +295,13 @@ def _own_norm(layer: DecoderLayer | EncoderLayer) -> nn.Module:
 
 
 def _bias(hidden_NwS: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bias [N, 1, w, S] for attention: -inf where `hidden_NwS` is True, 0 elsewhere."""
+    """Make a bias [N, 1, w, S] for attention: -inf where `hidden_NwS` is True, 0 elsewhere."""
     zeros = torch.zeros(hidden_NwS.shape, dtype=dtype, device=hidden_NwS.device)
     return zeros.masked_fill_(hidden_NwS, -math.inf)[:, None]
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
-    """The attention of a few queries.
+    """Compute the attention of a few queries.
 
     The native kernel is faster for many keys; for few keys its call costs too much.
     """

@@ -1,1 +1,1 @@
-"""Callbacks beside the steps of a training, one per file: saving, stopping, reporting, drawing."""
+"""Lightning callbacks of a training, one per file: they save, stop, report and draw."""

@@ -1,4 +1,4 @@
-"""An exponential mean of the weights over the steps; the mean weights are validated and saved."""
+"""Averages the weights over the steps (an exponential mean); the averaged weights are validated and saved."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ WARMUP = 10  # steps: the first means are over few weights
 
 
 class Averaging(Callback):
-    """Averages the weights. The decay of step n is min(decay, n / (n + 10)): the first weights are forgotten.
+    """Averages the weights. The decay of step n is min(decay, n / (n + 10)), so that the first weights are forgotten.
 
-    Polyak & Juditsky 1992. It comes after `Best` among the callbacks, so that the mean is saved when a validation ends.
+    Polyak & Juditsky 1992. In the list of callbacks it comes after `Best`, so that `Best` saves the mean when a
+    validation ends.
     """
 
     def __init__(self, decay: float) -> None:
@@ -43,7 +44,7 @@ class Averaging(Callback):
 
     @contextlib.contextmanager
     def used(self, pl_module: Any) -> Iterator[None]:
-        """A context in which the module has the mean weights."""
+        """A context in which the module has the averaged weights."""
         self._exchange(pl_module)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Keeps the best weights so far in a file, and ends the training when there were no better weights for long."""
+"""Keeps the best weights so far in a file, and ends the training if no better weights are found for long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from headwise.tasks.training.weights import save_weights
 
 
 class Best(Callback):
-    """Writes the weights after each validation that is better than all before; without validation, after each epoch.
+    """Writes the weights to a file after each validation that is better than all before; without validation, after each
+    epoch.
+
+    Of two equal scores, the one with the lower validation loss is better.
 
     Args:
         path: the file of the weights.
@@ -37,7 +40,7 @@ class Best(Callback):
         self.waited = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self._stop_if_waited(trainer)  # a run that stopped early has nothing left to do
+        self._stop_if_waited(trainer)  # a resumed run that had stopped early has nothing left to do
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.by is None:

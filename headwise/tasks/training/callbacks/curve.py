@@ -1,4 +1,4 @@
-"""Keeps the learning curve of a run, also when it is resumed, and writes curve.csv and curve.png."""
+"""Keeps the learning curve of a run, also if the run is resumed, and writes curve.csv and curve.png."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POINTS = 20  # points of the training loss in each epoch
 
 
 class Curve(Callback):
-    """Keeps the mean training loss of each twentieth of an epoch, and the scores that each validation logs.
+    """Records the mean training loss of each twentieth of an epoch, and the scores that each validation logs.
 
     Args:
         folder: the folder of curve.csv and curve.png; None = they are not written.
@@ -30,7 +30,7 @@ class Curve(Callback):
         self._rate = 0.0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step; later it is that of the next
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # this step's; later it is the next step's
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         for sums in self._sums.values():

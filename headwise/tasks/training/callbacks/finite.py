@@ -1,4 +1,4 @@
-"""A loss that is not finite ends the training before it reaches the weights."""
+"""Ends the training if a loss is not finite, before it changes the weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from headwise.tasks.options.train import TrainOptions
 
 
 def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None:
-    """
+    """Raise TrainingError if a loss is not finite.
+
     Args:
         total: the sum of the losses of a batch, over all processes, so that all processes stop.
 
@@ -28,7 +29,7 @@ def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None
 
 
 class FiniteValidation(Callback):
-    """Checks the loss of each validation: it is not finite if the gradients of an epoch's last step were not."""
+    """Checks the loss of each validation: it is not finite if the gradients of an epoch's last step were not finite."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         total = trainer.callback_metrics.get("validation_loss")

@@ -1,4 +1,4 @@
-"""Writes last.ckpt, from which a run can be resumed, after each epoch and where the run is stopped."""
+"""Writes the checkpoint last.ckpt, from which a run can be resumed, after each epoch and when the run is stopped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headwise.tasks.training.callbacks.signals import Interrupt
 
 
 class Last(Checkpoint):
-    """Saves the training after each epoch, and stops it after a step when it was interrupted or its time is over.
+    """Saves the training after each epoch, and stops it after a step if the user interrupted it or its time is over.
 
-    In the last step of an epoch it waits for the validation, so that the epoch ends normally.
+    After the last step of an epoch it stops only after the validation, so that the epoch ends normally.
 
     Args:
         path: the file of the checkpoint; None = nothing is saved.
@@ -74,7 +74,7 @@ class Last(Checkpoint):
         return self.minutes is not None and self._any(trainer, time.monotonic() >= self._deadline)
 
     def _any(self, trainer: Trainer, here: bool) -> bool:
-        """Whether `here` is True in any process: all processes must stop after the same step."""
+        """Return whether `here` is True in any process: all processes must stop after the same step."""
         return trainer.strategy.reduce_boolean_decision(here, all=False) if trainer.world_size > 1 else here
 
     def _save(self, trainer: Trainer) -> None:
@@ -90,7 +90,7 @@ class Last(Checkpoint):
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Lightning's checkpoints, written beside their target and renamed: a full disk leaves the old one intact."""
+    """Writes a checkpoint to a temporary file, then renames it: a full disk leaves the old checkpoint intact."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         # The checkpoint is made in memory first: torch's own writer ends the process in some versions when the disk is

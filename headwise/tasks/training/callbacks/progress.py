@@ -1,4 +1,4 @@
-"""What a training prints: a line for each epoch, and on a terminal a progress bar below."""
+"""Prints the progress of a training: a line for each epoch, and on a terminal a progress bar below."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ class Telling(Callback):
         )
 
     def _part(self, batches: int | float) -> str:
-        """Words for the part of the epoch that was run here, "" for all of it.
+        """Say which batches of the epoch this process ran, if it resumed or stopped inside the epoch; "" if it ran all.
 
-        The loss is from the beginning of the epoch.
+        The loss that is printed counts from the beginning of the epoch.
         """
         resumed = f", resumed after batch {self._batches.start}" if self._batches.start else ""
         return resumed + (f", up to batch {self._batches.stop} of {batches}" if self._batches.stop < batches else "")

@@ -10,7 +10,7 @@ from pytorch_lightning import Callback, Trainer
 
 
 class Seeding(Callback):
-    """Seeds torch by the run's seed, the step and the process: a resumed run draws the same numbers as a whole one."""
+    """Seeds torch at each step by the run's seed, the step and the process: so a resumed run draws the same numbers."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

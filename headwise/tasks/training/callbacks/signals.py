@@ -1,4 +1,4 @@
-"""Ctrl-C once: the current step is finished and saved. Twice: the training stops at once."""
+"""Handles Ctrl-C: the first finishes and saves the current step, the second stops the training at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)  # SIGTERM: sent by a cluster before 
 
 
 class Interrupt:
-    """A context in which the first signal only sets `asked`. Afterwards the old handlers are restored.
+    """A context in which the first Ctrl-C or SIGTERM only sets `asked`. At its end the old handlers are restored.
 
     Signals reach only the main thread: in another thread this context does nothing. A subclass may react differently.
 
     Args:
-        waits: whether the first signal may wait for the end of a step; False if nothing is saved.
+        waits: whether the first signal waits for the end of a step. If False (nothing is saved), signals act as usual.
     """
 
     def __init__(self, waits: bool) -> None:
