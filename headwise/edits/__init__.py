@@ -1,16 +1,16 @@
 """Edits of attention, for `headwise.edit`: what may be changed in any model while it runs.
 
-    ablate          heads whose output becomes 0, its mean, or the output for another example
-    mean_outputs    the means of heads over a data set, for ablate
-    head_mask       weights of heads times a number, which trains
-    block, only     attention knockout: queries that may not attend to some keys, or only to some keys
-    steer           more or less weight on some keys
-    temperature, topk, window      sharper or sparser attention
-    patch           weights, output, q, k or v are taken from another run
-    call, weights, output          any function of the call, its weights or its output
+    ablate          replace the output of heads by 0, by a mean, or by the output for another example
+    mean_outputs    compute the mean output of each head over a data set, for ablate
+    head_mask       multiply the weights of each head by a number, which can be trained
+    block, only     attention knockout: forbid queries to attend to some keys, or allow them only some keys
+    steer           put more or less weight on some keys
+    temperature, topk, window      make attention sharper or sparser
+    patch           take the weights, the output, q, k or v from another run
+    call, weights, output          replace a call (one attention computation), its weights or its output by a function
 
-Each edit takes `where` first, as `watch(only=)` does, and `heads`, `examples` and `steps`. To write another edit,
-subclass `Edit`.
+The first argument of each edit, `where`, selects layers as `watch(only=)` does; `heads`, `examples` and `steps` select
+what is edited there. To write another edit, subclass `Edit`.
 """
 
 from headwise.edits.ablate import ablate, head_mask

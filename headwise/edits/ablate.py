@@ -24,7 +24,7 @@ How = Literal["zero", "mean", "resample"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ablate(Edit):
-    """The edit that `ablate` makes."""
+    """The edit that the function `ablate` returns: it replaces the output of heads."""
 
     how: How = dataclasses.field(default="zero", kw_only=True)
     means: Mapping[str, Tensor] | None = dataclasses.field(default=None, kw_only=True)  # [H, E] by layer
@@ -56,7 +56,7 @@ class Ablate(Edit):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadMask(Edit):
-    """The edit that `head_mask` makes."""
+    """The edit that the function `head_mask` returns: it multiplies the output of heads by numbers."""
 
     factors: Tensor = dataclasses.field(kw_only=True)
 
@@ -81,14 +81,14 @@ def ablate(
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        how: "zero", as TransformerLens' zero ablation; "mean" = the mean of the head's outputs at the query and before
-            it, in the same example, without padding (a decoder may not know later outputs); "resample" = the outputs of
-            the next example of the batch, at the same position of the tensor (of another run: `patch(where, source,
-            "output")`).
+        how: "zero" = 0, as TransformerLens' zero ablation; "mean" = the mean of the head's outputs at this query and
+            all queries before it, in the same example, without padding (a decoder may not know later outputs);
+            "resample" = the outputs for the next example of the batch, at the same index. (To take the outputs of
+            another run, use `patch(where, source, "output")`.)
         means: for how="mean", the means of a data set instead: the result of `mean_outputs`, or the records of another
             run that was watched with values=True (all queries of the records count, padding too).
 
-    Raises ArgumentError for another `how`; inside the model for heads that a layer does not have.
+    Raises ArgumentError for another `how`; and, while the model runs, for heads that a layer does not have.
     """
     if how not in ("zero", "mean", "resample"):
         raise ArgumentError(f'ablate: how must be "zero", "mean" or "resample". Received: how={how!r}')
@@ -99,17 +99,17 @@ def ablate(
 
 
 def head_mask(where: Choice, factors: Tensor | float, **chosen: Unpack[Chosen]) -> HeadMask:
-    """Multiply the weights of each head by a number, as `head_mask` of transformers 4 did. `factors` gets gradients.
+    """Multiply the weights of each head, and so its output, by a number, as `head_mask` of transformers 4 did.
 
-    `factors` is a number, [H] or [B, H]. Michel et al. 2019 call the gradient of a loss by this number the importance
-    of a head.
+    `factors` is a number, a tensor [H] or a tensor [B, H]; it gets gradients. Michel et al. 2019 call the gradient of a
+    loss with respect to this number the importance of a head.
     """
     found = factors if isinstance(factors, Tensor) else torch.tensor(factors, device="cpu")
     return HeadMask(where, **chosen, factors=found)
 
 
 def _mean_so_far(out: Tensor, at: Where) -> Tensor:
-    """The mean of the output over all queries up to each query, without padding: [B, H, Q, E]."""
+    """Compute for each query the mean output over this and all earlier queries, without padding: [B, H, Q, E]."""
     if at.step or at.shift > 0:
         raise ArgumentError(
             'ablate: how="mean" is the mean over the queries of one pass, and this pass goes on with a sequence. '

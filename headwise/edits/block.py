@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_ALL = window(None, None).owned()  # the cells that a call without a mask may attend to
+_ALL = window(None, None).owned()  # the mask of a call without a mask: all pairs of query and key are allowed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block(OfPairs):
-    """The edit that `block` and `only` make."""
+    """The edit that `block` and `only` return: it forbids pairs of queries and keys by a mask."""
 
     others: bool = dataclasses.field(default=False, kw_only=True)  # True = block the keys that are not chosen
 
@@ -38,7 +38,7 @@ class Block(OfPairs):
         if not bool(((queries.any(1) & keys.any(1))[:, None] & cells).any()):
             return call
         tables = smallest(queries, (0,)), smallest(keys, (0,)), smallest(cells, (0, 1))
-        # All layers with the same mask share the plan of the edited mask.
+        # Layers with the same mask get the same edited mask object, so what kernels compute from it is computed once.
         key = ("blocked", *call.shape[2:], *map(read_contents, tables))
         mask = (_ALL if call.mask is None else call.mask).remember(
             key, lambda mask: knockout(*tables) if mask is _ALL else mask & knockout(*tables)
@@ -57,13 +57,14 @@ def block(
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        queries, keys: a position, counted from the first real token of each example, negative numbers from the end of
-            the prompt; a text, which selects its tokens wherever it occurs as whole words; a slice or a range; a
-            function (label, position) -> bool; several of these in a list. None = all. Texts and functions need
-            `tokens=`, and select tokens of the prompt.
+        queries, keys: which queries and keys are selected: a position, counted from the first real token of each
+            example (a negative number counts from the end of the prompt); a slice or a range of positions; a text,
+            which selects its tokens wherever it occurs as whole words; a function (label, position) -> bool, where the
+            label is the token's text; a list of these; or None = all. Texts and functions need `tokens=` of
+            `headwise.edit`, and select tokens of the prompt.
 
-    A query that may attend to no key any more gets an output of 0, and is counted (`changed.emptied`). This edit is a
-    mask: the run stays on the same kernels as without it.
+    A query that may attend to no key any more gets an output of 0, and `changed.emptied` counts it. This edit is a
+    mask: attention runs on the same kernels as without the edit.
     """
     return Block(where, queries=queries, keys=keys, **chosen)
 
@@ -75,5 +76,5 @@ def only(
     keys: Positions = None,
     **chosen: Unpack[Chosen],
 ) -> Block:
-    """Allow these queries to attend only to these keys, and only where they could before. Otherwise as `block`."""
+    """Let these queries attend only to these keys, where the model's own mask allows it. Arguments as for `block`."""
     return Block(where, queries=queries, keys=keys, **chosen, others=True)

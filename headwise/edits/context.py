@@ -34,26 +34,27 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
             model(**inputs)                    # or model.generate(...)
         print(changed.emptied)
 
-    An edit changes a call (one attention computation) before its kernel runs, or its output: see `headwise.edits`.
-    Edits are applied in their order; masks and biases are combined. With edits that are masks or biases, or that
-    concern whole heads, attention stays on fused kernels. Attention that is written by hand is recognised only when its
-    weights are multiplied by the values: there its output is replaced, and weights that the model returns are the
-    edited weights. Gradients flow through edits. The model itself is not changed, and leaving the context leaves
-    nothing behind, also after an exception. The edits apply to the computations of this thread, task or generator, and
-    of the threads and jobs that it starts.
+    An edit changes a call (one attention computation) before its kernel runs, or the output of the call: see
+    `headwise.edits`. Edits are applied in the order of the list; masks and biases are combined. With edits that are
+    masks or biases, or that concern whole heads, attention stays on fused kernels. Attention that a model writes out as
+    matmul, softmax, matmul is recognised only at the second product: then its output is replaced, and the weights that
+    the model returns are the edited weights. Gradients flow through edits. The model itself is not changed, and when
+    the context ends, also by an exception, no trace of the edits remains. The edits apply to the computations of this
+    thread, task or generator, and of the threads and jobs that it starts.
 
-    `headwise.watch` and `edit` may be inside one another in either order: records show the edited calls.
+    `headwise.watch` and `edit` can be nested, in either order: records show the edited calls.
 
     Args:
         model: any module. Its modules' paths are the names of the layers, as for `watch`.
-        edits: one edit, or several in their order.
-        tokens: needed to name positions by text: a tokenizer of transformers, which reads the ids that the
-            model is given; what it returned; a list of names for each example; {"source": ..., "target": ...}.
+        edits: one edit, or a list of edits.
+        tokens: needed if an edit selects positions by text: a tokenizer of transformers, which decodes the ids that the
+            model gets; the tokenizer's output for this input; a list of token texts for each example; or {"source":
+            ..., "target": ...} for an encoder-decoder.
 
     Raises:
-        DtypeError, ArgumentError: an argument that makes no sense; the message names it. ArgumentError at the end of
-            the context, if an edit applied nowhere (not if there is another exception).
-        EditRefused: inside the context, at an attention that an edit selects and that cannot be edited.
+        DtypeError, ArgumentError: an argument that makes no sense; the message names it. ArgumentError also at the end
+            of the context, if an edit was never applied (not if the context ends by another exception).
+        EditRefused: inside the context, when a layer runs that an edit selects and that cannot be edited.
     """
     found: list[Any] = list(edits) if isinstance(edits, (list, tuple)) else [edits]
     for each in found:
@@ -70,7 +71,7 @@ def edit(model: nn.Module, edits: Edit | Sequence[Edit], *, tokens: Any = None) 
 
 
 class Editing:
-    """The context that `edit` returns; `with … as changed` gives this object."""
+    """The context that `edit` returns. `with edit(...) as changed` gives this object, which tells what was edited."""
 
     def __init__(self, model: nn.Module, edits: Sequence[Edit], tokens: Any) -> None:
         self._model, self._edits, self._naming = model, edits, Naming(tokens)
@@ -79,7 +80,7 @@ class Editing:
 
     @property
     def emptied(self) -> int:
-        """The number of queries left without any key, over all examples, and over heads if their masks differ."""
+        """The number of queries left without any key, over all examples (and over heads, if their masks differ)."""
         return 0 if self._editor is None else self._editor.emptied
 
     @property
@@ -91,9 +92,9 @@ class Editing:
         return select(self._editor.sites, wanted)[0]
 
     def plan(self, *args: Any, **kwargs: Any) -> str:
-        """A text: each edited layer with its edits, its kernel, and about how many times as long it takes as unedited.
+        """Run the model once with these inputs, without gradients, and describe the edits as a text.
 
-        The model runs once with these inputs, without gradients.
+        Each line has an edited layer, its edits, its kernel, and the estimated time relative to the unedited layer.
         """
         if self._editor is None:
             raise ArgumentError("edit: plan(...) is asked inside the context: with headwise.edit(...) as changed")
@@ -132,7 +133,7 @@ class Editing:
 
 
 def _rewritten(module: nn.Module, args: Any, out: Any) -> Any:
-    """A forward hook: it replaces the weights that a module returns by the edited weights."""
+    """Replace the weights that a module returns by the edited weights (a forward hook)."""
     recogniser = recogniser_here()
     if recogniser is None or not recogniser.rewriting:
         return None
@@ -141,7 +142,7 @@ def _rewritten(module: nn.Module, args: Any, out: Any) -> Any:
 
 
 def _forget(*_: Any) -> None:
-    """A forward hook: it forgets the recorded weights of a model that has returned."""
+    """Forget the recorded weights when the model has returned (a forward hook)."""
     recogniser = recogniser_here()
     if recogniser is not None:
         recogniser.rewriting.forget()

@@ -30,17 +30,19 @@ class Chosen(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Edit:
-    """The base class of edits. A subclass defines some of `call`, `weights` and `output`; the others change nothing.
+    """The base class of edits. A subclass overrides some of the methods `call`, `weights` and `output`.
+
+    A method that is not overridden changes nothing.
 
     Args:
-        where: the layers, as for `watch(only=)`: a path or a part of a path, a pattern, a number from 0, or several of
-            these.
+        where: which layers to edit, as for `watch(only=)`: a path or a part of a path, a pattern, a number from 0, or
+            a list of these.
         heads: the query heads; None = all.
         key_heads: key/value heads, instead of `heads`: all query heads that read them are edited (grouped queries).
-        examples: indices in the batch, as `generate` was given it: all beams of an example count as one; None = all.
-        steps: "prompt" = the passes over the prompt, which are step 0; "decode" = the passes after the prompt, from
-            step 1; or a range of steps; None = all. The prompt is what `generate` was given; without `generate` it is
-            the sequence up to the last pass over several tokens.
+        examples: indices in the batch that was passed to `generate`: all beams of an example count as one; None = all.
+        steps: the passes of the model in which the edit applies: "prompt" = the passes over the prompt, which are step
+            0; "decode" = the passes after the prompt, from step 1; or a range of steps; None = all. The prompt is the
+            input of `generate`; without `generate` it is the sequence up to the last pass over several tokens.
     """
 
     where: Choice
@@ -88,7 +90,7 @@ class Edit:
 
     @property
     def sets(self) -> str:
-        """What the edit sets ("output" …): no second edit may set it for the same head. "" = edits are combined."""
+        """The thing that the edit overwrites ("output" …): no second edit may do so for one head. "" = nothing."""
         return ""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
@@ -96,7 +98,7 @@ class Edit:
         return call
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """Return the weights [B, H, rows, K] that replace these; `rows`: their queries, each with all keys."""
+        """Return the weights [B, H, rows, K] that replace these weights: some queries (`rows`), each with all keys."""
         return weights
 
     def output(self, out: Tensor, at: Where) -> Tensor:
@@ -104,14 +106,14 @@ class Edit:
         return out
 
     def applies(self, at: Where) -> bool:
-        """Whether this pass is in the edit's `steps`. Raises ArgumentError for heads or examples that do not exist."""
+        """Return whether this pass is in the edit's `steps`. ArgumentError for heads or examples that do not exist."""
         self.cells(at)
         if isinstance(self.steps, range):
             return at.step in self.steps
         return self.steps is None or (self.steps == "prompt") == (at.step == 0)
 
     def _chosen(self, name: Literal["heads", "key_heads", "examples"], count: int, at: Where) -> Tensor:
-        """bool [count], True = the edit selects this head or example."""
+        """Return which of `count` heads or examples the attribute `name` selects: bool [count], True = selected."""
         choice: Numbers = getattr(self, name)
         found = torch.zeros(count, dtype=torch.bool, device=at.device)
         if choice is None:
@@ -126,7 +128,7 @@ class Edit:
         return found
 
     def cells(self, at: Where) -> Tensor:
-        """bool [B, H], True = the edit selects this head of this example."""
+        """Return which heads of which examples the edit selects: bool [B, H], True = selected."""
         if self.key_heads is None:
             heads = self._chosen("heads", at.heads, at)
         else:
@@ -135,7 +137,7 @@ class Edit:
         return examples[:, None] & heads
 
     def everywhere(self, at: Where) -> bool:
-        """Whether the edit selects all heads of all examples."""
+        """Return whether the edit selects all heads of all examples."""
         return bool(self.cells(at).all())
 
 

@@ -1,4 +1,4 @@
-"""Follows a running model and replaces the output of every attention that an edit selects by the edited output."""
+"""Follows a running model, and replaces the output of each attention computation that an edit selects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Editor(Follower):
     Args:
         parts: the modules of the model, by path.
         edits: the edits, in the order in which they are applied.
-        naming, inputs: give the names of tokens, and the ids that the model was given.
+        naming: gives the texts of tokens.
+        inputs: gives the ids that the model got.
     """
 
     parts: Modules
@@ -41,10 +42,10 @@ class Editor(Follower):
     def __init__(self, parts: Modules, edits: Sequence[Edit], naming: Naming, inputs: Inputs) -> None:
         self.parts, self.generating = parts, inputs.generating
         self.sites: list[str] = []  # in the order in which the layers were first seen
-        self.emptied = 0  # queries that were left without keys
-        self.plans: list[Planned] | None = None  # while plan() runs
+        self.emptied = 0  # the number of queries that were left without keys
+        self.plans: list[Planned] | None = None  # a list only while `Editing.plan` runs
         self._edits = edits
-        self._met = Met()  # the positions that edits mean
+        self._met = Met()  # remembers which positions that edits select have occurred in a call
         self._progress = Progress(naming, inputs, self._met)
         self._applied: set[int] = set()  # the ids of the edits that were applied
         self._elsewhere: EditRefused | None = None  # the error for a layer that ran where it could not be followed
@@ -56,18 +57,18 @@ class Editor(Follower):
         return self.may_edit(place.name)
 
     def may_edit(self, name: str) -> bool:
-        """Whether an edit selects this path, or selects layers by number, which this path may have."""
+        """Return whether an edit selects this path, or selects layers by a number, which this path may have."""
         parts = (part for each in self._edits for part in check_choice(each.where))
         return any(isinstance(part, int) or select([name], [part])[0] for part in parts)
 
     def attention(self, place: Place, event: Event) -> None:
-        """Change a computation (`event`) of the module at this place, if an edit selects it."""
+        """Edit a computation (`event`) that was recognised in the module `place` (a running module)."""
         assert event.call is not None
         with unasked((self,)), torch._C.DisableTorchFunction():
             self._apply(place, event, event.call)
 
     def __call__(self, call: AttentionCall) -> Tensor | None:
-        """Called before headwise's own attention runs. Returns its output, or None if no edit changes it."""
+        """Edit a call of headwise's own attention before it runs. Return its output, or None if no edit changes it."""
         place = None if running() else self.parts.place()
         recogniser = recogniser_here()
         if place is None or recogniser is None:
@@ -83,7 +84,7 @@ class Editor(Follower):
             return out if event.then is None else event.then(out)
 
     def _apply(self, place: Place, event: Event, call: AttentionCall) -> None:
-        """Apply the edits to a call, and put the result into its event."""
+        """Apply the edits that select this layer to a call, and put the edited output and weights into `event`."""
         number = self.parts.find_number(place)
         self.parts.computed(place)
         name = f"{place.name}#{number + 1}" if number else place.name
@@ -134,25 +135,25 @@ class Editor(Follower):
     # Errors for attention that cannot be edited.
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
-        """Raise EditRefused, with the reason, if an edit selects the module at this place."""
+        """Raise EditRefused, with the reason, if an edit selects a module whose attention was not recognised."""
         if refusal.status != "not attention" and self._select_edits(place.name):
             at = f" ({refusal.where})" if refusal.where else ""
             raise EditRefused(f"{place.name} cannot be edited: {' '.join(refusal.reason.split())}{at}")
 
     def check_closed(self) -> None:
-        """At the beginning: raise EditRefused if an edit selects a module inside which nothing can be seen."""
+        """Raise EditRefused, when the context begins, if an edit selects a module whose inside cannot be followed."""
         for line in self.parts.closed(set()):
             if self.may_edit(line.name) and self._select_edits(line.name):
                 raise EditRefused(f"{line.name} cannot be edited: {line.how}")
 
     def missed(self, name: str) -> None:
-        """Raise EditRefused if an edit selects a part of this module, which runs where it cannot be followed."""
+        """Raise EditRefused if an edit selects the module `name`, or one in it: it runs where nothing is followed."""
         if any(self.may_edit(each) for each in self.parts.names.values() if f"{each}.".startswith(f"{name}.")):
             self._elsewhere = EditRefused(f"{name} cannot be edited: {ELSEWHERE}")
             raise self._elsewhere
 
     def check(self) -> None:
-        """At the end: raise EditRefused for a module that was not edited, ArgumentError for an unused edit."""
+        """Check at the end: raise EditRefused for a module that was not edited, ArgumentError for an unused edit."""
         if self._elsewhere is not None:
             raise self._elsewhere
         if self._recomputed > 0:
@@ -175,16 +176,16 @@ class Editor(Follower):
 
 
 def _has_batch(place: Place, batch: int) -> bool:
-    """Whether a tensor among the inputs of the module at this place has this batch size."""
+    """Return whether a tensor among the inputs of the module `place` has this batch size; True if it has no tensors."""
     inputs = [x for x in (*place.arguments, *place.keywords.values()) if isinstance(x, Tensor)]
     return not inputs or any(batch in x.shape[:2] for x in inputs)
 
 
 def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
-    """The number of queries that may attend to no key any more, over all examples, and over heads if masks differ."""
+    """Count queries that edits left without any key, over all examples (and over heads, if their masks differ)."""
     if after.mask is None:
         return 0
-    rows = (out.detach() == 0).all(-1).any(1).any(0).nonzero().flatten()  # an empty row gives 0
+    rows = (out.detach() == 0).all(-1).any(1).any(0).nonzero().flatten()  # a query without keys has the output 0
     count = 0
     cols = torch.arange(after.shape[3], device=out.device)
     for some in rows.split(256):
@@ -196,7 +197,7 @@ def _emptied(before: AttentionCall, after: AttentionCall, out: Tensor) -> int:
 
 
 def _check_overlaps(edits: Sequence[Edit], at: Where) -> None:
-    """Raise ArgumentError if two edits set the same thing, such as the output, of one head."""
+    """Raise ArgumentError if two edits overwrite the same thing, such as the output, of one head."""
     for i, one in enumerate(edits):
         for two in edits[:i]:
             if one.sets and one.sets == two.sets and bool((one.cells(at) & two.cells(at)).any()):

@@ -35,7 +35,7 @@ class _Function(Edit):
             raise ArgumentError(f"{self.name}: expected a function. Received: {type(self.f).__name__}")
 
     def _put(self, found: Tensor, before: Tensor, at: Where) -> Tensor:
-        """The tensor `before`, with the function's result `found` in the heads that the edit selects."""
+        """Return the function's result `found` in the heads that the edit selects, `before` in all other heads."""
         if not isinstance(found, Tensor) or found.shape != before.shape:
             received = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(
@@ -46,7 +46,7 @@ class _Function(Edit):
 
 
 class Call(_Function):
-    """The edit that `call` makes."""
+    """The edit that the function `call` returns."""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
         found = self.f(call, at)
@@ -58,37 +58,39 @@ class Call(_Function):
 
 
 class Weights(_Function):
-    """The edit that `weights` makes."""
+    """The edit that the function `weights` returns."""
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
         return self._put(self.f(weights.clone(), at, rows), weights, at)  # the function may write to the copy
 
 
 class Output(_Function):
-    """The edit that `output` makes."""
+    """The edit that the function `output` returns."""
 
     def output(self, out: Tensor, at: Where) -> Tensor:
         return self._put(self.f(out.clone(), at), out, at)
 
 
 def call(where: Choice, f: OfCall, *, steps: Steps = None) -> Call:
-    """Replace each call by `f(call, at)`, such as `dataclasses.replace(call, scale=2 * call.scale)`; `at`: a `Where`.
+    """Replace each call (one attention computation) by `f(call, at)`.
 
-    The call has q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E], after rotary positions; its mask is aligned to Q and
-    K. The call that `f` returns runs on the kernel that suits it.
+    For example, `f` may return `dataclasses.replace(call, scale=2 * call.scale)`. The call has q [B, H, Q, D],
+    k [B, G, K, D] and v [B, G, K, E], after rotary positions; its mask is aligned to Q and K. `at` is a `Where`: the
+    call's layer, step and tokens. The call that `f` returns runs on the kernel that suits it.
     """
     return Call(where, steps=steps, f=f)
 
 
 def weights(where: Choice, f: OfWeights, **chosen: Unpack[Chosen]) -> Weights:
-    """Replace weights [B, H, rows, K] by `f(weights, at, rows)`: some queries at a time, all keys; `at`: a `Where`.
+    """Replace the attention weights by `f(weights, at, rows)`.
 
-    New weights need not sum to 1. Weights are computed tile by tile, in linear memory, which takes longer than a fused
-    kernel.
+    `f` is called for some queries at a time (the slice `rows`), each with all keys: weights [B, H, rows, K]. `at` is a
+    `Where`: the call's layer, step and tokens. New weights need not sum to 1. Weights are computed tile by tile, in
+    linear memory, which takes longer than a fused kernel.
     """
     return Weights(where, **chosen, f=f)
 
 
 def output(where: Choice, f: OfOutput, **chosen: Unpack[Chosen]) -> Output:
-    """Replace the heads' output [B, H, Q, E], before the output projection, by `f(output, at)`; `at`: a `Where`."""
+    """Replace the heads' output [B, H, Q, E], before the output projection, by `f(output, at)`; `at` is a `Where`."""
     return Output(where, **chosen, f=f)

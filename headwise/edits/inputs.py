@@ -17,18 +17,18 @@ _IDS = ("input_ids", "inputs_ids", "ids", "inputs")
 
 
 class Inputs(threading.local):
-    """The last token ids and padding mask that each module was given, in this thread."""
+    """Remembers the last token ids and the last padding mask that modules got as arguments, for each thread."""
 
     def __init__(self, model: nn.Module, generating: Generating) -> None:
         self._model, self.generating = model, generating
-        self._ids: dict[str, Tensor] = {}  # by the path of the module; the model's own is ""
-        self._real: dict[str, Tensor] = {}  # [B, N], the mask of the model: 1 = a real token
+        self._ids: dict[str, Tensor] = {}  # by the path of the module that got them; the path of the model is ""
+        self._real: dict[str, Tensor] = {}  # the model's padding masks [B, N], by argument: 1 = a real token
         parts = {part for name, _ in model.named_modules() for part in name.split(".")}
         self._has_both = any("encoder" in part for part in parts) and any("decoder" in part for part in parts)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A context in which the inputs of modules are remembered."""
+        """Return a context inside which the inputs of modules are remembered."""
         with contextlib.ExitStack() as stack:
             for path, module in self._model.named_modules():
                 if not path or "input_ids" in inspect.signature(type(module).forward).parameters:
@@ -38,7 +38,7 @@ class Inputs(threading.local):
 
     def _reader(self, path: str) -> Callable[..., None]:
         def read(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> None:
-            if kwargs is None:  # another thread has just removed the hook: torch has forgotten what it takes
+            if kwargs is None:  # another thread has just removed the hook: torch no longer knows that it takes kwargs
                 return
             found = _find_ids(kwargs, args)
             self._ids.pop(path, None)
@@ -50,11 +50,11 @@ class Inputs(threading.local):
         return read
 
     def decodes(self, site: str) -> bool:
-        """Whether a layer (`site`: its path) is in the decoder of an encoder-decoder."""
+        """Return whether the layer with the path `site` is in the decoder of an encoder-decoder."""
         return self._has_both and any("decoder" in part for part in site.split("."))
 
     def ids(self, site: str, length: int) -> Tensor | None:
-        """The ids [B, N] with N = `length` that the nearest module around a layer (`site`: its path) was given."""
+        """Return the ids [B, `length`] that the nearest module around the layer with the path `site` got, or None."""
         path = site
         while path:
             path = path.rpartition(".")[0]
@@ -64,19 +64,23 @@ class Inputs(threading.local):
         return None
 
     def source_ids(self, site: str, length: int) -> Tensor | None:
-        """The ids of the keys of cross-attention: the whole model's only if no module in it got ids of this length."""
+        """Return the ids of the sequence that cross-attention reads, whose length is `length`; None if unknown.
+
+        They are the ids of a module that does not contain the layer `site` (such as the encoder), else of a module that
+        contains the layer, else of the whole model.
+        """
         paths = sorted(self._ids, key=lambda path: (not path, site.startswith(f"{path}.")))
         return next((self._ids[path] for path in paths if self._ids[path].shape[1] == length), None)
 
     def prompt(self, site: str, total: int, batch: int, *, has_cache: bool) -> Tensor | None:
-        """The ids [B, N] that `generate` was given; None if a layer that has read `total` tokens does not read them."""
+        """Return the ids [B, N] passed to `generate`; None if they are not the prompt that the layer `site` reads."""
         ids = _find_ids(self.generating.inputs)
         if ids is None or self._has_both or batch % len(ids):
             return None
         return ids if has_cache or total == ids.shape[1] else None
 
     def real(self, site: str, length: int, batch: int) -> Tensor | None:
-        """bool [B, length], True = a token, not padding; None if the model got no padding mask."""
+        """Return which tokens are real: bool [B, length], True = real; None if the model got no padding mask."""
         name = "decoder_attention_mask" if self.decodes(site) else "attention_mask"
         for found in (self.generating.inputs.get(name), self._real.get(name)):
             if (
@@ -90,7 +94,7 @@ class Inputs(threading.local):
         return None
 
     def count_repeats(self, batch: int) -> int:
-        """The number of rows of this batch that belong to one example of the inputs of `generate`."""
+        """Return how many rows of a batch belong to one example of the inputs of `generate`, such as its beams."""
         given = [x for x in self.generating.inputs.values() if isinstance(x, Tensor) and x.ndim > 1]
         return max(1, batch // len(given[0])) if given and len(given[0]) and batch % len(given[0]) == 0 else 1
 

@@ -1,4 +1,4 @@
-"""The mean outputs of heads over a data set; `ablate` can put them in place of the outputs."""
+"""Computes the mean outputs of heads over a data set, by which `ablate` can replace the outputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ Means = Mapping[str, Tensor]  # the path of a layer -> [H, E]
 
 
 def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*") -> dict[str, Tensor]:
-    """Path of a layer -> the mean output of each of its heads [H, E], before the output projection.
+    """Compute the mean output of each head over a data set, before the output projection.
+
+    Returns a dict from the path of a layer to the means of its heads [H, E].
 
     Args:
         model: any module that `headwise.edit` can edit. It runs once for each batch, without gradients.
-        batches: the inputs of the model, one batch after the other: a dict of its arguments, a tensor or a tuple each.
-        where: the layers, as for every edit.
+        batches: the inputs of the model, one batch after the other. A batch is a dict of the model's arguments, a
+            tensor, or a tuple.
+        where: which layers, as for every edit.
 
-    Queries of padding on the left do not count. Raises ArgumentError if there is no batch, or a layer read no token.
+    Queries that are padding on the left do not count. Raises ArgumentError if there is no batch, or a layer read no
+    token.
     """
     sums: dict[str, tuple[Tensor, int]] = {}
     count = 0
@@ -51,13 +55,13 @@ def mean_outputs(model: nn.Module, batches: Iterable[Any], *, where: Choice = "*
 
 
 def compute_means(source: Means | Seen) -> dict[str, Tensor]:
-    """The means [H, E] by the path of the layer: those given, or those of records watched with values=True."""
+    """Return the means [H, E] by layer path: `source` itself, or computed from records watched with values=True."""
     if not isinstance(source, Seen):
         return dict(source)
     found: dict[str, Tensor] = {}
     for record in source:
         if record.site is not None:
-            # The mean over the queries of A v is (what each key receives) v, divided by the number of queries.
+            # The mean of A v over the queries is r v / Q, where r is the sum of the weights that each key receives.
             received = record.received()[:, :, None]
             out = by_key_head(received, attended_values(record).to(received.dtype))[:, :, 0] / record.shape[2]
             found[record.site.name] = out.mean(0)

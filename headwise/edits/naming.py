@@ -1,4 +1,4 @@
-"""Names the tokens of the sequences that a model reads while it is edited."""
+"""Finds the texts of the tokens that a model reads while it is edited, so that edits can select tokens by text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ UNKNOWN = -1  # the id of a token that was read before the edits began
 
 
 class Naming:
-    """Names of tokens, from the argument `tokens=`: names, or a tokenizer, which reads the ids that modules are given.
+    """Gives the texts ("names") of tokens, from the argument `tokens=` of `headwise.edit`.
+
+    The argument has the texts themselves, or is a tokenizer, which decodes the ids that modules get.
 
     Args:
         tokens: an object with `convert_ids_to_tokens`; a value for `headwise.text.as_tokens`; {"source": ..., "target":
@@ -23,7 +25,7 @@ class Naming:
     def __init__(self, tokens: Any) -> None:
         self._tokenizer: Any = tokens if hasattr(tokens, "convert_ids_to_tokens") else None
         self._given: dict[str, list[Tokens]] = {}
-        self._last: tuple[list[list[int]], list[Tokens]] | None = None  # the layers of a model read the same ids
+        self._last: tuple[list[list[int]], list[Tokens]] | None = None  # kept, as all layers of a model read these ids
         if tokens is None or self._tokenizer is not None:
             return
         if isinstance(tokens, dict) and tokens.keys() <= {"source", "target"}:
@@ -33,11 +35,11 @@ class Naming:
 
     @property
     def reads_ids(self) -> bool:
-        """Whether names are made from ids, by a tokenizer."""
+        """Whether a tokenizer makes the texts from ids."""
         return self._tokenizer is not None
 
     def names(self, rows: list[list[int]]) -> list[Tokens]:
-        """The named tokens of these rows of ids."""
+        """Decode rows of ids by the tokenizer to named tokens; an `UNKNOWN` id becomes "…"."""
         if self._last is not None and self._last[0] == rows:
             return self._last[1]
         named = []
@@ -48,16 +50,20 @@ class Naming:
         return self._last[1]
 
     def normal(self, text: str) -> str:
-        """A text as the tokenizer normalises it: without capitals or accents if the tokenizer drops them."""
+        """Normalise a text as the tokenizer does: without capitals or accents if the tokenizer drops them."""
         normalizer = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "normalizer", None)
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def given(
         self, decodes: bool, padding: Sequence[int], lengths: Sequence[int], total: int, inputs: Inputs
     ) -> list[Tokens] | None:
-        """The tokens of each example, without padding, by the names that `tokens=` has; None without such names.
+        """Return the named tokens of each example, without padding, if `tokens=` has the texts themselves; else None.
 
-        `decodes`: whether the decoder reads the sequence ("target"); else it is the "source".
+        Args:
+            decodes: whether the decoder of an encoder-decoder reads the sequence ("target"); else it is the "source".
+            padding, lengths: for each example, the number of padding tokens before it, and of real tokens.
+            total: the number of tokens of each row, padding included.
+            inputs: knows whether `generate` runs, which repeats examples for beams.
         """
         given = self._given.get("target" if decodes else "source")
         if given is None:
@@ -78,5 +84,5 @@ class Naming:
 
 
 def repeated(rows: Sequence[Any], batch: int) -> list[Any]:
-    """One row for each of `batch`, where each of `rows` is repeated for its beams or its generated sequences."""
+    """Repeat each row equally often, to `batch` rows in all: an example has several beams or generated sequences."""
     return [rows[b * len(rows) // batch] for b in range(batch)]

@@ -1,4 +1,4 @@
-"""Replace numbers of this run by the numbers of another run: activation patching."""
+"""Activation patching: replace attention weights, outputs or vectors of this run by those of another run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHAT: tuple[What, ...] = ("weights", "output", "q", "k", "v")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Patch(Edit):
-    """The edit that `patch` makes."""
+    """The base class of the edits that the function `patch` returns."""
 
     what: What = dataclasses.field(kw_only=True)
     source: AttentionRecord | Seen = dataclasses.field(kw_only=True)
@@ -47,13 +47,14 @@ class _Patch(Edit):
 
     @property
     def of_keys(self) -> bool:
-        """Whether `positions` and `align` are about keys, not queries."""
+        """Whether `positions` and `align` mean keys (in a patch of k or v), not queries."""
         return self.what in ("k", "v")
 
     def found(self, at: Where) -> tuple[AttentionRecord, Tensor]:
-        """(record of the other run for this layer, for each query, or key, its position in the record; -1 = none).
+        """Find the record of the other run for this layer, and match its queries (or keys) with those of this run.
 
-        Raises RecordError if there is no such record, or the record has another shape.
+        Returns (the record, for each query or key of this run its index in the record, -1 = it has none there). Raises
+        RecordError if there is no such record, ShapeError if the record has another shape.
         """
         record = self.source
         if isinstance(record, Seen):
@@ -110,17 +111,17 @@ class _Patch(Edit):
         return record, origins
 
     def chosen_rows(self, at: Where, origins: Tensor) -> Tensor:
-        """The rows to patch: bool [B, H, Q], or [B, H, K] for keys, True = patch."""
+        """Return which rows to patch: bool [B, H, Q], or [B, H, K] for keys; `origins` as `found` returns them."""
         means = select_keys if self.of_keys else select_queries
         rows = means(self.positions, at, "patch") & (origins >= 0)
         return self.cells(at)[:, :, None] & rows[:, None]
 
 
 class PatchWeights(_Patch):
-    """The edit that `patch(what="weights")` makes."""
+    """The edit that `patch(what="weights")` returns."""
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The weights, with those of the other run in the chosen rows."""
+        """Return the weights, in the chosen rows replaced by the weights of the other run."""
         record, origins = self.found(at)
         own = origins[rows].clamp(min=0)
         source = record.used_weights(rows=own.tolist()).to(weights)
@@ -136,10 +137,10 @@ class PatchWeights(_Patch):
 
 
 class PatchOutput(_Patch):
-    """The edit that `patch(what="output")` makes."""
+    """The edit that `patch(what="output")` returns."""
 
     def output(self, out: Tensor, at: Where) -> Tensor:
-        """The output, with that of the other run in the chosen rows."""
+        """Return the output, in the chosen rows replaced by the output of the other run."""
         record, origins = self.found(at)
         v, rows = attended_values(record), origins.clamp(min=0)
         some = max(1, CELLS // math.prod((*record.shape[:2], max(1, record.shape[3]))))
@@ -149,10 +150,10 @@ class PatchOutput(_Patch):
 
 
 class PatchVectors(_Patch):
-    """The edit that `patch` makes for q, k and v."""
+    """The edit that `patch` returns for q, k and v."""
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call, with the vectors of the other run at the chosen positions."""
+        """Return the call, with its q, k or v at the chosen positions replaced by the vectors of the other run."""
         record, origins = self.found(at)
         moved = self.align is not None and not torch.equal(origins, torch.arange(len(origins), device=origins.device))
         if moved and self.what != "v":
@@ -161,10 +162,10 @@ class PatchVectors(_Patch):
                 "v, the output or the weights"
             )
         theirs, ours = getattr(record, self.what), getattr(call, self.what)
-        if ours.shape[1] % theirs.shape[1] == 0:  # a record keeps once what several heads share
+        if ours.shape[1] % theirs.shape[1] == 0:  # a record stores vectors once that several heads share
             theirs = theirs.repeat_interleave(ours.shape[1] // theirs.shape[1], 1)
         chosen = self.chosen_rows(at, origins)
-        if ours.shape[1] < at.heads:  # a key head is read by several heads, of which the edit may mean some
+        if ours.shape[1] < at.heads:  # several heads read one key head, and the edit may select only some of them
             times = at.heads // ours.shape[1]
             per_group = chosen.unflatten(1, (ours.shape[1], times))
             if torch.equal(per_group, per_group[:, :, :1].expand_as(per_group)):
@@ -192,21 +193,21 @@ def patch(
     align: Sequence[int] | None = None,
     **chosen: Unpack[Chosen],
 ) -> Edit:
-    """Take the weights, the output, q, k or v of heads and positions from another run.
+    """Take the weights, the output, q, k or v of some heads and positions from another run (activation patching).
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`).
-        source: the other run: a record, or a `Seen` with a record of each run of each of these layers. It has the same
-            heads, and the same batch size or one example.
-        what: "weights"; "output", before the output projection; "q", "k" or "v", as the scores and the output are
-            computed from them (after rotary positions). "output" and "v" need a source that was watched with
-            values=True.
-        positions: the queries (for q, weights and the output) or the keys (for k and v), as for `block`. None = all.
-        align: for a source of another length: for each query of this run (for k and v: each key) the position in the
+        source: what was recorded of the other run: a record for one layer, or a `Seen` with a record of each call of
+            each selected layer. It must have the same number of heads, and the same batch size or one example.
+        what: "weights"; "output", before the output projection; or "q", "k" or "v", in the form in which attention uses
+            them (after rotary positions). "output" and "v" need a source that was watched with values=True.
+        positions: which queries (for q, weights and the output) or keys (for k and v) to patch, as for `block`. None =
+            all.
+        align: for a source of another length: for each query of this run (for k and v: each key) its index in the
             source, -1 = do not patch. q and k cannot be moved, because they may be rotated to their positions.
 
-    Raises ArgumentError for an unknown `what`; inside the model RecordError and ShapeError for a source that does not
-    fit.
+    Raises ArgumentError for an unknown `what`; and, while the model runs, RecordError and ShapeError for a source that
+    does not fit.
     """
     check_positions(positions, "patch: positions")
     if what not in WHAT:

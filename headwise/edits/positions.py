@@ -1,4 +1,4 @@
-"""Finds the queries or keys that an edit selects: by position, by text, or by a predicate."""
+"""Finds the queries or keys that an edit selects: by position, by text, or by a function of both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Positions = int | str | slice | range | Callable[[str, int], bool] | Sequence[An
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OfPairs(Edit):
-    """An edit that selects queries and keys."""
+    """The base class of edits that select queries and keys, and so pairs of both."""
 
     queries: Positions = dataclasses.field(default=None, kw_only=True)
     keys: Positions = dataclasses.field(default=None, kw_only=True)
@@ -32,22 +32,22 @@ class OfPairs(Edit):
             check_positions(getattr(self, name), f"{self.name}: {name}")
 
     def pairs(self, at: Where) -> tuple[Tensor, Tensor]:
-        """(the selected queries bool [B, Q], the selected keys bool [B, K]), True = selected."""
+        """Return the selected queries, bool [B, Q], and the selected keys, bool [B, K]; True = selected."""
         return select_queries(self.queries, at, self.name), select_keys(self.keys, at, self.name)
 
 
 def select_queries(choice: Positions, at: Where, what: str) -> Tensor:
-    """bool [B, Q], True = the choice selects this query. `what` names the edit in messages."""
+    """Return which queries of a call `choice` selects, bool [B, Q]. `what` names the edit in messages."""
     return _flags(choice, at.queries, at.lengths, at.tokens, f"{what}: queries", at)
 
 
 def select_keys(choice: Positions, at: Where, what: str) -> Tensor:
-    """bool [B, K], True = the choice selects this key. `what` names the edit in messages."""
+    """Return which keys of a call `choice` selects, bool [B, K]. `what` names the edit in messages."""
     return _flags(choice, at.keys, at.key_lengths, at.key_tokens, f"{what}: keys", at)
 
 
 def check_positions(choice: Positions, what: str) -> None:
-    """Raise ArgumentError for a choice that cannot select positions."""
+    """Raise ArgumentError for a `choice` of a kind that cannot select positions. `what` names it in messages."""
     parts = _parts(choice)
     for each in parts:
         if isinstance(each, bool) or not (each is None or isinstance(each, (int, str, slice, range)) or callable(each)):
@@ -63,7 +63,7 @@ def check_positions(choice: Positions, what: str) -> None:
 
 def _parts(choice: Positions) -> list[Any]:
     parts: list[Any] = list(choice) if isinstance(choice, (list, tuple, set, frozenset)) else [choice]
-    # Whole numbers of NumPy and torch, too.
+    # An integer of NumPy or torch becomes an int.
     return [operator.index(x) if hasattr(x, "__index__") and not isinstance(x, bool) else x for x in parts]
 
 
@@ -79,7 +79,7 @@ def _flags(
             continue
         flags = _numbered(each, places, lengths)
         found |= flags
-        if at.share is not None:  # the place may be another process's
+        if at.share is not None:  # the position may belong to a row of another process
             flags = _numbered(each, torch.arange(int(lengths.max()), device=places.device)[None], lengths)
         longest = int(lengths.max())
         numbers = f"the longest prompt of {at.site} has {longest} tokens, numbered 0 … {longest - 1}"

@@ -1,4 +1,4 @@
-"""Follows each sequence of tokens: finds the positions of queries and keys in every step of a generation."""
+"""Finds the positions of the queries and keys of a sequence that a layer reads over several passes (a generation)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from headwise.text import Tokens
 
 @dataclasses.dataclass
 class _Sequence:
-    """A sequence of tokens that a layer reads in one or more passes."""
+    """A sequence of tokens that a layer reads in one or more passes of the model."""
 
     name: str  # the path of the layer
-    run: int | None  # the call of `generate` that reads it
-    total: int  # tokens so far, padding included
+    run: int | None  # the number of the call of `generate` that reads the sequence
+    total: int  # the number of tokens read so far, padding included
     padding: Tensor  # [B], the number of padding tokens before the first real token
-    lengths: Tensor  # [B], real tokens of the prompt
-    ends: Tensor  # [B], where the padding after the last real token begins
-    prompt: int | None = None  # the number of columns that `generate` was given
+    lengths: Tensor  # [B], the number of real tokens of the prompt
+    ends: Tensor  # [B], the index of the first padding token after the last real token
+    prompt: int | None = None  # the number of tokens per row, padding included, that were passed to `generate`
     step: int = 0
     ids: list[list[int]] | None = None  # the ids of the prompt, padding included
     tokens: Sequence[Tokens] | None = None
@@ -43,17 +43,23 @@ class _Sequence:
 
 
 class Progress(threading.local):
-    """Counts the positions of the edited calls. Each thread has its own sequences."""
+    """Finds the step, the positions and the tokens of each edited call. Each thread has its own sequences."""
 
     def __init__(self, naming: Naming, inputs: Inputs, met: Met) -> None:
         self._generating, self._naming, self._inputs, self.met = inputs.generating, naming, inputs, met
         self._sequences: dict[str, _Sequence] = {}
-        self._last: _Sequence | None = None  # of the last self-attention: cross-attention has the same queries
+        self._last: _Sequence | None = None  # read by the last self-attention; cross-attention has the same queries
 
     def where(self, place: Place, name: str, call: AttentionCall, nth: int | None) -> Where:
-        """Where a call is (its layer, step and positions); the call is the next pass of its layer.
+        """Return the `Where` of a call: its layer, step, positions and tokens. The call is the next pass of its layer.
 
-        In one of the processes that share a sequence, positions and lengths are those of the whole sequence.
+        If several processes share the sequence, positions and lengths are those in the whole sequence.
+
+        Args:
+            place: the running module that computes the call.
+            name: the path of the layer, with a number if it is called several times in one pass.
+            call: the call as the model made it.
+            nth: how often the layer ran before in this pass of the model; None = unknown.
         """
         (batch, heads, q_len, k_len), device, share = call.shape, call.q.device, call.share
         causal, step, shift, drafts = is_causal(*call.whole), 0, 0, False
@@ -92,7 +98,11 @@ class Progress(threading.local):
         )  # fmt: skip
 
     def _target(self, place: Place, name: str, batch: int, q_len: int, like: Tensor) -> _Sequence:
-        """The sequence of cross-attention's queries: that of the self-attention before, if an edit selects that."""
+        """Return the sequence to which the queries of a cross-attention belong.
+
+        It is the sequence of the self-attention that ran before, if an edit selects that layer too. Otherwise the
+        sequence is followed for this layer alone.
+        """
         known, run = _cache_length(place), self._generating.run
         total = known if known is not None and known >= q_len else q_len
         last = self._last
@@ -102,7 +112,7 @@ class Progress(threading.local):
             and len(last.padding) == batch
             and _stack(last.name) == _stack(name)
         ):
-            self._sequences[name] = dataclasses.replace(last, name=name)  # self-attention may not be seen in every pass
+            self._sequences[name] = dataclasses.replace(last, name=name)  # for passes without a self-attention to ask
             return last
         before = self._sequences.get(name)
         if before is not None and before.run == run and len(before.padding) == batch and total > before.total:
@@ -137,7 +147,7 @@ class Progress(threading.local):
                 self._name(before, batch, q_len, None)
             return before
         first, last = _extent(call)
-        if not total == q_len == k_len:  # of the keys that a window hides it is not known whether they are padding
+        if not total == q_len == k_len:  # if a window hides keys, it is not known whether they are padding
             first, last = (first if total == q_len else torch.zeros_like(first)), torch.full_like(last, total)
         prompt = self._inputs.prompt(name, total, batch, has_cache=known is not None)
         return self._begin(name, batch, q_len, total, (first, last), prompt)
@@ -145,7 +155,7 @@ class Progress(threading.local):
     def _begin(
         self, name: str, batch: int, q_len: int, total: int, extent: tuple[Tensor, Tensor], prompt: Tensor | None
     ) -> _Sequence:
-        """Begin a sequence, at the first pass that was followed."""
+        """Begin to follow a sequence, at its first pass inside the context; return its state after this pass."""
         columns = total if prompt is None else prompt.shape[1]
         first, last = self._extent(name, batch, columns, extent)
         ends = last if columns == total else torch.full_like(last, total)
@@ -156,12 +166,12 @@ class Progress(threading.local):
         return made
 
     def _extent(self, name: str, batch: int, length: int, otherwise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """(first real token of each example, last one + 1), by the model's padding mask; without one `otherwise`."""
+        """Return each example's first real token, and its last + 1, by the padding mask; without one `otherwise`."""
         real = self._inputs.real(name, length, batch)
         return otherwise if real is None else _ends(real[:, None], batch, length, otherwise[0].device)
 
     def _name(self, sequence: _Sequence, batch: int, q_len: int, prompt: Tensor | None) -> None:
-        """Name the tokens of a prompt, or of the next part of a prompt."""
+        """Find the texts of the tokens of a prompt, or of its next part, and store them in `sequence.tokens`."""
         name, padding, lengths = sequence.name, sequence.padding.tolist(), sequence.lengths.tolist()
         if not self._naming.reads_ids:
             total, decodes = sequence.prompt or sequence.total, self._inputs.decodes(name)
@@ -178,7 +188,7 @@ class Progress(threading.local):
             sequence.tokens = self._naming.names([row[start:] for row, start in real])
 
     def _name_source(self, name: str, first: Tensor, lengths: Tensor, k_len: int) -> Sequence[Tokens] | None:
-        """The tokens of the keys of cross-attention, for each example; None if they are unknown."""
+        """Return the named tokens of the sequence that cross-attention reads, for each example; None if unknown."""
         padding = first.tolist()
         if not self._naming.reads_ids:
             return self._naming.given(False, padding, lengths.tolist(), k_len, self._inputs)
@@ -190,12 +200,12 @@ class Progress(threading.local):
 
 
 def _stack(name: str) -> str:
-    """The path of a stack of layers: what comes before the first number in the path of a layer."""
+    """Return the path of the stack of layers to which a layer belongs: the part of its path before the first number."""
     return re.split(r"\.\d", name)[0]
 
 
 def _extent(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """(first key of each example to which any query may attend, last such key + 1), [B] each."""
+    """Return for each example the first key to which any query may attend, and the last such key + 1, [B] each."""
     batch, _, _, k_len = call.shape
     return _ends(used_keys(call), batch, k_len, call.q.device)
 
@@ -211,13 +221,13 @@ def _ends(used: Tensor | None, batch: int, k_len: int, device: torch.device) -> 
 
 
 def _positions(places: Tensor, padding: Tensor, ends: Tensor) -> Tensor:
-    """The position of each token without padding, [B, N]: its place minus the padding before; -1 for padding."""
+    """Return each token's position, [B, N]: its index `places` minus the `padding` before it; -1 for padding."""
     found = places[None] - padding[:, None]
     return found.masked_fill(places[None] >= ends[:, None], -1).clamp(min=-1)
 
 
 def _cache_length(place: Place) -> int | None:
-    """The number of tokens that a cache of transformers has read, dropped tokens included; None without a cache."""
+    """Return how many tokens, dropped ones too, the transformers cache of a module has read; None = no cache."""
     around: Place | None = place
     while around is not None:
         for each in (*around.keywords.values(), *around.arguments):

@@ -1,4 +1,4 @@
-"""Computes the output of a call that edits change."""
+"""Computes the output of a call (one attention computation) that edits change."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from headwise.functional import attention
 from headwise.kernels import exact
 from headwise.masks.bits import row_blocks
 
-# The number of cells of the weights that are computed at once.
+# The number of attention weights that are computed at once.
 CELLS = 2**22
 
 
 def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[AttentionCall, Tensor | None]:
-    """(the call after all edits of calls, its output [B, H, Q, E]); the edits are applied in their order.
+    """Apply the edits to a call, in their order, and compute its output.
 
-    The output is None if edits change only outputs: then the model computes the output.
+    Returns (the edited call, its output [B, H, Q, E] before the edits of outputs). The output is None if the edits
+    change only outputs: then the model computes it by its own kernel.
     """
     batch, heads, q_len, _ = call.shape
     whole = (batch, heads, q_len, call.v.shape[3])
@@ -44,14 +45,14 @@ def run(call: AttentionCall, edits: Sequence[Edit], at: Where) -> tuple[Attentio
 
 
 def edit_output(edits: Sequence[Edit], at: Where, out: Tensor) -> Tensor:
-    """The output [B, H, Q, E], changed by the edits of outputs."""
+    """Apply the edits of outputs to an output [B, H, Q, E]."""
     for each in edits:
         out = each.output(out, at)
     return out
 
 
 def edit_weights(call: AttentionCall, edits: Sequence[Edit], at: Where, rows: slice = slice(None)) -> Tensor:
-    """The weights [B, H, rows, K] of a call, changed by the edits of weights."""
+    """Compute the weights [B, H, rows, K] of a call, and apply the edits of weights to them."""
     return _edited(call.weights(rows), edits, at, rows)
 
 
@@ -62,11 +63,11 @@ def _edited(weights: Tensor, edits: Sequence[Edit], at: Where, rows: slice) -> T
 
 
 def _by_rows(call: AttentionCall, edits: Sequence[Edit], at: Where) -> Tensor:
-    """The output of a call whose weights are edited, computed for some rows at a time."""
+    """Compute the output of a call whose weights are edited, for some queries at a time, to save memory."""
     parts, finite = [], exact.is_finite(call.q, call.k, call.v)
     for rows in row_blocks(call.shape, CELLS):
-        # Where something is not finite, only pairs that the mask allows may meet, and pairs to which an edit gave a
-        # weight.
+        # If a number is not finite, multiply only pairs that the mask allows or to which an edit gave a weight: NaN
+        # times a weight of 0 would be NaN.
         allowed = None if finite else call.allowed(rows)
         plain = call.weights(rows) if allowed is None else exact.compute_weights(call, rows, allowed)
         weights = _edited(plain, edits, at, rows)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Temperature(Edit):
-    """The edit that `temperature` makes."""
+    """The edit that the function `temperature` returns."""
 
     t: float = dataclasses.field(kw_only=True)
 
@@ -31,7 +31,7 @@ class Temperature(Edit):
         return "temperature"
 
     def call(self, call: AttentionCall, at: Where) -> AttentionCall:
-        """The call with all its scores divided by the temperature."""
+        """Return the call with its scores, biases and sinks divided by the temperature, in the selected heads."""
         t = torch.where(self.cells(at), self.t, 1.0).to(call.dtype)[:, :, None, None]
         whole = self.everywhere(at)
         changes: dict[str, Any] = {}
@@ -62,12 +62,12 @@ class Temperature(Edit):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopK(Edit):
-    """The edit that `topk` makes."""
+    """The edit that the function `topk` returns."""
 
     k: int = dataclasses.field(kw_only=True)
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The weights, with only the largest of each row kept, scaled to the sum that all weights had."""
+        """Set all but the k largest weights of each row to 0, and scale these to the sum that the whole row had."""
         if self.k >= weights.shape[-1]:
             return weights
         largest = weights.topk(self.k, -1)
@@ -78,7 +78,7 @@ class TopK(Edit):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window(Edit):
-    """The edit that `window` makes."""
+    """The edit that the function `window` returns."""
 
     before: int = dataclasses.field(kw_only=True)
     after: int = dataclasses.field(kw_only=True)
@@ -102,7 +102,7 @@ class Window(Edit):
 
 
 def temperature(where: Choice, t: float, **chosen: Unpack[Chosen]) -> Temperature:
-    """Divide the scores by `t`, with their biases and sinks: t > 1 makes the weights more even, t < 1 sharper."""
+    """Divide the scores (with their biases) and sinks by `t`: t > 1 makes the weights more even, t < 1 sharper."""
     check_factor("temperature: t", t)
     if isinstance(t, Tensor):
         raise ArgumentError("temperature: t must be a number. Received: a tensor")
@@ -110,7 +110,7 @@ def temperature(where: Choice, t: float, **chosen: Unpack[Chosen]) -> Temperatur
 
 
 def topk(where: Choice, k: int, **chosen: Unpack[Chosen]) -> TopK:
-    """Keep the `k` largest weights of each row, and normalise them again: shows what the model loses."""
+    """Keep only the `k` largest weights of each query, and normalise them again: shows what the model loses."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ArgumentError(f"topk: k must be an int of at least 1. Received: k={k!r}")
     return TopK(where, k=k, **chosen)
@@ -124,10 +124,11 @@ def window(
     first: int = 0,
     **chosen: Unpack[Chosen],
 ) -> Window:
-    """Let each query attend only to its own key, `before` keys before it and `after` keys after it. This is a mask.
+    """Let each query attend only to its own key, `before` keys before it and `after` keys after it.
 
-    Forbidden pairs stay forbidden. `first`: the number of first keys that stay visible (Xiao et al. 2024: attention
-    sinks).
+    The edit is a mask, so attention stays on the same kernels. Pairs that the model's own mask forbids stay forbidden.
+    `first`: the number of keys at the beginning that every query may still attend to (attention sinks, Xiao et al.
+    2024).
     """
     for name, value in (("before", before), ("after", after), ("first", first)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

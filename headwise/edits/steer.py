@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Steer(OfPairs):
-    """The edit that `steer` makes with a factor: a bias of log(factor)."""
+    """The edit that `steer(by=)` returns: it multiplies weights by a factor, by a bias of log(factor) on the scores."""
 
     by: float | Tensor = dataclasses.field(default=1.0, kw_only=True)
 
@@ -38,7 +38,7 @@ class Steer(OfPairs):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Share(OfPairs):
-    """The edit that `steer` makes with a share: the keys get this share of each row's weight."""
+    """The edit that `steer(to=)` returns: the selected keys together get this fraction of each query's weights."""
 
     to: float = dataclasses.field(kw_only=True)
 
@@ -47,7 +47,10 @@ class Share(OfPairs):
         return "steer"
 
     def weights(self, weights: Tensor, at: Where, rows: slice) -> Tensor:
-        """The weights after the keys got their share, in rows where these keys and other keys have weight."""
+        """Scale each row of weights, so that the selected keys have the fraction `to` of the row's sum.
+
+        Rows in which only the selected keys have weight, or only other keys, do not change.
+        """
         queries, keys = self.pairs(at)
         queries, keys = queries[:, None, rows, None], keys[:, None, None, :]
         share = torch.where(keys, weights, 0.0).sum(-1, keepdim=True)
@@ -68,14 +71,17 @@ def steer(
     queries: Positions = None,
     **chosen: Unpack[Chosen],
 ) -> Edit:
-    """Multiply the weights on some keys, and normalise each row again; or give them a share of each row.
+    """Put more or less weight on some keys: by a factor (`by`), or to a given fraction of each query's weights (`to`).
+
+    The weights of each query are normalised again.
 
     Args:
         where, heads, key_heads, examples, steps: as for every edit (`Edit`); `keys` and `queries` as for `block`.
-        by: the factor, above 0: 10 is PASTA's emphasis; 0.01 weakens these keys, PASTA's other choice. It is added as a
-            bias of its logarithm, so that the run stays on fused kernels. A tensor of one number trains.
-        to: the share of each row's weight that these keys get together, between 0 and 1, in the proportions in which
-            the model had distributed it among them. Rows in which they have no weight, or all weight, do not change.
+        by: the factor for the weights on these keys, above 0: 10 is PASTA's emphasis; 0.01 weakens these keys, PASTA's
+            other choice. Its logarithm is added to the scores as a bias, so that attention stays on fused kernels. A
+            tensor of one number gets gradients.
+        to: the fraction of each query's weights, between 0 and 1, that these keys get together. Their proportions among
+            one another do not change. Queries for which these keys have no weight, or all weight, do not change.
 
     Raises ArgumentError unless exactly one of `by` and `to` is not None, and within these bounds.
     """

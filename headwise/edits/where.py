@@ -16,49 +16,49 @@ from headwise.text import Tokens
 
 
 class Met:
-    """Remembers which of the positions that edits select were in a call. Positions that were in none are an error."""
+    """Remembers which positions that edits select occurred in a call; a position that never occurred is an error."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], str] = {}  # (argument, position) -> the message; "" = it was in a call
 
     def note(self, what: str, choice: str, met: bool, message: str) -> None:
-        """Note whether a call has the positions that an edit selects; `message`: the error if no call has them."""
+        """Note whether a call has the position `choice` that an edit selects. `message`: the error if no call has."""
         key = what, choice
         self._said[key] = "" if met or self._said.get(key) == "" else message
 
     def missing(self) -> list[str]:
-        """The messages for positions that were in no call."""
+        """Return the error messages for positions that occurred in no call."""
         return [message for message in self._said.values() if message]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Where:
-    """Where a call is: its layer, its step and its tokens. An edit gets it together with the call.
+    """Describes where in a run of the model a call is: its layer, its step and its tokens. Edits get it with the call.
 
-    Positions are counted for each example from its first real token; padding before it is at -1. A token keeps its
+    Positions are counted for each example from its first real token; padding has the position -1. A token has the same
     position in every step of a generation, whatever the cache drops.
     """
 
     site: str  # the path of the module
     kind: Literal["self", "cross"]
-    stack: Literal["encoder", "decoder"]  # "decoder" = no query sees later keys of its sequence, or cross-attention
+    stack: Literal["encoder", "decoder"]  # "decoder" = causal self-attention (no query sees later keys), or cross
     step: int  # 0 for the passes over the prompt, then + 1 for each pass
     batch: int
     repeats: int  # rows of the batch for each example: beams, or several sequences of one prompt
     heads: int  # the number of query heads
     queries: Tensor  # [B, Q], the position of each query
     keys: Tensor  # [B, K], the position of each key
-    shift: int  # the place of the first query among the keys
-    lengths: Tensor  # [B], how many tokens the prompt has; for cross-attention, of the target
-    key_lengths: Tensor  # [B], the same for the sequence of the keys
+    shift: int  # the index among the keys with which the first query is aligned
+    lengths: Tensor  # [B], the number of tokens of the prompt; in cross-attention, of the target, which has the queries
+    key_lengths: Tensor  # [B], the same number for the sequence of the keys
     nth: int | None  # how often this layer ran before in this pass of the model; None = not known
     original: AttentionCall = dataclasses.field(repr=False)  # the call as the model made it
-    share: Share | None = None  # for a call of a longer sequence, of which this process computes some rows
+    share: Share | None = None  # which rows of a longer call this process computes; None = the whole call
     drafts: bool = False  # whether this pass also reads tokens after the prompt, which may be rejected
     tokens: Sequence[Tokens] | None = None  # for each example, from its first real token, if they are known
     key_tokens: Sequence[Tokens] | None = None
     met: Met = dataclasses.field(default_factory=Met)
-    normal: Callable[[str], str] = str  # a text as the tokenizer reads it
+    normal: Callable[[str], str] = str  # normalises a text as the tokenizer does
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class Where:
 
     @functools.cached_property
     def key_heads(self) -> int:
-        """The number of key/value heads, also where the model repeats them for their query heads."""
+        """The number of distinct key/value heads, even if the model repeats them, one copy for each query head."""
         return share_heads(self.original.k, self.original.v)[0].shape[1]
 
     @property

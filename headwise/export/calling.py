@@ -1,4 +1,4 @@
-"""The example code in a model card, which shows how to call an export without headwise."""
+"""Writes the example code of a model card (card.md), which shows how to call an export without headwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _SIZE = 5
 
 
 def example(exported: Exported, labels: Sequence[str] = (), *, pairs: bool = False) -> str:
-    """Python code that runs in an export's folder, and calls each graph once: on a text, or on zeros.
+    """Return Python code that runs in an export's folder and calls each graph (each exported file) once.
+
+    The code calls a graph that reads text on a sample text, and any other graph on tensors of zeros.
 
     Args:
         labels: the labels of a classifier, in the order of its logits; () = not a classifier.
@@ -53,7 +55,7 @@ def example(exported: Exported, labels: Sequence[str] = (), *, pairs: bool = Fal
 
 
 def _array(value: Value, numbers: str | None, array: str) -> str:
-    """Python code for an input array: of these numbers, or filled if None. `array` is, for example, np.array."""
+    """Return Python code for an input array: of `numbers`, or of zeros or ones if None. `array`: such as np.array."""
     module = array.partition(".")[0]
     dtype = f"dtype={module}.{str(value.dtype).removeprefix('torch.')}"
     if numbers is not None:

@@ -34,7 +34,7 @@ def write(
     Args:
         exported: the export.
         subject: the exported task or module.
-        source: its name for people: a run folder or a checkpoint.
+        source: what was exported, as the card names it: a run folder or a checkpoint.
         scores: the scores of the task on held-out data.
 
     Raises:
@@ -63,7 +63,7 @@ def _head(exported: Exported, subject: Task[Any] | nn.Module, source: str) -> st
     said, about = "", "A function of tensors without a task."
     if isinstance(subject, Task):
         said, about = f"{subject.name}: ", subject.options.about
-    # Those that were chosen: texts, and switches that are on.
+    # The card shows only options that were chosen: options with a text, and switches that are on.
     chosen = {name: value for name, value in manifest.options.items() if value is True or isinstance(value, str)}
     options = ", ".join(f"{name} {value}" if isinstance(value, str) else name for name, value in chosen.items())
     made = f"Made by `headwise export` of `{source}`, as {kind}, precision {manifest.precision}"
@@ -71,7 +71,7 @@ def _head(exported: Exported, subject: Task[Any] | nn.Module, source: str) -> st
 
 
 def _origin(folder: Path, scores: Scores | None) -> str:
-    """The training data, and the scores on held-out data."""
+    """Return the card's sections about the training data and about the scores on held-out data."""
     parts = []
     path = folder / CONFIG
     config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -109,7 +109,7 @@ def _model(subject: Task[Any] | nn.Module) -> str:
 
 
 def _graphs(exported: Exported) -> str:
-    """The inputs and outputs of each graph, and their differences from PyTorch."""
+    """Return the card's section about graphs: their inputs and outputs, and the differences of outputs from PyTorch."""
     parts = ["## Graphs"]
     for graph in exported.manifest.graphs:
         values = [("input", *_told(value)) for value in graph.inputs] + [("output", *_told(v)) for v in graph.outputs]

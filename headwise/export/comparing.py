@@ -1,4 +1,4 @@
-"""Compares an export with the model: the outputs of both, on the same examples."""
+"""Compares an export with its PyTorch model: runs both on the same examples and compares the outputs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Difference:
         typical: the root mean square of export - model.
         spread: the standard deviation of the model's values (or their magnitude, if all are equal). It is the unit of
             tolerances, because logits, vectors and weights have different scales.
-        agreement: the share of rows in which export and model have the same argmax over the last axis; None if the last
-            axis has only one entry.
+        agreement: the fraction of rows in which export and model have the same argmax over the last axis; None if the
+            last axis has only one entry.
     """
 
     output: str
@@ -46,7 +46,7 @@ class Difference:
 
 @torch.no_grad()
 def expectations(graph: Graph) -> list[tuple[Tensor, ...]]:
-    """The outputs of the graph's module for each of its examples."""
+    """Run the graph's PyTorch module on each example of the graph. Its outputs are what an export is compared with."""
     found = [graph.module(*given) for given in graph.examples]
     return [(each,) if isinstance(each, Tensor) else tuple(each) for each in found]
 
@@ -57,7 +57,7 @@ def compared(
     """Compare each output of an export with the output of the graph's module, on the graph's examples.
 
     Args:
-        received: for each example the export's outputs.
+        received: the export's outputs, one tuple for each example.
         tolerance: as for `check`.
         name: the name of the graph in messages; None = `graph.name`.
 
@@ -98,7 +98,7 @@ def compare(output: str, expected: Sequence[Tensor], received: Sequence[Tensor])
 def check(graph: str, differences: Iterable[Difference], tolerance: float) -> None:
     """Check that every output differs from the model's by at most `tolerance`, in units of its `spread`.
 
-    On average (root mean square) the difference may be an eighth of the tolerance: a few values may be far off, but
+    The root mean square of the difference may be at most an eighth of the tolerance: a few values may be far off, but
     most values may not.
 
     Raises:
@@ -118,11 +118,11 @@ def check(graph: str, differences: Iterable[Difference], tolerance: float) -> No
                 )
 
 
-MEAN_SHARE = 8  # how many times larger the limit of the largest difference is than the limit of the mean difference
+MEAN_SHARE = 8  # (the limit of the largest difference) / (the limit of the root mean square of the differences)
 
 
 def _real(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU, with complex numbers as pairs of real numbers."""
+    """Move the tensor to the CPU, and convert complex numbers to pairs of real numbers."""
     tensor = tensor.detach().cpu()
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
@@ -134,14 +134,14 @@ def _share(difference: float, spread: float) -> float:
 
 
 def _apart(expected: Tensor, received: Tensor) -> Tensor:
-    """The absolute difference of each of the N values from the expected value, [N]; inf for NaN in only one of them."""
+    """Compute |received - expected| for each of the N values, [N]; inf where only one of the two values is NaN."""
     wanted, given = expected.double(), received.double()
     same = (wanted == given) | (wanted.isnan() & given.isnan())  # equal infinities have difference 0
     return (wanted - given).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf).flatten()
 
 
 def _spread(tensors: Sequence[Tensor]) -> float:
-    """The standard deviation of the finite values, without mask values (-inf, or the smallest number of a dtype)."""
+    """Compute the standard deviation of finite values that are not mask values; if all are equal, their magnitude."""
     values = torch.cat([tensor.double().flatten() for tensor in tensors])
     values = values[values.abs() < NEVER]
     if not values.numel():
@@ -150,11 +150,11 @@ def _spread(tensors: Sequence[Tensor]) -> float:
     return deviation if deviation > 1e-12 else float(values.abs().max())
 
 
-NEVER = 1e30  # values with a larger magnitude are masked scores
+NEVER = 1e30  # a value with a larger magnitude is a score that a mask forbids
 
 
 def _agreement(pairs: Sequence[tuple[Tensor, Tensor]]) -> float | None:
-    """`Difference.agreement` of pairs (expected, received); None if the last axis has one entry in some example."""
+    """Compute `Difference.agreement` of pairs (expected, received); None if a last axis has only one entry."""
     if any(wanted.dim() < 2 or wanted.shape[-1] < 2 for wanted, _ in pairs):
         return None
     same = [(wanted.float().argmax(-1) == given.float().argmax(-1)).flatten() for wanted, given in pairs]

@@ -11,7 +11,7 @@ from headwise.export.speed import Timing
 
 @dataclass(frozen=True)
 class Exported:
-    """An export that was written to a folder.
+    """An export (the files of an exported model) that was written to a folder.
 
     Args:
         folder: the folder of the export.
@@ -25,15 +25,15 @@ class Exported:
 
     @classmethod
     def load(cls, folder: Path, speed: tuple[Timing, ...] = ()) -> Exported:
-        """The export in a folder. Raises CheckpointError if the folder is not an export."""
+        """Read the export in a folder. Raises CheckpointError if the folder is not an export."""
         return cls(folder, read(folder), speed)
 
     def path_of(self, graph: GraphFile) -> str:
-        """The path of a graph in the export's folder; it ends in "/" if the graph is itself a folder."""
+        """Return a graph's path relative to the export's folder; a graph that is itself a folder ends in "/"."""
         return f"{graph.file}/" if (self.folder / graph.file).is_dir() else graph.file
 
     @property
     def files(self) -> dict[str, int]:
-        """The size in bytes of each file, by its path in the folder."""
+        """The size in bytes of each file of the export, by the file's path in the export's folder."""
         found = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in found}

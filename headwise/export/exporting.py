@@ -92,7 +92,7 @@ def _manifest(form: Format, order: Order, written: Written) -> Manifest:
 
 
 def _comparison(order: Order, written: Written) -> Iterator[str]:
-    """Notes about graphs that were not compared with PyTorch, or only on random inputs."""
+    """Yield notes for the card: which graphs were not compared with PyTorch, or only on random inputs."""
     missing = [graph.file for graph in written.files if not graph.differences]
     if missing:
         yield f"Not compared with PyTorch: {', '.join(missing)}."
@@ -101,7 +101,7 @@ def _comparison(order: Order, written: Written) -> Iterator[str]:
 
 
 def check_options(to: str, *, precision: str | None, **options: Any) -> None:
-    """Raise ArgumentError for an unknown format, precision or option. None, False and () mean that it is not given."""
+    """Raise ArgumentError for an unknown format, precision or option. None, False and () count as not given."""
     if to not in FORMATS:
         raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}. Received: to={to!r}")
     form = FORMATS[to]
@@ -134,7 +134,7 @@ def _source(source: str | Path | Task[Any] | nn.Module | Source) -> Source:
 
 
 def _keep_tokenizer(known: Source, out: Path) -> None:
-    """Copy the tokenizer of a checkpoint into the export, if it has one; a task's export writes its own tokenizer."""
+    """Copy the tokenizer of a checkpoint, if it has one, into the export (a task's export writes its own tokenizer)."""
     if known.checkpoint is None:
         return
     from headwise.tasks.text.subwords import Subwords

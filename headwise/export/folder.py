@@ -1,4 +1,4 @@
-"""The folder of an export. It is written beside its final path, then renamed; it replaces nothing but an old export."""
+"""Writes the folder of an export to a path beside the final one, then renames it; replaces only an old export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwise.export.manifest import NAME, read
 
 
 def check_free(out: Path) -> None:
-    """Check that an export may be written here: the path is unused, an empty folder, or an old export.
+    """Check that an export may be written to `out`: the path does not exist, or is an empty folder or an old export.
 
     Raises:
         ArgumentError: the path is a file, or a folder with other files.
@@ -31,7 +31,10 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def replacing_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out` to write to. On success it replaces `out`, else it is deleted and `out` stays.
+    """Return a context that yields a temporary folder beside `out`, into which the caller writes the export.
+
+    If the context ends without an error, the temporary folder replaces `out`. After an error the temporary folder is
+    deleted, and `out` does not change.
 
     Raises:
         ArgumentError: as for `check_free`.

@@ -1,4 +1,4 @@
-"""`Format`: the description of an export format. The folder of each format has it in `format.py`."""
+"""`Format`: the description of an export format. Each format's folder has a file `format.py` with its description."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class Option:
     """An option of one format: `export(..., name=value)`, and `headwise export --name`.
 
     Args:
-        name: the name of the argument of `Format.function`. It is passed only if the option is given, never as None.
+        name: the option's name, and the name of the argument of `Format.function` that gets its value. The argument is
+            passed only if the user gave the option, never as None.
         says: one sentence about the option, for --help.
-        choices: the strings that the option can be; () = it is True or False.
+        choices: the strings that the option's value can be; () = the value is True or False.
     """
 
     name: str
@@ -33,17 +34,17 @@ class Format:
 
     Args:
         name: the name in `--to` and in export.json.
-        title: the name for people.
-        function: "module:function", the function that writes an export: it takes an `Order`, and by name the `options`
-            that were given; it returns a `Written`. See `headwise.export.writing`.
-        precisions: the precisions that it can write; the first is the default.
+        title: the name that cards and messages show.
+        function: "module:function", the function that writes an export: it takes an `Order`, and as keyword arguments
+            the `options` that the user gave; it returns a `Written`. See `headwise.export.writing`.
+        precisions: the precisions that the format can write; the first is the default.
         options: options that only this format has.
         weights, examples: whether the format has the options `weights` and `examples` of `export`.
-        imports: lines of the card's example code that import the package which runs the export.
-        array: the function in that code that makes an array of numbers, such as "np.array".
-        call: makes the lines of that code that call a graph; they take its inputs from the dict `values`, and add its
-            outputs to the dict, as arrays with `argmax()`.
-        more: makes further paragraphs of the card about calling an export.
+        imports: the lines of the model card's example code that import the package which runs the export.
+        array: the name of the function that makes an array of numbers in the example code, such as "np.array".
+        call: a function that returns the lines of the example code which call a graph. These lines take the graph's
+            inputs from the dict `values` and add its outputs to this dict, as arrays with `argmax()`.
+        more: a function that returns further paragraphs of the card about calling an export.
     """
 
     name: str
@@ -59,10 +60,10 @@ class Format:
     more: Callable[[Manifest], list[str]] = lambda manifest: []
 
     def has(self, option: str) -> bool:
-        """Whether the format has an option of this name."""
+        """Return whether the format has an option of this name."""
         return getattr(self, option) if option in ("weights", "examples") else option in {o.name for o in self.options}
 
     def write(self, order: Order, **options: Any) -> Written:
-        """Write an export, by `function`."""
+        """Import `function` and call it, to write an export."""
         written: Written = pkgutil.resolve_name(self.function)(order, **options)
         return written

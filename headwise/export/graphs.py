@@ -26,7 +26,10 @@ def make_graphs(
     mask: Mask | Tensor | None = None,
     examples: Sequence[tuple[Tensor, ...]] = (),
 ) -> tuple[Graph, ...]:
-    """The graphs of a task, a model or a module, with examples for tracing and comparison.
+    """Return the graphs of a task, a model or a module, with example inputs for tracing and for comparison.
+
+    A graph is a part of the model's computation (the whole model, or an encoder and a decoder) as a function of named
+    tensors.
 
     Args:
         subject: what to export: a task, `Bert`, another model of headwise, a module of `headwise.nn`, or, with
@@ -54,9 +57,10 @@ def make_graphs(
 def _make_from_module(
     module: nn.Module, mask: Mask | Tensor | None, examples: Sequence[tuple[Tensor, ...]]
 ) -> tuple[Graph, ...]:
-    """The graphs of a model of headwise, of a module of `headwise.nn`, or, with examples, of any module.
+    """Return the graphs of a model of headwise, of a module of `headwise.nn`, or, with examples, of any other module.
 
-    For the first two kinds, examples are more inputs for the comparison; for other modules they define the inputs.
+    For a headwise model or module, `examples` are more inputs for the comparison with PyTorch; for any other module
+    they also define which inputs the graph has.
     """
     known = type(module) in (*MODELS, *attention.MODULES)
     if isinstance(module, attention.MODULES) and (known or not examples):
@@ -78,7 +82,7 @@ def _make_from_module(
 
 
 def _with(graph: Graph, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
-    """The graph with these examples appended to its own examples."""
+    """Append these examples to the graph's own examples. ArgumentError if they do not fit the graph's inputs."""
     for given in examples:
         fits = len(given) == len(graph.inputs) and all(
             x.dtype == value.dtype and x.dim() == len(value.axes) for x, value in zip(given, graph.inputs, strict=True)
@@ -96,7 +100,7 @@ def _told(dtype: torch.dtype, axes: Sequence[int | str]) -> str:
 
 @torch.no_grad()
 def _make_from_examples(module: nn.Module, examples: Sequence[tuple[Tensor, ...]]) -> Graph:
-    """The graph "model": input_0, input_1 … → output_0, output_1 …. Axes whose sizes differ in examples are dynamic."""
+    """Return the graph "model": input_0 … → output_0 …; axes whose sizes differ between examples are dynamic."""
     if len(examples) < 2 or len({len(given) for given in examples}) > 1:
         raise ArgumentError(
             f"examples: expected two or more calls with equal numbers of tensors. Received: {len(examples)} calls of "

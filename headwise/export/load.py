@@ -17,9 +17,9 @@ from headwise.tasks.training.run import CONFIG, read_config, rebuild
 
 
 def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
-    """The task in an ONNX export, run by ONNX Runtime. It predicts, generates and scores like the trained task.
+    """Load the task of an ONNX export; ONNX Runtime runs its model. It predicts, generates and scores as before.
 
-    It has no weights and cannot record attention: `look` raises RecordError.
+    The loaded task has no weights in PyTorch and cannot record attention: `look` raises RecordError.
 
     >>> task = load("reviews.onnx", Runtime(threads=1))
     >>> task.predict(["a warm, funny film"])
@@ -65,7 +65,7 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
 
 
 def load_tensors(folder: str | Path, runtime: Runtime | None = None, *, graph: str | None = None) -> Session:
-    """One graph of an ONNX export, as a function of named arrays.
+    """Load one graph (one .onnx file) of an ONNX export, as a function of named arrays.
 
     >>> session = load_tensors("encoder.onnx")
     >>> session.inputs                          # their names, dtypes and axes
@@ -98,7 +98,7 @@ def _no_records(inputs: Any) -> NoReturn:
 
 
 def _manifest(folder: Path) -> Manifest:
-    """The manifest in an ONNX export's folder. ArgumentError if it is another kind of folder or export."""
+    """Read the manifest (export.json) of an ONNX export. ArgumentError if the folder is not an ONNX export."""
     if not manifest.is_export(folder) and (folder / CONFIG).is_file():
         raise ArgumentError(
             f"{folder} is a run folder, not an export: headwise.tasks.load loads it, "

@@ -19,13 +19,13 @@ NAME = "export.json"
 
 @dataclass(frozen=True)
 class GraphFile:
-    """One graph of an export, and its file.
+    """One graph of an export (a function of named tensors), and the file that holds it.
 
     Args:
         name: the name of the graph.
-        file: the path of its file in the export's folder.
-        inputs, outputs: its tensors, in the order of the file.
-        differences: the difference of each output from the model's.
+        file: the path of the graph's file in the export's folder.
+        inputs, outputs: the graph's input and output tensors, in the order that they have in the file.
+        differences: for each output, how much it differs from the output of the PyTorch model.
         tolerance: the largest allowed difference, in standard deviations of the values.
         opset: the ONNX opset; None for other formats.
     """
@@ -44,10 +44,10 @@ class Manifest:
     """The content of an export.json: what is in an export's folder.
 
     Args:
-        kind: the name of its format: "onnx", "torch", "savedmodel" or another of `FORMATS`.
-        task: the name of the task ("classify" …); "tensors" for an export without a task. The folder of a task also has
-            its config.yaml and tokenizer, so `headwise.tasks.training.run.rebuild` can rebuild the task, except for its
-            weights.
+        kind: the name of the export's format: "onnx", "torch", "savedmodel" or another of `FORMATS`.
+        task: the name of the task ("classify" …); "tensors" for an export without a task. The export of a task also has
+            the task's config.yaml and tokenizer, from which `headwise.tasks.training.run.rebuild` rebuilds the task,
+            except for its weights.
         precision: "fp32", "fp16", "bf16" or "int8".
         graphs: the graphs and their files.
         notes: further remarks for people, one sentence each.
@@ -65,13 +65,13 @@ class Manifest:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder is an export of headwise, which means that it has an export.json."""
+    """Return whether a folder is an export of headwise, which means that it has an export.json."""
     restore_folder(folder)
     return (folder / NAME).is_file()
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of an export's folder.
+    """Read export.json, the manifest of an export.
 
     Raises:
         CheckpointError: the folder or its export.json is missing, or cannot be read.

@@ -18,11 +18,11 @@ from headwise.tasks.training.run import CONFIG
 
 @dataclass(frozen=True)
 class Source:
-    """What to export, loaded.
+    """A loaded task or module that is to be exported.
 
     Args:
-        name: the name that was given.
-        subject: the task or the module.
+        name: the name by which the user asked for it.
+        subject: the loaded task or module.
         run: the run folder, if the subject is a task.
         checkpoint: the folder of the checkpoint, if the subject is a BERT; it may have a tokenizer.
     """
@@ -66,7 +66,7 @@ def load(name: str) -> Source:
 
 
 def read_examples(path: Path) -> list[tuple[Tensor, ...]]:
-    """The inputs of a module: a list of tuples of tensors, one tuple per call, written by `torch.save`.
+    """Read example inputs of a module from a file that `torch.save` wrote: a list with a tuple of tensors per call.
 
     Raises:
         FileError: the file is missing, or contains something else.

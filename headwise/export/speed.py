@@ -1,4 +1,4 @@
-"""Measures the speed of an export beside PyTorch on this machine: a few calls of each, in turns."""
+"""Measures how fast an export and its PyTorch model run on this machine, by a few calls of each in turn."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ Runs = Mapping[str, Callable[..., Any]]
 
 @torch.no_grad()
 def timings(graphs: Sequence[Graph], runs: Callable[[Graph], Runs]) -> tuple[Timing, ...]:
-    """The times of each graph and of its module in PyTorch; none for a graph without a batch axis.
+    """Measure each graph of an export and its PyTorch module, at several batch sizes.
+
+    A graph without an axis "batch" is not measured.
 
     Args:
         graphs: the graphs that were exported.
-        runs: for a graph, returns the functions that run its export, by the name of their runtime.
+        runs: a function that takes a graph and returns the functions that run its export, by the name of the runtime.
     """
     found = []
     for graph in graphs:
@@ -59,7 +61,7 @@ def timings(graphs: Sequence[Graph], runs: Callable[[Graph], Runs]) -> tuple[Tim
 
 
 def measure(runs: Runs, inputs: tuple[Tensor, ...], graph: str, batch: int) -> Timing:
-    """The median time of each runtime on these inputs. Calls take turns, so that slow phases of the machine hit all."""
+    """Measure the median time of a call for each runtime; calls take turns, so that slow phases affect all runtimes."""
     for run in runs.values():
         run(*inputs)
     taken: dict[str, list[float]] = {name: [] for name in runs}
@@ -76,7 +78,7 @@ def measure(runs: Runs, inputs: tuple[Tensor, ...], graph: str, batch: int) -> T
 
 
 def make_batches(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tuple[Tensor, ...]]:
-    """The batch size -> the graph's first example with this many rows (repeated); {} if it has no axis "batch"."""
+    """Return for each batch size the rows of the graph's first example, repeated; {} if it has no axis "batch"."""
     places = [value.axes.index("batch") if "batch" in value.axes else None for value in graph.inputs]
     if all(place is None for place in places):
         return {}
@@ -90,5 +92,5 @@ def make_batches(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tupl
 
 
 def machine() -> str:
-    """A description of this machine: the processor, its number of cores and the operating system."""
+    """Describe this machine: return its processor, its number of cores and its operating system as a text."""
     return f"{processor()}, {os.cpu_count()} cores, {platform.system()}"

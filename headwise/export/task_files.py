@@ -44,7 +44,7 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
 
 
 def _config(task: Task[Any]) -> str:
-    """The text of a config.yaml, with the parts that do not depend on a training."""
+    """Return the text of config.yaml for a task without a run folder: its name, options, state and versions."""
     config = {
         "task": task.name,
         "options": json.loads(json.dumps(asdict(task.options))),

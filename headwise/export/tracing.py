@@ -40,7 +40,7 @@ def trace(graph: Graph, dtype: torch.dtype = torch.float32) -> ExportedProgram:
 
 
 def longest(graph: Graph, program: ExportedProgram) -> dict[str, int]:
-    """The maximum sizes of the named axes that have a limit, such as the number of positions of a model, by name."""
+    """Return the maximum size of each named axis that has one in the traced program (such as positions), by name."""
     names = program.graph_signature.user_inputs
     traced = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     found: dict[str, int] = {}
@@ -59,7 +59,7 @@ DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # raised insid
 
 
 def first_line(error: BaseException) -> str:
-    """The class of an error and the first line of its message; two lines if the first ends with a colon."""
+    """Return the class of an error and the first line of its message; the first two lines if the first ends in ":"."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         lines[0] += f" {lines[1]}"
@@ -67,7 +67,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _pack_args(module: nn.Module, each: list[Any]) -> tuple[Any, ...]:
-    """The inputs in the form that `torch.export` expects: those that are passed to `*args` are one tuple."""
+    """Arrange one item per input as `torch.export` expects: the items for the inputs in `*args` become one tuple."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     first = next((i for i, one in enumerate(parameters) if one.kind is one.VAR_POSITIONAL), None)
     return tuple(each) if first is None else (*each[:first], tuple(each[first:]))

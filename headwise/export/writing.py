@@ -1,4 +1,4 @@
-"""`Order`, the argument of a format's function, and `Written`, its result."""
+"""`Order` and `Written`: the argument and the result of the function by which a format writes an export."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from headwise.tasks.task import Task
 
 @dataclass(frozen=True)
 class Order:
-    """What to export, and how.
+    """An order to a format's function: what to export, and how.
 
     Args:
         subject: what to export: a task, a model or a module.
         folder: an empty folder for the files.
         precision: one of the format's precisions.
-        tolerance: largest allowed difference from PyTorch, in standard deviations of values; None = the format's.
+        tolerance: the largest allowed difference from PyTorch, in standard deviations of the model's values; None = the
+            format's default.
         speed: whether to measure the time of calls.
         weights, rows, mask, examples: see `headwise.export.exporting.export`.
     """
@@ -57,7 +58,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Written:
-    """What a format's function has written, and how it compares.
+    """The result of a format's function: the files that it has written, and how they compare with PyTorch.
 
     Args:
         files: the graphs with their differences from PyTorch; a graph without differences is reported as not compared.

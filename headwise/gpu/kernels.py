@@ -13,7 +13,7 @@ import triton.language as tl
 
 SIZE = tl.constexpr(64)  # the size of a block, as in headwise.native.sight
 EMPTY = tl.constexpr(float("-inf"))
-BLOCKS = tl.constexpr(2)  # the kind of a mask: blocks with bits; any other number is a band
+BLOCKS = tl.constexpr(2)  # the KIND of a mask that is given as blocks with bits; any other KIND is a band
 
 
 @triton.jit
@@ -21,7 +21,7 @@ def _scores(
     q, k, rows, keys, offset, scale, cap, slope,
     CAPPED: tl.constexpr, SLOPED: tl.constexpr,
 ):  # fmt: skip
-    """Compute 64 × 64 scores without the mask, float32, of queries [64, D] and keys [D, 64]."""
+    """Compute the scores of 64 queries [64, D] and 64 keys [D, 64], without the mask: float32 [64, 64]."""
     s = tl.dot(q, k, input_precision="ieee") * scale
     if CAPPED:
         s = cap * (2.0 * tl.sigmoid(2.0 * s / cap) - 1.0)  # tanh
@@ -32,7 +32,7 @@ def _scores(
 
 @triton.jit
 def _allowed(words, at, rows, keys, low, high, Q, K, KIND: tl.constexpr):
-    """Return which pairs of a block exist and are allowed, bool [64, 64]. `at`: its first word, or -1 = all."""
+    """Return which pairs of a 64 × 64 block exist and are allowed. `at`: index of its mask bits; -1 = all allowed."""
     there = (rows[:, None] < Q) & (keys[None, :] < K)
     if KIND == BLOCKS:
         i = tl.arange(0, SIZE)
@@ -49,7 +49,7 @@ def of_rows(
     scale, cap, low, high, H, SHARED, Q, K, D,
     KIND: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, SINKS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute highest, log_sum, entropy and distance of 64 queries, float32 [B, H, Q] each, in one pass over keys."""
+    """Compute highest, log_sum, entropy and distance of the weights of 64 queries, float32 [B, H, Q], in one pass."""
     tile = tl.program_id(0)
     b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     i, d = tl.arange(0, SIZE), tl.arange(0, WIDTH)
@@ -115,9 +115,10 @@ def of_keys(
     scale, cap, low, high, H, SHARED, Q, K, D,
     KIND: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute the weight that 64 keys receive from all queries, float32 [B, H, K], from `highest` and `log_sum`.
+    """Compute the sum of the weights that each of 64 keys receives from all queries, float32 [B, H, K].
 
-    `blocks` lists the blocks of a tile of keys: their numbers are the numbers of tiles of queries.
+    It needs `highest` and `log_sum` of all queries, from `of_rows`. `blocks` lists, for each tile of 64 keys, the tiles
+    of 64 queries with which it has a block.
     """
     tile = tl.program_id(0)
     b, h = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)

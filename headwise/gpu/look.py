@@ -1,7 +1,7 @@
-"""Computes statistics of weights on a GPU without the weights in memory: `headwise.native.attend.look` for CUDA.
+"""Computes statistics of attention weights on a GPU without storing the weights, as `headwise.native.attend.look` does.
 
-It makes two passes over the blocks in which the mask allows something, each with one matrix product where attention has
-two.
+It makes two passes over the blocks of the score matrix in which the mask allows something. A pass computes one matrix
+product per block; attention computes two.
 """
 
 from __future__ import annotations
@@ -52,14 +52,17 @@ class Blocks(NamedTuple):
     kind: int
     low: int
     high: int
-    matrix: Tensor  # int64 [B|1, H|1]: the first tile of each matrix
-    first: Tensor  # int64 [tiles + 1]: where the blocks of each tile begin
-    blocks: Tensor  # int64 [blocks, 2]: number, and first word or -1
-    words: Tensor  # int64 [masked blocks · 64]
+    matrix: Tensor  # int64 [B|1, H|1]: the index of the first tile (64 rows) of the mask of each example and head
+    first: Tensor  # int64 [tiles + 1]: the index in `blocks` of each tile's first block
+    blocks: Tensor  # int64 [blocks, 2]: which tile of the other side, the index of its first word or -1 = all allowed
+    words: Tensor  # int64 [masked blocks · 64]: the bits of each partly allowed block, a word for each query
 
 
 def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
-    """Compute `names` of `ANSWERS`: float32 [B, H, Q], "received" [B, H, K]. For calls that `refuse` accepts."""
+    """Compute the statistics `names` (of `ANSWERS`) of a call: float32 [B, H, Q] each, but "received" is [B, H, K].
+
+    The call must be one for which `refuse` returns None.
+    """
     from headwise.gpu import kernels
 
     batch, heads, q_len, k_len = call.shape
@@ -69,7 +72,7 @@ def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
         for name in ("highest", "log_sum", "entropy", "distance")
     }
     sinks, slopes = (x if x is None else x.float().contiguous() for x in (call.sinks, call.slopes))
-    nothing = rows["highest"]  # stands for a tensor that is not read
+    nothing = rows["highest"]  # passed in place of tensors that the kernel does not read
     width = max(16, 1 << (call.q.shape[3] - 1).bit_length())
     numbers = (float(call.scale), float(call.softcap or 1.0))
     sizes = (heads, call.heads_per_key_head, q_len, k_len, call.q.shape[3])
@@ -99,7 +102,7 @@ def look(call: Scores, names: Collection[str]) -> dict[str, Tensor]:
 def _blocks(
     mask: Mask | None, q_len: int, k_len: int, device: torch.device, *, by_keys: bool
 ) -> tuple[Blocks, tuple[int, int]]:
-    """Return the mask by tiles of queries or of keys, and the strides of its matrices; remembered with the mask."""
+    """Return the mask by tiles of queries, or of keys (`by_keys`), and its strides; the mask object remembers them."""
     if mask is None:
         found = _made(mask, q_len, k_len, device, by_keys)
     else:

@@ -25,9 +25,11 @@ MODULES = (
 
 
 def graph(module: nn.Module, mask: Mask | Tensor | None) -> Graph:
-    """The graph "model": hidden [batch, length, dim], real bool [batch, length] (True = a real token) → output.
+    """Return the graph "model" of a module of `headwise.nn`.
 
-    A decoder has a second input, memory [batch, memory_length, memory_dim].
+        model: hidden [batch, length, dim], real bool [batch, length] (True = a real token) → output
+
+    The graph of a decoder has a further input after `hidden`: memory [batch, memory_length, memory_dim].
 
     Args:
         module: one of `MODULES`.
@@ -61,7 +63,7 @@ def _memory(module: nn.Module) -> tuple[Value, ...]:
 
 
 class _Called(nn.Module):
-    """A module and its mask, as a function of tensors only."""
+    """A module that is called with its constant mask: a function of tensors only, as tracers require."""
 
     def __init__(self, module: nn.Module, mask: Mask | Tensor | None) -> None:
         super().__init__()

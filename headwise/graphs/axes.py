@@ -12,7 +12,7 @@ Axes = tuple[int | str, ...]
 
 
 def read_sizes(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...]]) -> dict[str, tuple[int, ...]]:
-    """The name of each dynamic axis of the inputs -> its size in each example."""
+    """Return a dict from the name of each dynamic axis of the inputs to the axis's size in each example."""
     found: dict[str, tuple[int, ...]] = {}
     for number, value in enumerate(inputs):
         for place, axis in enumerate(value.axes):
@@ -22,10 +22,15 @@ def read_sizes(inputs: Sequence[Value], examples: Sequence[tuple[Tensor, ...]]) 
 
 
 def name_axes(name: str, tensors: Sequence[Tensor], words: dict[str, tuple[int, ...]]) -> Axes:
-    """The axes of a tensor: numbers for fixed sizes, words for dynamic ones. `tensors`: its value in each example.
+    """Decide which axes of a tensor are dynamic: return a number for each axis of fixed size, a word for a dynamic one.
 
-    An axis that has the sizes of a word in `words` gets this word. An axis of constant size gets the size. Any other
-    axis gets a new word, which is added to `words`.
+    An axis whose sizes in the examples equal those of a word in `words` gets this word. Another axis gets its size if
+    all examples have the same size, else a new word, which is added to `words`.
+
+    Args:
+        name: the name of the tensor, with which new words begin.
+        tensors: the value of the tensor in each example.
+        words: the name of each known dynamic axis, with its size in each example.
     """
     axes: list[int | str] = []
     for place, sizes in enumerate(zip(*(tensor.shape for tensor in tensors), strict=True)):

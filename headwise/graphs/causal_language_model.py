@@ -19,12 +19,13 @@ from headwise.models.language_model import CausalLanguageModel
 def graphs(
     model: CausalLanguageModel, real: Sequence[tuple[Tensor]] = (), *, longest: int | None = None
 ) -> tuple[Graph, ...]:
-    """The graph, as a tuple with one element.
+    """Return the one graph of a causal language model, "decoder", as a tuple with one element.
 
         decoder: ids, past_keys_0, past_values_0 … → logits, keys_0, values_0 …
 
-    It reads [batch, length] tokens that follow the tokens of the past. At first the past has no tokens; the returned
-    keys and values are the past of the next step. Padding must be on the right, where no token attends to it.
+    The graph reads [batch, length] tokens that follow the past (the tokens of earlier calls, of which it gets the keys
+    and values of each layer). In the first call the past has no tokens; the returned keys and values are the past of
+    the next call. Padding must be on the right, where no token attends to it.
 
     Args:
         real: batches of ids of real texts, of at least four tokens, as examples in addition to random ids.
@@ -45,7 +46,7 @@ def graphs(
 
 
 def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., CausalSteps]:
-    """Let the graph do the model's computation. Returns the function that replaces the model's own decoding steps."""
+    """Let the graph do the model's computation. Return the function that makes `CausalSteps`, to decode."""
     decoder = sessions["decoder"]
 
     def make_steps(model: CausalLanguageModel, begun: Sequence[int]) -> CausalSteps:
@@ -64,7 +65,7 @@ def run_on(model: CausalLanguageModel, sessions: Sessions) -> Callable[..., Caus
 
 
 class CausalSteps(Reading):
-    """Decoding steps by a graph that has read the beginning of a text, so that the first step does not read [BOS]."""
+    """Decoding steps by a graph. The first step reads the ids `begun`, the beginning of a text, instead of [BOS]."""
 
     def __init__(self, decoder: Session, begun: Sequence[int]) -> None:
         super().__init__(decoder, {})
@@ -83,7 +84,7 @@ class DecoderGraph(Computation[CausalLanguageModel]):
 
 
 def _steps(module: DecoderGraph, ids: Tensor, empty: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Examples of steps: several tokens after a past, all tokens without a past, and a single token after a past."""
+    """Make three example calls: several tokens after a past, all tokens without a past, one token after a past."""
     size = len(ids)
     none = [each.expand(size, -1, -1, -1) for each in empty]
     half = max(ids.shape[1] // 2, 1)

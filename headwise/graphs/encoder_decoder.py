@@ -28,14 +28,16 @@ SOURCE_REAL = Value("source_real", torch.bool, ("batch", "source"))  # True = a 
 def graphs(
     model: EncoderDecoder, real: Sequence[tuple[Tensor, Tensor]] = (), *, longest: int | None = None, begin: int = 0
 ) -> tuple[Graph, ...]:
-    """The two graphs, encoder and decoder.
+    """Return the two graphs of an encoder-decoder, "encoder" and "decoder".
 
         encoder: source_ids, source_real → cross_keys_0, cross_values_0 … of each layer; memory if the model copies
         decoder: target_ids, source_real, [source_ids, memory,] past_keys_0, past_values_0 …, cross_keys_0 …
                  → logits, keys_0, values_0 …
 
-    The decoder reads [batch, length] tokens that follow the tokens of the past. At first the past has no tokens; the
-    returned keys and values are the past of the next step. A model that copies returns log-probabilities as logits.
+    The decoder reads [batch, length] tokens that follow the past (the tokens of earlier calls, of which it gets the
+    keys and values of each layer). In the first call the past has no tokens; the returned keys and values are the past
+    of the next call. The inputs in [ ] are only for a model that copies tokens of the source; such a model returns
+    log-probabilities as logits.
 
     Args:
         real: batches of real sources, (source_ids, source_real), as examples in addition to random sources.
@@ -72,7 +74,7 @@ def graphs(
 
 
 def run_on(model: EncoderDecoder, sessions: Sessions) -> Callable[..., EncoderDecoderSteps]:
-    """Let the graphs do the model's computation. Returns the function that replaces the model's own decoding steps."""
+    """Let the graphs do the model's computation. Return the function that makes `EncoderDecoderSteps`, to decode."""
     encoder, decoder = sessions["encoder"], sessions["decoder"]
 
     def make_steps(model: EncoderDecoder, source_ids: Tensor, source_real: Tensor) -> EncoderDecoderSteps:
@@ -105,7 +107,7 @@ class EncoderDecoderSteps(Reading):
         wanted = {value.name for value in decoder.inputs}
         names = [value.name for value in encoder.outputs if value.name in wanted]
         found = dict(zip(names, encoder.giving(*names)(source_ids, source_real), strict=True))
-        # By position, because version 0.1.0 called the second input source_padding.
+        # The inputs are paired by position, not by name, because version 0.1.0 called the second input source_padding.
         source = dict(zip((value.name for value in encoder.inputs), (source_ids, source_real), strict=True))
         super().__init__(decoder, {name: tensor for name, tensor in (source | found).items() if name in wanted})
 
@@ -114,26 +116,26 @@ class EncoderDecoderSteps(Reading):
 
 
 class EncoderGraph(Computation[EncoderDecoder]):
-    """Returns keys and values of the source for each decoder layer, and the memory itself if the model copies."""
+    """The graph "encoder": returns the source's keys and values for each layer, and the memory if the model copies."""
 
     def forward(self, source_ids: Tensor, source_real: Tensor) -> tuple[Tensor, ...]:
         memory = self.model.encode(source_ids, source_real)
         found: list[Tensor] = []
         for layer in self.model.decoder.layers:
-            # Contiguous, because AOTInductor packages require it of the decoder's inputs.
+            # AOTInductor packages require contiguous inputs, and these tensors are inputs of the decoder.
             found += [x.contiguous() for x in _cross_attention(layer).project(memory, "kv")]
         return (*found, memory) if self.model.config.copies else tuple(found)
 
 
 class DecoderGraph(Computation[EncoderDecoder]):
-    """Returns the logits of the next token, and the keys and values of all tokens so far."""
+    """The graph "decoder": returns the logits of the next token, and the keys and values of all tokens so far."""
 
     def forward(self, target_ids: Tensor, source_real: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         model = self.model
         if model.copy is not None:
             source_ids, memory, *given = given  # type: ignore[assignment]
         else:
-            # Every layer has its keys and values already; of the memory only the shape is used.
+            # Every layer has its keys and values already, so only the shape of the memory is used.
             source_ids = memory = given[-1].new_zeros(
                 (*source_real.shape, _cross_attention(model.decoder.layers[0]).kdim)
             )
@@ -152,7 +154,7 @@ def _cross_attention(layer: nn.Module) -> MultiHeadAttention:
 def _steps(
     encoder: EncoderGraph, decoder: DecoderGraph, sources: Sequence[tuple[Tensor, ...]], begin: int
 ) -> list[tuple[Tensor, ...]]:
-    """For each batch of sources two examples: a first step without a past, and a step of two tokens after three."""
+    """Make two example calls for each batch: one without a past, and one of two tokens after a past of three."""
     found = []
     for source_ids, source_real in sources:
         *cross, last = encoder(source_ids, source_real)

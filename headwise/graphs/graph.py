@@ -33,10 +33,11 @@ class Graph:
     """A computation of a model, as a function of named tensors.
 
     Args:
-        name: the name of its file without suffix: "model", or "encoder" and "decoder".
-        module: it takes the inputs by position, and returns a tensor, or a tuple of tensors in the order of `outputs`.
-            It must be traceable by `torch.export`, in eval mode, on the CPU and float32.
-        inputs, outputs: the names, dtypes and axes of its tensors.
+        name: the name of the graph's file without suffix: "model", or "encoder" and "decoder".
+        module: the module that computes the graph. It takes the inputs by position, and returns a tensor, or a tuple of
+            tensors in the order of `outputs`. It must be traceable by `torch.export`, in eval mode, on the CPU and
+            float32.
+        inputs, outputs: the names, dtypes and axes of the graph's tensors.
         examples: at least two sets of input tensors of different sizes, with real inputs first. The graph is traced
             with the first set, and compared on all sets. In the first set, no dynamic axis may have size 0 or 1. The
             tensors are made contiguous, because AOTInductor packages require it.
@@ -56,7 +57,7 @@ class Graph:
 
 
 class Computation(nn.Module, Generic[ModelT]):
-    """The module of a graph that is only a part of a model's computation: a function of tensors only."""
+    """The base class of modules that compute a part of a model, as a graph: from tensors only, to tensors only."""
 
     def __init__(self, model: ModelT) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from headwise.models.image_text import Encoded, ImageText
 
 @torch.no_grad()
 def graphs(model: ImageText, pixels: list[Any] | None = None, texts: list[Any] | None = None) -> tuple[Graph, ...]:
-    """The three graphs, image, text and match.
+    """Return the three graphs of an `ImageText`: "image", "text" and "match".
 
         image: pixels [batch, channels, H, W] uint8 → image_vector [batch, W], image_states [batch, K, M]
         text: input_ids, attention_mask → text_vector, text_states [batch, length, M]
@@ -48,7 +48,7 @@ def graphs(model: ImageText, pixels: list[Any] | None = None, texts: list[Any] |
 
 
 def run_on(model: ImageText, sessions: Sessions) -> None:
-    """Let the graphs do the model's computation."""
+    """Let the loaded graphs do the model's computation: replace `encode_image`, `encode_text` and `match`."""
     image = sessions["image"].giving("image_states", "image_vector")
     text = sessions["text"].giving("text_states", "text_vector")
     belongs = sessions["match"].giving("logit", "scale")
@@ -63,7 +63,7 @@ def run_on(model: ImageText, sessions: Sessions) -> None:
         real = torch.ones(text_states.shape[:2]) if real is None else real
         return belongs(image_states, text_states, real)[0]
 
-    # The factor is the only weight that the task itself reads; the graph "match" returns it for any pair.
+    # The factor on cosines is the only weight that the task itself reads; the graph "match" returns it for any pair.
     any_image, any_text = (
         torch.zeros([axis if isinstance(axis, int) else 1 for axis in value.axes])
         for value in sessions["match"].inputs[:2]
@@ -92,7 +92,7 @@ class _Match(Computation[ImageText]):
 
 
 def _pairs(image: _Image, text: _Text, seen: list[Any], read: list[Any]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Examples for "match": each batch of texts, with as many images from the first batch (repeated if too few)."""
+    """Make examples of "match": each batch of texts with as many images of the first batch (repeated if too few)."""
     _, states = image(*seen[0])
     found = []
     for ids, mask in read:

@@ -1,4 +1,4 @@
-"""The models that have graphs: the class of a model -> the function that makes its graphs."""
+"""The models that have graphs: a dict from the class of a model to the function that makes its graphs."""
 
 from __future__ import annotations
 

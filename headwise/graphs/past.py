@@ -1,4 +1,4 @@
-"""`Past`: a cache whose tensors are inputs of a graph. `Reading`: a decoder's graph that is run, with its past."""
+"""`Past`: a cache whose tensors are inputs of a graph. `Reading`: runs a decoder's graph with such a cache."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Past(Cache):
         self._length = self.layers[0].length
 
     def child(self, name: str) -> Cache:
-        """The cache of one layer; `name` is, for example, "layers.3" for the fourth layer."""
+        """Return the cache of one layer; `name` is, for example, "layers.3" for the fourth layer."""
         return self.layers[int(name.rpartition(".")[2])]
 
     def bind(self, owner: nn.Module) -> None:
-        """Does nothing: this cache is made for one call, so no other module can use it."""
+        """Do nothing: this cache is made for one call, so no other module can use it."""
 
     @property
     def present(self) -> Iterator[Tensor]:
-        """The keys, then the values, of each layer."""
+        """Yield the keys and then the values of each layer, with the tokens that this call has added."""
         for layer in self.layers:
             yield from layer.held
 
 
 class PastLayer(Past):
-    """The cache of one layer: it serves its self-attention and its cross-attention."""
+    """The cache of one layer, used by its self-attention (which appends tokens) and by its cross-attention."""
 
     def __init__(self, held: Pair, read: Pair | None) -> None:
         Cache.__init__(self)
@@ -78,23 +78,24 @@ class PastLayer(Past):
 
 
 def pairs(tensors: Sequence[Tensor]) -> list[Pair]:
-    """Pairs (keys, values) from a flat list in which keys and values alternate."""
+    """Return pairs (keys, values) from a flat list in which keys and values alternate."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def make_values(prefix: str, layers: int, heads: int, length: str, width: int) -> tuple[Value, ...]:
-    """The `Value`s (name, dtype, axes) of the keys and values of all layers: [batch, heads, length, width] each."""
+    """Describe each layer's keys and values as `Value`s (name, dtype, axes): [batch, heads, length, width]."""
     axes = ("batch", heads, length, width)
     names = [f"{prefix}{what}_{layer}" for layer in range(layers) for what in ("keys", "values")]
     return tuple(Value(name, torch.float32, axes) for name in names)
 
 
 class Reading:
-    """A decoder's graph that is run step by step, and the past that it returned.
+    """Runs a decoder's graph step by step, and keeps the past (keys and values of the tokens so far) between steps.
 
     Args:
-        decoder: its inputs are ids, constant inputs and a past; its outputs are logits and the next past.
-        given: the constant inputs, by name.
+        decoder: the loaded graph. Its inputs are ids, inputs that are the same in every step, and a past; its outputs
+            are logits and the past of the next step.
+        given: the inputs that are the same in every step, by name.
     """
 
     def __init__(self, decoder: Session, given: dict[str, Tensor]) -> None:
@@ -107,7 +108,7 @@ class Reading:
         self.given = given
 
     def read(self, ids: Tensor) -> Tensor:
-        """The logits [rows, S, V] after each of these tokens [rows, S], which follow the tokens read before."""
+        """Run the graph on the next tokens [rows, S]. Return logits [rows, S, V] of the token after each of these."""
         past = self.past or [
             torch.empty((len(ids), value.axes[1], 0, value.axes[3]), dtype=value.dtype)  # type: ignore[arg-type]
             for value in self._empty.values()
@@ -117,7 +118,7 @@ class Reading:
         return logits
 
     def reorder(self, order: Tensor, *, same_sources: bool = False) -> None:
-        """Row i continues from row order[i]. `same_sources`: both rows have equal constant inputs, which then stay."""
+        """Let row i continue from row order[i]. `same_sources`: both have the same constant inputs, which then stay."""
         self.past = [each[order] for each in self.past]
         if not same_sources:
             self.given = {name: each[order] for name, each in self.given.items()}

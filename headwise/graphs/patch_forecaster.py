@@ -13,7 +13,7 @@ from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecas
 
 
 def graphs(model: PatchForecaster | CausalPatchForecaster, real: list[Any] | None = None) -> tuple[Graph, ...]:
-    """The graph "model": context [batch, S] → forecast [batch, F, O], the point and quantiles. `real`: real inputs."""
+    """Return the graph "model": context [batch, S] → forecast [batch, F, O]. `real`: real contexts, as examples."""
     config = model.config
     context = Value("context", torch.float32, ("batch", config.context))
     forecast = Value("forecast", torch.float32, ("batch", config.horizon, 1 + config.num_quantiles))
@@ -23,7 +23,7 @@ def graphs(model: PatchForecaster | CausalPatchForecaster, real: list[Any] | Non
 
 
 class _Uncached(Computation[CausalPatchForecaster]):
-    """The same forecast, patch by patch, without a cache: a cache reads values of tensors, which a trace lacks."""
+    """Computes the model's forecast without a cache: a cache reads values of tensors, which a trace does not have."""
 
     def forward(self, context: Tensor) -> Tensor:
         forecast: Tensor = self.model(context, cached=False)
@@ -31,6 +31,6 @@ class _Uncached(Computation[CausalPatchForecaster]):
 
 
 def _walks(length: int) -> list[Tensor]:
-    """Examples: random walks, which resemble real series more than noise does."""
+    """Make random walks as example contexts: they resemble real series more than noise does."""
     drawn = torch.Generator().manual_seed(0)
     return [torch.randn(batch, length, generator=drawn).cumsum(1) / length**0.5 for batch in (3, 1, 5)]

@@ -14,9 +14,9 @@ MOST = 4  # the maximum number of batches for the comparison
 def collect_inputs(
     module: nn.Module, predict: Callable[[Any], object], rows: Any, most: int = MOST
 ) -> list[tuple[Tensor, ...]]:
-    """The positional tensors of the first `most` calls of `module` during `predict(rows)`, which is then aborted.
+    """Call `predict(rows)`, and return the tensors that `module` gets as positional arguments in its first calls.
 
-    The list is empty if `rows` is None.
+    The prediction is aborted after `most` calls. The list has one tuple per call; it is empty if `rows` is None.
     """
     found: list[tuple[Tensor, ...]] = []
     if rows is None:

@@ -1,4 +1,4 @@
-"""`Session`: a graph that a runtime has loaded, and how it replaces the computation of a model."""
+"""`Session`: a graph that a runtime has loaded. Functions here let a session replace the computation of a model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headwise.graphs.graph import Value
 class Session(Protocol):
     """A graph of an export, which a runtime has loaded. Tensors are on the CPU."""
 
-    name: str  # the name of the graph; its inputs and outputs follow
+    name: str  # the name of the graph, whose inputs and outputs are the next attributes
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
-        """The graph as a function: it takes the inputs by position, casts them, and returns the outputs `names`."""
+        """Return a function that runs the graph: it casts its positional inputs and returns the outputs `names`."""
 
 
 class Sessions(dict[str, Session]):
@@ -33,9 +33,10 @@ class Sessions(dict[str, Session]):
 
 
 def replace_forward(model: nn.Module, session: Session) -> None:
-    """Let a session compute `model(*tensors)`. The tensors are its inputs by position; None is left out.
+    """Replace the model's `forward`, so that a session computes `model(*tensors)`.
 
-    The call returns the outputs of the graph: a tensor, or a tuple if there are several outputs.
+    The tensors are the graph's inputs by position; arguments that are None are left out. The call returns the outputs
+    of the graph: a tensor, or a tuple if there are several outputs.
     """
     run = session.giving(*(value.name for value in session.outputs))
 

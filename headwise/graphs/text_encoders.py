@@ -21,12 +21,14 @@ Model = Bert | SmallEncoder | LatentEncoder | TextClassifier | SpanReader | Mask
 
 
 def graphs(model: Model, real: list[Any] | None = None, longest: int | None = None) -> tuple[Graph, ...]:
-    """The graph "model": input_ids, attention_mask, token_type_ids → the outputs of the model:
+    """Return the graph "model" of a text encoder, as a tuple with one element.
+
+    Its inputs are input_ids, attention_mask and token_type_ids. Its outputs depend on the class of the model:
 
         an encoder             last_hidden_state [batch, length, M], and pooled [batch, M] if it has a pooler
         TextClassifier         logits [batch, C], a logit for each class, including pooling
         SpanReader             start_logits, end_logits [batch, length]: of each token as first and last of the answer
-        MaskedLanguageModel    logits [batch, length, V], of each token; it has no token_type_ids
+        MaskedLanguageModel    logits [batch, length, V], of each token; the input token_type_ids is missing
 
     Args:
         real: real inputs, as examples in addition to random inputs.
@@ -58,7 +60,7 @@ def graphs(model: Model, real: list[Any] | None = None, longest: int | None = No
 
 
 def run_on(model: MaskedLanguageModel, sessions: Sessions) -> None:
-    """Let the graph do the computation of a masked language model."""
+    """Let the loaded graph do the computation of a masked language model: replace the model's `forward`."""
     run = sessions["model"].giving("logits")
 
     def forward(ids: Tensor, real: Tensor | None = None, at: Tensor | None = None) -> Tensor:

@@ -20,10 +20,12 @@ SIZES = ((3, 12), (1, 5), (2, 31))  # (batch, length) of random examples
 
 
 def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Random ids, attention masks and token types, with a fixed seed; all rows but the first may end with padding.
+    """Make random inputs (ids, attention mask, token types) with a fixed seed, one tuple for each of `SIZES`.
+
+    All rows but the first may end with padding.
 
     Args:
-        vocab_size: the number of ids; ids are below it.
+        vocab_size: the number of ids; the ids are 0 … vocab_size - 1.
         longest: the maximum number of tokens; None = no limit.
         types: the number of token types.
     """
@@ -40,10 +42,10 @@ def random_tokens(vocab_size: int, longest: int | None, types: int = 2) -> list[
 
 
 def whole(real: Sequence[tuple[Tensor, ...]] | None) -> list[tuple[Tensor, ...]]:
-    """Real inputs as examples: bool becomes int64, and a single row is doubled, because a trace may fix a size of 1."""
+    """Turn real inputs into examples: bool becomes int64, and a single row is repeated (a trace may fix a size 1)."""
     return doubled([tuple(x.long() if x.dtype == torch.bool else x for x in given) for given in real or ()])
 
 
 def doubled(real: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """The inputs with at least two rows: a single row is repeated."""
+    """Return the inputs with at least two rows: a single row is repeated once."""
     return [tuple(x.repeat(2, *[1] * (x.dim() - 1)) if len(x) == 1 else x for x in given) for given in real]

@@ -19,10 +19,11 @@ from headwise.records.names import name_of
 
 @torch.no_grad()
 def with_weights(graph: Graph) -> Graph:
-    """The graph with more outputs: "weights.encoder.layers.0.attention", float32 [batch, heads, query, key], and so on.
+    """Return a graph that also outputs the attention weights of every layer, float32 [batch, heads, query, key] each.
 
-    They equal the weights in the records of `headwise.watch`, have the same names, and are in order of computation. The
-    second call of a layer is named "weights.….call1". The other outputs do not change.
+    An output is named after its layer, such as "weights.encoder.layers.0.attention"; if a layer is called twice, the
+    second output is named "weights.….call1". The outputs equal the weights in the records of `headwise.watch`, have the
+    same names, and are in the order of computation. The graph's other outputs do not change.
 
     Raises:
         ExportError: the model computes no attention, or computes some of it without headwise.
@@ -63,13 +64,13 @@ class _WithWeights(nn.Module):
 
 
 def _prefix(module: nn.Module) -> str:
-    """The part of layer paths that comes from the module which wraps the model in a graph; "" if there is none."""
+    """Return the prefix ("model." …) that layer paths have because a graph wraps the model; "" without a wrapper."""
     children = [name for name, _ in module.named_children()]
     return f"{children[0]}." if type(module).__module__.startswith("headwise.graphs.") and len(children) == 1 else ""
 
 
 def _numbered(names: list[str]) -> list[str]:
-    """The names, where repeated names get ".call1", ".call2" … appended."""
+    """Return the names, where the second, third … occurrence of a name gets ".call1", ".call2" … appended."""
     before: Counter[str] = Counter()
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""A Keras layer as a torch module, on any backend: for the doctor, and to compare it with torch modules.
+"""Wraps a Keras layer as a torch module, on any backend: for the doctor, and to compare the layer with torch modules.
 
 module = headwise.keras.as_torch(layer)
 y = module(torch.randn(2, 5, 16))        # computed by the layer, on TensorFlow or JAX; gradients pass through it
@@ -63,9 +63,9 @@ def store(module: nn.Module) -> None:
 
 
 def is_built(layer: keras.layers.Layer) -> bool:
-    """Whether a layer has its weights. A headwise layer, which can be built without input shapes, is built now.
+    """Return whether a layer has its weights. A headwise layer, which needs no input shapes for this, is built now.
 
-    A layer that is never called has no weights; the layer around it counts as built if any layer within it has weights.
+    A sublayer that is never called has no weights; a layer counts as built even if some of its sublayers have none.
     """
     if not layer.built and type(layer).__module__.startswith("headwise.keras."):
         layer.build()
@@ -74,16 +74,17 @@ def is_built(layer: keras.layers.Layer) -> bool:
 
 
 class _Held:
-    """The Keras layer and its compiled functions, which all copies of a module share."""
+    """Holds a Keras layer and its compiled functions. All copies of a torch module share this object."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         self.layer = layer
         self._compiled: dict[Any, Compiled] = {}
 
     def compiled(self, plan: Plan) -> Plan | Compiled:
-        """The function that computes a plan; on JAX compiled once for all calls that differ only in their tensors.
+        """Return an object that computes this plan (a call of the layer): on JAX a compiled one, else the plan itself.
 
-        (Eagerly, JAX would compile each operation for each shape.)
+        It is compiled once for all calls that differ only in their tensors. (Eagerly, JAX would compile each operation
+        for each shape.)
         """
         if keras.backend.backend() != "jax":
             return plan
@@ -94,13 +95,13 @@ class _Held:
 
 
 class Part(nn.Module):
-    """The torch module of a layer within a layer: its weights and its plain options. It can be called by itself."""
+    """The torch module of a sublayer: it has the sublayer's weights and plain options. It can be called by itself."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         super().__init__()
         self._held = _Held(layer)
         self._draws = False  # whether the layer draws from TensorFlow's global generator
-        self._paths: dict[str, str] = {}  # the path of a variable in the layer -> its name in this module
+        self._paths: dict[str, str] = {}  # the path of a Keras variable -> the name of its Parameter in this module
         vars(self).update(
             {name: x for name, x in vars(layer).items() if _is_option(name, x) and name not in vars(self)}
         )
@@ -126,7 +127,7 @@ class Part(nn.Module):
         return [own[self._paths[v.path]] for v in self.variables]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of the layer for torch tensors."""
+        """Call the Keras layer with torch tensors, and return its output as torch tensors."""
         layer = self._held.layer
         if kwargs.get("training") is None:
             kwargs["training"] = self.training
@@ -135,7 +136,7 @@ class Part(nn.Module):
         call = Plan(layer, (args, kwargs), flat, self.variables)
         if self._draws:
             _seed_backend()
-        seeds = [_drawn(v) for v in call.seeds]  # in eval mode too: if the layer is random there, it must show
+        seeds = [_drawn(v) for v in call.seeds]  # also in eval mode, to reveal a layer that is random there
         made = Made(self._held.compiled(call), seeds, call.dtypes, len(tensors))
         found = Call.apply(made, *tensors, *self.values())
         if self.training:
@@ -143,7 +144,7 @@ class Part(nn.Module):
         return tree.pack_sequence_as(made.structure, list(found))
 
     def _keep_state(self, state: Sequence[Tensor]) -> None:
-        """Copy into the buffers what training changes without a gradient, such as the means of a batch norm."""
+        """Copy the new values of weights that are not trained, such as the means of a batch norm, into the buffers."""
         with torch.no_grad():
             for variable, value, moved in zip(self.variables, self.values(), state, strict=True):
                 if not variable.trainable:
@@ -151,12 +152,12 @@ class Part(nn.Module):
 
 
 def _as_tensor(x: Any) -> Any:
-    """For an array a tensor with a copy of it, because arrays may change before backward; anything else unchanged."""
+    """Convert an array to a tensor, as a copy, because arrays may change before backward; others stay unchanged."""
     return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
 
 
 class KerasModule(Part):
-    """The module that `as_torch` returns. `runs_on` is the backend, whose operations torch does not see."""
+    """The module that `as_torch` returns. `runs_on` is the name of the backend that computes the layer."""
 
     runs_on: str
 
@@ -185,7 +186,7 @@ class KerasModule(Part):
 
 @functools.cache
 def named_as(of: Any, kind: Any) -> Any:
-    """A class of modules with the name, docstring and signature of `of`, a layer's class; the same class each time."""
+    """Make (only once) a subclass of `kind` with the name, docstring and signature of the Keras layer class `of`."""
     call = inspect.signature(of.call)
 
     def forward(self: Part, *args: Any, **kwargs: Any) -> Any:
@@ -205,9 +206,11 @@ def named_as(of: Any, kind: Any) -> Any:
 
 
 def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[int, ...] | None:
-    """The shape of the kernel of a projection that no call used, taken from a used projection with the same options.
+    """Find the shape of the kernel of a projection that is never called, and so has no weights in Keras.
 
-    The projection then gets a Parameter without effect, as in a torch module that forward never calls. Else None.
+    The shape is taken from a projection with the same options that was called; None if there is none, or if `part` is
+    no such projection. With the shape the projection gets a Parameter that has no effect, like a torch module that
+    forward never calls.
     """
     if part.built or not isinstance(part, (keras.layers.Dense, keras.layers.EinsumDense)):
         return None
@@ -223,7 +226,7 @@ def _never_used(part: keras.layers.Layer, layer: keras.layers.Layer) -> tuple[in
 
 
 def _at(path: str, layer: keras.layers.Layer, parts: dict[str, Part]) -> Part:
-    """The `Part` at a path; missing parts on the way to it are made."""
+    """Return the `Part` at a path; make it, and the parts that contain it, if they are missing."""
     if path not in parts:
         above, _, name = path.rpartition(".")
         owner = _at(above, layer, parts)
@@ -248,7 +251,7 @@ def _free(owner: nn.Module, name: str) -> str:
 
 
 def _is_option(name: str, value: Any) -> bool:
-    """Whether an attribute is a plain option, such as a number of heads, a width or a flag."""
+    """Return whether an attribute is a plain option, such as a number of heads, a width or a flag."""
     return (
         isinstance(value, (bool, int, float, str))
         and not name.startswith("__")
@@ -264,7 +267,7 @@ def _seed_backend() -> None:
 
 
 def _draws_globally(part: keras.layers.Layer) -> bool:
-    """Whether the code of a layer draws from TensorFlow's global generator. (Seeding it clears TensorFlow's caches.)"""
+    """Return whether a layer may draw from TensorFlow's global generator. (Seeding it clears TensorFlow's caches.)"""
     if type(part).__module__.startswith("keras."):
         return False
     try:
@@ -275,7 +278,7 @@ def _draws_globally(part: keras.layers.Layer) -> bool:
 
 
 def _drawn(seed: keras.Variable) -> Tensor:
-    """A value for a seed variable of Keras, drawn from torch's generator."""
+    """Draw a new value for a seed variable of Keras, from torch's generator."""
     return ops.convert_to_tensor(
         torch.randint(2**31 - 1, tuple(seed.shape)).numpy().astype(seed.dtype), dtype=seed.dtype
     )

@@ -1,4 +1,4 @@
-"""A call of a Keras layer as one operation of torch's autograd, with gradients that the backend computes."""
+"""Makes a call of a Keras layer one operation of torch's autograd, whose gradients the backend computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensor = Any  # a tensor of the backend (TensorFlow, JAX or PyTorch)
 
 
 def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
-    """A copy of a torch tensor, as a tensor of the backend."""
+    """Copy a torch tensor to a tensor of the backend."""
     x = x.detach().cpu()
     if x.dtype == torch.bfloat16:
         x = x.float()
@@ -26,7 +26,7 @@ def from_torch(x: torch.Tensor, dtype: str | None = None) -> Tensor:
 
 
 class Plan:
-    """A call of a layer, without the values of its tensors. Masks belong to it, with their contents as they are now."""
+    """A call of a layer, without its tensors' values. Its masks are part of it, with their contents as they are now."""
 
     def __init__(self, layer: keras.layers.Layer, given: Any, flat: list[Any], variables: list[keras.Variable]) -> None:
         self._layer, self._variables = layer, variables
@@ -35,7 +35,7 @@ class Plan:
         self._structure = tree.map_structure(lambda x: None, given)
         known = {v.path for v in variables}
         self.seeds = [v for v in (*layer.trainable_variables, *layer.non_trainable_variables) if v.path not in known]
-        # As Keras casts the arguments of a layer. Integer tensors are not cast.
+        # Cast float tensors as Keras casts the arguments of a layer. Integer tensors are not cast.
         floats = layer.compute_dtype if layer.autocast else None
         self.dtypes = [floats if x.is_floating_point() else None for x in flat if isinstance(x, torch.Tensor)]
         self.dtypes += [v.dtype for v in variables]
@@ -61,19 +61,19 @@ class Compiled:
         import jax
 
         self._plan = plan
-        self._structure: Any = None  # of the output
-        # Few calls are made for each shape, so it matters most that compilation is fast.
+        self._structure: Any = None  # the nested structure (lists, dicts) of the output
+        # There are few calls for each shape, so fast compilation matters more than fast calls.
         options = {"xla_backend_optimization_level": 0}
         self._run = jax.jit(self._flat, compiler_options=options)
         self._back = jax.jit(self._gradients, static_argnums=3, compiler_options=options)
 
     def run(self, *given: Any) -> tuple[Any, list[Any]]:
-        """The same as `Plan.run`, compiled."""
+        """Compute the same as `Plan.run`, by the compiled function."""
         out, state = self._either(self._run, self._flat, *given)
         return tree.pack_sequence_as(self._structure, list(out)), state
 
     def back(self, *given: Any) -> Any:
-        """The gradients of some tensors and weights, given the gradients of the floating-point outputs."""
+        """Compute the gradients of some tensors and weights, from the gradients of the floating-point outputs."""
         return self._either(self._back, self._gradients, *given)
 
     def _either(self, compiled: Callable[..., Any], plain: Callable[..., Any], *given: Any) -> Any:
@@ -81,7 +81,7 @@ class Compiled:
 
         try:
             return compiled(*given)
-        except jax.errors.ConcretizationTypeError:  # the layer's code looks at numbers
+        except jax.errors.ConcretizationTypeError:  # the layer's code needs values of tensors: it cannot be compiled
             return plain(*given)
 
     def _flat(self, *given: Any) -> Any:
@@ -108,19 +108,19 @@ class Compiled:
 
 
 class Made:
-    """One computation of the backend, and its backward pass."""
+    """One computation by the backend: its forward pass (`run`) and, after that, its backward pass (`pull`)."""
 
     def __init__(
         self, computation: Plan | Compiled, seeds: list[Tensor], dtypes: list[str | None], inputs: int
     ) -> None:
         self._computation, self._seeds, self._dtypes, self._inputs = computation, seeds, dtypes, inputs
-        self.tracked = torch.is_grad_enabled()  # it is not known inside autograd's function
-        self.structure: Any = None  # of the output
+        self.tracked = torch.is_grad_enabled()  # asked here, because inside autograd's function it is always False
+        self.structure: Any = None  # the nested structure (lists, dicts) of the output
         self.state: list[Tensor] = []
         self.pull: Callable[[list[torch.Tensor | None]], list[Tensor | None]] | None = None
 
     def run(self, tensors: Sequence[torch.Tensor], wanted: Sequence[bool]) -> list[Any]:
-        """Compute, and return the outputs as a flat list. `wanted` says for each tensor whether it needs a gradient."""
+        """Run the forward pass; return the outputs as a flat list. `wanted`: which tensors need a gradient."""
         given = [from_torch(x, dtype) for x, dtype in zip(tensors, self._dtypes, strict=True)]
         places = tuple(i for i, asked in enumerate(wanted) if asked)
         split = given[: self._inputs], given[self._inputs :], self._seeds
@@ -175,7 +175,10 @@ def _with_tape(flat: Callable[[], list[Any]], leaves: list[Tensor]) -> tuple[lis
 
 
 def _with_vjp(computation: Compiled, given: Any, places: tuple[int, ...], found: list[Any]) -> Pull:
-    """A backward pass that first computes the forward pass again: most calls never need a gradient."""
+    """Return a function for the backward pass on JAX. It computes the forward pass again, before the gradients.
+
+    So a forward pass that needs no gradient, as most do, costs nothing extra.
+    """
 
     def pull(gradients: list[torch.Tensor | None]) -> Any:
         outputs = [

@@ -76,7 +76,7 @@ class Bert(Layer, twin=models.Bert):
 
     @classmethod
     def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None, **kwargs: Any) -> Bert:
-        """The encoder and the pooler of a checkpoint. Its heads (`cls.*`) are left out.
+        """Load the encoder and the pooler of a checkpoint. The heads of the checkpoint (`cls.*`) are left out.
 
         Args:
             path_or_id: a local folder with config.json and safetensors, the name of a model on the Hugging Face hub, or
@@ -99,7 +99,7 @@ class Bert(Layer, twin=models.Bert):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Bert:
-        """The layer that a result of `get_config` describes."""
+        """Make the layer that a result of `get_config` describes."""
         return cls(**{**config, "config": BertConfig(**renamed(config["config"]))})
 
     def _parts(self) -> Parts:
@@ -113,7 +113,7 @@ class Bert(Layer, twin=models.Bert):
         return_pooled: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """The last hidden states.
+        """Compute the last hidden states.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
@@ -152,7 +152,7 @@ class Bert(Layer, twin=models.Bert):
         return_pooled: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The shapes of the outputs of `call`, without computing them."""
+        """Return the shapes of the outputs of `call`, without computing the outputs."""
         self._check_inputs(input_ids, real, token_type_ids, return_pooled)
         width = self.config.dim
         hidden = keras.KerasTensor((*input_ids.shape, width), dtype=self.compute_dtype)
@@ -160,7 +160,7 @@ class Bert(Layer, twin=models.Bert):
         return (hidden, pooled) if return_pooled else hidden
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """The output of the pooler, [B, M], computed from the hidden state of the first token, which is [CLS].
+        """Compute the output of the pooler, [B, M], from the hidden state of the first token, which is [CLS].
 
         Raises:
             CheckpointError: the model has no pooler.

@@ -27,12 +27,12 @@ Bias = Callable[..., Tensor]  # (q of the rows, rows, cols, whole=) -> float [B|
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
-    """An attention computation: q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] and all options."""
+    """The arguments of one attention computation: q [B, H, Q, D], k [B, G, K, D], v [B, G, K, E] and all options."""
 
     q: Tensor
     k: Tensor
     v: Tensor
-    mask: Mask | None  # aligned; its tensors are the backend's
+    mask: Mask | None  # made by `masking.resolve`: aligned to Q and K, with tensors of the backend
     bias: Tensor | Bias | None  # a float tensor that broadcasts to [B, H, Q, K], or a function of rows and columns
     scale: float
     softcap: float | None
@@ -46,7 +46,7 @@ class Call:
         return self.q.shape[2], self.k.shape[2]
 
     def usable(self) -> Call:
-        """This call, with 0 in the keys and values that no query may attend to, so that NaN in them cannot spread."""
+        """Return this call with 0 in keys and values that no query may attend to, so that NaN in them cannot spread."""
         if self.mask is None or masking.sees_all(self.mask, *self.lengths):
             return self
         used = masking.used_keys(self.mask, *self.lengths)
@@ -66,7 +66,7 @@ class Call:
 
 
 def precision(x: Tensor) -> str:
-    """The name of the dtype of tensors that are added to scores: "float64" for float64 x, else "float32"."""
+    """Return the dtype of scores and of tensors added to them: "float64" if x is float64, else "float32"."""
     return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
 
 
@@ -82,12 +82,18 @@ def attend(
     seed: Tensor | None = None,
     weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of some rows of queries to some keys and values.
+    """Compute attention of some rows (queries) to some columns (keys and values) of a call.
 
-    Returns the output [B, H, …, r, E], and the weights [B, H, …, r, c] before dropout (None unless `weights`).
+    Returns the output [B, H, …, r, E], and the weights [B, H, …, r, c] before dropout (None unless `weights`). In the
+    shapes, … is nothing, or n blocks that are computed side by side.
 
-    q [B, H, …, r, D], k [B, G, …, c, D] and v [B, G, …, c, E] are at the positions rows […, r] and cols […, c], where …
-    is nothing or n blocks; None = all positions. `valid` […, c], bool, True = this column exists.
+    Args:
+        call: the call, for its mask and options.
+        q, k, v: the chosen queries [B, H, …, r, D], keys [B, G, …, c, D] and values [B, G, …, c, E].
+        rows, cols: the positions of q […, r] and of k and v […, c] in the call; None = all.
+        valid: bool […, c], True = this column exists; False = it only fills a block.
+        seed: the seed of dropout; None = the call's seed.
+        weights: whether to return the weights.
     """
     whole = rows is None
     if rows is None and (call.mask is not None or callable(call.bias)):
@@ -105,7 +111,7 @@ def attend(
     elif call.bias is not None:
         bias = call.bias[(None,) * (4 - len(call.bias.shape))]
         bias = ops.cast(bias if whole else masking.picked(bias, rows, cols), call.float)
-        seen = bias > -float("inf")  # forbidden by an additive mask: forbidden here too, without NaN
+        seen = bias > -float("inf")  # a bias of -inf forbids the pair, without making NaN
         allowed, empty_rows = (seen if allowed is None else ops.logical_and(allowed, seen)), True
         scores = scores + ops.where(seen, bias, 0.0)
     found = _softmax(scores, allowed, call.sinks)
@@ -121,7 +127,7 @@ def attend(
 
 
 def products(q: Tensor, k: Tensor) -> Tensor:
-    """q kᵀ [B, H, …, r, c] of q [B, H, …, r, D] and k [B, G, …, c, D]; H / G query heads in a row share a key head."""
+    """Compute q kᵀ [B, H, …, r, c] of q [B, H, …, r, D], k [B, G, …, c, D]; H / G heads in a row share a key head."""
     heads, groups = q.shape[1], k.shape[1]
     if heads == groups:
         return ops.einsum("...qd,...kd->...qk", q, k)
@@ -131,7 +137,7 @@ def products(q: Tensor, k: Tensor) -> Tensor:
 
 
 def products_with(weights: Tensor, v: Tensor) -> Tensor:
-    """A v [B, H, …, r, E] of the weights A [B, H, …, r, c] and v [B, G, …, c, E]."""
+    """Compute A v [B, H, …, r, E] from the weights A [B, H, …, r, c] and v [B, G, …, c, E]."""
     heads, groups = weights.shape[1], v.shape[1]
     if heads == groups:
         return ops.matmul(weights, v)
@@ -141,7 +147,7 @@ def products_with(weights: Tensor, v: Tensor) -> Tensor:
 
 
 def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Tensor:
-    """exp(s - lse) of whole rows. Forbidden pairs of query and key get exactly 0, except in a row without any key."""
+    """Compute the softmax exp(s - lse) of rows. Forbidden pairs get exactly 0, except in a row without any key."""
     if allowed is not None:
         lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
         scores = ops.where(allowed, scores, ops.cast(lowest, scores.dtype))
@@ -150,13 +156,13 @@ def _softmax(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None) -> Te
         highest = ops.stop_gradient(ops.maximum(ops.max(scores, axis=-1, keepdims=True), sink))
         weights = ops.exp(scores - highest)
         return weights / (ops.sum(weights, axis=-1, keepdims=True) + ops.exp(sink - highest))
-    if scores.shape[-1] == 1:  # one key; ops.softmax warns that its answer is 1
+    if scores.shape[-1] == 1:  # for a single key ops.softmax would warn that the result is always 1
         return ops.ones_like(scores)
     return ops.softmax(scores, axis=-1)
 
 
 class _Drawn(keras.random.SeedGenerator):
-    """A generator that returns the same seed every time, so that a second computation draws the same numbers."""
+    """A seed generator that returns the same seed each time, so that a recomputation draws the same random numbers."""
 
     _initial_seed = 0  # not None, otherwise Keras uses PyTorch's own seed
 
@@ -168,7 +174,7 @@ class _Drawn(keras.random.SeedGenerator):
 
 
 def runs_now(x: Tensor) -> bool:
-    """Whether operations on x run eagerly, and are not traced."""
+    """Return whether operations on x run eagerly (at once), and are not traced for compilation."""
     match keras.backend.backend():
         case "tensorflow":
             import tensorflow as tf

@@ -64,7 +64,7 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """The output of the layer for queries and a memory.
+        """Compute the output of the layer for queries that attend to a memory.
 
         Args:
             query: [B, Q, M].
@@ -91,6 +91,6 @@ class CrossLayer(ResidualLayer, twin=cross.CrossLayer):
         return (y, read.weights) if return_attention_scores else y
 
     def compute_output_spec(self, query: Any, value: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
-        """The shapes of the outputs of `call`, without computing them."""
+        """Return the shapes of the outputs of `call`, without computing the outputs."""
         self._check_memory(query, value, self.attention)
         return self.attention.compute_output_spec(query, value, return_attention_scores=return_attention_scores)

@@ -33,7 +33,7 @@ class DropPath(Layer, twin=nn.DropPath):
         self.seed_generator = keras.random.SeedGenerator(seed) if o.probability else None
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """The input [B, ...] with each example either set to 0 or divided by 1 - p; in inference the input itself."""
+        """Set examples of the input [B, ...] to 0 at random, and divide others by 1 - p; in inference return it."""
         if not training or self.seed_generator is None:
             return inputs
         kept = 1.0 - self.probability
@@ -42,5 +42,5 @@ class DropPath(Layer, twin=nn.DropPath):
         return ops.where(drawn < kept, inputs / kept, ops.zeros_like(inputs))
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
-        """The shape of the output, which is that of the input."""
+        """Return the shape of the output, which is the shape of the input."""
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)

@@ -1,4 +1,4 @@
-"""Makes up inputs for one call of a Keras model, from the input shapes that the model states."""
+"""Makes example inputs for one call of a Keras model, from the input shapes that the model declares."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ BATCH, LENGTH, PADDED = 2, 7, 2  # the last tokens of the second example are pad
 
 
 def example_inputs(model: keras.Model) -> Any:
-    """Two examples, in the structure of the model's inputs: token ids if the model has embeddings, else random numbers.
+    """Make a batch of two examples, in the nested structure of the model's inputs.
 
-    A size that is not stated is 7. The last two tokens of the second example are 0 among ids, and False in masks.
+    They are token ids if the model has embeddings, else random numbers. A size that the model does not declare is 7.
+    The last two tokens of the second example are padding: 0 in ids, False in masks.
 
     Raises:
-        ArgumentError: the model states no shapes.
+        ArgumentError: the model declares no shapes.
     """
     tables = [x.input_dim for x in model._flatten_layers() if isinstance(x, keras.layers.Embedding)]
     dice = np.random.default_rng(0)

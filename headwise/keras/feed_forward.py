@@ -56,7 +56,7 @@ class FeedForward(Layer, twin=nn.FeedForward):
         return [(self.gate, self.dim), (self.up, self.dim), (self.down, self.hidden_dim)]
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """The output [..., M] for inputs [..., M].
+        """Compute the output [..., M] for inputs [..., M].
 
         Raises:
             ShapeError, DtypeError: the input has another width, or is not a tensor.
@@ -67,7 +67,7 @@ class FeedForward(Layer, twin=nn.FeedForward):
         return self.down(self.dropout(hidden, training=training))
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> keras.KerasTensor:
-        """The shape of the output of `call`, without computing it."""
+        """Return the shape of the output of `call`, without computing the output."""
         self._check(inputs)
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 

@@ -45,19 +45,19 @@ def scaled_dot_product_attention(
     kernel: str = "auto",
     return_attention_scores: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ) v. Vaswani et al. 2017, equation 1. It is `headwise.attention` for Keras tensors.
+    """Compute softmax(scale · q kᵀ) v: `headwise.attention` for Keras tensors. Vaswani et al. 2017, equation 1.
 
     Args:
         q: queries [B, H, Q, D].
         k: keys [B, G, K, D]; H is a multiple of G, and query head h reads key head h // (H / G) (Ainslie et al. 2023).
         v: values [B, G, K, E].
-        mask: which query may attend to which key, True or 1 = may: of `headwise.masks`, or a tensor [Q, K], [B, Q, K]
-            (as in Keras) or [B, H, Q, K], of which B, H and Q may be 1. Causal and window masks of `headwise.masks`
-            align the last query with the last key.
+        mask: which query may attend to which key, True or 1 = may: a mask of `headwise.masks`, or a tensor [Q, K],
+            [B, Q, K] (as in Keras) or [B, H, Q, K], of which B, H and Q may be 1. Causal and window masks of
+            `headwise.masks` align the last query with the last key.
         bias: a float tensor that is added to the scores; it broadcasts to [B, H, Q, K].
         scale: the factor on q kᵀ; None = 1/√D.
         softcap: a score s becomes softcap · tanh(s / softcap), before the bias is added (Gemma 2).
-        sinks: [H], one logit per head. It acts as a key with this score and the value 0 (gpt-oss).
+        sinks: [H], one logit per head, which acts as a further key with this score and the value 0 (gpt-oss).
         dropout: the probability of dropping a weight in this call: pass 0.0 for evaluation.
         seed: the seed of dropout, an int or a keras.random.SeedGenerator. Required with dropout.
         kernel: "auto"; "plain"; "chunked", whose memory is linear in the length, also in training; "banded" and
@@ -109,7 +109,7 @@ def attend(
     kernel: str = "auto",
     return_attention_scores: bool = False,
 ) -> Any:
-    """`scaled_dot_product_attention` for layers: `mask` comes from `masking.resolve`, `bias` may be a function."""
+    """Compute attention for a layer: `mask` comes from `masking.resolve`, and `bias` may be a function."""
     if kernel not in ALL_KERNELS:
         raise ArgumentError(f"kernel: expected one of {', '.join(ALL_KERNELS)}. Received: kernel={kernel!r}")
     if dropout and seed is None:
@@ -142,12 +142,12 @@ def attend(
 
 
 def listening(listener: Listener) -> contextlib.AbstractContextManager[None]:
-    """A context. `listener` is called with every computation (`Call`) that runs inside, and with its output."""
+    """Return a context. `listener(call, output)` is called for every attention computation that runs inside."""
     return _LISTENERS.open(listener)
 
 
 def _by_torch(call: Call) -> torch.Tensor:
-    """The output of `headwise.attention`, which has its own kernels."""
+    """Compute the call by `headwise.attention` of PyTorch, which has its own kernels, and return the output."""
     bias = call.bias
     if callable(bias):
         rows, cols = (torch.arange(x.shape[2], device=call.q.device) for x in (call.q, call.k))
@@ -158,7 +158,7 @@ def _by_torch(call: Call) -> torch.Tensor:
 
 
 def _torch_mask(mask: Mask, q_len: int) -> Mask:
-    """The mask with the tensors that were passed, which are torch tensors when Keras runs on torch."""
+    """Convert a mask of `masking.resolve` for `headwise.attention`: tensors that were passed become torch masks."""
     if isinstance(mask, (And, Or)):
         return type(mask)(tuple(_torch_mask(part, q_len) for part in mask.parts))
     if isinstance(mask, Not):

@@ -118,7 +118,7 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Any:
-        """The latents after reading the input; with `read_out`, the output for the queries that read the latents.
+        """Let the latents read the input, and return them; with `read_out` let the queries read the latents.
 
         Args:
             query: without `read_out` the input [B, S, input_dim]. With `read_out` the queries that read the latents,
@@ -161,13 +161,13 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         return (z, found) if return_attention_scores else z
 
     def compute_mask(self, query: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
-        """The mask of the output: None for latents, which are all real; with `read_out` the mask of the queries."""
+        """Return the padding mask of the output: with `read_out` the queries' mask; None for latents: all are real."""
         return None if self.read_out is None else previous_mask
 
     def compute_output_spec(
         self, query: Any, value: Any = None, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without computing them."""
+        """Return the shapes of the outputs of `call`, without computing the outputs."""
         x = self._input(query, value)
         z = keras.KerasTensor((x.shape[0], self.num_latents, self.latent_dim), dtype=self.compute_dtype)
         wanted = {"return_attention_scores": return_attention_scores}
@@ -181,7 +181,7 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
         return (out[0], {**found, "read_out.attention": out[1]}) if return_attention_scores else out
 
     def _input(self, query: Any, value: Any) -> Any:
-        """The input among the arguments of `call`, checked: `query`, or with `read_out` `value`."""
+        """Check the arguments of `call`, and return what the latents read: `query`, or with `read_out` `value`."""
         if self.read_out is None:
             if value is not None and value is not query:
                 raise ArgumentError(
@@ -202,7 +202,7 @@ class LatentAttention(Layer, twin=nn.LatentAttention):
 
 
 class _Read(CrossLayer):
-    """One read of the input by the latents, then the layers of self-attention among the latents."""
+    """One read: the latents attend to the input (`CrossLayer`), then to one another (layers of self-attention)."""
 
     layers: Sequence[EncoderLayer] = ()
 
@@ -241,6 +241,6 @@ class _Read(CrossLayer):
 
 
 def _name(attention: MultiHeadAttention, **names: tuple[str, ...]) -> None:
-    """Set the names of a layer's rows or columns that records show, in attributes that Keras does not track."""
+    """Set the names that records show for a layer's queries (`rows`) or keys (`cols`), hidden from Keras's tracking."""
     object.__setattr__(attention, "row_names", names.get("rows"))
     object.__setattr__(attention, "col_names", names.get("cols"))

@@ -32,10 +32,10 @@ TWINS: dict[type[Layer], type[nn.Module]] = {}
 class Layer(keras.layers.Layer):
     """A layer whose config holds the arguments of its constructor.
 
-    A class statement names the `twin`, the PyTorch module with the same options. The constructor takes the twin's
-    options as `*args` and `**kwargs`, declares only options of Keras alone, and calls `_begin`; help() and
-    inspect.signature show all options. Where the docstring says "Args: as of" the twin, help() shows the lines of the
-    twin's docstring, together with the lines for the layer's own options.
+    A subclass names its `twin` in the class statement: the PyTorch module with the same options. Its constructor takes
+    the twin's options as `*args` and `**kwargs`, declares only the options that exist in Keras alone, and calls
+    `_begin`; help() and inspect.signature show all options. Where the docstring of a subclass says "Args: as of" the
+    twin, help() shows the twin's lines about these arguments, together with the lines for the layer's own options.
     """
 
     _given: dict[str, Any]
@@ -78,7 +78,7 @@ class Layer(keras.layers.Layer):
         self.built = True
 
     def _parts(self) -> Parts:
-        """The layers within this layer that have weights; None = there is no such layer."""
+        """Return (sublayer or None, width of its input or None) for each sublayer that may have weights."""
         return ()
 
     def get_config(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Layer(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The layer that a result of `get_config` describes."""
+        """Make the layer that a result of `get_config` describes."""
         return cls(**{name: value if name == "dtype" else saving.from_config(value) for name, value in config.items()})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,14 +100,14 @@ class Layer(keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def compute_mask(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The mask of the output, which is the mask of the queries: they have the same positions."""
+        """Return the padding mask of the output: the mask of the queries, because each query has one output."""
         return kwargs.get("query_mask", kwargs.get("previous_mask", args[0] if len(args) == 1 else None))
 
     @classmethod
     def from_torch(cls, module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any) -> Any:
-        """A built layer with the options and weights of a module of `headwise.nn`, a position scheme or `Bert`.
+        """Make a built layer with the options and weights of a module of `headwise.nn`, a position scheme or `Bert`.
 
-        Modules of PyTorch that `headwise.nn` converts (see `module`) are converted too.
+        Some modules of PyTorch itself are converted too (see `module`).
 
         Args:
             module: an instance of this layer's twin, or nn.MultiheadAttention, nn.TransformerEncoderLayer or
@@ -120,12 +120,12 @@ class Layer(keras.layers.Layer):
             DtypeError: a module of another class.
             ArgumentError: an option without an equivalent in Keras, an unknown kernel or dtype, or weights that are
                 quantised or have LoRA.
-            CheckpointError: a weight without a place in the layer, or a module with a replaced submodule.
+            CheckpointError: a weight that the layer does not have, or a module with a replaced submodule.
         """
         return conversions().from_torch(cls, module, kernel=kernel, dtype=dtype, **kwargs)
 
     def to_torch(self, *, kernel: str | None = None) -> nn.Module:
-        """The PyTorch twin of this layer, with its options and weights, on the default device.
+        """Make the PyTorch twin of this layer, with its options and weights, on the default device.
 
         The module is in eval mode, like a Keras layer outside of `fit`. Its dtype is that of the weights: float32 for a
         mixed policy. The `seed` is not converted, because PyTorch has one generator for all modules.
@@ -136,17 +136,17 @@ class Layer(keras.layers.Layer):
         Raises:
             ArgumentError: a layer that is not built, an option or kernel without an equivalent, or weights that are
                 quantised or have LoRA.
-            CheckpointError: a weight without a place in the module.
+            CheckpointError: a weight that the module does not have.
         """
         return conversions().to_torch(self, kernel=kernel)
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Any:
-        """A `MultiHeadAttention` equivalent to a MultiHeadAttention or GroupQueryAttention of Keras.
+        """Make a `MultiHeadAttention` equivalent to a MultiHeadAttention or GroupQueryAttention of Keras.
 
         It has the same weights, name, dtype and seed. Two things differ. For a query that may attend to nothing the
-        heads' output is 0; Keras uses the mean of all values, unless it returns scores or uses dropout. Queries that
-        are padding attend like all others; in Keras they may attend to nothing.
+        heads' output is 0 here; in Keras it is the mean of all values, unless it returns scores or uses dropout.
+        Queries that are padding attend like all others here; in Keras they may attend to nothing.
 
         Raises:
             DtypeError: a layer of another class.
@@ -157,7 +157,7 @@ class Layer(keras.layers.Layer):
         return conversions().from_keras(layer, cls)
 
     def to_keras(self) -> keras.layers.Layer:
-        """This `MultiHeadAttention` as Keras's MultiHeadAttention, or GroupQueryAttention if heads share keys.
+        """Convert this `MultiHeadAttention` to Keras's MultiHeadAttention, or GroupQueryAttention if heads share keys.
 
         Raises:
             ArgumentError: a layer of another class, a layer that is not built, or an option that Keras does not have.
@@ -165,7 +165,7 @@ class Layer(keras.layers.Layer):
         return conversions().to_keras(self)
 
     def _attended(self, query: Any, k_len: int | None, with_weights: bool) -> Any:
-        """The shape of the output of attention with `num_heads` heads; if `with_weights` also that of the weights."""
+        """Return the shape of attention's output for these queries; if `with_weights` also the shape of the weights."""
         out = keras.KerasTensor(query.shape, dtype=self.compute_dtype)
         if not with_weights:
             return out
@@ -173,7 +173,7 @@ class Layer(keras.layers.Layer):
         return out, keras.KerasTensor(shape, dtype=precision(out))
 
     def dense(self, width: int, *, name: str, bias: bool = True, **kwargs: Any) -> keras.layers.Dense:
-        """A linear map to `width` outputs, in the dtype of this layer."""
+        """Make a linear map to `width` outputs, in the dtype of this layer."""
         return keras.layers.Dense(width, use_bias=bias, name=name, dtype=self.dtype_policy, **kwargs)
 
 
@@ -189,7 +189,7 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -
 
 
 def compute_positions(x: Tensor, padding: Tensor | None, given: Tensor | None) -> Tensor:
-    """The positions of the tokens x [B, S, M], int32 [S] or [B, S]: `given`, or counted without padding."""
+    """Return the positions of the tokens x [B, S, M], int32 [S] or [B, S]: `given`, or else counted without padding."""
     if given is not None:
         return ops.cast(ops.convert_to_tensor(given), "int32")
     if padding is not None:
@@ -198,7 +198,7 @@ def compute_positions(x: Tensor, padding: Tensor | None, given: Tensor | None) -
 
 
 def read_values(x: Tensor) -> np.ndarray | None:
-    """The values of a tensor; None while a function is traced, when tensors have no values."""
+    """Return the values of a tensor; None while a function is traced, when tensors have no values."""
     if keras.backend.backend() == "torch" and torch.compiler.is_compiling():
         return None
     try:
@@ -208,18 +208,18 @@ def read_values(x: Tensor) -> np.ndarray | None:
 
 
 def both(*masks: Tensor | None) -> Tensor | None:
-    """bool [B, K], True = the token is real in every mask that is not None; None if all masks are None."""
+    """Combine padding masks: bool [B, K], True = real in every mask that is not None; None if all masks are None."""
     found = [ops.cast(mask, "bool") for mask in masks if mask is not None]
     return functools.reduce(lambda a, b: a if a is b else ops.logical_and(a, b), found) if found else None
 
 
 def _options(twin: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """The options that a Keras layer shares with its twin, by name."""
+    """Return the options that a Keras layer shares with its PyTorch twin, by name."""
     return {name: x for name, x in inspect.signature(twin).parameters.items() if name not in ("device", "dtype")}
 
 
 def _with_options(cls: type[Layer], twin: type[nn.Module]) -> inspect.Signature:
-    """The signature of a layer's constructor, with the options of the twin in place of `*args`."""
+    """Return the signature of a layer's constructor, with the options of the twin in place of `*args`."""
     parameters = dict(inspect.signature(cls.__init__).parameters)
     del parameters["args"]
     theirs = [
@@ -229,7 +229,7 @@ def _with_options(cls: type[Layer], twin: type[nn.Module]) -> inspect.Signature:
 
 
 def _with_arguments(doc: str, of_twin: str) -> str:
-    """`doc` with the lines for the twin's arguments inserted where it says "Args: as of"."""
+    """Insert the twin's lines about its arguments into the docstring `doc`, where it says "Args: as of"."""
     ours = re.search(r"^Args: as of .*\n(?: .+\n)*", doc, flags=re.MULTILINE)
     theirs = re.search(r"^Args:\n(?: .+\n)+", of_twin, flags=re.MULTILINE)
     if ours is None or theirs is None:

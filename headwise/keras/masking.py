@@ -1,7 +1,8 @@
-"""Masks for Keras tensors: the same predicates as in PyTorch, evaluated for indices that are tensors of the backend.
+"""Masks for Keras tensors: evaluates the masks of `headwise.masks` with index tensors of the backend.
 
-The tables in a mask of `headwise.masks` are torch tensors; here they become tensors of the backend (`Table`). Tensors
-that are passed as masks, and the padding masks of Keras, become masks too, so that `cells` can evaluate all of them.
+The tables in a mask of `headwise.masks` (such as lengths) are torch tensors; here they become tensors of the backend
+(`Table`). Tensors that are passed as masks, and the padding masks of Keras, become mask objects too, so that `cells`
+can evaluate all of them.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Table:
 def resolve(
     given: Sequence[Mask | Tensor | None], padding: Tensor | None, sizes: Sizes, *, same: bool = False
 ) -> Mask | None:
-    """One mask for [B, H, Q, K] that allows a pair of query and key if all masks allow it and the key is a real token.
+    """Combine masks and padding to one mask for [B, H, Q, K]; None if there are none.
+
+    It allows a pair of query and key if all masks allow the pair and the key is a real token.
 
     Args:
         given: masks of `headwise.masks`, or tensors [Q, K], [B, Q, K] or [B, H, Q, K] (B, H and Q may be 1), True or
@@ -81,7 +84,7 @@ def resolve(
 
 
 def _aligned(mask: Mask, q_len: int | None, k_len: int | None, *, same: bool) -> Mask:
-    """The mask for these lengths, in which the last query is at the position of the last key."""
+    """Align a mask: the last query is at the position of the last key. MaskError if it needs unknown lengths."""
     if q_len is not None and k_len is not None:
         return mask.aligned(q_len, k_len)
     if same or _is_fixed(mask):
@@ -93,7 +96,7 @@ def _aligned(mask: Mask, q_len: int | None, k_len: int | None, *, same: bool) ->
 
 
 def _is_fixed(mask: Mask) -> bool:
-    """Whether a mask is the same for all lengths."""
+    """Return whether a mask is the same for all lengths, so that it need not be aligned."""
     if isinstance(mask, Combined):
         return all(_is_fixed(part) for part in mask.parts)
     return mask.key_only or getattr(mask, "offset", None) is not None
@@ -112,7 +115,7 @@ def _make_dense(mask: Tensor, sizes: Sizes) -> Mask:
 
 
 def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
-    """The tensor as bool, checked to have the dimensions of the call; B, H and Q may be 1."""
+    """Convert a mask tensor to bool, and check that it has the dimensions `dims` of the call; B, H and Q may be 1."""
     mask = ops.convert_to_tensor(mask)
     dtype = str(mask.dtype)
     if "float" in dtype or "complex" in dtype:
@@ -141,11 +144,11 @@ def _as_bool(name: str, mask: Tensor, sizes: Sizes, dims: str) -> Tensor:
 
 
 def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Tensor:
-    """bool [B|1, H|1, r, c], True = the query of this row may attend to the key of this column.
+    """Evaluate a mask for some queries (`rows` [r]) and keys (`cols` [c]): bool [B|1, H|1, r, c], True = may attend.
 
-    For rows [n, r] and cols [n, c], in n blocks, it is bool [B|1, H|1, n, r, c].
+    For n blocks, with rows [n, r] and cols [n, c], the result is bool [B|1, H|1, n, r, c].
 
-    `whole` says that `rows` and `cols` are all rows and columns in order, so that no lookup is needed.
+    `whole`: whether `rows` and `cols` are all rows and columns in order, so that no lookup is needed.
     """
     if isinstance(mask, (And, Or)):
         join = operator.and_ if isinstance(mask, And) else operator.or_
@@ -168,7 +171,7 @@ def cells(mask: Mask, rows: Tensor, cols: Tensor, *, whole: bool = False) -> Ten
 
 
 def find_tensor(mask: Mask) -> Tensor | None:
-    """The tensor that was passed as this mask, bool [B|1, H|1, Q|1, K]; None for a mask of `headwise.masks`."""
+    """Return the tensor that was passed as this mask, bool [B|1, H|1, Q|1, K]; None for a mask of `headwise.masks`."""
     table: Any = mask.allowed if isinstance(mask, Dense) else mask.real if isinstance(mask, PaddingKeys) else None
     if not isinstance(table, Table):
         return None
@@ -176,7 +179,7 @@ def find_tensor(mask: Mask) -> Tensor | None:
 
 
 def picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
-    """The elements of a tensor [B|1, H|1, Q|1, K|1] at `rows` and `cols`, with the shapes that `cells` describes."""
+    """Look up a tensor [B|1, H|1, Q|1, K|1] at `rows` and `cols`; the result has the shape of the result of `cells`."""
     if given.shape[3] == 1:
         cols = ops.zeros_like(cols)
     if given.shape[2] == 1:
@@ -189,7 +192,7 @@ def picked(given: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
 
 
 def with_tables(mask: Mask) -> Mask:
-    """A mask whose tables are tensors of the backend."""
+    """Convert the tables of a mask from torch tensors to tensors of the backend."""
     if isinstance(mask, (Bits, Predicate)):
         lengths = mask.natural_lengths()
         if isinstance(mask, Bits) and lengths is not None:  # the bits are unpacked: not every backend can shift bits
@@ -203,17 +206,17 @@ def with_tables(mask: Mask) -> Mask:
 def _convert(table: torch.Tensor) -> Tensor:
     values = table.detach().cpu().numpy()
     if values.dtype == np.int64:  # JAX has no int64, and a length does not need it
-        if values.size and values.max() > np.iinfo(np.int32).max:  # ids of documents, of which only the order matters
+        if values.size and values.max() > np.iinfo(np.int32).max:  # document ids, which are only compared
             values = np.where(values < 0, -1, np.unique(values, return_inverse=True)[1].reshape(values.shape))
         values = values.clip(min=-1).astype(np.int32)
     return ops.convert_to_tensor(values)
 
 
 def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None:
-    """bool [B|1, H|1, K], True = some query may attend to the key; None = all keys are used, or unknown.
+    """Find the keys that some query may attend to: bool [B|1, H|1, K]; None = all keys, or unknown.
 
-    It is exact for one mask or one tensor. If several masks are combined, a key counts as used if each mask alone lets
-    some query attend to it.
+    The result is exact for one mask or one tensor. If several masks are combined, a key counts as used if each mask
+    alone lets some query attend to it.
     """
     found: list[Tensor] = []
     for part in mask.conjuncts:
@@ -228,14 +231,14 @@ def used_keys(mask: Mask, q_len: int | None, k_len: int | None) -> Tensor | None
 
 
 def has_tables(mask: Mask) -> bool:
-    """Whether any part of a mask was passed as a tensor of the backend."""
+    """Return whether any part of a mask was passed as a tensor of the backend."""
     if isinstance(mask, Combined):
         return any(has_tables(part) for part in mask.parts)
     return any(isinstance(getattr(mask, field.name), Table) for field in dataclasses.fields(mask))
 
 
 def reach(mask: Mask | None) -> tuple[float, float]:
-    """(lowest, highest) k - q (key position minus query position) that may be allowed; infinite if unknown."""
+    """Return (lowest, highest) k - q, key minus query position, that the mask may allow; infinite if unknown."""
     low, high = -math.inf, math.inf
     for part in () if mask is None else mask.conjuncts:
         band = part.band()
@@ -245,7 +248,10 @@ def reach(mask: Mask | None) -> tuple[float, float]:
 
 
 def sees_all(mask: Mask, q_len: int | None, k_len: int | None) -> bool:
-    """Whether certainly every key is allowed for some query: for a band up to the last key, without a lower limit."""
+    """Return whether it is certain that each key is allowed for some query.
+
+    It is certain for a band (a range of k - q) without a lower limit, with which the last query sees the last key.
+    """
     if not isinstance(mask, Band):
         return False
     low, high = mask.band() or (0, 0)
@@ -253,7 +259,10 @@ def sees_all(mask: Mask, q_len: int | None, k_len: int | None) -> bool:
 
 
 def never_empty(mask: Mask | None, q_len: int | None, k_len: int | None) -> bool:
-    """Whether certainly every query may attend to some key: for a band around its own position, if that key exists."""
+    """Return whether it is certain that each query may attend to some key.
+
+    It is certain for a band (a range of k - q) that includes the query's own position, if this key exists.
+    """
     if not isinstance(mask, Band):
         return False
     low, high = mask.band() or (1, 0)

@@ -96,7 +96,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         use_causal_mask: bool = False,
         position_ids: Tensor | None = None,
     ) -> Any:
-        """The output of attention for each query.
+        """Compute the output of attention for each query.
 
         Args:
             query: [B, Q, M].
@@ -166,7 +166,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
     def compute_output_spec(
         self, query: Any, value: Any = None, key: Any = None, return_attention_scores: bool = False, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without computing them."""
+        """Return the shapes of the outputs of `call`, without computing the outputs."""
         self._check_inputs(query, value, key, kwargs.get("position_ids"))
         return self._attended(query, (query if value is None else value).shape[1], return_attention_scores)
 
@@ -189,7 +189,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
             raise ArgumentError("position_ids: expected a layer with positions=. Received: a layer without positions")
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """The projections: q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E]."""
+        """Project the inputs to q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E]."""
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         widths = (self.head_dim, self.head_dim, self.value_head_dim)
         inputs = [query, key, value]
@@ -199,7 +199,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
             found = [getattr(self, name)(x) for name, x in zip("qkv", inputs, strict=True)]
         elif not (query is key and key is value):
             found = self._columns(inputs)
-        elif self.projection == "shared" or keras.backend.backend() == "torch":  # on torch a split is a view
+        elif self.projection == "shared" or keras.backend.backend() == "torch":  # on torch a split copies nothing
             found = _split(self.qkv(inputs[0]), self.projection_sizes)
         elif runs_now(query) and len(set(self.projection_sizes)) == 1:
             # Few operations: an eager operation costs as much as a small product.
@@ -214,7 +214,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
         ]
 
     def _columns(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The projections of query, key and value, each by its own columns of the common matrix."""
+        """Project query, key and value, each by its own columns of the common matrix `qkv`."""
         if self.qkv.quantization_mode is not None:  # the stored matrix is quantised
             return [_split(self.qkv(x), self.projection_sizes)[i] for i, x in enumerate(inputs)]
         kernels = _split(ops.cast(self.qkv.kernel, self.compute_dtype), self.projection_sizes)
@@ -226,7 +226,7 @@ class MultiHeadAttention(HeadSizes, Layer, twin=nn.MultiHeadAttention):
 
 
 class _Bias:
-    """The bias of a position scheme, as a function of rows (queries) and columns (keys)."""
+    """The bias of a position scheme as a function: it computes the bias for some rows (queries) and columns (keys)."""
 
     def __init__(self, scheme: Positions, query_ids: Tensor, key_ids: Tensor, scale: float | None, mask: Any) -> None:
         self.scheme, self.query_ids, self.key_ids, self.scale, self.mask = scheme, query_ids, key_ids, scale, mask
@@ -252,7 +252,7 @@ def _split(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
 
 
 def _glorot(sizes: tuple[int, ...]) -> Any:
-    """An initializer: Glorot's uniform distribution for each of several projections side by side in a matrix."""
+    """Make an initializer for a matrix of several projections side by side: Glorot's uniform distribution for each."""
 
     def draw(shape: tuple[int, ...], dtype: Any = None) -> Tensor:
         glorot = keras.initializers.GlorotUniform

@@ -61,7 +61,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         options.check_known("path", o.path, PATHS)
         options.check_known("kernel", o.kernel, ALL_KERNELS)
         check_scale(o.scale)
-        self.default_path, self.kernel = o.path, o.kernel  # Keras uses the name `path` for where a layer is in a model
+        self.default_path, self.kernel = o.path, o.kernel  # in Keras `path` is the layer's location in a model
         self.seed_generator = keras.random.SeedGenerator(seed) if o.dropout else None
         self.positions = choose_rope(o.positions, Rope, o.num_heads, o.rope_dim, dtype=self.dtype_policy)
         self.scale = default_scale(self.head_dim, self.positions.scaling) if o.scale is None else o.scale
@@ -99,7 +99,7 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         position_ids: Tensor | None = None,
         path: Path | None = None,
     ) -> Any:
-        """The output of attention for each token.
+        """Compute the output of attention for each token.
 
         Args:
             query: [B, S, M].
@@ -153,34 +153,34 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         return (out, weights) if return_attention_scores else out
 
     def compute_output_spec(self, query: Any, return_attention_scores: bool = False, **kwargs: Any) -> Any:
-        """The shapes of the outputs of `call`, without computing them."""
+        """Return the shapes of the outputs of `call`, without computing the outputs."""
         check_input("query", query, self.dim)
         self._absorbs(kwargs.get("path"))
         return self._attended(query, query.shape[1], return_attention_scores)
 
     def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The two parts of the queries: [B, H, S, nope_dim] and, rotated, [B, H, S, rope_dim]. Equations 12-14."""
+        """Compute the two parts of queries: [B, H, S, nope_dim], and rotated [B, H, S, rope_dim]. Equations 12-14."""
         q = self.q(x) if self.q_rank is None else self.q_up(self.q_norm(self.q_down(x)))
         q_nope, q_rope = _split(self._heads(q), self.nope_dim)
         return q_nope, self.positions.rotate(q_rope, ids)
 
     def _latents(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The latent c [B, S, R], and the rotated key that all heads share [B, 1, S, rope_dim]. Equations 9 and 15."""
+        """Compute the latent c [B, S, R], and the rotated key of all heads [B, 1, S, rope_dim]. Equations 9 and 15."""
         c, k_rope = _split(self.kv_down(x), self.kv_rank)
         return self.kv_norm(c), self.positions.rotate(ops.expand_dims(k_rope, 1), ids)
 
     def _heads(self, y: Tensor) -> Tensor:
-        """y [B, S, X] split into heads: [B, H, S, X / H]."""
+        """Split y [B, S, X] into heads: [B, H, S, X / H]."""
         split = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads, y.shape[-1] // self.num_heads))
         return ops.transpose(split, (0, 2, 1, 3))
 
     def _up_projections(self) -> tuple[Tensor, Tensor]:
-        """W_UK [R, H, nope_dim] and W_UV [R, H, E], which are parts of the kernel of `kv_up`."""
+        """Return W_UK [R, H, nope_dim] and W_UV [R, H, E], which are parts of the kernel of `kv_up`."""
         weight = ops.cast(self.kv_up.kernel, self.compute_dtype)
         return _split(ops.reshape(weight, (self.kv_rank, self.num_heads, -1)), self.nope_dim)
 
     def _absorbs(self, path: Path | None) -> bool:
-        """Whether a call takes the absorb path. ArgumentError if "absorb" was asked for and cannot be computed."""
+        """Return whether a call takes the absorb path. ArgumentError if "absorb" was asked for, but is impossible."""
         path = self.default_path if path is None else path
         options.check_known("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
@@ -200,11 +200,11 @@ class MultiHeadLatentAttention(LatentSizes, Layer, twin=nn.MultiHeadLatentAttent
         return type(up) is keras.layers.Dense and not up.lora_enabled and up.quantization_mode is None
 
     def _linear(self, width: int, name: str, *, bias: bool) -> keras.layers.Dense:
-        """A linear map, with initial weights of standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2)."""
+        """Make a linear map with initial weights of standard deviation 0.006 (DeepSeek-V2, section 3.1.2; V3, 4.2)."""
         drawn = keras.initializers.RandomNormal(stddev=0.006)
         return self.dense(width, name=name, bias=bias, kernel_initializer=drawn)
 
 
 def _split(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The columns of x before `first`, and the other columns."""
+    """Split x along its last axis: the first `first` columns, and the other columns."""
     return x[..., :first], x[..., first:]

@@ -10,7 +10,7 @@ from headwise.nn.options import check_known
 
 
 def make_norm(norm: str, *, eps: float, bias: bool = True, **kwargs: Any) -> keras.layers.Layer:
-    """A norm over the last axis: `norm` is "layer" (Ba et al. 2016) or "rms" (Zhang & Sennrich 2019)."""
+    """Make a norm over the last axis: `norm` is "layer" (Ba et al. 2016) or "rms" (Zhang & Sennrich 2019)."""
     check_known("norm", norm, ("rms", "layer"))
     if norm == "rms":
         layer = keras.layers.RMSNormalization(epsilon=eps, **kwargs)

@@ -32,13 +32,13 @@ class ResidualLayer(Layer):
     drop_path: DropPath
 
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
-        """Also set the options that every such layer has. The result also has the options that only some have."""
+        """Also set the options that all such layers have. In the result, options that only some have get defaults."""
         o = super()._begin(*args, **kwargs)
         self.dim, self.norm_first = options.whole("dim", o.dim), o.norm_first
         return SimpleNamespace(**({"norm": "layer", "ffn_dropout": None, "drop_path": 0.0} | vars(o)))
 
     def _attention(self, name: str, o: Any, **more: Any) -> Any:
-        """The attention layer that was passed as the option `name`, or a new MultiHeadAttention."""
+        """Return the attention layer that was passed as the option `name`, or a new MultiHeadAttention."""
         dropout = o.dropout if o.attention_dropout is None else o.attention_dropout
         given = {"dropout": dropout, "bias": o.bias, "name": name, "dtype": self.dtype_policy}
         make = partial(MultiHeadAttention, **given, **more)
@@ -80,19 +80,19 @@ class ResidualLayer(Layer):
         *,
         residual: bool = True,
     ) -> Tensor:
-        """x plus the branch's output; the norm is before the branch or after the sum. residual=False leaves out x."""
+        """Return x plus the branch's output, with the norm before the branch or after the sum. residual=False: no x."""
         found = self.dropout(branch(norm(x) if self.norm_first else x), training=training)
         found = self.drop_path(found, training=training)
         y = x + found if residual else found
         return y if self.norm_first else norm(y)
 
     def _add_mlp(self, x: Tensor, training: bool | None) -> Tensor:
-        """x plus the output of the feed-forward network."""
+        """Return x plus the output of the feed-forward network."""
         return self._add(x, self.mlp_norm, lambda x: self.mlp(x, training=training), training)
 
 
 class Attend:
-    """A branch: an attention layer with all its arguments but the queries. It keeps the weights if they are wanted."""
+    """A branch: an attention layer with all its arguments but the queries. It stores the weights if they are wanted."""
 
     def __init__(self, attention: keras.layers.Layer, wants_weights: bool, **given: Any) -> None:
         self.attention, self.wants_weights, self.given = attention, wants_weights, given
@@ -106,7 +106,7 @@ class Attend:
 
 
 def seeds(seed: int | None, count: int) -> list[int | None]:
-    """A list of `count` independent seeds, made from one seed; None for each if `seed` is None."""
+    """Make a list of `count` independent seeds from one seed; a list of None if `seed` is None."""
     if seed is None:
         return [None] * count
     drawn = np.random.SeedSequence(options.whole("seed", seed, 0)).generate_state(count)

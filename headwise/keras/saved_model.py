@@ -17,10 +17,10 @@ from headwise.errors import ArgumentError
 
 
 def load_saved(path: Path) -> keras.Model:
-    """The model in a `.keras` or `.h5` file, without its optimizer.
+    """Load the model in a `.keras` or `.h5` file, without its optimizer.
 
-    Classes that do not belong to Keras are imported from the modules that the file names, if these are in the working
-    directory or beside the file.
+    Classes that do not belong to Keras are imported from the modules that the file names, if these modules are in the
+    working directory or beside the file.
 
     Raises:
         ArgumentError: the file cannot be loaded; the message gives Keras's reason.
@@ -43,7 +43,7 @@ def load_saved(path: Path) -> keras.Model:
 
 
 def _own(path: Path) -> Iterator[tuple[str, Any]]:
-    """(name in the file, class) for each class of a `.keras` file that is in the working directory or beside it."""
+    """Yield (name in the file, class) for each class of a `.keras` file in the working directory or beside it."""
     config: Any = None
     with contextlib.suppress(OSError, KeyError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         config = json.loads(archive.read("config.json"))
@@ -57,7 +57,7 @@ def _own(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _objects(config: Any) -> Iterator[dict[str, Any]]:
-    """Every description of an object (a dict with module and class_name) in a config."""
+    """Yield every description of an object (a dict with module and class_name) in a nested config."""
     if isinstance(config, dict) and isinstance(config.get("module"), str) and "class_name" in config:
         yield config
     if isinstance(config, dict | list):

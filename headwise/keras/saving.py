@@ -23,7 +23,7 @@ _CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*KINDS.values(),
 
 
 def to_config(value: Any) -> Any:
-    """A constructor's argument as plain data, which JSON can hold."""
+    """Convert a constructor's argument to plain data, which JSON can hold."""
     if isinstance(value, (Mask, RopeScaling)):
         return _to_data(value)
     if isinstance(value, (list, tuple)):
@@ -32,14 +32,14 @@ def to_config(value: Any) -> Any:
         return value
     config: Any = keras.saving.serialize_keras_object(value)
     if isinstance(config, dict) and get_global_attribute("shared_objects/id_to_config_map") is not None:
-        # Inside `model.save`: two layers may share one T5Buckets, which stays one object when the file is loaded. Keras
-        # itself marks an object as shared only when it meets it again, after it copied the first description.
+        # Inside `model.save`: two layers may share one T5Buckets, which must stay one object when the file is loaded.
+        # Keras itself marks an object as shared only at its second occurrence, after it copied the first description.
         config["shared_object_id"] = id(value)
     return config
 
 
 def from_config(value: Any) -> Any:
-    """The argument that `to_config` turned into this data. The reverse of `to_config`."""
+    """Convert plain data that `to_config` returned back to the argument."""
     if isinstance(value, dict) and "headwise" in value:
         return _from_data(value)
     if isinstance(value, dict) and "class_name" in value:
@@ -91,15 +91,15 @@ class MaskArgument:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> MaskArgument:
-        """The object that a result of `get_config` describes."""
+        """Make the object that a result of `get_config` describes."""
         return cls(**config)
 
 
 def wrapped(value: Any) -> Any:
-    """A mask as a `MaskArgument`, so that a model can be saved with it; anything else unchanged."""
+    """Wrap a mask as a `MaskArgument`, so that a model can be saved with it; return anything else unchanged."""
     return MaskArgument(value) if isinstance(value, Mask) else value
 
 
 def unwrapped(value: Any) -> Any:
-    """The mask in a `MaskArgument`; anything else unchanged. The reverse of `wrapped`."""
+    """Undo `wrapped`: return the mask in a `MaskArgument`; return anything else unchanged."""
     return value.mask if isinstance(value, MaskArgument) else value

@@ -1,4 +1,4 @@
-"""Converts tensors, masks and computations of the backend to torch, for records."""
+"""Converts tensors, masks and calls of the backend to torch, for attention records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.keras.masking import find_tensor
 from headwise.masks import Mask
 from headwise.masks.mask import And
 
-# Dense masks of more query-key pairs are not recognised as a simpler kind: that would take longer than the call.
+# A tensor mask with more elements is not examined for a simpler mask (causal …): this would take longer than the call.
 LOOKED_AT = 2**24
 
 
@@ -32,7 +32,7 @@ class Symbolic(RecordError):  # noqa: N818 (an answer, not a failure)
 
 
 def to_torch(x: Any) -> torch.Tensor:
-    """A tensor of the backend, a NumPy array or a torch tensor, as a torch tensor (usually a copy). Raises Symbolic."""
+    """Convert a backend tensor or an array to torch, usually as a copy. Raises Symbolic if it has no values."""
     if isinstance(x, torch.Tensor):
         if x.is_meta or type(x).__name__ == "FakeTensor":
             raise Symbolic
@@ -44,7 +44,7 @@ def to_torch(x: Any) -> torch.Tensor:
 
 
 def _concrete(x: Any) -> Any:
-    """A tensor that has values; else raises Symbolic. Tensors traced by jax.grad have values, by jax.jit not."""
+    """Return a tensor that has values, or raise Symbolic. Tensors in jax.grad have values, those in jax.jit not."""
     if isinstance(x, keras.Variable):
         x = x.value
     backend = keras.backend.backend()
@@ -64,7 +64,7 @@ def _concrete(x: Any) -> Any:
 
 
 def mask_to_torch(mask: Mask, q_len: int) -> Mask | None:
-    """A mask made by `masking.resolve`, with small tensors recognised as simpler masks; None if it forbids nothing."""
+    """Convert a mask of `masking.resolve`; a small tensor may become a simpler mask. None if it forbids nothing."""
     if isinstance(mask, And):
         parts = [part for part in (mask_to_torch(part, q_len) for part in mask.parts) if part is not None]
         return And(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
@@ -73,7 +73,7 @@ def mask_to_torch(mask: Mask, q_len: int) -> Mask | None:
 
 
 def dense_mask(allowed: torch.Tensor, q_len: int) -> Mask | None:
-    """The mask of a bool tensor [B|1, H|1, Q|1, K] (True = may attend), as simple as possible; None if all are True."""
+    """Convert a bool tensor [B|1, H|1, Q|1, K] (True = may attend) to a simple mask; None if all are True."""
     batch, heads, rows, _ = allowed.shape
     if rows == heads == 1 and q_len > 1:  # the same for every query: padding, even if a single row looks different
         return None if bool(allowed.all()) else masks.padding(allowed[:, 0, 0].clone())
@@ -82,7 +82,7 @@ def dense_mask(allowed: torch.Tensor, q_len: int) -> Mask | None:
 
 
 def call_to_torch(call: Call) -> AttentionCall:
-    """A `Call` of headwise.keras as an `AttentionCall` of torch tensors. Raises Symbolic."""
+    """Convert a `Call` to an `AttentionCall` of torch tensors. Raises Symbolic if its tensors have no values."""
     q, k, v = (to_torch(x) for x in (call.q, call.k, call.v))
     bias = call.bias
     if callable(bias):

@@ -63,7 +63,7 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
         use_causal_mask: bool = False,
         position_ids: Tensor | None = None,
     ) -> Any:
-        """The output of the layer for a sequence.
+        """Compute the output of the layer for a sequence.
 
         Args:
             query: [B, S, M].
@@ -92,7 +92,7 @@ class EncoderLayer(ResidualLayer, twin=nn.EncoderLayer):
     def compute_output_spec(
         self, query: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without computing them."""
+        """Return the shapes of the outputs of `call`, without computing the outputs."""
         check_input("query", query, self.dim)
         given = {"position_ids": position_ids, "return_attention_scores": return_attention_scores}
         return self.attention.compute_output_spec(query, **given)
@@ -148,7 +148,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
         use_causal_mask: bool = False,
         position_ids: Tensor | None = None,
     ) -> Any:
-        """The output of the layer for a sequence and a memory.
+        """Compute the output of the layer for a sequence and a memory.
 
         Args:
             query: [B, Q, M].
@@ -189,7 +189,7 @@ class DecoderLayer(ResidualLayer, twin=nn.DecoderLayer):
     def compute_output_spec(
         self, query: Any, value: Any, return_attention_scores: bool = False, position_ids: Any = None, **kwargs: Any
     ) -> Any:
-        """The shapes of the outputs of `call`, without computing them."""
+        """Return the shapes of the outputs of `call`, without computing the outputs."""
         self._check_memory(query, value, self.cross_attention)
         only_other = has_positions(self.cross_attention) and not has_positions(self.self_attention)
         ids, wanted = None if only_other else position_ids, {"return_attention_scores": return_attention_scores}

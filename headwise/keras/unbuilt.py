@@ -1,4 +1,6 @@
-"""A Keras layer without weights as a torch module whose calls may fail, to find out how the layer is called.
+"""Wraps a Keras layer that has no weights yet as a torch module, so that the doctor can try how the layer is called.
+
+A call with unsuitable inputs raises an error; each call makes a new layer, because building fixes a layer's sizes.
 
 module = unbuilt(layer, make)            # make() returns a new layer without weights
 module(torch.randn(2, 5, 16))            # this call makes a new layer, and builds it
@@ -22,7 +24,7 @@ from headwise.keras.watching.paths import paths
 
 
 def unbuilt(layer: keras.layers.Layer, make: Callable[[], keras.layers.Layer] | None) -> Unbuilt | None:
-    """The module of a layer that is not built; None if it is built, or (without `make`) a torch module.
+    """Wrap a layer that is not built; return None if it is built, or (without `make`) a torch module.
 
     Args:
         layer: any Keras layer.

@@ -1,4 +1,4 @@
-"""`Bert`: the encoder of a checkpoint. It also makes vectors of texts, by the checkpoint's settings."""
+"""`Bert`: a BERT encoder that reads checkpoints. It also makes vectors of texts, by the settings in a checkpoint."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Bert(BertEncoder):
         dtype: str | None = None,
         progress: bool = False,
     ) -> Tensor:
-        """One vector for each text, as sentence-transformers makes it with this checkpoint. Computed on the CPU.
+        """Make one vector for each text, as sentence-transformers makes it with this checkpoint, on the CPU.
 
-        The checkpoint's modules.json says how: which pooling, further layers, whether vectors have length 1. Without
-        that file a vector is the mean over all tokens, and a warning says so. A text longer than the checkpoint's limit
-        is cut; a warning says how many texts were cut.
+        The checkpoint's modules.json says how: which pooling, which further layers, whether vectors have length 1.
+        Without that file a vector is the mean over all tokens, and a warning says so. A text longer than the
+        checkpoint's limit is cut; a warning says how many texts were cut.
 
         >>> Bert.from_pretrained(default_model()).encode(["a film", "a movie"]).shape
         torch.Size([2, 384])
@@ -78,5 +78,5 @@ class Bert(BertEncoder):
 
 
 def known_types(encoder: nn.Module, types: Types) -> Types | None:
-    """`types`, or None for an encoder without token types: DistilBERT's tokenizer gives types, its model has none."""
+    """Return `types`, or None for an encoder without token types (DistilBERT's tokenizer gives types all the same)."""
     return None if isinstance(encoder, Bert) and not encoder.reads_types else types

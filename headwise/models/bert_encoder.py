@@ -60,7 +60,7 @@ class BertEncoder(Packable):
     def from_pretrained(
         cls, path_or_id: str | Path, *, dtype: torch.dtype = torch.float32, dropout: float | None = None
     ) -> Self:
-        """The encoder and the pooler of a checkpoint, on the CPU, in eval mode. Its heads (`cls.*`) are left out.
+        """Load the encoder and the pooler of a checkpoint, on the CPU, in eval mode. Heads (`cls.*`) are left out.
 
         `path_or_id` is a local folder with config.json and safetensors, or the name of a model on the Hugging Face hub;
         `dropout` replaces the dropout rates of the checkpoint, including the rate for attention weights.
@@ -77,7 +77,7 @@ class BertEncoder(Packable):
         family = FAMILIES[config.family]
         tensors = family.encoder_tensors(checkpoint.load_tensors(folder))
         check_sizes(family, config, tensors)
-        with torch.device("meta"), NoInitialisation():  # no memory and no numbers for parameters that will be replaced
+        with torch.device("meta"), NoInitialisation():  # parameters that will be replaced need no memory and no values
             bert = cls(replace(config, pooler="pooler.dense.weight" in tensors))
         found = {name: tensor.to(dtype) for name, tensor in match(family, bert, tensors).items()}
         bert.load_state_dict(found, strict=False, assign=True)  # shared parameters have several names
@@ -88,13 +88,13 @@ class BertEncoder(Packable):
         return bert.eval()
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """The last hidden states.
+        """Compute the last hidden states.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding, on either side: the
                 attention_mask of a Hugging Face tokenizer. None = all tokens are real. The hidden states *at*
-                padding are unspecified: do not read them. RoBERTa and its kind do not count padding as positions.
+                padding are unspecified: do not read them. RoBERTa and similar models do not count padding as positions.
             token_type_ids: [B, S], 0 or 1: the sentence of a pair that each token is from. Default: all 0. Models
                 without token types (`reads_types`) accept only 0.
 
@@ -130,7 +130,7 @@ class BertEncoder(Packable):
         mask, places = None, None
         if real is not None:
             mask = masks.padding(real)
-            if config.first_position:  # RoBERTa's kind
+            if config.first_position:  # a model like RoBERTa, which does not count padding
                 places = (real.long().cumsum(1) - 1).clamp(min=0)
         if parallel.current() is not None:
             places = parallel.positions_here(input_ids.shape[1], input_ids.device) if places is None else places
@@ -138,17 +138,17 @@ class BertEncoder(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """The packed layers for the native kernels (see `pack_encoder`); None if the modules must run."""
+        """Return the layers packed for the native kernels (see `encoder_of`); None if the modules must run."""
         plain = self.config.has_bert_layers and type(self).through is BertEncoder.through
         return pack_encoder(self, Embeddings, dtype) if plain else None
 
     def through(self, x_BSM: Tensor, mask: masks.Mask | None, places_S: Tensor | None = None) -> Tensor:
-        """The hidden states [B, S, M] after all layers.
+        """Run all layers on embeddings, and return the hidden states [B, S, M].
 
         Args:
             x_BSM: the output of `embeddings`.
-            mask: which token may attend to which, True = may; None = all. Local layers (`config.modern`) also allow
-                only tokens near each other in S.
+            mask: which token may attend to which, True = may; None = all. Local layers (see `ModernLayers`) also
+                forbid tokens that are not near each other in S.
             places_S: the position of each token, [S], for layers with relative or rotary positions; None = 0, 1, 2 …
         """
         modern = self.config.modern
@@ -168,7 +168,7 @@ class BertEncoder(Packable):
         return self.config.num_token_types > 1
 
     def pool(self, hidden_BSM: Tensor) -> Tensor:
-        """The output of the pooler, [B, M], computed from the hidden state of the first token, which is [CLS].
+        """Compute the output of the pooler, [B, M], from the hidden state of the first token, which is [CLS].
 
         Raises:
             CheckpointError: this model has no pooler.
@@ -194,7 +194,7 @@ class Embeddings(nn.Module):
         self.project = None if config.embedding_dim is None else nn.Linear(width, config.dim)
 
     def forward(self, ids_BS: Tensor, types_BS: Tensor, places: Tensor | None = None) -> Tensor:
-        """The embeddings [B, S, M]. `places`, [S] or [B, S]: the position of each token; None = 0, 1, 2 …"""
+        """Compute the embeddings [B, S, M]. `places`, [S] or [B, S]: the position of each token; None = 0, 1, 2 …"""
         x_BSE = self.word(ids_BS)
         if self.token_type is not None:
             x_BSE = x_BSE + self.token_type(types_BS)
@@ -211,7 +211,7 @@ def _norm(config: BertConfig, width: int) -> LayerNorm:
 
 
 def _layers(config: BertConfig, relative: T5Buckets | None) -> Iterator[EncoderLayer]:
-    """The layers. BERT has a norm after each sum; ModernBERT before each branch, except the first attention."""
+    """Make the layers. In BERT, a norm follows each sum; in ModernBERT, it precedes each branch but the first."""
     modern = config.modern
     ropes: dict[bool, Positions] = {}
     if modern is not None:

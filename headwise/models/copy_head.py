@@ -21,8 +21,8 @@ class CopyHead(nn.Module):
         g = σ(u · [hidden, Σ a memory] + b)
         p(token) = g softmax(logits)[token] + (1 − g) Σ a[k] over the k with source[k] = token
 
-    See et al. copy by the attention with which the decoder reads. This head has its own query, because the tokens that
-    are worth reading and those that are worth copying may differ.
+    See et al. take the weights of the decoder's own attention as probabilities of copying. This head has its own query
+    W hidden, because the tokens that are worth attending to and the tokens that are worth copying may differ.
     """
 
     is_cross_attention = True  # `watch` could not tell cross-attention from one row of weights
@@ -33,7 +33,9 @@ class CopyHead(nn.Module):
         self.gate = nn.Linear(2 * dim, 1)
 
     def forward(self, hidden: Tensor, memory: Tensor, source_real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The probability of copying each source token, and the logits of writing a token of the vocabulary instead.
+        """Compute the probabilities of copying each source token, and the logit of not copying.
+
+        Not copying means that the token is drawn from the vocabulary.
 
         Args:
             hidden: [B, Q, M], the states of the decoder.
@@ -53,7 +55,9 @@ class CopyHead(nn.Module):
 
 
 def mixed(logits: Tensor, weights: Tensor, gate: Tensor, source_ids: Tensor) -> Tensor:
-    """log p of every token, [..., V], float32 or better. Its softmax is p, so it can be used as logits.
+    """Compute log p of every token of the vocabulary, copying included: [..., V], float32 or better.
+
+    Its softmax is p, so it can be used as logits.
 
     Args:
         logits: [..., V], of the tokens of the vocabulary.

@@ -21,7 +21,9 @@ ROWS = 256  # the number of rows of logits that are in memory at a time
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """The sum over all rows of -log softmax at the label, a scalar: float32, or float64 for float64 logits.
+    """Compute the sum of the cross-entropies of all rows, -log softmax(logits)[label].
+
+    Returns a scalar: float32, or float64 for float64 logits.
 
     Args:
         logits: [N, V].
@@ -32,7 +34,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: flo
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """The `summed_cross_entropy` of the logits h Wᵀ, which on a CPU are never all in memory.
+    """Compute the `summed_cross_entropy` of the logits h Wᵀ; on a CPU these logits are never all in memory.
 
     Under autocast the products have autocast's dtype; all sums are float32, or float64 for float64 inputs.
 
@@ -40,7 +42,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, *, labe
         hidden: h [N, M].
         weight: W [V, M].
         labels: int64 [N], the right token of each row, from 0 to V - 1.
-        label_smoothing: the share of the target's probability that is spread evenly over all tokens.
+        label_smoothing: the part of the target probability, from 0 to 1, that is spread evenly over all tokens.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype
     # With float16, the loss must be scaled before its gradients become float16.

@@ -32,10 +32,10 @@ class EncoderDecoderConfig:
     """The sizes and options of an `EncoderDecoder`.
 
     Args:
-        vocab_size: the number of tokens of the target, and of the source if `source_vocab_size` is None: one table of
-            embeddings then serves source, target and output (Press & Wolf 2017, three-way tying). None = the tokens of
-            `bert`, whose table then serves all three.
-        source_vocab_size: the number of tokens of a source that has another vocabulary and its own table.
+        vocab_size: the size of the target's vocabulary, and of the source's if `source_vocab_size` is None: source,
+            target and output layer then share one table of embeddings (Press & Wolf 2017, three-way tying). None = the
+            vocabulary of `bert`, whose table all three then share.
+        source_vocab_size: the size of the source's vocabulary, if it is another one; the source then has its own table.
         dim: M, the dimensions of the hidden states.
         num_heads: H, the number of heads of every attention.
         encoder_layers, decoder_layers: the numbers of layers.
@@ -133,7 +133,7 @@ class EncoderDecoder(Packable):
             positions = Rope(dim // heads) if is_rotary else None
             return MultiHeadAttention(dim, heads, dropout=config.attention_dropout, positions=positions)
 
-        # None = another table is used: a module under two names would be saved twice.
+        # None if another module's table is used: under two names it would be saved twice.
         self.embedding = None if config.vocab_size is None else _embedding(config.vocab_size, dim)
         self.source_embedding = None if config.source_vocab_size is None else _embedding(config.source_vocab_size, dim)
         self.encoder: Encoder | Bert
@@ -210,7 +210,7 @@ class EncoderDecoder(Packable):
         return summed_cross_entropy(logits_NV, labels, label_smoothing=label_smoothing)
 
     def encode(self, source_ids: Tensor, source_real: Tensor | None = None) -> Tensor:
-        """The memory: the output of the encoder, [B, K, M] (if it is a BERT, M of BERT). Arguments as in `forward`."""
+        """Compute the memory: the encoder's output [B, K, M] (for a BERT, its own M). Arguments as in `forward`."""
         with parallel.treat_memory_as_own():
             if isinstance(self.encoder, Bert):
                 return self.encoder(source_ids, source_real)
@@ -218,14 +218,14 @@ class EncoderDecoder(Packable):
         return memory
 
     def embed_source(self, source_ids: Tensor) -> Tensor:
-        """The embeddings [B, K, M] that the encoder reads, unless it is a BERT. Arguments as in `forward`."""
+        """Compute the embeddings [B, K, M] that the encoder reads, unless it is a BERT. Arguments as in `forward`."""
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
         return self._embed("source_ids", source_ids, table, self.source_positions)
 
     def decode(
         self, target_ids: Tensor, memory: Tensor, source_real: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """The decoder's last hidden states [B, Q, M] for target tokens [B, Q].
+        """Compute the decoder's last hidden states [B, Q, M] for target tokens [B, Q].
 
         With a cache, the tokens follow the tokens in the cache. Pass the same memory at every step; if the cache was
         reordered, reorder the memory and `source_real` in the same way.
@@ -246,9 +246,10 @@ class EncoderDecoder(Packable):
         *,
         at: Tensor | None = None,
     ) -> Tensor:
-        """The logits [B, Q, V], or with `at` [N, V], from the output of `decode`, [B, Q, M].
+        """Compute the logits [B, Q, V], or with `at` [N, V], from the output of `decode`, [B, Q, M].
 
-        They are products with the target's embeddings. A model that copies also uses the source, and returns log p.
+        They are products with the target's embeddings. A model that copies also uses the source, and returns
+        log-probabilities instead.
         """
         chosen = hidden if at is None else hidden.flatten(0, 1)[at]
         logits = linear(chosen, self.target_embedding.weight)
@@ -284,7 +285,7 @@ class EncoderDecoder(Packable):
 
 
 def _embedding(size: int, dim: int) -> nn.Embedding:
-    """A table of variance 1 / M: rows times √M are as large as layers' outputs; unscaled rows suit the output layer."""
+    """Make a table of variance 1 / M: rows times √M are as large as layers' outputs, unscaled rows suit the output."""
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5)
     return table

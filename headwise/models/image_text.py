@@ -26,7 +26,7 @@ LARGEST_SCALE = 100.0  # the largest factor on cosines, as in CLIP: beyond it tr
 
 @dataclass(frozen=True)
 class ImageTextConfig:
-    """The sizes and options of an `ImageText`: of both encoders, and of the layers that join them.
+    """The sizes and options of an `ImageText`: of both encoders, and of the layers that combine their outputs.
 
     Args:
         text: the config of the text encoder.
@@ -34,7 +34,8 @@ class ImageTextConfig:
         patch_size: the side of a patch, in pixels; it divides `image_size`.
         channels: 1 = grey, 3 = colour.
         dim: M of the image encoder.
-        mean, std: of the training images' pixels (0 to 1), for each channel. Pixels become (pixel - mean) / std.
+        mean, std: the mean and standard deviation of the training images' pixels (0 to 1), for each channel. The model
+            reads (pixel - mean) / std.
         shared_dim: the width of the vectors that are compared.
 
     Raises:
@@ -87,7 +88,7 @@ class Encoded:
 
 
 class ImageText(nn.Module):
-    """Two encoders whose vectors can be compared, and a fusion stack in which the text reads the image.
+    """Two encoders whose vectors can be compared, and a fusion stack in which the text's tokens attend to the image.
 
     >>> image, text = model.encode_image(pixels), model.encode_text(input_ids)
     >>> model.scale * image.vector @ text.vector.T     # [B, B], logits of the choice by softmax
@@ -119,9 +120,9 @@ class ImageText(nn.Module):
         return self.log_scale.exp().clamp(max=LARGEST_SCALE)
 
     def encode_image(self, pixels: Tensor) -> Encoded:
-        """For images [B, channels, height, width], uint8 or floats from 0 to 1: states [B, K, M], and a vector each.
+        """Encode images [B, channels, height, width], uint8 or floats from 0 to 1: return hidden states and vectors.
 
-        There is one state for each patch, row by row.
+        The states [B, K, M] are one for each patch, row by row; the vectors are one for each image.
 
         Raises:
             ShapeError: images of another size.
@@ -130,12 +131,12 @@ class ImageText(nn.Module):
         return Encoded(states, normalize(self.image_projection(states.mean(1)), dim=-1))
 
     def encode_text(self, input_ids: Tensor, real: Tensor | None = None) -> Encoded:
-        """For texts [B, S], with `real` [B, S] True or 1 = a real token: states [B, S, M], and a vector each."""
+        """Encode texts [B, S] (`real`: True or 1 = a real token): return states [B, S, M], and one vector per text."""
         states = self.text(input_ids, real)
         return Encoded(states, normalize(self.text_projection(average_real(states, real)), dim=-1))
 
     def match(self, image_states: Tensor, text_states: Tensor, real: Tensor | None = None) -> Tensor:
-        """Logits [B]: does text b belong to image b? From states [B, K, M] and [B, S, M]; `real` [B, S]."""
+        """Compute the logits [B] that text b belongs to image b, from states [B, K, M] and [B, S, M]; `real` [B, S]."""
         return self.matched(average_real(self.fusion(text_states, image_states, real=real), real)).squeeze(-1)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -144,7 +145,7 @@ class ImageText(nn.Module):
             part.compile(*args, **kwargs)
 
     def forward(self, pixels: Tensor, input_ids: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """For each pair of an image and a text: the cosine [B], and the logit [B] that they belong together."""
+        """Compute for each pair of an image and a text the cosine [B], and the logit [B] that they belong together."""
         image, text = self.encode_image(pixels), self.encode_text(input_ids, real)
         return (image.vector * text.vector).sum(-1), self.match(image.states, text.states, real)
 
@@ -165,7 +166,7 @@ class PatchEncoder(nn.Module):
         self.encoder = Encoder(dim, num_layers=config.image_layers, num_heads=config.num_heads, dropout=config.dropout)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """The hidden states [B, K, M] of the patches of images [B, channels, height, width], row by row."""
+        """Compute the hidden states [B, K, M] of the patches of images [B, channels, height, width], row by row."""
         config = self.config
         expected = [config.channels, config.image_size, config.image_size]
         if pixels.dim() != 4 or list(pixels.shape[1:]) != expected:

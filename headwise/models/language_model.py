@@ -50,7 +50,7 @@ class MaskedLanguageModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path_or_id: str | Path, *, dropout: float | None = None) -> MaskedLanguageModel:
-        """The encoder and the head of a checkpoint, in eval mode. A head that the checkpoint lacks gets random weights.
+        """Load the encoder and the head of a checkpoint, in eval mode. A head that it lacks gets random weights.
 
         `dropout` replaces the dropout rates of the checkpoint.
 
@@ -80,22 +80,22 @@ class MaskedLanguageModel(nn.Module):
         return model.eval()
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, at: Tensor | None = None) -> Tensor:
-        """The logits of every token, or only of the tokens at the places `at`.
+        """Compute the logits at every token, or only at the tokens that `at` selects.
 
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. None = all tokens are real.
-            at: bool [B, S], True = compute its logits. If few are True, this saves most of the work.
+            at: bool [B, S], True = compute the logits of this token. If few are True, this saves most of the work.
 
         Returns:
-            Logits [B, S, V]; with `at` [N, V], for the N True places in order.
+            Logits [B, S, V]; with `at` [N, V], for the N tokens whose `at` is True, in order.
         """
         x = self.bert(input_ids, real)
         x = self.norm(gelu(self.transform(x if at is None else x[at])))
         return linear(x, self.bert.embeddings.word.weight, self.bias)
 
     def head_names(self) -> dict[str, str]:
-        """For each parameter of the head: our name -> the name in a Hugging Face checkpoint."""
+        """Return a dict from our name of each parameter of the head to its name in a Hugging Face checkpoint."""
         names = {"transform": "transform.dense", "norm": "transform.LayerNorm"}
         pairs = {f"{ours}.{x}": f"{HEAD}{theirs}.{x}" for ours, theirs in names.items() for x in ("weight", "bias")}
         return pairs | {"bias": f"{HEAD}bias"}
@@ -162,20 +162,20 @@ class CausalLanguageModel(Packable):
         at: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
-        """The logits of the token that follows each token.
+        """Compute the logits of the token that follows each token.
 
         Args:
             input_ids: [B, S].
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding; with a cache, padding must be
                 on the left of each row.
-            cache: the earlier tokens; the new tokens are added to it.
-            at: bool [B, S], True = compute its logits. Default: all.
-            labels: int64 [N], only with `at`: the tokens that follow these places. Then the loss is returned instead of
-                the logits, which are never all in memory.
+            cache: holds the keys and values of the earlier tokens; those of the new tokens are appended to it.
+            at: bool [B, S], True = compute the logits after this token. Default: all.
+            labels: int64 [N], only with `at`: the token that follows each of the N selected tokens. Then the loss is
+                returned instead of the logits, which are never all in memory.
 
         Returns:
-            Logits [B, S, V]; with `at` [N, V], for the N True places in order; with `labels` the sum of the
-            cross-entropies of all labels, a scalar.
+            Logits [B, S, V]; with `at` [N, V], for the N tokens whose `at` is True, in order; with `labels` the sum of
+            the cross-entropies of all labels, a scalar.
 
         Raises:
             ShapeError, DtypeError, ArgumentError: an invalid argument; the message names it.

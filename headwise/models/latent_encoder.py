@@ -63,7 +63,7 @@ class LatentEncoder(nn.Module):
             nn.init.normal_(table.weight, std=1.0)  # as large as the positions, whose waves reach from -1 to 1
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """The latents after reading the text.
+        """Let the latents read the text, and return them.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.

@@ -1,4 +1,4 @@
-"""Packs the weights of a model for the native kernels: once, and again after parameters have changed.
+"""Packs the weights of a model (arranges them for the native kernels): once, and again after parameters have changed.
 
 Only for inference on the CPU, and only if nothing looks into the model: hooks, `watch` and `edit` need its modules.
 """
@@ -29,19 +29,20 @@ Made = TypeVar("Made")
 
 
 class _Packed(NamedTuple):
-    parameters: list[Tensor]  # kept alive, so that no other tensor gets their place in memory
+    parameters: list[Tensor]  # kept alive, so that no other tensor gets their memory addresses
     versions: list[tuple[int, int]]
-    made: Any  # the result of `make`; None = there are no such kernels for these layers
+    made: Any  # the result of `make`; None = the kernels do not support these layers
 
 
 _remembered: weakref.WeakKeyDictionary[nn.Module, dict[str, _Packed]] = weakref.WeakKeyDictionary()
 
 
 def packed(model: nn.Module, make: Callable[[Dtype], Made | None], dtype: Dtype | None = None) -> Made | None:
-    """The result of `make` for a model, kept for later calls; None if the modules themselves must run, or are as fast.
+    """Return the packed weights of a model, which `make` returns; None if the modules themselves must run.
 
-    It is made in the first call, and again after parameters were changed in place or replaced. Changes that torch does
-    not count are not noticed: through `.data`, NumPy, and by fused optimizers. Call `forget` after such changes.
+    The first call packs the weights; later calls return the same object, until parameters were changed in place or
+    replaced. Changes that torch does not count are not noticed: through `.data`, NumPy, and by fused optimizers. Call
+    `forget` after such changes. The modules must run if autograd, hooks or `watch` need them, or if they are as fast.
 
     Args:
         model: all its parameters are packed. Always pass the same `make` for one model.
@@ -82,29 +83,29 @@ class Packable(nn.Module):
 
 
 def pack_linear(linear: Any, dtype: Dtype) -> Weights:
-    """The packed weights of an nn.Linear."""
+    """Pack the weights of an nn.Linear."""
     return pack(linear.weight, linear.bias, dtype)
 
 
 def pack_norm(norm: Any) -> Norm:
-    """The padded weights of an nn.LayerNorm."""
+    """Pad the weights of an nn.LayerNorm as the kernels read them."""
     return norm_of(norm.weight, norm.bias, norm.normalized_shape[0], norm.eps)
 
 
 def read_turns(positions: Any) -> tuple[float, int] | None:
-    """The base and the number of turned dimensions of a RoPE that the kernels support; None for any other scheme."""
+    """Return the base and the number of rotated dimensions of a RoPE that the kernels support; None for others."""
     if type(positions) is not Rope or positions.interleaved or positions.scaling is not None:
         return None
     return positions.base, positions.rotary_dim
 
 
 def list_projections(attention: Any) -> list[Any]:
-    """The linear maps of queries, keys and values of a `MultiHeadAttention`: a list of one or of three."""
+    """Return the linear maps of queries, keys and values of a `MultiHeadAttention`: one for all, or three."""
     return [attention.qkv] if attention.is_fused else [attention.q, attention.k, attention.v]
 
 
 def is_plain(attention: Any, dim: int) -> bool:
-    """Whether the kernels support an attention module of width `dim`, apart from its scale and positions."""
+    """Return whether the kernels support an attention module of width `dim`, apart from its scale and positions."""
     return (
         type(attention) is MultiHeadAttention
         and attention.projection == "per_head"
@@ -117,7 +118,7 @@ def is_plain(attention: Any, dim: int) -> bool:
 
 
 def is_known(layer: Any, attention: Any) -> bool:
-    """Whether the kernels support the feed-forward network of a layer, and its self-attention `attention`."""
+    """Return whether the kernels support the feed-forward network of a layer, and its self-attention `attention`."""
     mlp = layer.mlp
     return (
         type(mlp) is FeedForward
@@ -130,12 +131,12 @@ def is_known(layer: Any, attention: Any) -> bool:
 
 
 def read_scale(attention: Any) -> float:
-    """The factor on q kᵀ of an attention module."""
+    """Return the factor on q kᵀ of an attention module."""
     return attention.head_dim**-0.5 if attention.scale is None else attention.scale
 
 
 def _is_alone() -> bool:
-    """Whether nothing records or changes torch's operators or headwise's attention now."""
+    """Return whether nothing records or changes torch's operators or headwise's attention now, so kernels may run."""
     return not (
         is_traced()
         or is_followed()
@@ -150,7 +151,7 @@ def _is_alone() -> bool:
 
 
 def _collect(module: nn.Module, parameters: list[Tensor]) -> bool:
-    """Collect the parameters of a module. False if one in it has hooks, is in training mode or has its own forward."""
+    """Collect all parameters of a module. False if a module in it has hooks, is in training mode or its own forward."""
     state = module.__dict__
     if state["_forward_hooks"] or state["_forward_pre_hooks"] or state["training"] or "forward" in state:
         return False

@@ -44,7 +44,7 @@ class Writer(NamedTuple):
 
 
 def pack_writer(model: EncoderDecoder | CausalLanguageModel) -> Writer | None:
-    """The packed weights of a model; None if the modules of its decoder must run (see `packed.packed`)."""
+    """Pack the weights of a decoder or encoder-decoder; None if its modules must run (see `packed.packed`)."""
     encoder: nn.Module | None = None
     if isinstance(model, EncoderDecoder):
         table, encoder = model.target_embedding.weight, model.encoder
@@ -67,7 +67,7 @@ def _memory(layers: Any, dtype: Dtype) -> Weights | None:
     weights, biases = [], []
     for layer in layers:
         cross = layer.cross_attention
-        # These rows come after the rows for the queries, which may have another width.
+        # Take the rows for keys and values. In one matrix they come after the rows for the queries.
         parts = list_projections(cross) if cross.is_fused else list_projections(cross)[1:]
         skipped = cross.dim if cross.is_fused else 0
         weights.append(torch.cat([x.weight for x in parts])[skipped:])
@@ -82,7 +82,7 @@ def _bias(linear: Any) -> Tensor:
 
 def _packed(stack: Any, table: Tensor, dtype: Dtype) -> Decoder | None:
     layers = list(stack.layers)
-    if dtype != "float32" or not all(_is_known(layer) for layer in layers):  # keys and values are kept as float32
+    if dtype != "float32" or not all(_is_known(layer) for layer in layers):  # keys and values are stored as float32
         return None
     kinds = [type(stack.norm), *(type(norm) for layer in layers for norm in _norms(layer))]
     options = {_options(layer) for layer in layers}
@@ -114,14 +114,14 @@ def _norms(layer: Any) -> tuple[nn.Module, ...]:
 
 
 def _options(layer: Any) -> tuple[object, ...]:
-    """The options of a layer that must be equal in all layers."""
+    """Return the options of a layer that must be equal in all layers."""
     own, mlp = _own(layer), layer.mlp
     cross = read_scale(layer.cross_attention) if isinstance(layer, DecoderLayer) else None
     return type(layer), own.num_heads, read_scale(own), cross, mlp.activation, mlp.hidden_dim, read_turns(own.positions)
 
 
 def _is_known(layer: Any) -> bool:
-    """Whether the kernels support all submodules of a layer."""
+    """Return whether the kernels support all submodules of a layer."""
     if type(layer) not in (EncoderLayer, DecoderLayer) or not layer.norm_first or not is_known(layer, _own(layer)):
         return False
     if not isinstance(layer, DecoderLayer):
@@ -149,7 +149,7 @@ def _layer(layer: Any, dtype: Dtype) -> Layer:
 
 
 def _queries(cross: Any, dtype: Dtype) -> Any:
-    """The projection of the queries, packed. It may be in one matrix with keys and values, as its first rows."""
+    """Pack the projection of the queries; it may be the first rows of one matrix with keys and values."""
     first = list_projections(cross)[0]
     return pack(first.weight[: cross.dim], _bias(first)[: cross.dim], dtype)
 

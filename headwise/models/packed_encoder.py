@@ -22,12 +22,12 @@ from headwise.nn.norm import LayerNorm
 
 
 def pack_encoder(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None = None) -> Encoder | None:
-    """The packed layers of a `Bert`; None if the modules themselves must run, or are as fast.
+    """Pack the layers of a `Bert`; None if the modules themselves must run, or are as fast (see `packed.packed`).
 
     Args:
         bert: a module with `embeddings` and `layers`.
-        tables: the class of embeddings that are the sum of BERT's three tables, and a norm. Other embeddings run as
-            modules.
+        tables: the class of embeddings that the kernels can compute: the sum of BERT's three tables, and a norm.
+            Embeddings of another class run as modules.
         dtype: the dtype of the products; None = the dtype of the parameters.
     """
 
@@ -39,7 +39,7 @@ def pack_encoder(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None =
 
 
 def pack_stack(stack: Any, dtype: Dtype) -> Encoder | None:
-    """A stack of `headwise.nn` with norms before the branches, packed; None if the kernels do not support it."""
+    """Pack a stack of `headwise.nn` with norms before the branches; None if the kernels do not support it."""
     if dtype != "float32" or type(stack.norm) is not LayerNorm:
         return None
     return _packed(list(stack.layers), dtype, last=pack_norm(stack.norm))
@@ -52,7 +52,7 @@ def hidden_states(
     types_T: Tensor | None,
     lengths: Tensor,
 ) -> Tensor:
-    """The hidden states [T, M] of concatenated texts, in the dtype of the parameters.
+    """Compute the last hidden states [T, M] of concatenated texts, in the dtype of the parameters.
 
     Args:
         bert: the module to which `encoder` belongs.
@@ -80,7 +80,7 @@ def hidden_states(
 
 
 def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall]:
-    """The `AttentionCall` of each layer, over all texts (each a document), equal to that of the modules."""
+    """Yield each layer's `AttentionCall`, equal to that of the modules; each text is a document of one sequence."""
     mask = None
     if len(lengths) > 1:
         mask = masks.documents(torch.arange(len(lengths)).repeat_interleave(lengths))
@@ -92,7 +92,7 @@ def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall
 def _packed(
     layers: list[Any], dtype: Dtype, embeddings: Embeddings | None = None, last: Norm | None = None
 ) -> Encoder | None:
-    """The layers, packed; None if the kernels do not support them. With a norm `last`, norms precede the branches."""
+    """Pack the layers; None if unsupported. `last`: the norm after the last layer, if norms precede the branches."""
     if not all(_is_known(layer, norm_first=last is not None) for layer in layers):
         return None
     if len({_options(layer) for layer in layers}) != 1:
@@ -103,13 +103,13 @@ def _packed(
 
 
 def _options(layer: Any) -> tuple[object, ...]:
-    """The options of a layer that must be equal in all layers."""
+    """Return the options of a layer that must be equal in all layers."""
     own, mlp = layer.attention, layer.mlp
     return own.num_heads, own.scale, mlp.activation, mlp.hidden_dim, read_turns(own.positions)
 
 
 def _is_known(layer: Any, *, norm_first: bool) -> bool:
-    """Whether a layer is like BERT's. With norms before the branches, it may also have rotary positions."""
+    """Return whether a layer is like BERT's; with norms before the branches, it may also have rotary positions."""
     return (
         type(layer) is EncoderLayer
         and layer.norm_first is norm_first
@@ -128,7 +128,7 @@ def _layer(layer: EncoderLayer, dtype: Dtype) -> Layer:
 
 
 def _embeddings(embeddings: Any) -> Embeddings | None:
-    """The embeddings, packed; None if they are not the sum of BERT's three tables."""
+    """Pack the embeddings; None if they are not the sum of BERT's three tables."""
     if type(embeddings.norm) is not LayerNorm:
         return None
     if embeddings.first_position or embeddings.project is not None:

@@ -36,7 +36,8 @@ class PatchForecasterConfig:
         dim, num_layers, num_heads, ffn_dim, dropout: of the encoder (or decoder).
         num_quantiles: the number of quantiles beside the point forecast.
         centre: what is subtracted from a context, and added to its forecast: its mean, or its last value.
-        linear: for a `PatchForecaster`: whether a linear map forecasts too; the point forecast is then a mean.
+        linear: for a `PatchForecaster`: whether a linear map of the context forecasts too; the point forecast is then a
+            weighted mean of both forecasts.
 
     Raises:
         ArgumentError: a size below 1, a context shorter than a patch, a dim that is not a multiple of num_heads.
@@ -66,7 +67,7 @@ class PatchForecasterConfig:
 
     @property
     def num_patches(self) -> int:
-        """K, the number of patches: as many as fit; the last one ends at the end of the context."""
+        """K, the number of patches: as many as fit into the context; the last patch ends at its end."""
         return (self.context - self.patch_length) // self.stride + 1
 
     @property
@@ -85,7 +86,7 @@ class PatchForecaster(nn.Module):
     A linear map of the context itself is added (Das et al. 2023, TiDE, arXiv:2304.08424, section 4): attention need not
     learn what a weighted sum of the past can express. With `config.linear` a second such map forecasts separately
     (Zeng et al. 2023, DLinear, arXiv:2205.13504). The point forecast is then the mean of both, in which the linear
-    forecast has the weight `share`; the quantiles are those of the patches.
+    forecast has the weight `share`; the quantiles are only those of the forecast from patches.
 
     >>> model = PatchForecaster(PatchForecasterConfig(context=336, horizon=96))
     >>> forecast_NFO = model(torch.randn(7, 336))
@@ -161,9 +162,9 @@ class PatchForecaster(nn.Module):
 class CausalPatchForecaster(nn.Module):
     """A decoder that reads patches, writes the next patch and reads it, until the horizon is reached.
 
-    It works as GPT does; for series, Das et al. 2024 (TimesFM, arXiv:2310.10688), section 4. It learns on the true
-    patches of the future; when it forecasts, it reads its own point forecasts, so its quantiles are those of the next
-    patch, on the assumption that all earlier patches are as forecast.
+    It works as GPT does; for series, Das et al. 2024 (TimesFM, arXiv:2310.10688), section 4. In training it reads the
+    true patches of the future. When it forecasts, it reads its own point forecasts: so the quantiles of a patch assume
+    that all earlier patches are as forecast.
 
     >>> model = CausalPatchForecaster(PatchForecasterConfig(context=336, horizon=96, patch_length=24, stride=24))
     >>> forecast_NFO = model(torch.randn(7, 336))
@@ -201,11 +202,11 @@ class CausalPatchForecaster(nn.Module):
 
         Args:
             context_NS: [N, S], N channels of any series, without NaN.
-            future_NF: for training: [N, F], the true future, whose patches are read after the context; each output is
-                the patch after those read. None = the forecaster reads its own output.
+            future_NF: for training: [N, F], the true future. Its patches are read after the context, and each output is
+                the forecast of the next patch. None = the forecaster reads its own output.
             record: also return the records of the attention between patches; their rows are all patches that were read.
-            cached: whether the keys and values of earlier patches are kept from step to step. The forecast is the
-                same without them, but takes longer.
+            cached: whether a cache holds the keys and values of earlier patches from step to step. The forecast is the
+                same without it, but takes longer.
 
         Returns:
             [N, F, O]: at each step the point forecast, then the quantiles; with `record=True` (forecast, Seen).
@@ -226,7 +227,7 @@ class CausalPatchForecaster(nn.Module):
         else:
             _check("future", future_NF, config.horizon)
             known_NF = scale.normalise(future_NF)
-        # All patches that were read, in one pass, so that one record has all rows.
+        # Read all patches again in one pass, so that one record has all rows.
         known_NKP = known_NF[:, : (count - 1) * config.patch_length].unflatten(1, (-1, config.patch_length))
         found = self._decode(torch.cat([read_NKP, known_NKP], dim=1), record=record)
         x_NKM, seen = found if record else (found, None)
@@ -234,7 +235,7 @@ class CausalPatchForecaster(nn.Module):
         return y_NFO if seen is None else (y_NFO, seen)
 
     def _generate(self, read_NKP: Tensor, count: int, cached: bool) -> Tensor:
-        """[N, count · P, O], normalised: `count` patches, each from the context and the earlier point forecasts."""
+        """Forecast `count` patches, [N, count · P, O] normalised: each from the context and earlier point forecasts."""
         cache = Cache() if cached else None
         written: list[Tensor] = []
         while True:
@@ -248,33 +249,33 @@ class CausalPatchForecaster(nn.Module):
         return self.decoder(self.dropout(self.embed(patches_NKP)), mask=masks.causal(), cache=cache, record=record)
 
     def _outputs(self, x_NKM: Tensor) -> Tensor:
-        """The outputs [N, K · P, O] of the head: for each patch those of the patch that follows it."""
+        """Compute the outputs [N, K · P, O] of the head: at each patch, the forecast of the patch that follows it."""
         return self.head(self.dropout(x_NKM)).unflatten(2, (self.config.patch_length, -1)).flatten(1, 2)
 
 
 class Scale(NamedTuple):
-    """The normalisation of each context, which its forecast undoes. Kim et al. 2022, section 3."""
+    """The normalisation of contexts, which is undone for the forecasts. Kim et al. 2022, section 3."""
 
-    centre: Tensor  # [N, 1]
-    spread: Tensor  # [N, 1]
+    centre: Tensor  # [N, 1], subtracted from the context
+    spread: Tensor  # [N, 1], divides the context
 
     @classmethod
     def of(cls, context_NS: Tensor, centre: Centre) -> Scale:
-        """The scale of a context [N, S]: its mean or last value (`centre`), and its standard deviation."""
+        """Compute the scale of contexts [N, S]: each mean or last value (`centre`), and each standard deviation."""
         variance, mean = torch.var_mean(context_NS, dim=1, correction=0, keepdim=True)
         return cls(mean if centre == "mean" else context_NS[:, -1:], (variance + MIN_VARIANCE).sqrt())
 
     def normalise(self, x_NS: Tensor) -> Tensor:
-        """[N, S] in the units of the context -> [N, S], as the model reads it."""
+        """Convert [N, S] from the units of the context to normalised units, which the model reads."""
         return (x_NS - self.centre) / self.spread
 
     def restore(self, y_NFO: Tensor) -> Tensor:
-        """[N, F, O] as the model writes it -> [N, F, O] in the units of the context."""
+        """Convert [N, F, O] from normalised units, as the model computes it, to the units of the context."""
         return y_NFO * self.spread[..., None] + self.centre[..., None]
 
 
 def _patches(x_NS: Tensor, config: PatchForecasterConfig) -> Tensor:
-    """The patches [N, K, P] of a series; the last patch ends at its end."""
+    """Cut series [N, S] into patches [N, K, P]; the last patch ends at the end of the series."""
     first, _ = config.spans[0]
     return x_NS[:, first:].unfold(1, config.patch_length, config.stride)
 

@@ -1,4 +1,4 @@
-"""One vector for a text: the mean over its real tokens."""
+"""Makes one vector of a text: the mean of the hidden states of its real tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from headwise.nn.real import check_real
 
 
 def average_real(states_BSM: Tensor, real: Tensor | None) -> Tensor:
-    """The mean [B, M] of the states over the real tokens; `real` [B, S], True or 1 = a real token, None = all.
+    """Compute the mean [B, M] of the hidden states over the real tokens.
 
-    The states at padding are ignored, even if they are NaN.
+    `real` [B, S]: True or 1 = a real token; None = all. The states at padding are ignored, even if they are NaN.
     """
     real = check_real(real, *states_BSM.shape[:2])
     if real is None:

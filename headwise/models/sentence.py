@@ -42,7 +42,7 @@ class Embedded:
     Args:
         vectors: [N, M], float32, on the CPU, in the order of the texts.
         tokens: the number of tokens that were read.
-        cut: the indices of the texts that are longer than the limit; of these only a part was read.
+        cut: the indices of the texts that are longer than the limit, of which only a part was read.
     """
 
     vectors: Tensor
@@ -58,7 +58,7 @@ class SentenceEncoder:
 
     Args:
         bert: a Bert on the CPU.
-        tokenizer: the tokenizer, for this object alone, which sets it to cut long texts.
+        tokenizer: the tokenizer. This object sets it to cut long texts, so nothing else should use it.
         settings: the settings of the checkpoint.
 
     Raises:
@@ -84,7 +84,7 @@ class SentenceEncoder:
 
     @classmethod
     def of(cls, bert: BertEncoder) -> SentenceEncoder:
-        """The sentence encoder for a BERT from a checkpoint, with the tokenizer and settings beside its weights.
+        """Make the sentence encoder for a BERT, with the tokenizer and settings in the checkpoint that it came from.
 
         Raises:
             CheckpointError: the BERT comes from no checkpoint, or the checkpoint has no tokenizer, or settings that
@@ -107,7 +107,7 @@ class SentenceEncoder:
         dtype: str | None = None,
         progress: bool = False,
     ) -> Tensor:
-        """The vector of each text, as described in `Bert.encode`."""
+        """Make the vector of each text, as described in `Bert.encode`."""
         given = [texts] if isinstance(texts, str) else texts
         if not self.settings.stated:
             folder = self.settings.folder
@@ -133,7 +133,7 @@ class SentenceEncoder:
         dtype: str | None = None,
         tell: Tell = lambda done, total: None,
     ) -> Embedded:
-        """The vectors of texts, with the number of tokens that were read. Other arguments: as for `encode`.
+        """Make the vectors of texts, and count the tokens that were read. Other arguments: as for `encode`.
 
         Args:
             prompt: a text that is put before each text.
@@ -170,7 +170,7 @@ class SentenceEncoder:
         return Embedded(vectors, tokens, sorted(cut))
 
     def prompt(self, name: str | None = None, text: str | None = None) -> str:
-        """The prompt to put before each text: `text`, or the prompt of this name, or the checkpoint's default prompt.
+        """Choose the prompt to put before each text: `text`, the prompt called `name`, or the checkpoint's default.
 
         Raises:
             ArgumentError: both are given, or there is no prompt of this name.
@@ -190,18 +190,18 @@ class SentenceEncoder:
         return self.prompts[name]
 
     def tokenized(self, text: str, prompt: str = "") -> tuple[list[int], int]:
-        """The ids of one text that are read, and the number of all its tokens, including those that are cut off."""
+        """Tokenize one text: return the ids that are read, and the number of all tokens, including those cut off."""
         found = self._backend.encode(prompt + text)
         rest = sum(len(each.ids) - sum(each.special_tokens_mask) for each in found.overflowing)
         return found.ids, len(found.ids) + rest
 
     def vectors(self, states: Sequence[Tensor], prompts: Sequence[str]) -> Tensor:
-        """The vectors [N, M] of N texts, from the hidden states [S, M] and the prompt of each."""
+        """Make the vectors [N, M] of N texts from their hidden states, a tensor [S, M] each, and their prompts."""
         pairs = zip(states, prompts, strict=True)
         return self._finish(torch.stack([pooled(x_SM, self.settings.pooling, self._skipped(p)) for x_SM, p in pairs]))
 
     def _reading(self, batch_tokens: int | None, dtype: str | None) -> Callable[[list[list[int]]], list[Tensor]]:
-        """A function that returns the hidden states [S, M] of each text of one pass, from the ids of the texts."""
+        """Return the function that computes the hidden states [S, M] of each text of a pass, from the texts' ids."""
         if batch_tokens is not None and (type(batch_tokens) is not int or batch_tokens < 1):
             raise ArgumentError(f"batch_tokens: expected a whole number above 0. Received: batch_tokens={batch_tokens}")
         if dtype is not None and dtype not in DTYPES:
@@ -218,7 +218,7 @@ class SentenceEncoder:
         return functools.partial(unpadded.read, self.bert, **how)
 
     def _ids(self, texts: list[str]) -> tuple[list[list[int]], list[bool]]:
-        """The token ids of each text, and for each text whether it was cut."""
+        """Tokenize texts: return the token ids of each text, and for each text whether it was cut."""
         found = self._backend.encode_batch(texts)
         ids = [each.ids for each in found]
         if empty := [text for text, each in zip(texts, ids, strict=True) if not each]:
@@ -227,11 +227,11 @@ class SentenceEncoder:
         return ids, cut
 
     def _skipped(self, prompt: str) -> int:
-        """The number of tokens at the beginning of each text, those of the prompt, that the pooling ignores."""
+        """Return how many tokens at the beginning of each text the pooling ignores: the prompt's tokens, or 0."""
         if self.settings.include_prompt or not prompt:
             return 0
         encoding = self._backend.encode(prompt)
-        count = len(encoding.ids) - encoding.special_tokens_mask[-1]  # without the [SEP] after it
+        count = len(encoding.ids) - encoding.special_tokens_mask[-1]  # without the [SEP] after the prompt
         if count >= self.max_tokens - 1:
             raise ArgumentError(f"prompt: expected fewer than {self.max_tokens - 1} tokens. Received: {count} tokens")
         return count
@@ -242,7 +242,7 @@ class SentenceEncoder:
 
 
 def summary(texts: int, tokens: int, seconds: float) -> str:
-    """A line about speed, such as "512 texts in 4.2 s: 122 texts/s, 9,310 tokens/s"."""
+    """Return a line about speed, such as "512 texts in 4.2 s: 122 texts/s, 9,310 tokens/s"."""
     pace = max(seconds, 1e-9)
     return f"{texts:,} texts in {seconds:,.1f} s: {texts / pace:,.0f} texts/s, {tokens / pace:,.0f} tokens/s"
 
@@ -255,8 +255,8 @@ def _lowercase(backend: Any) -> None:
 
 
 def _ahead(work: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """The result of `work` for each item, in order. A thread computes the next result while the caller uses one."""
-    if len(items) == 1:  # one short call starts no thread
+    """Yield the result of `work` for each item, in order. A thread computes the next while the caller uses one."""
+    if len(items) == 1:  # for a single item no thread is needed
         yield work(items[0])
         return
     with ThreadPoolExecutor(1) as pool:
@@ -269,7 +269,7 @@ def _ahead(work: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
 
 @contextlib.contextmanager
 def _bar(shown: bool) -> Iterator[Tell]:
-    """Show a progress bar on a terminal. Gives the function that is called after each pass."""
+    """Return a context that shows a progress bar on a terminal. It yields the function to call after each pass."""
     if not shown:
         yield lambda done, total: None
         return

@@ -18,7 +18,7 @@ from headwise.errors import CheckpointError
 from headwise.files import read_json
 from headwise.models.checkpoint import load_tensors
 
-# Name -> the function that makes the vector [M] of states [S, M], without the first `skipped` states.
+# The name of a pooling -> the function that makes a vector [M] from states [S, M], without the first `skipped`.
 POOLING: dict[str, Callable[[Tensor, int], Tensor]] = {
     "cls": lambda x_SM, skipped: x_SM[skipped],
     "max": lambda x_SM, skipped: x_SM[skipped:].amax(0),
@@ -30,13 +30,13 @@ POOLING: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 def _weighted_mean(x_SM: Tensor, skipped: int) -> Tensor:
-    """The mean in which later tokens weigh more: 1, 2, 3 … (SGPT, Muennighoff 2022, arXiv:2202.08904)."""
+    """Compute a mean in which later tokens weigh more: 1, 2, 3 … (SGPT, Muennighoff 2022, arXiv:2202.08904)."""
     weights_S1 = torch.arange(skipped + 1, len(x_SM) + 1, dtype=x_SM.dtype)[:, None]
     return (x_SM[skipped:] * weights_S1).sum(0) / weights_S1.sum()
 
 
 def pooled(x_SM: Tensor, names: Sequence[str], skipped: int = 0) -> Tensor:
-    """The vector [M · number of names] of a text, in float32: the results of all these poolings, concatenated.
+    """Make the vector [M · number of names] of a text, in float32: the results of several poolings, concatenated.
 
     Args:
         x_SM: the hidden states of the text's real tokens.
@@ -49,7 +49,7 @@ def pooled(x_SM: Tensor, names: Sequence[str], skipped: int = 0) -> Tensor:
 
 
 def later_module(kind: str, folder: Path) -> nn.Module:
-    """A module that follows the pooling: it turns vectors [N, M] into other vectors.
+    """Load a module that follows the pooling: it turns vectors [N, M] into other vectors.
 
     Args:
         kind: a key of `LATER`.
@@ -103,7 +103,7 @@ class LayerNorm(nn.Module):
 
 
 def _activation(path: str) -> nn.Module:
-    """The activation at this path, such as "torch.nn.Tanh". It must be a class of torch: no other code is run."""
+    """Make the activation with a path such as "torch.nn.Tanh": only a class of torch, so that no other code runs."""
     found = getattr(nn, path.rpartition(".")[2], None) if path.startswith("torch.nn.") else None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise CheckpointError(f"activation_function: expected a module of torch.nn. Received: {path!r}")

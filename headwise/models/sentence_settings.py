@@ -65,7 +65,7 @@ class SentenceSettings:
 
 
 def read_settings(folder: Path) -> SentenceSettings:
-    """The settings in a checkpoint's folder.
+    """Read the settings from a checkpoint's folder.
 
     Raises:
         CheckpointError: a file is damaged, or has a setting that headwise does not support.
@@ -98,7 +98,7 @@ def read_settings(folder: Path) -> SentenceSettings:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """The kind and the folder of each module. The kind is the name of its class, which is the same in all versions."""
+    """Read the kind and the folder of each module. The kind is the name of its class, the same in all versions."""
     path = folder / "modules.json"
     try:
         found = parsed(json.loads, path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def _read_own(folder: Path) -> dict[str, Any]:
-    """The content of the file with settings of the encoder. In old checkpoints its name has the family's name in it."""
+    """Read the file with the encoder's settings. In old checkpoints, its name has the family's name in it."""
     path = next(iter(sorted(folder.glob("sentence_*_config.json"))), folder / "sentence_bert_config.json")
     own = _optional(path)
     if (task := own.get("transformer_task", "feature-extraction")) != "feature-extraction":
@@ -144,7 +144,7 @@ def _read_own(folder: Path) -> dict[str, Any]:
 
 
 def _read_tokenizer(folder: Path) -> tuple[int | None, bool]:
-    """The maximum number of tokens by the tokenizer's settings (None = no limit), and whether it cuts at the left."""
+    """Read the tokenizer's settings: the maximum number of tokens (None = no limit), whether it cuts at the left."""
     settings = _optional(folder / "tokenizer_config.json")
     limit = settings.get("model_max_length")
     cut_left = settings.get("truncation_side") == "left"

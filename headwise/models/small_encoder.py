@@ -20,7 +20,7 @@ from headwise.nn.dropout import Dropout
 from headwise.nn.options import divisible, probability, whole
 
 _STD = 0.1  # the standard deviation of the initial embeddings
-_QUIET = 0.1  # factor on the initial output weights of layers, so that words dominate at first
+_QUIET = 0.1  # the factor on the initial output weights of layers, so that the word embeddings dominate at first
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SmallEncoder(nn.Module):
                     weight.mul_(_QUIET)
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """The last hidden states.
+        """Compute the last hidden states.
 
         Args:
             input_ids: [B, S], whole numbers below `config.vocab_size`.

@@ -18,7 +18,8 @@ class SpanReader(nn.Module):
     >>> starts_BS, ends_BS = reader(input_ids, real, token_type_ids)
 
     Args:
-        encoder: it reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context if it has token types.
+        encoder: an encoder, which reads "[CLS] question [SEP] context [SEP]", with token type 1 in the context if the
+            encoder has token types.
     """
 
     def __init__(self, encoder: Bert | SmallEncoder) -> None:
@@ -31,7 +32,7 @@ class SpanReader(nn.Module):
     def forward(
         self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The logits of each token as the first and as the last token of the answer.
+        """Compute for each token the logits that it is the first, and that it is the last, token of the answer.
 
         Args:
             input_ids: [B, S].

@@ -64,7 +64,7 @@ class TextClassifier(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, input_ids: Tensor, real: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
-        """The logits of the classes.
+        """Compute the logits of the classes.
 
         Args:
             input_ids: [B, S].
@@ -86,7 +86,7 @@ class TextClassifier(nn.Module):
         return logits_BC
 
     def unpadded(self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]]) -> Tensor:
-        """The logits [N, C] of N texts of any lengths, as `forward` computes them in eval mode, but without padding.
+        """Compute the logits [N, C] of N texts of any lengths, as `forward` does in eval mode, but without padding.
 
         The encoder must be a `Bert` on the CPU, where this is faster.
 
@@ -101,7 +101,7 @@ class TextClassifier(nn.Module):
         return logits_NC
 
     def _pooled(self, hidden_BSM: Tensor, real: Tensor | None) -> Tensor:
-        """The vector of each text, [B, M]."""
+        """Compute the vector of each text, [B, M], from the hidden states: their mean, or the state at [CLS]."""
         if self.pooling == "all":
             return hidden_BSM.mean(1)
         return hidden_BSM[:, 0] if self.pooling == "cls" else average_real(hidden_BSM, real)

@@ -1,4 +1,4 @@
-"""Reads texts of different lengths by a BERT in one pass without padding: concatenated, each a separate document.
+"""Runs a BERT on texts of different lengths in one pass without padding: concatenated, each a separate document.
 
 Linear layers then process only real tokens, and attention stays within each document. For inference on the CPU the
 native kernels do all of it (`packed_encoder`), otherwise the modules do, with `masks.documents`.
@@ -19,7 +19,7 @@ from headwise.models.packed_encoder import hidden_states
 from headwise.native.linear import Dtype
 
 TOKENS = 8192  # the maximum number of tokens in a pass
-RELATIVE_TOKENS = 1024  # the same for a model with a relative bias, which has the square of this number of elements
+RELATIVE_TOKENS = 1024  # the same for a model with a relative bias, whose size is the square of this number
 
 
 def read(
@@ -30,16 +30,16 @@ def read(
     dtype: Dtype | None = None,
     tokens: int = TOKENS,
 ) -> list[Tensor]:
-    """The last hidden states of each text, a list of tensors [S, M], where S is the text's own length.
+    """Compute the last hidden states of each text: a list of tensors [S, M], where S is the text's own length.
 
     Args:
         bert: a Bert on the CPU, in eval mode.
         ids: a list of token ids for each text; at least one text.
         types: for each token, which text of a pair it is from, 0 or 1; None = all 0.
         tokens: the maximum number of tokens in one pass, except for a single longer text.
-        dtype: the dtype of the products: "float32", "bfloat16" or "int8" (weights rounded by output, activations by
-            token). None = the dtype of the parameters. If the model is hooked, watched or edited, its modules run, in
-            their own dtype.
+        dtype: the dtype of the matrix products: "float32", "bfloat16" or "int8" (weights with a scale per output,
+            activations with a scale per token). None = the dtype of the parameters. If the model is hooked, watched or
+            edited, its modules run, in their own dtype.
 
     Raises:
         ArgumentError: an id that has no embedding; a dtype that is not supported for this model.
@@ -70,7 +70,7 @@ def read(
 
 
 def passes(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[list[int]]:
-    """For each pass the list of the indices of its texts. A pass has at most `tokens` tokens, or is one longer text."""
+    """Yield the texts of each pass, as a list of indices: at most `tokens` tokens, or one longer text."""
     places: list[int] = []
     total = 0
     for place, length in enumerate(lengths):
@@ -84,7 +84,7 @@ def passes(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[list[int]]:
 
 
 def _pass(bert: BertEncoder, ids_T: Tensor, types_T: Tensor | None, lengths: Sequence[int]) -> Tensor:
-    """The hidden states [T, M] of the T tokens of all texts of one pass."""
+    """Run the modules on all texts of one pass: return the hidden states [T, M] of their T tokens."""
     if len(set(lengths)) == 1:  # no text would be padded
         shape = (len(lengths), lengths[0])
         return bert(ids_T.view(shape), None, None if types_T is None else types_T.view(shape)).flatten(0, 1)

@@ -1,6 +1,6 @@
-"""The cache of an attention module between its calls: the keys and values (or latents) of the tokens so far.
+"""The cache of an attention module: it holds the keys and values (or latents) of earlier tokens between calls.
 
-A module appends its tensors for the new tokens and gets back all tensors that the new tokens may attend to. The tensors
+A module appends the tensors of the new tokens and gets back all tensors that the new tokens may attend to. The tensors
 are stored in `headwise.nn.cache_storage`. This file defines their meaning: lengths, positions, real tokens, owner.
 """
 
@@ -26,18 +26,18 @@ class Cache:
     Without options the cache grows: a step copies only its own tokens. If autograd follows a tensor, appending makes a
     new tensor from the old and the new tokens, so gradients reach the tokens of every step.
 
-    Tensors are [B, ·, S, ·], any number of them, of any sizes at the dots. Rows of different lengths are padded on
-    the left: every row is [padding, tokens], with its last token in the last slot. Slots are the places along S: they
-    count padding, while positions count only real tokens. A cache to which nothing was ever appended answers for its
-    longest child, so the cache of a stack answers `length`, `real` and `next_positions` too.
+    It holds any number of tensors [B, ·, S, ·], of any sizes at the dots. Rows of different lengths are padded on the
+    left: every row is [padding, tokens], with its last token in the last slot. A slot is an index along S: slots count
+    padding, while positions count only real tokens. In the cache of a stack, to which nothing itself is appended,
+    `length`, `real` and `next_positions` are those of its longest child.
 
     Args:
         capacity: allocate this number of slots at once, at the first append. One token more raises CacheError.
         window: keep only the last `window` slots, in bounded memory. A token that is appended alone then sees
             the `window` tokens before it and itself, as by `masks.window(window, 0)`.
-        dtype: None = the dtype of the tokens. torch.int8: tokens are rounded, with one scale per token and head
-            (`headwise.Int8`), in a quarter of the memory of float32. Projections kept by `memory` are not rounded.
-            Rounded tensors get no gradient.
+        dtype: None = the dtype of the appended tensors. torch.int8: the tensors are rounded, with one scale per token
+            and head (`headwise.Int8`), in a quarter of the memory of float32. Projections that the method `memory`
+            stores are not rounded. Rounded tensors get no gradient.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Cache:
         self._memory: Memory | None = None
         self._length = 0
         self._padded = False  # the last buffer of the slots holds their positions, int32 [B, 1, n, 1], -1 = padding
-        self._seen: tuple[int, Tensor | None] = (0, None)  # the slots that the last append returned: n, their positions
+        self._seen: tuple[int, Tensor | None] = (0, None)  # slots returned by the last append: number, positions
 
     # Contents
 
@@ -80,13 +80,13 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """The bytes held, including all children: `size` × bytes per token, plus the projections kept by `memory`."""
+        """The bytes held, including all children: `size` × bytes per token, plus the projections of a memory."""
         slots = sum(x.nbytes for part in self._parts() for x in part._tensors())
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
     @property
     def allocated(self) -> int:
-        """The bytes allocated, including all children, room for more tokens and the positions of padded rows."""
+        """The bytes of all buffers, including all children, free slots for more tokens and positions of padded rows."""
         slots = sum(part._slots.allocated for part in self._parts() if part._slots is not None)
         return slots + sum(part._memory.bytes for part in self._parts() if part._memory is not None)
 
@@ -98,12 +98,12 @@ class Cache:
 
     @property
     def key_real(self) -> Tensor | None:
-        """Which of the n slots that the last `append` returned are real tokens: bool [B, n]; None = all (n ≥ size)."""
+        """Which of the n ≥ `size` slots that the last `append` returned are real tokens: bool [B, n]; None = all."""
         positions = self._speaker._seen[1]
         return None if positions is None else positions >= 0
 
     def next_positions(self, count: int, real: Tensor | None = None, *, device: torch.device | str) -> Tensor:
-        """The positions of the `count` tokens to be appended next: int64 [count], or [B, count] if any row has padding.
+        """Return the positions that the next `count` tokens will have: int64 [count]; [B, count] if a row has padding.
 
         `real`: bool or integers [B, count], True or 1 = a real token. The position of padding is 0.
         """
@@ -114,9 +114,10 @@ class Cache:
         return cache._compute_positions(count, real, device).clamp(min=0)
 
     def key_positions(self, *, device: torch.device | str) -> Tensor:
-        """The positions of the n slots that the last `append` returned: int64 [n], or [B, n] if any row has padding.
+        """Return the positions of the n slots that the last `append` returned: int64 [n]; [B, n] if a row has padding.
 
-        The position of padding is 0. After `reorder` or `crop` the slots are those that the cache holds.
+        The position of padding is 0. After `reorder` or `crop` they are the positions of all slots that the cache
+        holds.
         """
         cache = self._speaker
         count, positions = cache._seen
@@ -183,9 +184,12 @@ class Cache:
         return tuple(Int8(values, scale[..., 0], dtype) for values, scale, dtype in pairs)
 
     def reorder(self, order: Tensor, *, memories: bool = True) -> None:
-        """Replace row i by the old row order[i], in memories too. `order`: int64 [B'], for beams; B' may not be B.
+        """Replace row i by the old row order[i], also in the projections of a memory, as beam search needs it.
 
-        With memories=False memories stay as they are: for rows that change places only with rows of the same memory.
+        Args:
+            order: int64 [B'], where B' may differ from B.
+            memories: False = leave the projections of memories as they are, because row i and row order[i] read the
+                same memory.
         """
         if not isinstance(order, Tensor) or order.dtype not in (torch.int64, torch.int32) or order.ndim != 1:
             received = f"{order.dtype} {list(order.shape)}" if isinstance(order, Tensor) else type(order).__name__
@@ -204,7 +208,9 @@ class Cache:
             part._see_held()
 
     def crop(self, length: int) -> None:
-        """Forget all slots after the first `length` slots, padding counted. Shorter caches and memories do not change.
+        """Forget all but the first `length` slots, of all children too. Padding counts as slots.
+
+        Caches that are not longer, and the projections of memories, do not change.
 
         Raises:
             CacheError: the window has dropped tokens that the next token would have to see; the cache is unchanged.
@@ -227,10 +233,10 @@ class Cache:
         for part in self._parts():
             part._forget()
 
-    # Owner and parts
+    # Owner and children
 
     def child(self, name: str) -> Cache:
-        """The cache of one submodule. It is made in the first call with this name, with the options of this cache."""
+        """Return the cache of the submodule `name`; the first call makes it, with the options of this cache."""
         if name not in self._children:
             self._children[name] = Cache(capacity=self.capacity, window=self.window, dtype=self.dtype)
         return self._children[name]
@@ -249,10 +255,11 @@ class Cache:
             )
 
     def memory(self, key: Tensor, value: Tensor, make: Make) -> tuple[Tensor, ...]:
-        """The projections of a memory (a second sequence, read at every step): the tensors of `make(key, value)`.
+        """Return the projections of a memory (a second sequence, read at every step), which are computed only once.
 
-        `make` is called once. Later calls must pass the same key and value: the same objects (free), or equal contents
-        (compared; while torch.compile traces, only shapes are compared). The projections stay in autograd's graph.
+        The first call computes and stores them: they are the result of `make(key, value)`. Later calls must pass the
+        same key and value: the same objects, or tensors with equal contents, which costs a comparison (while
+        torch.compile traces, only shapes are compared). The projections stay in autograd's graph.
 
         Raises:
             CacheError: another key or value, or a key or value that was changed in place.
@@ -270,7 +277,7 @@ class Cache:
         return twin
 
     def __getstate__(self) -> dict[str, object]:
-        """The state for pickle: everything but the owner. The first module that uses the cache becomes the owner."""
+        """Return the state for pickle: all but the owner. The first module that uses the loaded cache will own it."""
         return {**self.__dict__, "_owner": None}
 
     def __repr__(self) -> str:
@@ -288,7 +295,7 @@ class Cache:
 
     @property
     def _speaker(self) -> Cache:
-        """This cache, or its longest child if nothing was appended to this cache itself."""
+        """The cache whose length and positions this cache reports: itself, or its longest child if it has no tokens."""
         if self._slots is not None or not self._children:
             return self
         return max((child._speaker for child in self._children.values()), key=lambda child: child._length)
@@ -299,7 +306,7 @@ class Cache:
             yield from child._parts()
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        """The held slots of the appended tensors, each [B, ·, size, ·], without the buffer of positions."""
+        """Return the held slots of the appended tensors, each [B, ·, size, ·], without the buffer of positions."""
         held = () if self._slots is None else self._slots.held()
         return held[:-1] if self._padded else held
 
@@ -310,7 +317,7 @@ class Cache:
         self._seen = (0 if self._slots is None else self._slots.size, self._held_positions())
 
     def _compute_positions(self, count: int, real: Tensor | None, device: torch.device | str) -> Tensor:
-        """Positions of the next tokens, int64 [B, count], -1 = padding. The last slot of a row is its last token."""
+        """Compute the positions of the next tokens, int64 [B, count], -1 = padding. Rows end with their last token."""
         held = self._held_positions()
         start: Tensor | int = self._length
         if held is not None and held.shape[1]:

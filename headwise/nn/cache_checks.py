@@ -1,4 +1,4 @@
-"""Checks of what is appended to a cache: tensors must fit each other and the cache, with padding on the left."""
+"""Checks of tensors that are appended to a cache: they must fit each other and the cache, with padding on the left."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_alike(held: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
 
 
 def left_padded(real: Tensor | None, batch: int | None, count: int) -> Tensor | None:
-    """The real tokens as bool [B, count], with padding on the left of each row; None = all are real."""
+    """Check which new tokens are real: padding must be on the left of each row. Return bool [B, count]; None = all."""
     real = check_real(real, batch, count)
     if real is None or is_traced():
         return real

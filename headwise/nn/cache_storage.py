@@ -1,8 +1,8 @@
 """Storage of a cache: buffers with room for more tokens, and the projections of a memory (a second sequence).
 
-Tensors that were returned are never written over: later tokens go behind them, and any change that would move or
-replace them (a full buffer, another order of beams, a shift, other tokens after a crop) uses new buffers. So the record
-of an earlier step stays right, although the tensors of that step are not copied.
+Returned tensors are views of the buffers, and nothing ever overwrites them: later tokens are written behind them, and
+any change that would move or replace them (a full buffer, another order of beams, a shift, other tokens after a crop)
+uses new buffers. So the record of an earlier step stays correct, although the tensors of that step are not copied.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ SPARE = 32  # the minimum of spare slots in a new buffer of a cache without a ca
 class Slots:
     """Several tensors [B, ·, n, ·] that grow along n together.
 
-    The buffers are [B, ·, room, ·]; the slots from `start` to `stop` are held. The returned views are made by `.data`:
-    then torch counts in-place changes of a view alone, and later slots, which lie outside of the view, do not count.
+    The buffers are [B, ·, room, ·]; the slots from `start` to before `stop` are held. The returned views are made by
+    `.data`: then torch counts in-place changes of each view separately, and writing later slots, which lie outside of
+    the view, does not count as a change of the view.
     """
 
     def __init__(self, tensors: Sequence[Tensor], capacity: int | None, window: int | None) -> None:
-        """An empty storage for tensors like these."""
+        """Make an empty storage for tensors of these sizes and dtypes."""
         self.capacity, self.window = capacity, window
         self.buffers = tuple(x.new_empty(*x.shape[:2], 0, x.shape[3]) for x in tensors)
         self.start = self.stop = 0
@@ -49,13 +50,15 @@ class Slots:
         return sum(x.untyped_storage().nbytes() for x in self.buffers)
 
     def held(self) -> tuple[Tensor, ...]:
-        """The held slots of each tensor, [B, ·, size, ·]."""
+        """Return the held slots of each tensor, [B, ·, size, ·]."""
         if self._is_tracked(()):
             return tuple(x.narrow(2, self.start, self.size) for x in self.buffers)
         return tuple(x.data.narrow(2, self.start, self.size) for x in self.buffers)
 
     def append(self, new: Sequence[Tensor], pads: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Append tensors `new` [B, ·, N, ·]. Returns old and new slots joined. A window then drops the first slots.
+        """Append tensors `new` [B, ·, N, ·], and return the old and the new slots joined.
+
+        With a window, the storage then drops its first slots.
 
         pads: [B], the number of padding slots at the left of each new row. They are moved to the left of the old slots.
         """
@@ -68,7 +71,7 @@ class Slots:
         elif self.stop + count <= self._writable and self._may_write():
             self._write(new)
             every = self.held()
-        elif total > self._room(total):  # more than a window's buffer: returned once, and only its end is kept
+        elif total > self._room(total):  # more slots than a window's buffer has: return all, and hold only the last
             every = self._replace(self._joined(new))
         else:
             self._move(self.held(), self._room(total))
@@ -79,7 +82,7 @@ class Slots:
         return every
 
     def append_tensor(self, x: Tensor) -> None:
-        """Add one more tensor beside the others, [B, ·, size, ·]."""
+        """Hold one more tensor, [B, ·, size, ·], which grows together with the others from now on."""
         buffer = x.new_empty(*x.shape[:2], self.buffers[0].shape[2], x.shape[3])
         buffer.narrow(2, self.start, self.size).copy_(x)
         self.buffers = (*self.buffers, buffer)
@@ -97,28 +100,31 @@ class Slots:
         self._hold(buffers, self.size)
 
     def crop(self, size: int) -> None:
-        """Hold only the first `size` of the held slots. The others were returned, so nothing is written over them."""
+        """Hold only the first `size` of the held slots. Callers may still read the others: nothing overwrites them."""
         if size < self.size:
             self.stop = self._writable = self.start + size
 
     def __getstate__(self) -> dict[str, object]:
-        """The state for copy and pickle: the held slots, without spare room and without the past of their gradients."""
+        """Return the state for copy and pickle: the held slots, without free slots and without their autograd graph."""
         buffers = tuple(x.detach().clone() for x in self.held())
         place = {"start": 0, "stop": self.size, "_writable": self.size}
         return {**self.__dict__, "buffers": buffers, **place}
 
     def _is_tracked(self, new: Sequence[Tensor]) -> bool:
-        """Whether autograd follows these tensors: then appending makes a new tensor, without writing in place."""
+        """Return whether autograd follows these tensors: then appending makes new tensors and writes none in place."""
         return torch.is_grad_enabled() and any(x.requires_grad for x in (*self.buffers, *new))
 
     def _may_write(self) -> bool:
-        """Whether torch allows writes to the buffers: not if they were made in inference mode and it has ended."""
+        """Return whether torch allows writes to the buffers: not outside of the inference mode that made them."""
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():  # traced code cannot ask
             return True
         return not any(x.is_inference() for x in self.buffers)
 
     def _room(self, total: int) -> int:
-        """The slots of a new buffer for `total` tokens: enough to spare that moving costs O(1) copies per token."""
+        """Return the number of slots of a new buffer for `total` tokens, with free slots for more tokens.
+
+        There are so many that each token is copied O(1) times on average, because full buffers are rare.
+        """
         if self.capacity is not None:
             return self.capacity
         if self.window is not None:
@@ -129,7 +135,7 @@ class Slots:
         return [torch.cat((old, x), 2) for old, x in zip(self.held(), new, strict=True)]
 
     def _replace(self, every: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Hold `every` [B, ·, n, ·] instead of the old tensors."""
+        """Hold the tensors `every` [B, ·, n, ·] instead of the old tensors, and return them."""
         total = every[0].shape[2]
         if self._is_tracked(every):
             self._hold(tuple(every), total)
@@ -139,7 +145,7 @@ class Slots:
         return tuple(every)
 
     def _move(self, held: Sequence[Tensor], room: int) -> None:
-        """Hold copies of `held`, in new buffers."""
+        """Copy the tensors `held` into new buffers with `room` slots, and hold these."""
         size = held[0].shape[2]
         buffers = tuple(x.new_empty(*x.shape[:2], room, x.shape[3]) for x in held)
         for buffer, x in zip(buffers, held, strict=True):
@@ -185,12 +191,12 @@ class Memory:
         self._sources = [source.reordered(order) for source in self._sources]
 
     def __getstate__(self) -> dict[str, object]:
-        """The state for copy and pickle: the projections without the past of their gradients."""
+        """Return the state for copy and pickle: the projections without their autograd graph."""
         return {**self.__dict__, "projections": tuple(x.detach() for x in self.projections)}
 
 
 class _Source:
-    """A tensor of the caller, kept by reference, and torch's count of its in-place changes when it was kept."""
+    """The key or value of a memory: the caller's tensor, and its count of in-place changes when it was read."""
 
     def __init__(self, x: Tensor) -> None:
         self.tensor, self.version = x, _version(x)
@@ -232,5 +238,5 @@ def _shifted(every: Sequence[Tensor], held: int, pads: Tensor) -> list[Tensor]:
 
 
 def _version(x: Tensor) -> int | None:
-    """torch's count of the in-place changes of x; None if it cannot be known (compiling, inference tensors)."""
+    """Return torch's count of in-place changes of x; None if there is none (while compiling, inference tensors)."""
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version

@@ -39,8 +39,8 @@ class CrossLayer(ResidualLayer):
         head_dim, value_head_dim: D (of queries and keys) and E (of values) of each head; None = M / H, and D.
         ffn_dim: the hidden dimension of the feed-forward network; None = 4 M, or 8/3 M if gated (see `FeedForward`).
         norm_first: True = a norm before each branch, and one for the memory; False = a norm after each sum.
-        query_residual: whether x is added to the output of attention. False if queries only say what is wanted, such as
-            a position (Perceiver IO, section 3.2).
+        query_residual: whether x is added to the output of attention. Use False if a query only says what output is
+            wanted, such as the output for a position (Perceiver IO, section 3.2).
         activation: the activation of the feed-forward network.
         dropout: of the attention weights, in the feed-forward network and of the output of each branch; only in
             training.
@@ -104,7 +104,7 @@ class CrossLayer(ResidualLayer):
         real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
-        """The output of the layer for queries that read a memory.
+        """Compute the output of the layer for queries that attend to a memory.
 
         Args:
             query: [B, Q, M].
@@ -129,7 +129,7 @@ class CrossLayer(ResidualLayer):
     def run(
         self, trace: Trace, query: Tensor, key: Tensor | None, value: Tensor | None, cache: Cache | None, **given: Any
     ) -> Tensor:
-        """The same as `forward`, but for a caller that has its own trace."""
+        """Do what `forward` does, for a caller that collects records in its own `trace`."""
         if key is None:
             raise ArgumentError("key: expected the memory [B, K, memory_dim]. Received: key=None")
         check_value(key, value)
@@ -142,6 +142,6 @@ class CrossLayer(ResidualLayer):
         return self._add(x, self.mlp_norm, self.mlp)
 
     def extra_repr(self) -> str:
-        """The options that the submodules do not show."""
+        """Return the options that the repr of the submodules does not show."""
         residual = "" if self.query_residual else ", query_residual=False"
         return f"{super().extra_repr()}, memory_dim={self.memory_dim}{residual}"

@@ -25,12 +25,12 @@ class DropPath(nn.Module):
         self.probability = options.probability("probability", probability)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, ...] with each example either set to 0 or divided by 1 - p; in eval mode x itself."""
+        """Set each example of x [B, ...] to 0 with probability p, else divide it by 1 - p; in eval mode return x."""
         if not self.training or self.probability == 0.0:
             return x
         kept = 1.0 - self.probability
         return x * (x.new_empty(x.shape[0], *[1] * (x.ndim - 1)).bernoulli_(kept) / kept)
 
     def extra_repr(self) -> str:
-        """The options that the name of the module does not show."""
+        """Return the options for the repr of the module."""
         return str(self.probability)

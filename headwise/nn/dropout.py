@@ -1,4 +1,4 @@
-"""Dropout that on a CPU costs no more than reading and writing its input."""
+"""Dropout that is fast on a CPU: it takes no longer than reading and writing its input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Dropout(nn.Dropout):
         super().__init__(options.probability("dropout", p))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x after dropout, of any shape; in eval mode x itself."""
+        """Apply dropout to x, of any shape; in eval mode return x itself."""
         if not self.training or self.p == 0.0:
             return x
         return super().forward(x) if native.refuse(x) else native.dropout(x, self.p)

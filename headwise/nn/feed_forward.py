@@ -24,7 +24,7 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 # The activation inside each gated activation.
 GATED: dict[Activation, Activation] = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
-GATED_MULTIPLE = 64  # a gated network's width is rounded up to a multiple of this, which suits every matrix unit
+GATED_MULTIPLE = 64  # the hidden dimension of a gated network is rounded up to a multiple of this, for matrix units
 
 
 class FeedForward(nn.Module):
@@ -35,8 +35,8 @@ class FeedForward(nn.Module):
 
     Args:
         dim: M, of input and output.
-        hidden_dim: the hidden dimension. None = 4 M; or if gated 8/3 M, rounded up to a multiple of 64, so that its
-            three matrices have about as many numbers as two matrices of 4 M.
+        hidden_dim: the hidden dimension. None = 4 M; or if gated 8/3 M, rounded up to a multiple of 64, so that the
+            three matrices of a gated network have about as many numbers as the two matrices of a plain one.
         activation: "relu", "gelu", "gelu_tanh" (the approximation by tanh; GPT-2), "silu"; gated: "swiglu" (Llama),
             "geglu", "geglu_tanh" (Gemma, T5 1.1).
         dropout: the probability of dropout before W_down, only in training.
@@ -89,7 +89,7 @@ class FeedForward(nn.Module):
 
 
 def checked_widths(dim: int, hidden_dim: int | None, activation: Activation) -> tuple[int, int]:
-    """M and the hidden dimension, checked. Its default is 4 M, or if gated 8/3 M rounded up to a multiple of 64."""
+    """Check and return M and the hidden dimension: by default 4 M, if gated 8/3 M rounded up to a multiple of 64."""
     options.check_known("activation", activation, [*_PLAIN, *GATED])
     dim = options.whole("dim", dim)
     if hidden_dim is None:

@@ -1,4 +1,4 @@
-"""Conversion of attention and layers from PyTorch's modules and to them: options, weights, norms."""
+"""Converts PyTorch's attention and transformer layers to headwise's modules, and back: options, weights and norms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.nn.residual import LayerOptions, ResidualLayer
 
 
 def attention_options(module: nn.MultiheadAttention) -> dict[str, Any]:
-    """The options of an nn.MultiheadAttention, as arguments of ours. ArgumentError for options that ours lacks."""
+    """Read the options of an nn.MultiheadAttention as arguments of ours. ArgumentError for options that ours lacks."""
     for option, used in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
         if used:
             raise ArgumentError(
@@ -36,9 +36,9 @@ def attention_options(module: nn.MultiheadAttention) -> dict[str, Any]:
 
 
 def attention_state(module: nn.MultiheadAttention, is_fused: bool) -> dict[str, Tensor]:
-    """The weights of an nn.MultiheadAttention. `is_fused`: our q, k and v are one matrix; else three."""
+    """Return the weights of an nn.MultiheadAttention, for one matrix of q, k and v (`is_fused`) or for three."""
     state = module.state_dict()
-    if not is_fused and "in_proj_bias" in state:  # PyTorch fuses the biases even where widths differ
+    if not is_fused and "in_proj_bias" in state:  # PyTorch has one bias tensor even if it has three weight matrices
         biases = zip("qkv", state.pop("in_proj_bias").chunk(3), strict=True)
         state.update({f"{name}_proj_bias": bias for name, bias in biases})
     return state
@@ -47,7 +47,7 @@ def attention_state(module: nn.MultiheadAttention, is_fused: bool) -> dict[str, 
 def torch_attention(
     inputs: Sequence[nn.Linear], out: nn.Linear, num_heads: int, *, kdim: int, vdim: int, dropout: float
 ) -> nn.MultiheadAttention:
-    """An nn.MultiheadAttention with these weights. `inputs` is one projection of q, k and v together, or three."""
+    """Make an nn.MultiheadAttention with these weights. `inputs`: one projection for q, k and v together, or three."""
     has_bias = out.bias is not None
     if (inputs[0].bias is not None) != has_bias:
         raise ArgumentError(
@@ -82,7 +82,7 @@ def check_class(module: object, wanted: type[nn.Module]) -> None:
 
 
 def layer_options(module: Any, after_branches: Sequence[nn.Dropout]) -> LayerOptions:
-    """The options of an nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, as arguments of our layers."""
+    """Read the options of PyTorch's layer as arguments of ours. The dropouts `after_branches` must have one rate."""
     rates = [dropout.p for dropout in after_branches]
     if len(set(rates)) > 1:
         raise ArgumentError(f"from_torch: expected one rate of dropout after all branches. Received: {rates}")
@@ -114,7 +114,7 @@ def _activation(act: object) -> Activation:
 
 
 def copy_parts(ours: ResidualLayer, module: Any, norms: Mapping[str, str]) -> None:
-    """Copy from PyTorch's layer the norms (`norms`: our name → PyTorch's) and the feed-forward network's weights."""
+    """Copy norms (`norms`: our name → PyTorch's) and the feed-forward network's weights from PyTorch's layer."""
     for name, theirs in norms.items():
         setattr(ours, name, copy.deepcopy(getattr(module, theirs)))
     for linear, theirs in ((ours.mlp.up, module.linear1), (ours.mlp.down, module.linear2)):

@@ -12,7 +12,7 @@ PROJECTIONS = ("per_head", "shared")
 
 
 class HeadSizes:
-    """The sizes of the heads and the options of their scores. A class calls `_take_sizes`, then `_take_scoring`."""
+    """The checked sizes of the heads and options of their scores. A class calls `_take_sizes`, then `_take_scoring`."""
 
     is_unfused = False  # whether `unfuse` has split the projection `qkv` into three
 
@@ -27,7 +27,7 @@ class HeadSizes:
         vdim: int | None,
         projection: Literal["per_head", "shared"],
     ) -> None:
-        """Set the options as attributes. ArgumentError for sizes that are not divisible or do not fit each other."""
+        """Set the sizes as attributes, with their defaults. ArgumentError for sizes that do not fit each other."""
         self.dim = options.whole("dim", dim)
         self.num_heads = options.whole("num_heads", num_heads)
         self.num_kv_heads = options.whole("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
@@ -46,7 +46,7 @@ class HeadSizes:
     def _take_scoring(
         self, dropout: float, scale: float | None, softcap: float | None, positions: Any, kind: type[Any]
     ) -> None:
-        """Set the options of the scores. ArgumentError for an invalid number, or `positions` not a `kind` or unfit."""
+        """Set the options of the scores. ArgumentError for numbers or `positions` that are invalid or do not fit."""
         self.dropout = options.probability("dropout", dropout)
         check_scale(scale)
         check_softcap(softcap)
@@ -71,7 +71,7 @@ class HeadSizes:
 
     @property
     def projection_sizes(self) -> tuple[int, int, int]:
-        """The numbers of outputs of the projections of queries, keys and values; if shared, the outputs of one head."""
+        """The output widths of the projections of queries, keys and values; with projection="shared", of one head."""
         if self.projection == "shared":
             return (self.head_dim,) * 3
         heads, kv_heads = self.num_heads, self.num_kv_heads

@@ -17,9 +17,10 @@ from headwise.tracing import is_traced
 
 
 def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, linear: nn.Module | None = None) -> None:
-    """Raise an error unless `x` is [B, S, width], with B = `batch` and the dtype of `linear`, each if it is given.
+    """Raise an error unless `x` is a tensor [B, S, width], with B = `batch` and the dtype of `linear`.
 
-    Only the dtype of a plain `nn.Linear` is compared: another class may hold integers, or convert its input.
+    `batch` and `linear` are checked only if they are not None. Only the dtype of a plain `nn.Linear` is compared: the
+    weights of another class may be integers, or it may convert its input.
     """
     if not isinstance(x, Tensor):
         raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {name}={type(x).__name__}")
@@ -68,19 +69,20 @@ def check_memory(key: Tensor | None) -> Tensor:
 
 
 def check_mask(mask: Mask | Tensor | None, query: Tensor, heads: int | None, k_len: int, *, name: str = "mask") -> None:
-    """Raise the error that attention raises for an unfit mask, but before the query's tokens are added to a cache."""
+    """Raise an error for a mask that does not fit, as attention would do, but before tokens are appended to a cache."""
     if mask is not None and not is_traced():
         fit_mask(mask, query, heads, query.shape[1], k_len, name=name)
 
 
 def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool = False) -> Mask | None:
-    """The mask that allows what `mask` allows if also the key is real. `real`: bool [B, K], True = a real key.
+    """Combine a mask with padding: return the mask that allows what `mask` allows, but only real keys.
 
-    With `memory` the keys are those of the second sequence, otherwise those of the query's own sequence.
+    `real`: bool [B, K], True = a real key. With `memory` the keys belong to the second sequence, which the queries
+    read; otherwise to the queries' own sequence.
     """
     mask = None if mask is None else as_mask("mask", mask)
     real = None if real is None else parallel.whole(real, memory=memory)
-    # On the CPU the check costs nothing, and without padding the kernels need not look for it.
+    # Checking for padding costs nothing on the CPU; and without a padding mask, kernels need not look for padding.
     if real is None or (not is_traced() and real.device.type == "cpu" and bool(real.all())):
         return mask
     keys = masks.padding(real)
@@ -88,7 +90,7 @@ def with_real(mask: Mask | Tensor | None, real: Tensor | None, *, memory: bool =
 
 
 def follows(real: Tensor | None, *, cached: bool) -> bool:
-    """Whether certainly no row of `real`, bool [B, K], has padding between real tokens. A cache guarantees it."""
+    """Return whether real tokens are certainly consecutive in each row of `real`, bool [B, K]. A cache ensures it."""
     if real is None or cached:
         return True
     real = parallel.whole(real)
@@ -101,9 +103,10 @@ def follows(real: Tensor | None, *, cached: bool) -> bool:
 def compute_positions(
     x: Tensor, cache: Cache | None, real: Tensor | None, given: Tensor | None, *, memory: bool = False
 ) -> Tensor:
-    """The positions of the tokens x [B, S, M], [S] or [B, S]: `given`, or counted from the cache's end without padding.
+    """Return the positions of the tokens x [B, S, M], as [S] or [B, S].
 
-    With `memory` x is the second sequence, which the queries read.
+    They are `given`, or else they are counted: from the end of the cache or from 0, without padding. With `memory` x is
+    the second sequence, which the queries read.
     """
     if given is not None:
         return given  # the scheme checks their shape: patches have (row, column)

@@ -169,7 +169,7 @@ class LatentAttention(nn.Module):
         real: Tensor | None = None,
         record: bool = False,
     ) -> Any:
-        """The latents after reading the input; with `read_out`, the output for the queries that read them.
+        """Let the latents read the input, and return them; with `read_out` let the queries read the latents.
 
         Args:
             query: without `read_out` the input [B, S, input_dim]. With `read_out` the queries that read the latents,
@@ -178,8 +178,8 @@ class LatentAttention(nn.Module):
             value: must be None. The argument exists so that all modules of this package have the same arguments.
             mask: which latent may read which position of the input, True = may: of `headwise.masks`, or bool [N, S],
                 [H, N, S] or [B, H, N, S]. With a cache, S is the number of tokens that it holds.
-            cache: for an input that grows: keys and values of the earlier input are kept, and the latents, which begin
-                anew in each call, read all of it.
+            cache: for an input that grows from call to call: the cache holds the keys and values of the earlier input,
+                and the latents, which begin anew in each call, read the earlier and the new input.
             real: bool or integers [B, S] of the input given now, True or 1 = a real token, False or 0 = padding. A
                 cache remembers it.
             record: also return the records: "reads.0.attention", "reads.0.layers.0.attention", "read_out.attention".
@@ -207,7 +207,7 @@ class LatentAttention(nn.Module):
         return trace.result(z if self.read_out is None else trace(self.read_out, "read_out", query, z))
 
     def _input(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> Tensor:
-        """The input among the arguments of `forward`, checked: `query`, or with `read_out` `key`."""
+        """Check the arguments of `forward`, and return what the latents read: `query`, or with `read_out` `key`."""
         if self.read_out is None:
             if key is not None and key is not query:
                 raise ArgumentError(
@@ -229,7 +229,7 @@ class LatentAttention(nn.Module):
         return x
 
     def _grown(self, x: Tensor, cache: Cache, real: Tensor | None) -> list[Cache | None]:
-        """Append the input x to the cache. Returns a cache for each read, with keys and values of all input so far."""
+        """Append the input x to the cache. Return a cache for each read, with keys and values of all input so far."""
         bind(cache, self)
         new: list[Tensor] = []
         for read in self.reads:
@@ -239,13 +239,13 @@ class LatentAttention(nn.Module):
         return [_Held(*pair) for pair in zip(held[::2], held[1::2], strict=True)]
 
     def extra_repr(self) -> str:
-        """The options that the submodules do not show."""
+        """Return the options that the repr of the submodules does not show."""
         reads = "" if self.num_reads == len(self.reads) else f", num_reads={self.num_reads}, share_reads=True"
         return f"{self.num_latents}, {self.latent_dim}, input_dim={self.input_dim}{reads}"
 
 
 class _Read(CrossLayer):
-    """One read of the input by the latents, then the layers of self-attention among the latents."""
+    """One read: the latents attend to the input (`CrossLayer`), then to one another (layers of self-attention)."""
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
@@ -262,12 +262,12 @@ class _Read(CrossLayer):
         return z
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """Keys and values of the input, [B, H, S, D] and [B, H, S, E]."""
+        """Compute the keys and values of the input, [B, H, S, D] and [B, H, S, E]."""
         return self.attention.project(x if self.memory_norm is None else self.memory_norm(x), "kv")
 
 
 class _Held(Cache):
-    """The cache for the attention of one read. It returns the projections that it was made with."""
+    """A cache for the attention of one read, whose keys and values are already computed: it only returns them."""
 
     def __init__(self, *projections: Tensor) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ def _called(attention: MultiHeadAttention, **names: tuple[str, ...]) -> MultiHea
 
 
 def name_latents(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Names of `count` latents: `names`, or "latent 0" … for None. ArgumentError unless these are `count` strings."""
+    """Return names of `count` latents: `names`, or "latent 0" … for None. ArgumentError unless these are strings."""
     if names is None:
         return tuple(f"latent {i}" for i in range(count))
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):

@@ -53,11 +53,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         kdim, vdim: dimensions of `key` and `value` if they are not M.
         bias: whether the projections of queries, keys and values have a bias.
         output_bias: whether the output projection has a bias; None = the value of `bias`.
-        qk_norm: "rms" or "layer", a norm over D of queries and keys after their projection (Henry et al. 2020; Qwen 3).
-        norm_eps: the epsilon of that norm.
-        softcap: bounds the scores by softcap · tanh(s / softcap) (Gemma 2).
-        sinks: one learned logit per head that takes its share of the softmax and adds nothing to the output (gpt-oss).
-        gate: a sigmoid of a projection of the query, times the heads' output (Qiu et al. 2025, equation 5).
+        qk_norm: "rms" or "layer": normalise queries and keys over D after their projection (Henry et al. 2020; Qwen 3).
+        norm_eps: the epsilon of the norm that `qk_norm` chooses.
+        softcap: bounds the scores: a score s becomes softcap · tanh(s / softcap) (Gemma 2).
+        sinks: whether each head has a learned logit that takes part in the softmax like the score of a further key, but
+            adds nothing to the output (gpt-oss).
+        gate: whether the heads' output is multiplied by a sigmoid of a projection of the query (Qiu et al. 2025,
+            equation 5).
         dropout: of the attention weights, only in training.
         scale: factor on q kᵀ; None = 1/√D.
         positions: the position scheme of the heads: one of `headwise.nn.positions`.
@@ -150,7 +152,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionRecord]:
-        """The output of attention for each query.
+        """Compute the output of attention for each query.
 
         Args:
             query: [B, Q, M].
@@ -159,8 +161,9 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
                 [H, Q, K] or [B, H, Q, K]. With a cache, K includes the keys that it holds; the last query is at the
                 position of the last key.
-            cache: keys and values of the earlier tokens. In self-attention those of the new tokens are added to it. If
-                `key` is another sequence, its projections are computed in the first call and kept.
+            cache: holds the keys and values of the earlier tokens. In self-attention the keys and values of the new
+                tokens are appended to it. If `key` is another sequence, it is projected in the first call only, and the
+                cache holds the projections.
             real: bool or integers [B, K] of the keys given now, True or 1 = a real token, False or 0 = padding. A cache
                 remembers it. From PyTorch: `real=~key_padding_mask`.
             position_ids: [Q] or [B, Q], the positions of the queries, if not 0, 1, 2 … (after the tokens in the cache;
@@ -201,7 +204,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             q, k, v, places = self._read_other(query, key, value, cache, real, position_ids)
 
         mask = with_real(mask, real, memory=not reads_itself)
-        counted = reads_itself and position_ids is None  # the positions are counted, of one sequence
+        counted = reads_itself and position_ids is None  # self-attention whose positions are counted: 0, 1, 2 …
         bias, slopes = None, self.positions.slopes_of_heads() if self.positions is not None and counted else None
         if slopes is not None and not follows(real, cached=cache is not None):
             slopes = None
@@ -230,7 +233,9 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return out if found is None else (out, found)
 
     def unfuse(self) -> Self:
-        """Split the projection `qkv` into `q`, `k` and `v`, with its weights: tensor parallelism cuts each by heads.
+        """Split the projection `qkv` into `q`, `k` and `v` with the same weights, so that each can be cut by heads.
+
+        Tensor parallelism needs this.
 
         State dicts of both forms can be loaded. Call it before an optimizer gets the parameters. Returns the module.
 
@@ -259,7 +264,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def _read_itself(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor | Int8, Tensor | Int8, Places, Tensor | None]:
-        """q, k and v of a sequence that attends to itself and to the cache; their positions; `real` of all keys."""
+        """Compute q, and all keys and values of self-attention (also cached), their positions, and `real` of keys."""
         if value is key:
             q, k, v = self.project(key, "qkv")
         else:  # DETR adds positions only to queries and keys
@@ -293,7 +298,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
     def _read_other(
         self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None, real: Tensor | None, ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Places]:
-        """q of one sequence, k and v of another sequence, and the positions of both sequences, each counted from 0."""
+        """Compute q of one sequence, k and v of another, and the positions of both, each counted from 0."""
         scheme = self.positions
         key_ids = compute_positions(key, None, real if scheme is not None else None, None, memory=True)
 
@@ -314,7 +319,7 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return q, k, v, (query_ids, parallel.gather_positions(key_ids, memory=True))
 
     def project(self, x: Tensor, names: str) -> list[Tensor]:
-        """The projections of x listed in `names` ("q", "kv" …): each [B, heads, S, D], for values [B, heads, S, E]."""
+        """Project x to the parts in `names` ("q", "kv" …): each [B, heads, S, D], for values [B, heads, S, E]."""
         if self.projection == "shared":
             x = x.unflatten(-1, (self.num_heads, self.head_dim))
         if not self.is_fused:
@@ -332,13 +337,13 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             return [y.transpose(1, 2) for y in found]
         heads = {"q": self.num_heads, "k": self.num_kv_heads, "v": self.num_kv_heads}
         widths = {"q": self.head_dim, "k": self.head_dim, "v": self.value_head_dim}
-        # (Widths are not -1: with a linear map for only some heads, -1 would become another number.)
+        # (The width is not -1: a linear map may compute only some of the heads, and -1 would then mean another number.)
         return [
             y.unflatten(-1, (heads[name], widths[name])).transpose(1, 2) for name, y in zip(names, found, strict=True)
         ]
 
     def extra_repr(self) -> str:
-        """The options that the shapes of the parameters do not show."""
+        """Return the options that the shapes of the parameters do not show."""
         shown = {
             "num_kv_heads": None if self.num_kv_heads == self.num_heads else self.num_kv_heads,
             "head_dim": None if self.head_dim * self.num_heads == self.dim else self.head_dim,
@@ -354,7 +359,9 @@ class MultiHeadAttention(HeadSizes, nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, *, kernel: str = "auto") -> MultiHeadAttention:
-        """A module equal to an nn.MultiheadAttention, with its weights. Inputs are [B, S, M] whatever its batch_first.
+        """Make a module that computes the same as an nn.MultiheadAttention, with the same weights.
+
+        Its inputs are [B, S, M], whatever the `batch_first` of `module`.
 
         Raises ArgumentError for add_bias_kv and add_zero_attn.
         """
@@ -364,9 +371,10 @@ class MultiHeadAttention(HeadSizes, nn.Module):
         return ours.train(module.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """An nn.MultiheadAttention (batch_first=True) with the options and weights of this module.
+        """Make an nn.MultiheadAttention (batch_first=True) with the options and weights of this module.
 
-        Raises ArgumentError, which names the option, if nn.MultiheadAttention lacks one that this module uses.
+        Raises ArgumentError if this module uses an option that nn.MultiheadAttention does not have; the message names
+        the option.
         """
         usual = self.dim // self.num_heads
         differs = {

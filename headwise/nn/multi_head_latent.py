@@ -147,8 +147,8 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         options.check_known("kernel", kernel, ["auto", *KERNELS])
         check_scale(scale)
         self.path, self.kernel = path, kernel
-        self.positions = choose_rope(positions, Rope, num_heads, rope_dim)
-        # The one place where YaRN's mscale enters the softmax: both paths use this scale unchanged.
+        self.positions = rope_of(positions, Rope, num_heads, rope_dim)
+        # YaRN's mscale enters the softmax only here: both paths use this scale unchanged.
         self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -175,9 +175,10 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> MultiHeadLatentAttention:
-        """The attention of a DeepSeek-V2 or V3 config (a transformers config, or the dict in its config.json).
+        """Make the attention module that a DeepSeek-V2 or V3 config describes, with new weights.
 
-        transformers itself need not be installed. The model's weights can then be loaded by `load_state_dict`.
+        `config` is a transformers config, or the dict in its config.json; transformers itself need not be installed.
+        The model's weights can then be loaded by `load_state_dict`.
 
         Raises:
             CheckpointError: the config is of another model, lacks a size, or has a RoPE that is not supported.
@@ -192,7 +193,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
             raise CheckpointError(
                 f"config: expected {', '.join(sizes)}. Received: a config without {', '.join(missing)}"
             )
-        # DeepSeek's pairs are interleaved; only transformers' V3 has a switch, which config.json need not mention.
+        # DeepSeek's rotary pairs are interleaved. Only transformers' V3 has an option for it, often not in config.json.
         interleaved = entry(config, "rope_interleave") is not False
         return cls(
             sizes["hidden_size"],
@@ -212,7 +213,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Weights are drawn from N(0, 0.006²) (DeepSeek-V2, section 3.1.2; V3, 4.2); biases become 0, norms 1."""
+        """Draw the weights from N(0, 0.006²) (DeepSeek-V2, section 3.1.2; V3, 4.2); set biases to 0 and norms to 1."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.006)
@@ -234,7 +235,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         path: Path | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionRecord]:
-        """The output of attention for each token.
+        """Compute the output of attention for each token.
 
         Args:
             query: [B, Q, M].
@@ -242,13 +243,14 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
             mask: which query may attend to which key, True = may: a mask of `headwise.masks`, or a bool tensor [Q, K],
                 [H, Q, K] or [B, H, Q, K]. With a cache, K includes the tokens that it holds; the last query is at the
                 position of the last key.
-            cache: latents of the earlier tokens, [B, 1, S, R + rope_dim]; those of the new tokens are added to it.
+            cache: holds the latents of the earlier tokens, [B, 1, S, R + rope_dim]; the latents of the new tokens are
+                appended to it.
             real: bool or integers [B, Q], True or 1 = a real token, False or 0 = padding. A cache remembers it.
             position_ids: [Q] or [B, Q], the positions of the tokens, if not 0, 1, 2 … (after the tokens in the cache;
                 padding does not count).
             path: "auto", "expand" or "absorb" for this call; None = the `path` of the module.
-            record: also return the record. Its weights are the same for both paths. Its keys are those that the path
-                used: with "absorb" they are the latents, as one key head.
+            record: also return the record of the attention. Its weights are the same for both paths. Its keys are the
+                keys that the path used: with "absorb" they are the latents, as one key head.
 
         Returns:
             [B, Q, M]; with `record=True` (output, AttentionRecord). Nothing is averaged over heads.
@@ -295,28 +297,28 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         return out if found is None else (out, found)
 
     def _queries(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The two parts of the queries: [B, H, Q, nope_dim] and, rotated, [B, H, Q, rope_dim]. Equations 12-14."""
+        """Compute the two parts of queries: [B, H, Q, nope_dim], and rotated [B, H, Q, rope_dim]. Equations 12-14."""
         q = self.q(x) if self.q_rank is None else self.q_up(self.q_norm(self.q_down(x)))
         q_nope, q_rope = self._heads(q).split((self.nope_dim, self.rope_dim), -1)
         return q_nope, self.positions.rotate(q_rope, ids)
 
     def _latents(self, x: Tensor, ids: Tensor) -> Tensor:
-        """What a cache keeps of each token, [B, 1, S, R + rope_dim]: c, then the rotated key (equations 9 and 15)."""
+        """Compute what a cache stores of each token, [B, 1, S, R + rope_dim]: c, then the rotated key (eq. 9, 15)."""
         c, k_rope = self.kv_down(x)[:, None].split((self.kv_rank, self.rope_dim), -1)
         return torch.cat((self.kv_norm(c), self.positions.rotate(k_rope, ids)), -1)
 
     def _heads(self, y_BSX: Tensor) -> Tensor:
-        """y [B, S, X] split into heads: [B, H, S, X / H]."""
+        """Split y [B, S, X] into heads: [B, H, S, X / H]."""
         return y_BSX.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def _up_projections(self) -> tuple[Tensor, Tensor]:
-        """W_UK [H, nope_dim, R] and W_UV [H, E, R], views of one weight."""
+        """Return W_UK [H, nope_dim, R] and W_UV [H, E, R], which are views of the weight of `kv_up`."""
         weight = self.kv_up.weight.unflatten(0, (self.num_heads, -1))
         w_uk, w_uv = weight.split((self.nope_dim, self.value_head_dim), 1)
         return w_uk, w_uv
 
     def _asked_for(self, path: Path | None) -> Path:
-        """The path of this call: `path`, or the module's. ArgumentError if "absorb" cannot be computed."""
+        """Return the path of this call: `path`, or the module's. ArgumentError if "absorb" cannot be computed."""
         path = self.path if path is None else path
         options.check_known("path", path, PATHS)
         if path == "absorb" and not self._can_absorb:
@@ -328,11 +330,11 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
     @property
     def _can_absorb(self) -> bool:
-        """Whether `kv_up` is a plain nn.Linear: a replacement (LoRA, quantised weights) is more than its weight."""
+        """Whether `kv_up` is a plain nn.Linear: a replacement (LoRA, quantised) computes more than its weight."""
         return type(self.kv_up) is nn.Linear
 
     def _absorbs(self, path: Path, q_len: int, k_len: int) -> bool:
-        """Whether a call with `q_len` queries and `k_len` keys takes the absorb path."""
+        """Return whether a call with `q_len` queries and `k_len` keys is computed by the absorb path."""
         if path != "auto":
             return path == "absorb"
         up = self.kv_rank * (self.nope_dim + self.value_head_dim)
@@ -357,14 +359,14 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
 
 
 def _by_head(x_BHQX: Tensor, weight_HXY: Tensor) -> Tensor:
-    """Each head's x times the head's weight: [B, H, Q, Y]. A weight is read once for all examples, and not copied."""
+    """Multiply x [B, H, Q, X] by each head's weight [H, X, Y]; a weight is read once for all examples, not copied."""
     batch, _, q_len, _ = x_BHQX.shape
     products = torch.bmm(x_BHQX.transpose(0, 1).flatten(1, 2), weight_HXY)
     return products.unflatten(1, (batch, q_len)).transpose(0, 1)
 
 
 def choose_rope(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, **made: Any) -> Any:
-    """`positions`, or DeepSeek's RoPE for None. ArgumentError if it is not of class `kind`, or does not fit."""
+    """Return `positions`, or DeepSeek's RoPE for None. ArgumentError if it is not of class `kind`, or does not fit."""
     if positions is None:
         return kind(rope_dim, interleaved=True, **made)
     if not isinstance(positions, kind):
@@ -380,12 +382,12 @@ def choose_rope(positions: Any, kind: type[Any], num_heads: int, rope_dim: int, 
 
 
 def default_scale(head_dim: int, scaling: RopeScaling | None) -> float:
-    """The scale 1/√D, times YaRN's softmax_factor if `scaling` is Yarn."""
+    """Return the default scale of the scores: 1/√D, times YaRN's softmax_factor if `scaling` is Yarn."""
     return head_dim**-0.5 * (scaling.softmax_factor if isinstance(scaling, Yarn) else 1.0)
 
 
 def _rename(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Rename the entries of Hugging Face's and DeepSeek's state dicts. CheckpointError if a projection occurs twice."""
+    """Rename the entries of Hugging Face's and DeepSeek's state dicts (a hook). CheckpointError if one occurs twice."""
     for ours, others in OTHER_NAMES.items():
         for kind in ("weight", "bias"):
             found = take(state, prefix, (ours, *others), kind)

@@ -1,4 +1,4 @@
-"""Norms whose output has the dtype of their input. Under autocast PyTorch's return the weight's dtype, or warn."""
+"""Norms whose output has the dtype of their input. (Under autocast, PyTorch's norms return another dtype, or warn.)"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class RMSNorm(nn.RMSNorm):
     """nn.RMSNorm, [..., M] to [..., M], computed in the dtype of its weight. Zhang & Sennrich 2019, equation 4."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x / √(mean(x²) + eps) · weight, returned in the dtype of x."""
+        """Compute x / √(mean(x²) + eps) · weight, and return it in the dtype of x."""
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
 
 
@@ -17,7 +17,7 @@ class LayerNorm(nn.LayerNorm):
     """nn.LayerNorm, [..., M] to [..., M], computed in the dtype of its weight. Ba et al. 2016, equation 3."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(x - mean) / √(variance + eps) · weight + bias, returned in the dtype of x."""
+        """Compute (x - mean) / √(variance + eps) · weight + bias, and return it in the dtype of x."""
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
 
 

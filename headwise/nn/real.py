@@ -1,4 +1,4 @@
-"""Which tokens are real and which are padding: the interpretation of `real=` for modules, caches and models."""
+"""Checks the argument `real=` of modules, caches and models, which says which tokens are real and which are padding."""
 
 from __future__ import annotations
 

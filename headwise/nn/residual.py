@@ -1,4 +1,4 @@
-"""What all transformer layers share: branches that are added to their input (the last is a feed-forward network)."""
+"""The base class of transformer layers: branches that are added to their input (the last is a feed-forward network)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.nn.norm import NORMS
 
 
 class LayerOptions(TypedDict, total=False):
-    """The options that every kind of layer has. Stacks pass them to their layers."""
+    """The options that both encoder and decoder layers have. Stacks pass these options to their layers."""
 
     ffn_dim: int | None
     norm: Literal["layer", "rms"]
@@ -67,7 +67,7 @@ class ResidualLayer(nn.Module):
         self.drop_path = DropPath(options.probability("drop_path", drop_path))
 
     def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], *, residual: bool = True) -> Tensor:
-        """x plus the branch's output; the norm is before the branch or after the sum. residual=False leaves out x."""
+        """Return x plus the branch's output, with the norm before the branch or after the sum. residual=False: no x."""
         found = self.drop_path(self.dropout(branch(norm(x) if self.norm_first else x)))
         y = x + found if residual else found
         return y if self.norm_first else norm(y)
@@ -82,19 +82,19 @@ class ResidualLayer(nn.Module):
         reset_parts(self.children())
 
     def extra_repr(self) -> str:
-        """The options that the submodules do not show."""
+        """Return the options that the repr of the submodules does not show."""
         return f"{self.dim}, norm_first={self.norm_first}"
 
 
 def has_positions(module: object) -> bool:
-    """Whether an attention module has a position scheme."""
+    """Return whether an attention module has a position scheme."""
     return getattr(module, "positions", None) is not None
 
 
 def make_norm(
     norm: str, dim: int, eps: float, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> nn.Module:
-    """A norm of width `dim`: `norm` is "layer" or "rms"."""
+    """Make a norm of width `dim`: a LayerNorm for "layer", an RMSNorm for "rms"."""
     options.check_known("norm", norm, NORMS)
     with_bias = {"bias": bias} if norm == "layer" else {}
     return NORMS[norm](dim, eps=eps, device=device, dtype=dtype, **with_bias)
@@ -109,5 +109,5 @@ def reset_parts(parts: Iterable[nn.Module]) -> None:
 
 
 def find_child(cache: Cache | None, name: str) -> Cache | None:
-    """The cache of a submodule, `cache.child(name)`; None if there is no cache."""
+    """Return the cache of the submodule `name`, `cache.child(name)`; None if there is no cache."""
     return None if cache is None else cache.child(name)

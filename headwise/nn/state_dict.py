@@ -30,14 +30,14 @@ OUT = (
     *("to_out", "to_out.0", "out_lin", "linear_out", "dense", "output", "output.dense"),
     *("w_concat", "fc", "linears.3"),
 )
-# One matrix with head after head, and q, k and v inside each head: its rows must not be taken for stacked q, k and v.
+# Matrices in which each head has its q, k and v together (head after head): these are not stacked q, k and v.
 HEADS_OUTSIDE = ("query_key_value",)
 # Masks and frequencies that older checkpoints keep beside the weights (GPT-2, minGPT, GPT-NeoX, Llama).
 CONSTANTS = ("bias", "masked_bias", "rotary_emb.inv_freq")
 
 
 def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """A hook by which `load_state_dict` accepts the other common names of the projections of attention."""
+    """Rename entries before `load_state_dict` loads them (a hook), so that other common names of projections work."""
     for name in HEADS_OUTSIDE:
         if f"{prefix}{name}.weight" in state:
             raise CheckpointError(
@@ -59,7 +59,7 @@ def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
             fused, transposed = fused.T, True  # GPT-2 keeps its weights as [in, out]
         parts = None
         if fused is not None and (module.is_fused or fused.shape[0] != sum(sizes)):
-            state[f"{prefix}qkv.{kind}"] = fused  # torch reports another size
+            state[f"{prefix}qkv.{kind}"] = fused  # if its size is wrong, torch reports it
         elif fused is not None:
             parts = list(fused.split(sizes))
         else:
@@ -75,7 +75,7 @@ def rename(module: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
 
 
 def _separate(state: dict[str, Tensor], prefix: str, kind: str) -> list[Tensor] | None:
-    """The list [q, k, v]; None unless all are there. If only k has no bias (as in Whisper), k gets a bias of 0."""
+    """Take [q, k, v] out of the state dict; None unless all are there. A bias that only k lacks (Whisper) becomes 0."""
     q, k, v = (take(state, prefix, names, kind) for names in (QUERY, KEY, VALUE))
     if k is None and q is not None and v is not None and kind == "bias":
         k = torch.zeros_like(q if q.shape == v.shape else v)
@@ -99,5 +99,5 @@ def take(state: dict[str, Tensor], prefix: str, names: Sequence[str], kind: str)
 
 
 def _is_conv1d(weight: Tensor, total: int) -> bool:
-    """Whether a weight is [in, out], as in GPT-2, and not [out, in] as in nn.Linear. `total`: the size of out."""
+    """Return whether a weight is [in, out], as in GPT-2, not [out, in], as in nn.Linear. `total`: the size of out."""
     return bool(weight.shape[0] != total and weight.shape[-1] == total)

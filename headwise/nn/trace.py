@@ -1,4 +1,4 @@
-"""Returns records from modules: a module returns its own record, a stack the records of all its layers by path."""
+"""Collects attention records: a module returns its own record, a stack the records of all its layers by path."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Trace:
         self._records: list[AttentionRecord] = []
 
     def __call__(self, part: nn.Module, path: str, *args: Any, **kwargs: Any) -> Tensor:
-        """The output of the submodule `part`, which is at `path` in the module that owns this trace."""
+        """Call the submodule `part`, whose path in the module that owns this trace is `path`, and return its output."""
         if not self._record:
             return part(*args, **kwargs)
         out, found = part(*args, record=True, **kwargs)
-        if isinstance(found, AttentionRecord):  # a module may have names for its queries or keys
+        if isinstance(found, AttentionRecord):  # the attention module may have names for its queries or keys
             found.row_names, found.col_names = getattr(part, "row_names", None), getattr(part, "col_names", None)
             self._keep(found, path)
         else:
@@ -48,14 +48,14 @@ class Trace:
         self._records.append(record)
 
     def result(self, out: Tensor) -> Any:
-        """`out`; with `record` (out, Seen), where the layers are numbered in the order of their calls."""
+        """Return `out`, or with `record` (out, Seen), whose layers are numbered in the order of their calls."""
         return (out, Seen(_numbered(self._records))) if self._record else out
 
 
 def attend(
     kind: Literal["self", "cross"], q: Tensor, k: Tensor | Int8, v: Tensor | Int8, *, record: bool, **given: Any
 ) -> tuple[Tensor, AttentionRecord | None]:
-    """Compute `attention` for a module: the output [B, H, Q, E], and the record with its kind, or None."""
+    """Compute attention for a module: return the output [B, H, Q, E], and the record, which says its kind, or None."""
     with nullcontext() if parallel.current() is None else parallel.reading_memory(kind == "cross"):
         found: Any = attention(q, k, v, **given, record=record)  # type: ignore[call-overload]
     if not record:

@@ -60,7 +60,7 @@ class _Stack(nn.Module):
         *,
         checkpointing: bool = False,
     ) -> Self:
-        """A stack of these layers, which may differ from each other; `norm` is applied after the last layer."""
+        """Make a stack of these layers, which may differ from each other; `norm` is applied after the last layer."""
         stack = cls.__new__(cls)
         _Stack.__init__(stack, layers, norm, checkpointing)
         return stack
@@ -100,7 +100,7 @@ class _Stack(nn.Module):
         record: bool,
         **memory: Any,
     ) -> Any:
-        """Run all layers. Mask, real tokens and positions are prepared once, for all layers."""
+        """Run all layers. The mask, the real tokens and the positions are prepared once, for all layers."""
         real = check_real(real, *x.shape[:2])
         knows = [layer.has_positions for layer in self.layers]
         bind(cache, self)
@@ -110,7 +110,7 @@ class _Stack(nn.Module):
             if real is not None and any(knows):
                 position_ids = compute_positions(x, None, real, position_ids)
             mask, real = with_real(mask, real), None
-        # A step with a cache is not run twice: the second run would append its tokens again.
+        # A call with a cache must not run twice: the second run would append its tokens again.
         runs_again = self.checkpointing and self.training and torch.is_grad_enabled() and cache is None
         trace = Trace(record)
         for i, layer in enumerate(self.layers):
@@ -124,9 +124,10 @@ class _Stack(nn.Module):
 
 
 def _checkpointed(run: Callable[..., Tensor], x: Tensor, given: dict[str, Any]) -> Tensor:
-    """`run(x, **given)`, which backward computes again. Masks, flags and ids in `given` are copied as they are now.
+    """Compute `run(x, **given)` with gradient checkpointing: nothing is stored, and backward computes it again.
 
-    The other tensors are passed separately: torch then raises an error if they were changed before backward.
+    Masks, flags and ids in `given` are copied, in case the caller changes them before backward. All other tensors are
+    passed to torch separately: torch raises an error if they were changed before backward.
     """
     for name, value in given.items():
         if isinstance(value, Mask):
@@ -158,9 +159,9 @@ class Encoder(_Stack):
         num_layers: the number of layers.
         num_heads: H of every layer's `MultiHeadAttention`. Pass this or `attention`.
         attention: a function that makes an attention module; it is called once for each layer.
-        drop_path: the probability that an example skips a branch of the last layer; layer l of L has l / L of it (Huang
-            et al. 2016, equation 4).
-        final_norm: whether there is a norm after the last layer; None = as `norm_first`, because with it one is needed.
+        drop_path: the probability that an example skips a branch of the last layer; in layer l of L the probability is
+            l / L times this (Huang et al. 2016, equation 4).
+        final_norm: whether there is a norm after the last layer; None = only with `norm_first`, which needs it.
         checkpointing: in training keep only the input of each layer, and run the layer again for its gradients
             (Chen et al. 2016). Less memory, the same numbers, dropout included. Calls with a cache are not
             checkpointed.
@@ -204,7 +205,7 @@ class Encoder(_Stack):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """The output of the stack for a sequence; arguments as in `EncoderLayer.forward`.
+        """Compute the output of the stack for a sequence; arguments as in `EncoderLayer.forward`.
 
         With a cache each layer uses a child of this cache, so one `Cache` serves the whole stack.
         """
@@ -273,7 +274,7 @@ class Decoder(_Stack):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """The output of the stack for a sequence and a memory; arguments as in `DecoderLayer.forward`.
+        """Compute the output of the stack for a sequence and a memory; arguments as in `DecoderLayer.forward`.
 
         With a cache each layer uses a child of this cache, so one `Cache` serves the whole stack.
         """
@@ -302,5 +303,5 @@ def _drop_paths(last: float, num_layers: int) -> list[float]:
 
 
 def _final_norm(wanted: bool | None, layer: EncoderLayer | DecoderLayer) -> nn.Module | None:
-    """A copy of a norm of `layer` if it is wanted (None = wanted if the layer is norm-first), else None."""
+    """Return a copy of a norm of `layer` if it is `wanted` (None = wanted if the layer is norm-first), else None."""
     return copy.deepcopy(layer.mlp_norm) if wanted or (wanted is None and layer.norm_first) else None

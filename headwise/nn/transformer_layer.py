@@ -99,7 +99,7 @@ class EncoderLayer(ResidualLayer):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """The output of the layer for a sequence.
+        """Compute the output of the layer for a sequence.
 
         Args:
             query: [B, S, M].
@@ -107,7 +107,7 @@ class EncoderLayer(ResidualLayer):
             mask: which position may attend to which, True = may: of `headwise.masks`, or bool [Q, K], [H, Q, K] or
                 [B, H, Q, K]. With a cache, K includes the tokens that it holds; the last query is at the position of
                 the last key.
-            cache: the earlier tokens; the new tokens are added to it.
+            cache: holds the keys and values of the earlier tokens; those of the new tokens are appended to it.
             real: bool or integers [B, S], True or 1 = a real token, False or 0 = padding. A cache remembers it.
             position_ids: [S] or [B, S], the positions of the tokens, if not 0, 1, 2 … after the tokens in the cache.
             record: also return the record of the attention.
@@ -219,7 +219,7 @@ class DecoderLayer(ResidualLayer):
         position_ids: Tensor | None = None,
         record: bool = False,
     ) -> Tensor | tuple[Tensor, Seen]:
-        """The output of the layer for a sequence and a memory.
+        """Compute the output of the layer for a sequence and a memory.
 
         Args:
             query: [B, Q, M].
@@ -227,7 +227,8 @@ class DecoderLayer(ResidualLayer):
             value: the values of the memory, [B, K, memory_dim], if they are another tensor; None = `key`.
             mask: within the sequence: which position may attend to which, True = may. With a cache, the keys that it
                 holds are included.
-            cache: the earlier tokens, to which the new tokens are added, and the projections of the memory.
+            cache: holds the keys and values of the earlier tokens, to which those of the new tokens are appended, and
+                the projections of the memory.
             memory_mask: which position may attend to which position of the memory, True = may.
             real: bool or integers [B, Q], True or 1 = a real token of the sequence, False or 0 = padding. A cache
                 remembers it.
@@ -290,7 +291,7 @@ class DecoderLayer(ResidualLayer):
 
 
 def check_ready(num_heads: int | None, attention_dropout: float | None, *ready: object, what: str = "modules") -> None:
-    """Raise ArgumentError for options of a new attention module if all attention modules were given."""
+    """Raise ArgumentError if all attention modules were passed in (`ready`) together with options for new ones."""
     if all(module is not None for module in ready):
         for name, option in (("num_heads", num_heads), ("attention_dropout", attention_dropout)):
             if option is not None:
@@ -309,7 +310,7 @@ def choose_attention(
     kind: type[Any] = nn.Module,
     what: str = "module",
 ) -> Any:
-    """The given attention, or a new one for None. ArgumentError if it does not fit, or num_heads is missing."""
+    """Return the attention `ready`, or a new one for None. ArgumentError if it does not fit, or needs num_heads."""
     if ready is None:
         if num_heads is None:
             raise ArgumentError(

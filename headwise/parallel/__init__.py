@@ -1,4 +1,4 @@
-"""Attention over a sequence that several processes share: `context_parallel`, and which process holds which rows.
+"""Attention over one sequence in several processes, each of which holds some rows (positions): `context_parallel`.
 
 Dimension letters: P processes, N positions of the whole sequence, S positions of this process, B, H, G, D, E as in
 `headwise.shapes`.

@@ -16,21 +16,21 @@ from headwise.errors import ParallelError, brief
 from headwise.masks import Mask
 from headwise.parallel.exchange import talking
 
-WIDTH = 16  # numbers that each process sends, in any call, so that even different calls can be compared
+WIDTH = 16  # how many numbers each process sends: the same in every call, so that even different calls can be compared
 NAMES = ("B", "H", "G", "D", "E", "dtype", "mask", "options", "layout", "memory")  # these must be the same
 DIGESTS = ("mask", "options", "layout", "memory")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def digest_mask(mask: Mask | None) -> int:
-    """Compute a number that is the same for equal masks, on every machine. A function counts only by its name."""
+    """Compute a number that is the same for equal masks, on every machine. Of a function only its name is compared."""
     if mask is None:
         return 0
     return mask.remember(("digest",), lambda mask: _number(_written(mask)))
 
 
 def digest_options(options: dict[str, Any]) -> int:
-    """Compute a number for option values and tensor shapes; a bias may have only the rows of its process."""
+    """Compute a number that is the same for equal options and shapes; a bias may have only the process's rows."""
     told = {name: _shape(name, x) if isinstance(x, Tensor) else x for name, x in sorted(options.items())}
     return _number(repr(told).encode())
 
@@ -56,11 +56,12 @@ def _written(value: Any) -> bytes:
 
 
 def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> list[list[int]]:
-    """Return the row counts of all processes, if these agree in everything else: one list for each entry of `rows`.
+    """Check that the processes agree, and return how many rows each process has: one list for each entry of `rows`.
 
     Args:
-        rows: the row counts of this process, such as those of q and of k.
-        told: the numbers of this process that must be equal, in the order of `NAMES`; there may be fewer.
+        rows: the numbers of rows of this process, such as those of q and of k. They may differ between processes.
+        told: the numbers of this process that must be equal in all processes: sizes, dtype, digests of masks …, in the
+            order of `NAMES`; there may be fewer.
         group: the group of the processes.
 
     Raises:
@@ -82,17 +83,17 @@ def agreed_rows(rows: tuple[int, ...], told: tuple[int, ...], group: Any) -> lis
 
 
 def agree(what: str, question: Mapping[str, object], group: Any, failed: Exception | None = None) -> None:
-    """Return if all processes ask the same question and none has failed; raise an error otherwise.
+    """Wait until all processes have called this; raise an error if their questions differ or one of them has failed.
 
     Args:
         what: what the question is about, for messages.
         question: names and values, which are compared by their `repr`; at most `WIDTH` - 2 names.
         group: the group of the processes.
-        failed: the error of this process, or None; it is raised if all processes ask the same question.
+        failed: the error of this process, or None; this error is raised if all processes ask the same question.
 
     Raises:
-        ParallelError: on every process, if the questions differ or a process is gone; on the others, if one process has
-            failed.
+        ParallelError: on every process, if the questions differ or a process is gone; if one process has failed, on the
+            other processes.
     """
     told = {"failed": int(failed is not None), **{name: _number(repr(x).encode()) for name, x in question.items()}}
     table = told_by_all(what, told, group)
@@ -112,7 +113,7 @@ def agree(what: str, question: Mapping[str, object], group: Any, failed: Excepti
 
 @contextmanager
 def agreeing(what: str, question: Mapping[str, object], group: Any) -> Iterator[None]:
-    """Return a context in which this process computes its part of an answer; at its end the processes `agree`."""
+    """Return a context in which this process computes its part of an answer; at its end all processes call `agree`."""
     failed = None
     try:
         yield
@@ -124,7 +125,7 @@ def agreeing(what: str, question: Mapping[str, object], group: Any) -> Iterator[
 
 
 def told_by_all(what: str, told: Mapping[str, int], group: Any) -> list[dict[str, int]]:
-    """Return the numbers of each process, by name. ParallelError on every process if they do different things."""
+    """Exchange numbers; return those of each process, by name. ParallelError on all if they do different things."""
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     numbers = [_number(repr((what, sorted(told))).encode()), *told.values()]
     mine = torch.tensor([*numbers, *[0] * (WIDTH - len(numbers))], dtype=torch.int64, device=device)

@@ -29,7 +29,7 @@ from headwise.scope import within
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-Local = Callable[..., Any]  # `attention` for the part of one process
+Local = Callable[..., Any]  # `attention`, called for the rows of one process
 
 _current: ContextVar[Processes | None] = ContextVar("headwise_parallel", default=None)
 _share: ContextVar[Share | None] = ContextVar("headwise_share", default=None)
@@ -38,7 +38,7 @@ _reads_memory: ContextVar[bool | None] = ContextVar("headwise_parallel_memory", 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processes:
-    """The processes that share a sequence, seen from one of them."""
+    """The processes that share a sequence, as one of these processes sees them."""
 
     mesh: DeviceMesh
     layout: Layout | None
@@ -72,14 +72,15 @@ class Processes:
         edited: bool = False,
         **options: Any,
     ) -> Any:
-        """Compute attention for the rows of this process by `local`.
+        """Compute attention for the rows of this process, together with the other processes.
 
         Args:
-            local: `attention`, which computes the part.
+            local: `attention`, which computes this process's part of the call.
             q, k, v: [B, H, S, D], [B, G, S, D] and [B, G, S, E] for the rows of this process; k and v may be this
                 process's rows of the memory (the sequence that cross-attention reads), or the whole memory.
             mask: the mask of the whole sequence.
-            followed: whether a record or an edit listens: then a process computes its rows in one call.
+            followed: whether a record or an edit (`headwise.watch`, `headwise.edit`) gets this call: then a process
+                computes all its rows in one call.
             edited: whether an edit may change the call.
             options: the options of `attention`, for the whole sequence.
         """
@@ -91,7 +92,7 @@ class Processes:
         whole = None if mask is None else as_mask("mask", mask)
         dtype = DTYPES.index(q.dtype) if q.dtype in DTYPES else len(DTYPES)
         told = (q.shape[0], q.shape[1], k.shape[1], q.shape[3], v.shape[3], dtype)
-        # Everything by which a strategy is chosen: processes that chose differently would wait for one another.
+        # Compare everything that decides the strategy: processes with different strategies would wait for one another.
         trains = [name for name, x in options.items() if isinstance(x, Tensor) and x.requires_grad]
         reads_memory = _reads_memory.get()
         decides = {**options, "": (followed, self.strategy, torch.is_grad_enabled(), trains, reads_memory)}
@@ -121,7 +122,7 @@ class Processes:
         return choose(part, self.strategy, followed=followed).attend(part, local)
 
     def _is_of_memory(self, rows: list[int], key_rows: list[int], told: bool | None) -> bool:
-        """Whether the keys belong to the memory, which cross-attention reads; if no module tells, by their number."""
+        """Return whether keys belong to the memory: as a module says (`told`), or for None if their number differs."""
         if self.memory is None or told is False:
             if told or rows != key_rows:
                 raise ArgumentError(
@@ -139,7 +140,10 @@ class Processes:
         return True
 
     def _dealt(self, what: str) -> Layout:
-        """Return the layout of the rows, if it cannot be found from the mask. ArgumentError if there is none."""
+        """Return the layout (which process holds which rows) that the user gave. ArgumentError if there is none.
+
+        It is for operations without a mask, from which the layout could be computed; `what` names the operation.
+        """
         if self.layout is None:
             raise ArgumentError(
                 f"context_parallel: {what} must know which rows this process holds. Received: no layout. Make one with "
@@ -148,7 +152,10 @@ class Processes:
         return self.layout
 
     def choose_layout(self, what: str, *, memory: bool) -> Layout | None:
-        """Return the layout of the sequence or memory; None = every process has all rows. ArgumentError if unknown."""
+        """Return the layout of the sequence, or with `memory` of the sequence that cross-attention reads.
+
+        None = every process has all rows. ArgumentError if the layout is unknown; `what` names who needs it.
+        """
         if not memory:
             return self._dealt(what)
         if self.memory is None:
@@ -176,7 +183,7 @@ def _check_rows(what: str, rows: list[int], layout: Layout) -> None:
 
 
 def current() -> Processes | None:
-    """Return the processes that share a sequence here; None outside of `context_parallel`."""
+    """Return the processes of the `context_parallel` around this code; None outside of `context_parallel`."""
     return None if torch.compiler.is_compiling() else _current.get()
 
 
@@ -218,12 +225,12 @@ def context_parallel(
         strategy: "auto", or "gather", "ring" or "heads": then a call that this strategy cannot compute raises an error.
         memory: the layout of the sequence that cross-attention reads, or "whole" = every process holds all of it, and
             nothing is sent. The gradients of a whole memory are those of this process's rows, as for parameters.
-        buffers: tensors of the whole sequence, not parameters, which become this process's rows inside.
+        buffers: tensors of the whole sequence, not parameters; inside the context they have only this process's rows.
         buffer_seq_dims: for each buffer, the dimension of the sequence.
         no_restore_buffers: the buffers that are not restored.
 
     Yields:
-        A `Processes`, whose `layout` is to be given to `gather`.
+        A `Processes`. Pass its `layout` to `gather`.
 
     Raises:
         ShapeError: buffers of several lengths.
@@ -253,7 +260,7 @@ def context_parallel(
 def _layout_for(
     mesh: DeviceMesh, given: Layout | Mask | None, buffers: Sequence[Tensor], dims: Sequence[int]
 ) -> Layout | None:
-    """Return the layout: the given layout, or one for the length of the buffers and the mask."""
+    """Return the given layout, or rows dealt by the mask for the length of the buffers; None without both."""
     if len(buffers) != len(dims):
         raise ArgumentError(
             f"buffer_seq_dims: expected one for each buffer. Received: {len(dims)} for {len(buffers)} buffers"
@@ -273,13 +280,16 @@ def _layout_for(
 
 @contextlib.contextmanager
 def alone(share: Share | None) -> Iterator[None]:
-    """Return a context in which this process computes a call alone; `share`: its rows of a longer call, for records."""
+    """Return a context in which this process computes attention alone, as outside of `context_parallel`.
+
+    `share` says which rows of a longer call the process computes, for records; None = the call is no part of another.
+    """
     with within(_current, None), within(_share, share):
         yield
 
 
 def mark_share(call: AttentionCall) -> AttentionCall:
-    """Return the call, marked as a share (some rows) of a longer call if it is one."""
+    """Return the call; if it computes some rows of a longer call (see `alone`), mark it as such a share."""
     share = _share.get()
     return call if share is None else call.of(share)
 
@@ -301,8 +311,8 @@ def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor],
     cut = [] if layout is None else [layout.shard(x, here.rank, dim) for x, dim in zip(buffers, dims, strict=True)]
     whole = [x.data for x in buffers]
     try:
-        # The memory of the tensor is exchanged, not written to: views of it stay whole, and restoring it copies
-        # nothing.
+        # Exchange the storage of the tensor instead of writing to it: views of the tensor stay whole, and restoring
+        # copies nothing.
         for x, part in zip(buffers, cut, strict=True):
             x.data = part
         yield
@@ -313,16 +323,16 @@ def _cut(buffers: Sequence[Tensor], dims: Sequence[int], stay: Iterable[Tensor],
 
 
 def reading_memory(yes: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which keys belong to the memory of `context_parallel(memory=)`; False: to the own sequence.
+    """Return a context that says whether keys belong to the memory of `context_parallel(memory=)`.
 
-    headwise's modules use this context themselves. A call of `headwise.attention` needs it if the memory and the own
-    sequence have equally many rows.
+    False: they belong to the same sequence as the queries. headwise's modules use this context themselves. A direct
+    call of `headwise.attention` needs it if a process has as many rows of the memory as of the queries' sequence.
     """
     return within(_reads_memory, yes)
 
 
 def treat_memory_as_own() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the memory is the own sequence: for the encoder that computes the memory."""
+    """Return a context in which modules take the layout of the memory for their own: for the memory's encoder."""
     here = current()
     if here is None:
         return contextlib.nullcontext()
@@ -348,7 +358,7 @@ def shard(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1
 
 
 def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 1) -> Tensor:
-    """Return the whole sequence, on every process, from the rows of each process. It has no gradients.
+    """Return the whole sequence, on every process, from the rows of each process. The result has no gradients.
 
     Args:
         x: this process's rows, along `dim`, or a DTensor.
@@ -376,7 +386,7 @@ def gather(x: Tensor, by: Layout | Mask | None, mesh: DeviceMesh, *, dim: int = 
 
 
 def whole(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
-    """Return a whole tensor (such as which tokens are real) from the parts of the processes; x outside the context."""
+    """Join all processes' parts of a tensor (such as which tokens are real); outside of the context return x."""
     here = current()
     layout = None if here is None else here.choose_layout("a module that is told real tokens", memory=memory)
     return x if here is None or layout is None else gather(x, layout, here.mesh, dim=dim)
@@ -398,16 +408,17 @@ def positions_here(count: int, device: torch.device, *, memory: bool = False) ->
 
 
 def rows_here(x: Tensor, dim: int = 1, *, memory: bool = False) -> Tensor:
-    """Return this process's rows of a tensor of the whole sequence, or memory; x outside of the context."""
+    """Take this process's rows of a tensor of the whole sequence (or memory); outside of the context return x."""
     here = current()
     layout = None if here is None else here.choose_layout("a module that counts positions", memory=memory)
     return x if here is None or layout is None else layout.shard(x, here.rank, dim)
 
 
 def gather_positions(positions: Tensor, *, memory: bool = False) -> Tensor:
-    """Return the positions of all keys, [K] or [B, K], from those of this process's rows, [S] or [B, S].
+    """Return the positions of all keys, [K] or [B, K], from the positions of this process's rows, [S] or [B, S].
 
-    Outside of the context, return `positions`. With `memory`, both are positions in the memory.
+    Outside of `context_parallel` return `positions`. With `memory`, all are positions in the sequence that
+    cross-attention reads.
     """
     here = current()
     layout = None if here is None else here.choose_layout("a module that counts positions", memory=memory)
@@ -419,7 +430,7 @@ def gather_positions(positions: Tensor, *, memory: bool = False) -> Tensor:
 
 
 def find_length(count: int, *, memory: bool = False) -> int:
-    """Return the length of the whole sequence, or memory, if this process has `count` rows; `count` outside."""
+    """Return the length of the sequence (or memory) of which this process has `count` rows; outside return `count`."""
     here = current()
     layout = None if here is None else here.choose_layout("a module that counts positions", memory=memory)
     return count if layout is None else layout.length

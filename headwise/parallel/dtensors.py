@@ -37,13 +37,13 @@ def attend(
     """Compute `attention` for DTensors; the result is a DTensor with the placements of q.
 
     Args:
-        attention: computes the part of this process.
-        alone: the same, outside of `context_parallel`.
+        attention: the function that computes this process's part if the sequence is not split.
+        alone: the same function, called as outside of `context_parallel`, if the sequence is split.
         q, k, v: DTensors on one mesh. Along each of its dimensions q is split by batch, heads or sequence, or not at
             all; k and v are split like q, or not at all.
-        mask, options: those of the whole call; their tensors are the same in every process, or DTensors. A record has
-            only this process's part.
-        followed: whether a record or an edit listens.
+        mask, options: the mask and options of the whole call; their tensors are the same in every process, or DTensors.
+            A record has only this process's part.
+        followed: whether a record or an edit (`headwise.watch`, `headwise.edit`) gets this call.
         edited: whether an edit may change the call.
 
     Raises:
@@ -101,7 +101,7 @@ def attend(
 
 
 def _check_around(mesh: DeviceMesh) -> None:
-    """Raise ArgumentError if `context_parallel` shares the sequence along a dimension of this mesh."""
+    """Raise ArgumentError inside a `context_parallel` that splits the sequence along a dimension of this mesh."""
     around = context.current()
     if around is not None and any(mesh.get_group(i) == around.group for i in range(mesh.ndim)):
         raise ArgumentError(
@@ -111,12 +111,12 @@ def _check_around(mesh: DeviceMesh) -> None:
 
 
 def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
-    """Return the dimension of q, k and v that is split along dimension i of the mesh; None = it is not split."""
+    """Return which dimension of q (k and v alike, or not at all) is split along the mesh's dimension i, or None."""
     from torch.distributed.tensor import Replicate, Shard
 
     places = {name: x.placements[i] for name, x in (("q", q), ("k", k), ("v", v))}
     told = ", ".join(f"{name}={place}" for name, place in places.items())
-    # (A subclass of Shard has its rows in another order.)
+    # (A DTensor placed by a subclass of Shard has its rows in another order.)
     dims = {name: place.dim % 4 for name, place in places.items() if isinstance(place, Shard) and type(place) is Shard}
     split = dims.get("q")
     if split == 3 or any(name not in dims and type(place) is not Replicate for name, place in places.items()):
@@ -138,14 +138,17 @@ def _split(i: int, q: DTensor, k: DTensor, v: DTensor) -> int | None:
 
 
 def _take_part(x: DTensor, q: DTensor) -> Tensor:
-    """Return this process's part of keys or values. If only q is split, each process has a share of their gradient."""
+    """Return this process's part of keys or values.
+
+    Along a dimension of the mesh that splits only q, each process computes a summand of the keys' gradient.
+    """
     from torch.distributed.tensor import Partial
 
     placements = [
         Partial() if mine.is_replicate() and not of_q.is_replicate() else mine
         for mine, of_q in zip(x.placements, q.placements, strict=True)
     ]
-    # (A redistribution to the same placements: its backward sums the shares.)
+    # (A redistribution to the same placements: its backward sums the gradients of the processes.)
     x = x.redistribute(placements=x.placements)
     here: Tensor = x.to_local(grad_placements=placements)
     examples = ranges(q)[0]
@@ -153,7 +156,7 @@ def _take_part(x: DTensor, q: DTensor) -> Tensor:
 
 
 def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
-    """Return the key heads that the query heads `heads` read, `size` query heads each; x has the key heads `held`."""
+    """Return the key heads that the query heads `heads` read (`size` heads each); x has the key heads `held`."""
     if (held.start * size, held.stop * size) == (heads.start, heads.stop):
         return x
     first, last = heads.start // size, -(-heads.stop // size)
@@ -168,10 +171,10 @@ def _read_heads(x: Tensor, heads: slice, held: slice, size: int) -> Tensor:
 
 
 def _share(name: str, x: Any, split: list[int | None], mesh: DeviceMesh, of_q: list[slice]) -> Any:
-    """Return this process's part of an option, for its examples and heads. The sequence is cut later."""
+    """Return this process's part of an option, for its examples and heads. The option's rows are cut later."""
     if not isinstance(x, Tensor):
         return x
-    # The indices of the batch and of the heads in its dimensions; None = it is the same for all.
+    # Which dimensions of the option are the batch and the heads; None = the option is the same for all of them.
     at = [dim - (4 - x.ndim) for dim in (0, 1)] if name == "bias" else [-1, 0]
     places = [dim if 0 <= dim < x.ndim and x.shape[dim] > 1 else None for dim in at]
     if not is_dtensor(x):
@@ -193,7 +196,7 @@ def _share(name: str, x: Any, split: list[int | None], mesh: DeviceMesh, of_q: l
 
 
 def _processes(q: DTensor, k: DTensor, i: int) -> Processes:
-    """Return the processes along dimension i of the mesh, which have the sequence in chunks."""
+    """Return the processes along dimension i of the mesh, each of which has one chunk of the sequence."""
     names = q.device_mesh.mesh_dim_names
     if q.device_mesh.ndim > 1 and names is None:
         raise ArgumentError("mesh: expected names for its dimensions. Received: none. Pass mesh_dim_names=")

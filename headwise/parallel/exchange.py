@@ -17,7 +17,7 @@ from headwise.parallel.routes import Routes
 
 @contextmanager
 def talking(group: Any) -> Iterator[None]:
-    """Return a context in which an error of torch.distributed becomes one that says what it means."""
+    """Return a context that turns an error of torch.distributed into a ParallelError that says what it means."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -39,7 +39,7 @@ def all_to_all(x: Tensor, sends: list[int], receives: list[int], group: Any) -> 
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """Return the memory of a contiguous tensor, [rows, bytes], which every backend can send."""
+    """View a contiguous tensor as bytes, uint8 [rows, bytes]: every backend can send bytes, but not every dtype."""
     flat = x.detach().flatten(1)
     # torch calls [n, 1] contiguous for any last stride, and `view` does not.
     return flat.as_strided(flat.shape, (flat.shape[1], 1)).view(torch.uint8)
@@ -48,8 +48,8 @@ def _bytes(x: Tensor) -> Tensor:
 def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
     """Return the rows of every process; x [count, ...] are the rows of this process.
 
-    If some processes have far fewer rows than others, the rows are sent process by process; otherwise all are padded
-    and sent at once.
+    If some processes have far fewer rows than others, the rows are sent process by process. Otherwise the rows of all
+    processes are padded to equal numbers and sent at once.
     """
     out = [x.new_empty(count, *x.shape[1:]) for count in counts]
     size = max(counts)
@@ -71,20 +71,20 @@ def all_gather(x: Tensor, counts: list[int], group: Any) -> list[Tensor]:
 
 def pack_rows(k: Tensor, v: Tensor) -> Tensor:
     """Arrange keys [B, G, S, D] and values [B, G, S, E] as rows to send, [S, B G (D + E)]."""
-    width = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3])  # (not -1: there may be no rows)
+    width = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3])  # (reshape with -1 fails if there are no rows)
     return torch.cat([k, v], -1).permute(2, 0, 1, 3).reshape(k.shape[2], width)
 
 
 def split(rows: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-    """Arrange sent rows as keys and values again, with the sizes of k and v."""
+    """Undo `pack_rows`: arrange rows [S, B G (D + E)] as keys and values again, with the sizes of k and v but for S."""
     heads = rows.unflatten(1, (k.shape[0], k.shape[1], k.shape[3] + v.shape[3])).permute(1, 2, 0, 3)
     return list(heads.split([k.shape[3], v.shape[3]], -1))
 
 
 def needed_keys(k: Tensor, v: Tensor, routes: Routes, rank: int, group: Any) -> tuple[Tensor, Tensor]:
-    """Return the keys and values that this process needs, [B, G, K, D] and [B, G, K, E]. It has [B, G, S, ·] itself.
+    """Return the keys and values that this process's queries need, [B, G, K, D] and [B, G, K, E].
 
-    Keys that the process already has are not sent: they are copied once.
+    `k` and `v` [B, G, S, ·] are those that this process holds: they are copied, and the others are received.
     """
     found: tuple[Tensor, Tensor] = _Needed.apply(k, v, routes, rank, group)
     return found
@@ -119,14 +119,14 @@ class _Needed(torch.autograd.Function):
 
 
 class _Ways(NamedTuple):
-    """Routes (which rows go where), with the rows that stay in this process kept apart."""
+    """Routes (which rows are sent to which process), with the rows that stay in this process listed separately."""
 
-    kept: Tensor | slice  # which of this process's rows it needs itself
-    kept_at: Tensor | slice  # their places among the keys
-    sent: Tensor  # the rows that others need, first those for process 0
-    received_at: Tensor
-    sends: list[int]  # rows for each process; 0 for itself
-    receives: list[int]
+    kept: Tensor | slice  # the indices of this process's rows that this process needs itself
+    kept_at: Tensor | slice  # the indices of these rows among all keys that this process needs
+    sent: Tensor  # the indices of this process's rows that others need, first the rows for process 0
+    received_at: Tensor  # the indices of received rows among all keys that this process needs
+    sends: list[int]  # the number of rows sent to each process; 0 for this process
+    receives: list[int]  # the number of rows received from each process; 0 from this process
 
     @classmethod
     def of(cls, routes: Routes, rank: int, device: torch.device) -> _Ways:
@@ -142,7 +142,7 @@ class _Ways(NamedTuple):
 
 
 def _run(places: Tensor) -> Tensor | slice:
-    """Return ascending positions as a slice, if there is no gap between them: a slice is copied faster."""
+    """Return ascending indices as a slice if there is no gap between them, because a slice is copied faster."""
     if not len(places):
         return slice(0, 0)
     first, last = int(places[0]), int(places[-1])
@@ -150,7 +150,7 @@ def _run(places: Tensor) -> Tensor | slice:
 
 
 class Turned(torch.autograd.Function):
-    """Computes `there(x)`, with the gradient by `back`: for a change of layout that permutes all rows."""
+    """Computes `there(x)`; its gradient is `back(gradient)`. For an exchange between processes that only moves rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which rows of a sequence each process holds: dealt such that all have about equally many allowed pairs."""
+"""Decides which rows of a sequence each process holds, so that all processes have about equally many allowed pairs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from headwise.masks.cellwise import as_mask
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-EVEN = 1.05  # an even share: the most cells of a process, divided by the mean
+EVEN = 1.05  # the work counts as evenly dealt if (the most cells of a process) / (the mean) is at most this
 BLOCK = 64  # rows that stay together, if the sequence is long enough
-LEAST_BLOCKS, MOST_BLOCKS = 2048, 8192  # blocks per row of the grid, for a long sequence
-PIECES = 16  # the least number of blocks per process, if there are enough rows
+LEAST_BLOCKS, MOST_BLOCKS = 2048, 8192  # limits of the number of blocks of a long sequence
+PIECES = 16  # the minimum number of blocks per process, if there are enough rows
 
 Ints = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """Which rows each process holds. Every process computes the same layout, from only the mask and the length.
+    """The division of a sequence: which rows (positions) each process holds.
+
+    Every process computes the same layout, from only the mask and the length.
 
     >>> layout = headwise.parallel.deal(mask, length, mesh)
     >>> ids, labels = (layout.shard(x, rank, dim=1) for x in (ids, labels))
@@ -50,12 +52,12 @@ class Layout:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash, bytes that are the same only for equal layouts."""
+        """The hash of the layout: bytes that are the same only for equal layouts."""
         return hashlib.blake2b(self.edges.tobytes() + self.owner.tobytes(), digest_size=8).digest()
 
     @cached_property
     def owner_of_rows(self) -> Ints:
-        """The process of each row, [length]."""
+        """For each row the process that holds it, [length]."""
         return self.owner.repeat(np.diff(self.edges))
 
     @cached_property
@@ -73,14 +75,14 @@ class Layout:
         return x.index_select(dim, self.positions[process].to(x.device))
 
     def joined(self, parts: list[Tensor], dim: int = 1) -> Tensor:
-        """Return the whole sequence, from the rows of all processes."""
+        """Join the rows of all processes to the whole sequence."""
         order = torch.cat(self.positions).argsort()
         return torch.cat(parts, dim).index_select(dim, order.to(parts[0].device))
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The work (cells and keys) that a mask requires for each block of rows of a sequence."""
+    """The work that a mask causes in each block of rows: the number of cells (allowed pairs), and the keys it needs."""
 
     edges: Ints  # [blocks + 1]
     key_edges: Ints  # [key blocks + 1], edges in the sequence that is read
@@ -98,9 +100,14 @@ class Grid:
         return np.diff(self.key_edges)
 
     def per_process(self, owner: Ints, key_owner: Ints, count: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return the cells of each process, [P], and which key blocks its rows may see, bool [P, key blocks].
+        """Return the number of cells of each process, [P], and which key blocks it needs, bool [P, key blocks].
 
-        A process whose rows see nothing needs its own keys: it still has to make a call.
+        A process needs the key blocks that its rows may see. If its rows see nothing, it needs its own keys, because it
+        still has to make a call.
+
+        Args:
+            owner, key_owner: the process of each block of rows, and of each block of keys.
+            count: P, the number of processes.
         """
         cells = np.bincount(owner, self.cells, count).astype(np.float64)
         needed: NDArray[np.bool_] = np.stack([self.needed[owner == p].any(0) for p in range(count)])
@@ -109,14 +116,14 @@ class Grid:
         return cells, needed
 
     def keys_from_others(self, key_owner: Ints, needed: NDArray[np.bool_]) -> Ints:
-        """Count the keys that each process receives from others, [P]."""
+        """Count the keys that each process receives from others, [P]; `needed` as `per_process` returns it."""
         others = key_owner[None] != np.arange(len(needed))[:, None]
         keys: Ints = (needed & others) @ self.keys
         return keys
 
 
 def make_grid(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
-    """Make the grid of a mask that is aligned to both whole sequences, for these blocks; remembered with the mask."""
+    """Compute the work that an aligned mask causes in each block between `edges`; the mask object remembers it."""
     if mask is None:
         cells = np.diff(edges) * float(key_edges[-1])
         return Grid(edges, key_edges, cells, np.ones((len(edges) - 1, len(key_edges) - 1), bool))
@@ -127,7 +134,7 @@ def make_grid(mask: Mask | None, edges: Ints, key_edges: Ints) -> Grid:
 
 
 def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
-    """Make the grid of a mask for self-attention, with blocks as small as the number of processes needs."""
+    """Compute the grid of a mask for self-attention, with blocks that are small enough to deal to the processes."""
     edges = _even(length, processes)
     grid = make_grid(mask, edges, edges)
     if mask is None:
@@ -144,7 +151,7 @@ def fine_grid(mask: Mask | None, length: int, processes: int) -> Grid:
 
 
 def _even(length: int, processes: int) -> Ints:
-    """Return the edges of blocks of equal size, which suits the number of processes."""
+    """Return the edges of blocks of equal size (the last may be smaller), small enough for the number of processes."""
     block = BLOCK
     while block > 1 and length // block < PIECES * processes:
         block //= 2
@@ -154,7 +161,7 @@ def _even(length: int, processes: int) -> Ints:
 
 
 def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Count the cells of some blocks of rows, and find the key blocks that they need (bool)."""
+    """Count the cells (allowed pairs; half if partly allowed) of blocks of rows, and find the key blocks they need."""
     row_low, row_high, key_low, key_high = (torch.from_numpy(x).int() for x in (low, high, edges[:-1], edges[1:]))
     cells: list[NDArray[np.float64]] = []
     needed: list[NDArray[np.bool_]] = []
@@ -169,10 +176,10 @@ def _cells(mask: Mask, low: Ints, high: Ints, edges: Ints) -> tuple[NDArray[np.f
 
 
 def in_order(grid: Grid, processes: int) -> Ints:
-    """Deal rows in their order, so that neighbours stay together: for windows and packed documents.
+    """Deal each process one piece of the sequence, so that neighbours stay together: for windows and packed documents.
 
-    The cuts between processes minimise the largest number of cells of a process, with at most 5 % more or fewer rows
-    than the mean.
+    The cuts between processes minimise the largest number of cells (allowed pairs) of a process, with at most 5 % (or
+    one block, if that is more) more or fewer rows than the mean. Returns the process of each block.
     """
     mean = grid.edges[-1] / processes
     spare = max((EVEN - 1) * mean, grid.rows.max())
@@ -194,7 +201,9 @@ def in_order(grid: Grid, processes: int) -> Ints:
 def _cuts(
     edges: Ints, cells: NDArray[np.float64], most: float, processes: int, least: float, rows: float
 ) -> Ints | None:
-    """Return the first block of processes 1, 2 …, if each takes as many blocks as it may; None if blocks are left.
+    """Cut the sequence: let each process in turn take as many blocks as its limits allow.
+
+    Returns the first block of processes 1, 2 …; None if blocks are left, or a process gets too few rows.
 
     Args:
         cells: [blocks + 1], the number of cells before each block.
@@ -213,7 +222,7 @@ def _cuts(
 
 
 def in_pairs(grid: Grid, processes: int) -> Ints:
-    """Deal each process a piece from the front and one from the back: for causal masks (zigzag ring attention)."""
+    """Deal each process a piece of the front half and one of the back half: for causal masks (zigzag ring)."""
     piece = _middles(grid) * 2 * processes // grid.edges[-1]
     return np.minimum(piece, 2 * processes - 1 - piece)
 
@@ -224,9 +233,9 @@ def in_turns(grid: Grid, processes: int) -> Ints:
 
 
 def by_cells(grid: Grid, processes: int) -> Ints:
-    """Deal the block with the most cells first, to the process with the fewest cells that has room: for any mask.
+    """Deal the block with the most cells (allowed pairs) first, to the process with the fewest cells that has room.
 
-    Processes with rows of many cells get fewer of the other rows.
+    Returns the process of each block. It works for any mask. Processes with rows of many cells get fewer other rows.
     """
     room = np.full(processes, EVEN * grid.edges[-1] / processes)
     cells, owner = np.zeros(processes), np.zeros(len(grid.cells), np.int64)
@@ -251,10 +260,11 @@ WAYS: dict[str, Callable[[Grid, int], Ints]] = {
 
 
 def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
-    """Deal the rows for self-attention to processes: equal numbers of rows (up to one block) and of allowed pairs.
+    """Decide which rows each process holds in self-attention: about equal numbers of rows and of allowed pairs.
 
-    Of the ways that share the cells (allowed pairs) within 5 % it takes the way that moves the fewest keys between
-    processes; if there is none, the way that shares the cells most evenly.
+    Several methods of dealing rows are tried (`WAYS`). Of the methods that give no process over 5 % more allowed pairs
+    than the mean, the result is that of the method with the fewest keys to send to a process; if there is no such
+    method, that of the method with the most equal numbers of pairs.
 
     Args:
         mask: the mask of the whole sequence; None = every query sees every key.
@@ -276,9 +286,9 @@ def deal(mask: Mask | None, length: int, processes: int | DeviceMesh) -> Layout:
 
 
 def chunks(length: int, processes: int | DeviceMesh) -> Layout:
-    """Return the layout of a DTensor with `Shard` on the sequence: ⌈length / P⌉ rows each, as torch.chunk does.
+    """Return the layout that a DTensor with `Shard` on the sequence has: ⌈length / P⌉ rows each, as torch.chunk does.
 
-    The last processes may have fewer, or none.
+    The last processes may have fewer rows, or none.
 
     Args:
         length: the length of the whole sequence.
@@ -304,7 +314,11 @@ def _deal(mask: Mask | None, length: int, processes: int) -> Layout:
 
 
 def _dealt(grid: Grid, processes: int) -> Iterator[tuple[float, int, str, Ints]]:
-    """Yield, for each way to deal: (most cells over the mean, most keys that a process gets, its name, the owners)."""
+    """Deal the rows by each method of `WAYS`, and yield how good the result is.
+
+    Yields (the largest number of cells of a process divided by the mean, the largest number of keys that a process
+    receives, the name of the method, the process of each block).
+    """
     mean = max(grid.cells.sum() / processes, 1e-9)
     for name, way in WAYS.items():
         owner = way(grid, processes)

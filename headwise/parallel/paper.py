@@ -1,4 +1,4 @@
-"""Estimates the cost of a call that processes share: cells, keys and bytes of each process, and idle time."""
+"""Estimates the cost of a call that processes share: cells (allowed pairs), keys, bytes and idle time of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 16  # processes in the table
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ParallelPlan(Printed):
-    """How processes would share a call. `print` it, or read `layout`, `sizes`, `strategy` and `costs`."""
+    """A plan to share a call between processes. `print` it, or read `layout`, `sizes`, `strategy` and `costs`."""
 
     layout: Layout
     sizes: Sizes
@@ -33,7 +33,7 @@ class ParallelPlan(Printed):
 
     @property
     def idle(self) -> float:
-        """The share of all processes' time in which they wait for the process with the most cells."""
+        """The fraction of time, averaged over processes, in which they wait for the process with the most cells."""
         return float(self.sizes.idle.mean())
 
     @property
@@ -65,7 +65,7 @@ class ParallelPlan(Printed):
 
 
 def planned(call: AttentionCall, mesh: DeviceMesh) -> ParallelPlan:
-    """Make the plan of a call on the processes of a mesh. ArgumentError if keys and queries are two sequences."""
+    """Plan how the processes of a mesh would share this call. ArgumentError if keys and queries are two sequences."""
     batch, heads, q_len, k_len = call.shape
     if q_len != k_len:
         raise ArgumentError(f"mesh: expected queries and keys of one sequence. Received: Q={q_len}, K={k_len}")
@@ -88,7 +88,7 @@ def on_paper(
     bandwidth: float = GLOO,
     flops: float = 1e11,
 ) -> ParallelPlan:
-    """Make the plan of a call that is described by its sizes; no process needs to exist, and nothing is run.
+    """Plan how processes would share a call that is described by its sizes; no process needs to exist, nothing is run.
 
     Args:
         mask: the mask of the whole sequence.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_dtensor(x: object) -> TypeIs[DTensor]:
-    """Whether x is a DTensor; torch.distributed.tensor is not imported for this."""
+    """Return whether x is a DTensor, without importing torch.distributed.tensor."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(x, loaded.DTensor)
 
@@ -34,7 +34,7 @@ def locally(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def sharded(x: DTensor, layout: Layout, mesh: DeviceMesh, dim: int) -> Tensor:
-    """Return the DTensor split by rows, along a mesh of one dimension. ArgumentError for a layout unlike `chunks`."""
+    """Split a DTensor by rows along a mesh of one dimension. ArgumentError if the layout is not that of `chunks`."""
     from torch.distributed.tensor import Shard
 
     check_chunks("shard", layout, x.shape[dim])
@@ -44,7 +44,7 @@ def sharded(x: DTensor, layout: Layout, mesh: DeviceMesh, dim: int) -> Tensor:
 
 
 def ranges(x: DTensor) -> list[slice]:
-    """Return the ranges of the first three dimensions of x that this process has."""
+    """Return which part of x this process has: a range of indices for each of the first three dimensions."""
     from torch.distributed.tensor import Shard
 
     found = [slice(0, size) for size in x.shape[:3]]

@@ -1,4 +1,4 @@
-"""Records of a sequence that processes share: queried in all processes at once, saved in one file or several."""
+"""Attention records of a sequence that processes share: all processes query and save them together."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class SharedSeen(Seen):
 
 
 class _Together:
-    """The processes that share a sequence, and the operations that they do together."""
+    """The processes that share a sequence. Its methods are operations in which all processes take part."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -166,11 +166,11 @@ class _Together:
         self._ended = False
 
     def rows(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """Return the rows of all processes, [sum of counts, ...], in the order of the processes."""
+        """Gather the rows of all processes: return [sum of counts, ...], in the order of the processes."""
         return torch.cat(exchange.all_gather(self._sent(x), list(counts), self.group)).to(x.device)
 
     def to_first(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """Return the rows of all processes on the first process; no rows on the others."""
+        """Send rows to the first process: return the rows of all processes there, and no rows on the others."""
         nowhere = [0] * self.count
         sends, receives = [len(x), *nowhere[1:]], list(counts) if self.rank == 0 else nowhere
         return exchange.all_to_all(self._sent(x), sends, receives, self.group)
@@ -190,7 +190,7 @@ class _Together:
         return bytes(found.tolist()).decode()
 
     def owner(self, rows: Tensor, length: int) -> Tensor:
-        """Return the process of each row, int64 [N]. ParallelError on all, unless each row is with one process."""
+        """Return which process has each row, int64 [N]. ParallelError on all unless each row is in one process."""
         told = torch.zeros(2, length, dtype=torch.long)
         told[0, rows], told[1, rows] = 1, self.rank
         held, owner = self.reduced(told, dist.ReduceOp.SUM)
@@ -203,7 +203,7 @@ class _Together:
         return owner
 
     def go_on(self, failed: BaseException | None) -> None:
-        """Return if no process has failed; otherwise raise the error of this process, or a ParallelError."""
+        """Tell all processes whether this one has `failed`. If so raise its error; if another has, a ParallelError."""
         told = self.reduced(torch.tensor([0 if failed is None else self.rank + 1]), dist.ReduceOp.MAX)
         if not int(told):
             return
@@ -214,7 +214,10 @@ class _Together:
 
     @contextmanager
     def ending_alike(self) -> Iterator[None]:
-        """Return a context in which, if one process fails, all fail in their next `go_on`. At its end they wait."""
+        """Return a context that ends in the same way in all processes: with an error in all if one has failed.
+
+        At its end the processes wait for one another. If one has failed, the others fail in their next `go_on`.
+        """
         self._ended, failed = False, None
         try:
             yield
@@ -229,7 +232,7 @@ class _Together:
 
 
 class _Processes:
-    """The parts of a record, one in each process: a `Parts`."""
+    """A record of which each process has one part. It is a `Parts`, the interface of records that have parts."""
 
     def __init__(self, own: AttentionRecord, owner: Tensor, together: _Together) -> None:
         self.own, self.owner, self.count = own, owner, together.count

@@ -13,15 +13,15 @@ from headwise.parallel.layout import Layout, make_grid
 
 
 class Routes(NamedTuple):
-    """What one process sends to the others and receives from them."""
+    """The routes of one process: which rows of keys it sends to which other process, and which it receives."""
 
-    keys: Tensor  # [K]: the positions that its rows need, ascending
-    sends: tuple[Tensor, ...]  # for each process: the rows of this process that it needs, by their index here
-    receives: tuple[Tensor, ...]  # for each process: the places in `keys` of the rows that it sends
+    keys: Tensor  # [K]: the positions of the keys that this process needs, ascending
+    sends: tuple[Tensor, ...]  # for each process: the indices of this process's rows that the other process needs
+    receives: tuple[Tensor, ...]  # for each process: the indices in `keys` of the rows that the other process sends
 
 
 def make_routes(mask: Mask | None, layout: Layout, key_layout: Layout, process: int) -> Routes:
-    """Make the routes of a process; `mask` is aligned to the whole sequences of the rows and of the keys."""
+    """Find which keys a process sends and receives; `mask` is aligned to the whole sequences of rows and keys."""
     grid = make_grid(mask, layout.edges, key_layout.edges)
     needed = grid.per_process(layout.owner, key_layout.owner, layout.processes)[1]
     wanted = needed.repeat(grid.keys, axis=1)  # [P, K]

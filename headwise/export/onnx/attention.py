@@ -21,7 +21,7 @@ OPSETS: dict[Form, int] = {"op": 23, "plain": 20}
 
 
 def choose(asked: Asked) -> tuple[Form, str]:
-    """The form in which attention is written, "op" or "plain", and a sentence with the reason.
+    """Choose how attention is written: return "op" or "plain", and a sentence that says why.
 
     Args:
         asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes it correctly, else "plain".
@@ -44,10 +44,11 @@ def choose(asked: Asked) -> tuple[Form, str]:
 
 
 def translations(form: Form) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """How `torch.onnx.export` writes PyTorch's attention: PyTorch's function -> our translation to ONNX.
+    """Return the table that tells `torch.onnx.export` how to write PyTorch's attention in ONNX.
 
-    PyTorch's own translation to plain operators (torch 2.13) masks with the smallest number of the dtype instead of
-    -inf, so a query that may attend to no key would get the mean of all values instead of 0.
+    The table maps PyTorch's function to our function that writes it in ONNX. PyTorch's own translation to plain
+    operators (torch 2.13) masks with the smallest number of the dtype instead of -inf, so a query that may attend to no
+    key would get the mean of all values instead of 0.
     """
     return {torch.ops.aten.scaled_dot_product_attention.default: _write_op if form == "op" else _write_plain}
 
@@ -125,10 +126,11 @@ def _write_plain(
 
 @functools.cache
 def wrong_with_op() -> str | None:
-    """What the installed ONNX Runtime does wrong with the operator, as the end of a sentence; None = nothing.
+    """Test the operator `Attention` of the installed ONNX Runtime. Return what it does wrong, or None if it is correct.
 
-    It runs small calls of each kind that models make, and compares them with PyTorch: grouped heads, values of another
-    dimension, causal and other masks, biases, and a query that may attend to no key, whose output must be 0.
+    The result is the end of a sentence, such as "refuses grouped heads (…)". The test runs small calls of each kind
+    that models make and compares them with PyTorch: grouped heads, values of another dimension, causal and other masks,
+    biases, and a query that may attend to no key, whose output must be 0.
     """
     for name, tensors, is_causal in _calls():
         q, k, v, *mask = tensors
@@ -144,7 +146,7 @@ def wrong_with_op() -> str | None:
 
 
 def _calls() -> Iterator[tuple[str, list[torch.Tensor], bool]]:
-    """The calls to try: (name, tensors q, k, v and optionally a mask or bias, whether the call is causal)."""
+    """Yield calls to test: (name of the kind, tensors q, k, v and optionally a mask or bias, whether it is causal)."""
     drawn = torch.Generator().manual_seed(0)
 
     def qkv(rows: int = 5) -> list[torch.Tensor]:

@@ -13,18 +13,18 @@ from headwise.export.manifest import GraphFile
 from headwise.export.onnx.session import Runtime, Session
 from headwise.graphs.graph import Graph
 
-# The largest allowed difference, in standard deviations of an output; the mean may be an eighth of it. Measured: fp32
-# 1e-6 (MiniLM's states 1e-5), fp16 1e-3 to 1e-2, int8 0.05 to 0.3 in small models of each task and in a fine-tuned
-# MiniLM (mean 0.07), 1.1 in MiniLM's states on random ids.
+# The largest allowed difference, in standard deviations of an output; the root mean square of the difference may be an
+# eighth of this. Measured differences: fp32 1e-6 (MiniLM's hidden states 1e-5), fp16 1e-3 to 1e-2, int8 0.05 to 0.3 in
+# small models of each task and in a fine-tuned MiniLM (mean 0.07), 1.1 in MiniLM's hidden states on random ids.
 TOLERANCES = {"fp32": 1e-4, "fp16": 5e-2, "int8": 2.0}
 
 
 def compared(folder: Path, file: GraphFile, graph: Graph, tolerance: float) -> tuple[Difference, ...]:
-    """Compare an ONNX file with the module: the difference of each output.
+    """Run an ONNX file on the graph's examples, and return how much each output differs from the PyTorch module's.
 
     Args:
         folder: the folder of the file.
-        file: its entry in the manifest.
+        file: the entry of the ONNX file in the manifest (export.json).
         graph: the graph that was exported.
         tolerance: the largest allowed difference, in standard deviations of an output's values.
 
@@ -44,7 +44,7 @@ def compared(folder: Path, file: GraphFile, graph: Graph, tolerance: float) -> t
 def outputs(
     folder: Path, file: GraphFile, graph: Graph, providers: tuple[str, ...] = ("CPUExecutionProvider",)
 ) -> list[tuple[Tensor, ...]]:
-    """The outputs of ONNX Runtime for each example. ExportError if it cannot load or run the file."""
+    """Run the file in ONNX Runtime on each example, and return the outputs. ExportError if it cannot be run."""
     try:
         run = Session(folder, file, Runtime(providers=providers)).giving(*(value.name for value in graph.outputs))
         return [run(*given) for given in graph.examples]

@@ -76,7 +76,7 @@ def _runs(folder: Path, files: Sequence[GraphFile], graph: Graph) -> Runs:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """SHA-256 of the names and values of a module's weights; equal for two exports of one model."""
+    """Compute the SHA-256 of the names and values of a module's weights: two exports of one model have the same."""
     found = hashlib.sha256()
     tensors = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
     for name, tensor in sorted(tensors.items()):

@@ -38,7 +38,7 @@ def main(provider: str = PROVIDER) -> int:
 
 
 def _options(graph: dict[str, Any], provider: str) -> dict[str, str]:
-    """The shapes of a TensorRT engine, as options of the provider."""
+    """Return the smallest, usual and largest shapes of a TensorRT engine, as options of the TensorRT provider."""
     if provider != PROVIDER:
         return {}
     return {
@@ -50,7 +50,7 @@ def _options(graph: dict[str, Any], provider: str) -> dict[str, str]:
 
 
 def _inputs(graph: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Inputs of the shapes "opt": noise, or ones for integers, which are valid ids and masks in every model."""
+    """Make input arrays of the shapes "opt": noise for floats, ones for integers (valid ids and masks in any model)."""
     drawn = np.random.default_rng(0)
     found = {}
     for name, shape in graph["opt"].items():
@@ -61,7 +61,7 @@ def _inputs(graph: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _run(path: Path, providers: list[Any], inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], float]:
-    """The outputs, and the seconds of the second call; the first call builds the engine."""
+    """Run a graph twice, and return its outputs and the seconds of the second call: the first builds the engine."""
     session = onnxruntime.InferenceSession(str(path), providers=providers)
     session.run(None, inputs)
     begin = time.perf_counter()

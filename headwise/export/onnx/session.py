@@ -39,7 +39,8 @@ class Runtime:
     Args:
         threads: the number of threads per call; None = `torch.get_num_threads()`.
         optimization: the level of graph optimisation at load time.
-        arena: whether to keep memory for the next call: it is faster, but memory does not shrink after a large call.
+        arena: whether ONNX Runtime keeps memory for the next call. This is faster, but memory use does not shrink after
+            a large call.
         spin: whether threads spin (use the CPU) while they wait for the next call: faster if one model has the machine
             to itself, slower if several models share it.
         providers: the execution providers of ONNX Runtime, in order of preference.
@@ -86,7 +87,9 @@ class Session:
         self._session: onnxruntime.InferenceSession | None = self._open()
 
     def giving(self, *names: str) -> Callable[..., tuple[Tensor, ...]]:
-        """The graph as a function of tensors: it takes inputs by position, casts them, and returns the outputs `names`.
+        """Return a function of tensors that runs the graph.
+
+        The function takes the inputs by position, casts them, and returns the outputs `names`.
 
         Raises:
             CheckpointError: the graph lacks one of these outputs.
@@ -119,7 +122,7 @@ class Session:
         return dict(zip(names, self._run(names, given), strict=True))
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Check the names, dtypes and shapes of inputs. Raises the errors that `run` lists."""
+        """Check the names, dtypes and shapes of inputs. Raises ArgumentError, DtypeError and ShapeError as `run`."""
         names = [value.name for value in self.inputs]
         if list(arrays) != names and set(arrays) != set(names):
             wrong = [f"no {name!r}" for name in names if name not in arrays]
@@ -135,7 +138,7 @@ class Session:
             self._session = self._open()
         try:
             found: list[np.ndarray] = self._session.run(names, given)
-        except Exception as cause:  # its errors have no narrower common class
+        except Exception as cause:  # the errors of ONNX Runtime have no narrower common class
             said = " ".join(str(cause).split())
             raise ArgumentError(f"{self.path.name}: ONNX Runtime cannot compute this: {said}") from cause
         return found
@@ -154,7 +157,7 @@ class Session:
             raise ArgumentError(f"providers: expected {there}. Received: {lacking[0]}, which this ONNX Runtime lacks")
         try:
             session = onnxruntime.InferenceSession(str(self.path), _options(runtime), providers=list(runtime.providers))
-        except Exception as cause:  # as above
+        except Exception as cause:  # ONNX Runtime's errors have no narrower common class
             said = " ".join(str(cause).split())
             raise CheckpointError(
                 f"cannot load {self.path} into ONNX Runtime {onnxruntime.__version__}; it is damaged or of another "
@@ -184,7 +187,7 @@ _processes: list[int] = []  # the id of the process that opened the first sessio
 
 
 def _check_process() -> None:
-    """Raise ArgumentError in a fork of a process that used ONNX Runtime, because a fork does not have its threads."""
+    """Raise ArgumentError in a fork of a process that used ONNX Runtime: a fork does not have the process's threads."""
     if not _processes:
         _processes.append(os.getpid())
     if _processes[0] != os.getpid():
@@ -214,7 +217,7 @@ def _options(runtime: Runtime) -> onnxruntime.SessionOptions:
 
 
 def _check_value(value: Value, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> None:
-    """Check the dtype and shape of an input. `sizes`: the sizes of dynamic axes that earlier inputs have."""
+    """Check the dtype and shape of an input; `sizes` (axis → size and input that had it first) is updated."""
     axes = ", ".join(map(str, value.axes))
     dtype = np.dtype(str(value.dtype).removeprefix("torch."))
     if not isinstance(array, np.ndarray) or array.dtype != dtype:

@@ -15,7 +15,7 @@ from headwise.models.bert import Bert
 
 PROVIDER = "TensorrtExecutionProvider"
 SCRIPT, SHAPES, PROGRAM = "tensorrt.sh", "tensorrt.json", "run_tensorrt.py"
-BATCH, LENGTH = (8, 32), (128, 512)  # of a dynamic axis: the size to optimise for, and the largest size
+BATCH, LENGTH = (8, 32), (128, 512)  # for the axis "batch", and for others: (size to optimise for, largest size)
 
 Sizes = dict[str, tuple[int, int, int]]  # name of an axis -> (smallest, usual, largest) size
 
@@ -53,7 +53,11 @@ def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tol
 
 
 def _sizes(graph: Graph) -> Sizes:
-    """The sizes of each dynamic axis: at least those of the examples, at most the number of positions of a BERT."""
+    """Return (smallest, usual, largest) size of each dynamic axis of the graph, by the name of the axis.
+
+    The smallest size is 1, or 0 if an example has an axis of size 0. The usual and the largest size are `BATCH` for the
+    axis "batch", else `LENGTH`, but at most the number of positions of a BERT in the graph.
+    """
     longest = min(
         (part.config.max_positions for part in graph.module.modules() if isinstance(part, Bert)), default=LENGTH[1]
     )
@@ -75,7 +79,7 @@ def _shapes(inputs: Iterable[Value], sizes: Sizes, which: int) -> dict[str, list
 
 
 def _told(file: GraphFile, sizes: Sizes) -> dict[str, object]:
-    """The description of a graph that `run_tensorrt.py` reads."""
+    """Return the entry for one graph in tensorrt.json, which `run_tensorrt.py` reads: file, dtypes and shapes."""
     return {
         "file": file.file,
         "dtypes": {value.name: str(value.dtype).removeprefix("torch.") for value in file.inputs},

@@ -1,4 +1,4 @@
-"""Makes the model of a task without its weights, which are in a file for another runtime."""
+"""Makes the model of a task without weights in PyTorch, because another runtime reads the weights from its own file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.models.bert_encoder import NoInitialisation
 
 @contextlib.contextmanager
 def unweighted() -> Iterator[None]:
-    """A context, in which new models get parameters without storage; such parameters must not be read."""
+    """Return a context inside which new models get parameters without storage; nothing may read such parameters."""
 
     def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         return None if parameter is None else nn.Parameter(parameter.to("meta"), requires_grad=False)
@@ -26,9 +26,10 @@ def unweighted() -> Iterator[None]:
 
 
 def stand_in(model: nn.Module) -> None:
-    """Replace parameters by CPU tensors of the same shapes, expanded from a single NaN, so any use gives NaN.
+    """Replace each parameter by a CPU tensor of the same shape, expanded from a single NaN: any use of it gives NaN.
 
-    Unlike on the meta device, tensors that are created on `parameter.device` have values.
+    Parameters on the meta device would need no memory either, but then tensors that the model creates on
+    `parameter.device` would have no values.
     """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -97,7 +97,7 @@ def save(model: onnx_ir.Model, path: Path) -> list[Path]:
 
 
 def _name_axes(model: onnx_ir.Model, graph: Graph) -> None:
-    """Rename dynamic axes from the names of the trace to the names of the graph."""
+    """Rename dynamic axes: the trace gave them names such as "s77", the graph has names such as "batch"."""
     names: dict[str, str] = {}
     for value, written in zip(graph.inputs, model.graph.inputs, strict=True):
         for axis, size in zip(value.axes, written.shape or (), strict=True):
@@ -129,7 +129,7 @@ def _forget(model: onnx_ir.Model) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A context that suppresses messages of the exporters, such as that torchvision is missing."""
+    """Return a context that suppresses messages of the exporters, such as that torchvision is missing."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -24,7 +24,7 @@ from headwise.export.speed import timings
 
 
 def main(request: str, answer: str) -> None:
-    """Write the answer: the result of `write`, or a sentence that says why the model cannot be written."""
+    """Write the SavedModel, and the answer: the result of `write`, or a sentence that says why it cannot be written."""
     try:
         found = write(torch.load(request, weights_only=False))
     except HeadwiseError as error:
@@ -58,7 +58,7 @@ def write(asked: Request) -> dict[str, Any]:
         for value, x in zip(graph.inputs, graph.examples[0], strict=True)
     ]
     archive = keras.export.ExportArchive()
-    # No archive.track(twin): the endpoints already bring the variables, which it would write a second time.
+    # No archive.track(twin): it would write the variables a second time, because the endpoints have them already.
     archive.add_endpoint("serve", serve, signature)  # also becomes "serving_default"
     if asked.labels:
         archive.add_endpoint("classify", classify, signature)
@@ -76,7 +76,7 @@ def write(asked: Request) -> dict[str, Any]:
 
 
 def _classified(logits_BC: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """Outputs of a classifier in TensorFlow's form: classes [B, C], and their scores (probabilities) [B, C]."""
+    """Return a classifier's outputs as TensorFlow Serving expects them: classes [B, C] and scores (probabilities)."""
     scores = tf.nn.softmax(logits_BC)
     return {"classes": tf.broadcast_to(tf.constant(list(labels))[None], tf.shape(scores)), "scores": scores}
 

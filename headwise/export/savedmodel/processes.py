@@ -60,7 +60,7 @@ def convert(request: Request) -> dict[str, Any]:
 
 
 def run_alone(folder: Path, graph: Graph) -> list[tuple[Tensor, ...]]:
-    """The outputs of a SavedModel for each example of its graph, computed by TensorFlow alone.
+    """Run a SavedModel by TensorFlow alone in a new process, and return its outputs for each example of the graph.
 
     Raises:
         ExportError: TensorFlow cannot load or run the SavedModel.

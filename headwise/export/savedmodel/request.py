@@ -31,7 +31,7 @@ TWINS: dict[type[nn.Module], str] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What to write as a SavedModel.
+    """A request to write a model as a SavedModel.
 
     Args:
         model: a model that has a Keras twin.

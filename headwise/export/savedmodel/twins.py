@@ -34,7 +34,7 @@ class Twin(keras.layers.Layer):
 
 
 class BertTwin(Twin):
-    """The twin of `Bert`: last hidden states [B, S, M], and the output of the pooler [B, M] if it has a pooler."""
+    """The Keras twin of `Bert`: last hidden states [B, S, M], and the pooler's output [B, M] if there is a pooler."""
 
     def __init__(self, model: models.Bert) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class BertTwin(Twin):
 
 
 class SmallTwin(Twin):
-    """The twin of `SmallEncoder`: the hidden states of the tokens [B, S, M]."""
+    """The Keras twin of `SmallEncoder`: the hidden states of the tokens [B, S, M]."""
 
     def __init__(self, model: models.SmallEncoder) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class SmallTwin(Twin):
 
 
 class LatentTwin(Twin):
-    """The twin of `LatentEncoder`: the hidden states of the latents [B, N, M]."""
+    """The Keras twin of `LatentEncoder`: the hidden states of the latents [B, N, M]."""
 
     def __init__(self, model: models.LatentEncoder) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class LatentTwin(Twin):
 
 
 class ClassifierTwin(Twin):
-    """The twin of `TextClassifier`: logits [B, C]."""
+    """The Keras twin of `TextClassifier`: logits [B, C]."""
 
     def __init__(self, model: models.TextClassifier) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class ClassifierTwin(Twin):
 
 
 class SpanTwin(Twin):
-    """The twin of `SpanReader`: two tensors of logits [B, S], for the first and the last token of the answer."""
+    """The Keras twin of `SpanReader`: two tensors of logits [B, S], for the first and the last token of the answer."""
 
     def __init__(self, model: models.SpanReader) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class SpanTwin(Twin):
 
 
 class MaskedTwin(Twin):
-    """The twin of `MaskedLanguageModel`: logits of every token [B, S, V]."""
+    """The Keras twin of `MaskedLanguageModel`: logits of every token [B, S, V]."""
 
     def __init__(self, model: models.MaskedLanguageModel) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class MaskedTwin(Twin):
 
 
 class ForecasterTwin(Twin):
-    """The twin of `PatchForecaster`: the forecast [N, F, O]."""
+    """The Keras twin of `PatchForecaster`: the forecast [N, F, O]."""
 
     def __init__(self, model: models.PatchForecaster) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class ForecasterTwin(Twin):
 
 
 class CausalForecasterTwin(Twin):
-    """The twin of `CausalPatchForecaster`: the forecast [N, F, O]; each patch reads the point forecasts before it."""
+    """The Keras twin of `CausalPatchForecaster`: forecast [N, F, O]; each patch reads the point forecasts before it."""
 
     def __init__(self, model: models.CausalPatchForecaster) -> None:
         super().__init__()
@@ -200,7 +200,9 @@ class Stack(keras.layers.Layer):
 
 
 def make_twin(model: nn.Module, mask: Mask | None = None) -> Twin:
-    """The Keras twin of a model, with its weights, in float32. `mask`: for a module of `headwise.nn`, its mask.
+    """Make the Keras twin of a model (the same model of Keras layers), with the model's weights, in float32.
+
+    `mask` is only for a module of `headwise.nn`: the mask of its calls (True = may attend).
 
     Raises:
         ArgumentError: the model has no twin.
@@ -214,9 +216,9 @@ def make_twin(model: nn.Module, mask: Mask | None = None) -> Twin:
 
 
 def _part(module: Any) -> Any:
-    """The Keras layer of a linear map, an embedding or a norm, with its weights.
+    """Make the Keras layer for a linear map, an embedding or a norm of PyTorch, with its weights.
 
-    ArgumentError for a part of another class, which may compute something else.
+    Raises ArgumentError for a module of any other class, even of a subclass, because it may compute something else.
     """
     kind, _ = PARTS.get(type(module), (None, {}))
     if kind is keras.layers.Dense:
@@ -240,17 +242,17 @@ def _part(module: Any) -> Any:
 
 
 def _scale(context_NS: Tensor, centre: str) -> tuple[Tensor, Tensor]:
-    """The centre that is subtracted from each context, and the scale that divides it, each [N, 1]."""
+    """Compute the centre to subtract from each context, and the scale to divide it by, each [N, 1]."""
     mean_N1 = ops.mean(context_NS, axis=1, keepdims=True)
     variance_N1 = ops.mean(ops.square(context_NS - mean_N1), axis=1, keepdims=True)
     return mean_N1 if centre == "mean" else context_NS[:, -1:], ops.sqrt(variance_N1 + MIN_VARIANCE)
 
 
 def _patches(x_NS: Tensor, config: models.PatchForecasterConfig) -> Tensor:
-    """The patches [N, K, P] of a context; the last patch ends at its end."""
+    """Cut each context [N, S] into patches [N, K, P]; the last patch ends at the end of the context."""
     return ops.take(x_NS, np.array([range(*span) for span in config.spans], np.int32), axis=1)
 
 
 def _outputs(config: models.PatchForecasterConfig) -> int:
-    """O, the number of outputs per step."""
+    """Return O, the number of outputs per step: the point forecast and the quantiles."""
     return 1 + config.num_quantiles

@@ -56,7 +56,7 @@ def write(order: Order, *, aoti: bool | None = None) -> Written:
 
 
 def _whether(aoti: bool | None) -> tuple[bool, str]:
-    """Whether to compile packages, and a note that says why not."""
+    """Return whether to compile AOTInductor packages, and a note that says why not ("" if they are compiled)."""
     compiler = programs.compiler()
     if aoti is True and compiler is None:
         raise ArgumentError("aoti: AOTInductor needs a C++ compiler, but none was found. Install g++ or set CXX")
@@ -76,7 +76,7 @@ def _save(folder: Path, graph: Graph, program: ExportedProgram, limit: float) ->
 def _compile(
     folder: Path, files: Sequence[GraphFile], traced: Sequence[ExportedProgram], *, must: bool
 ) -> tuple[list[GraphFile], str]:
-    """The compiled packages, and a note. If the compiler fails, no packages, or with `must` an ExportError."""
+    """Compile graphs; return the packages and a note. If it fails, no packages, or with `must` an ExportError."""
     found = []
     try:
         for file, program in zip(files, traced, strict=True):
@@ -96,7 +96,7 @@ def _compile(
 
 
 def _checked(folder: Path, asked: Sequence[tuple[GraphFile, Graph]]) -> tuple[GraphFile, ...]:
-    """The files with their differences from the model. ExportError if a difference is too large."""
+    """Run the files without headwise, and return them with their differences from PyTorch. ExportError if too large."""
     answers = programs.run_alone([(folder / file.file, graph.examples) for file, graph in asked])
     return tuple(
         replace(file, differences=compared(graph, given, file.tolerance, file.file))

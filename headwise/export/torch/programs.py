@@ -53,16 +53,16 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
 
 
 def compiler() -> str | None:
-    """The C++ compiler that AOTInductor would use (CXX, or the system's default); None if there is none."""
+    """Find the C++ compiler that AOTInductor would use: $CXX, or the system's default. None if there is none."""
     named = shlex.split(os.environ.get("CXX", ""))  # "ccache g++"
     return shutil.which(named[0] if named else "clang++" if sys.platform == "darwin" else "g++")
 
 
 def run_alone(files: Sequence[tuple[Path, Examples]]) -> list[list[tuple[Tensor, ...]]]:
-    """The outputs of each file on its examples, computed by PyTorch alone, in a new process.
+    """Run each file on its examples by PyTorch alone, in a new process without headwise, and return the outputs.
 
     Args:
-        files: programs and packages (recognised by the end of the name), each with its examples.
+        files: `torch.export` programs and AOTInductor packages (their names end in `PACKAGE`), each with its examples.
 
     Raises:
         ExportError: a file cannot be loaded or run; the message has the last line of the process's output.

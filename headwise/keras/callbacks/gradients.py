@@ -102,7 +102,7 @@ class GradientNorms(Logging):
         self.write(step, scalars=self.norms())
 
     def norms(self) -> dict[str, float]:
-        """The current norms, by their names in TensorBoard without the prefix."""
+        """Compute the current norms, by their names in TensorBoard without the prefix."""
         model = self.model
         scale = float(ops.convert_to_numpy(model.optimizer.scale_loss(ops.ones(()))))
         if self._squares is None:
@@ -127,7 +127,7 @@ def _number(x: Tensor) -> np.ndarray:
 
 
 def _loss(model: Any, values: Values, batch: dict[str, Any], scale: Tensor) -> Tensor:
-    """The scaled loss of the model, computed with these values of its variables; the variables do not change."""
+    """Compute the scaled loss of the model as if its variables had these values; the variables do not change."""
     pairs = [pair for name, given in values.items() for pair in zip(getattr(model, name), given, strict=True)]
     x, y, sample_weight = (batch[name] for name in ("x", "y", "sample_weight"))
     with keras.StatelessScope(state_mapping=pairs, collect_losses=True):

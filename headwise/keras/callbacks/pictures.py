@@ -62,7 +62,7 @@ class AttentionPictures(Watching):
 
 
 def _pictures(record: AttentionRecord, examples: int, size: int) -> list[np.ndarray]:
-    """A picture [h, w] for each of the first `examples` examples, with its heads side by side."""
+    """Draw a picture [h, w] of the weights for each of the first `examples` examples, with its heads side by side."""
     weights = record.pooled(size, how="max")[:examples].cpu().double().numpy()  # [B, H, h, w]
     top = weights.max(axis=(2, 3), keepdims=True, initial=0.0)
     shades = np.rint(255 * (1 - np.sqrt(weights / np.where(top > 0, top, 1.0)))).astype(np.uint8)
@@ -71,7 +71,7 @@ def _pictures(record: AttentionRecord, examples: int, size: int) -> list[np.ndar
 
 
 def _beside(heads: np.ndarray) -> np.ndarray:
-    """The pictures of heads [H, h, w] as one picture: rows of eight heads, on white."""
+    """Join the pictures of heads [H, h, w] to one picture: rows of eight heads, on white."""
     count, height, width = heads.shape
     columns = min(count, ACROSS)
     lines = -(-count // columns)

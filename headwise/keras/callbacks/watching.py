@@ -41,7 +41,7 @@ class Watching(Logging):
         self._warned = set[str]()
 
     def records(self) -> list[tuple[Site, AttentionRecord]]:
-        """The place and the record of each attention, for the examples in inference mode. The model does not change."""
+        """Return the site and record of each attention to the examples, in inference mode. The model is unchanged."""
         model = self.model
         gradients: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if keras.backend.backend() == "torch":

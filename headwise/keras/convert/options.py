@@ -66,7 +66,7 @@ def latent(module: torch_nn.LatentAttention, convert: Convert) -> Options:
         "read_out": out is not None,
     }
     parts = [first] if out is None else [first, cross(out, convert)]
-    for name, default in _OF_WIDTH.items():  # None stands for other numbers in layers of another width
+    for name, default in _OF_WIDTH.items():  # None means another number in a layer of another width
         found[name] = None if all(part[name] == default(part) for part in parts) else first[name]
     if out is not None:
         found |= {"output_dim": module.output_dim, "query_residual": out.query_residual}
@@ -116,7 +116,7 @@ def shaw_relative(module: positions.ShawRelative, convert: Convert) -> Options:
 
 
 def alike(module: nn.Module, convert: Convert) -> Options:
-    """The constructor arguments of a module that keeps each as an attribute with the argument's name."""
+    """Read the constructor arguments of a module that stores each argument in an attribute with its name."""
     return _same(module, *inspect.signature(type(module)).parameters)
 
 
@@ -140,7 +140,7 @@ READERS: dict[type[nn.Module], Callable[[Any, Convert], Options]] = {
 
 
 def _same(module: Any, *names: str) -> Options:
-    """The arguments with these names, which are attributes of the module."""
+    """Read the arguments with these names from the attributes of the module."""
     return {name: getattr(module, name) for name in names}
 
 
@@ -185,7 +185,7 @@ def _eps(norm: Any) -> float:
     return float(norm.eps)
 
 
-# The number that None stands for in the options of a CrossLayer.
+# The number that None means in each of these options of a CrossLayer.
 _OF_WIDTH: dict[str, Callable[[Options], int | None]] = {
     "head_dim": lambda part: None if part["dim"] % part["num_heads"] else part["dim"] // part["num_heads"],
     "value_head_dim": lambda part: part["head_dim"],

@@ -22,7 +22,7 @@ Parts = dict[str, Any]  # the sublayers "query", "key", "value", "output" and, i
 
 
 def from_keras(layer: keras.layers.Layer, cls: type[Layer] = MultiHeadAttention) -> MultiHeadAttention:
-    """Does what `Layer.from_keras` describes."""
+    """Convert a Keras attention layer to ours: see `Layer.from_keras`."""
     if not issubclass(cls, MultiHeadAttention):
         raise ArgumentError(
             f"from_keras: keras.layers has no equivalent of {cls.__name__}. Expected headwise.keras.MultiHeadAttention"
@@ -64,7 +64,7 @@ def from_keras(layer: keras.layers.Layer, cls: type[Layer] = MultiHeadAttention)
 
 
 def to_keras(ours: Layer) -> keras.layers.Layer:
-    """Does what `Layer.to_keras` describes."""
+    """Convert our attention layer to Keras's: see `Layer.to_keras`."""
     if type(ours) is not MultiHeadAttention:
         raise ArgumentError(f"to_keras: expected a MultiHeadAttention of this package. Received: {type(ours).__name__}")
     _check_weights("to_keras", ours)
@@ -116,7 +116,7 @@ def to_keras(ours: Layer) -> keras.layers.Layer:
 
 
 def _check_weights(what: str, layer: Any) -> None:
-    """Raise ArgumentError unless weights are plain, and all trainable or all frozen: Keras splits some of them."""
+    """Raise ArgumentError unless weights are plain, and all trainable or all frozen: Keras splits our matrices."""
     if not layer.built:
         raise ArgumentError(f"{what}: {layer.name!r} is not built: call the layer once")
     parts = _parts(layer) if what == "from_keras" else {part.name: part for part, _ in _layout(layer)}
@@ -131,14 +131,14 @@ def _check_weights(what: str, layer: Any) -> None:
 
 
 def _parts(layer: Any) -> Parts:
-    """The sublayers of the Keras layer; only one of the two Keras classes has public names for them."""
+    """Find the sublayers of the Keras layer; only one of the two Keras classes has public names for them."""
     found = {name: getattr(layer, f"_{name}_dense") for name in ("query", "key", "value", "output")}
     gate = getattr(layer, "_gate_dense", None)
     return found if gate is None else found | {"gate": gate}
 
 
 def _layout(ours: MultiHeadAttention) -> list[tuple[Any, tuple[str, ...]]]:
-    """A list with (sublayer of ours, names of the Keras sublayers that it joins)."""
+    """Return pairs (a sublayer of ours, the names of the Keras sublayers whose weights it joins)."""
     separate = [(getattr(ours, name[0]), (name,)) for name in ("query", "key", "value")] if not ours.is_fused else []
     found: list[tuple[Any, tuple[str, ...]]] = [*separate, (ours.out, ("output",))]
     if ours.is_fused:
@@ -181,7 +181,7 @@ def _check_options(config: dict[str, Any], parts: Parts) -> None:
 
 
 def _matrix(kernel: Any, *, into_heads: bool) -> np.ndarray:
-    """A kernel [M, H, D] as a matrix [M, H · D]; or that of the output projection, [H, D, M], as [H · D, M]."""
+    """Reshape a kernel [M, H, D] to a matrix [M, H · D]; or an output projection [H, D, M] to [H · D, M]."""
     values = _array(kernel)
     return values.reshape(values.shape[0], -1) if into_heads else values.reshape(-1, values.shape[-1])
 

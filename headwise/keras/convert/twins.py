@@ -31,7 +31,7 @@ KERAS_ALONE = ("seed",)  # options of Keras layers alone: PyTorch has one genera
 def from_torch(
     cls: type[Layer], module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any
 ) -> Any:
-    """Does what `Layer.from_torch` describes."""
+    """Convert a PyTorch module to its Keras layer: see `Layer.from_torch`."""
     if type(module) in PYTORCH:
         module = PYTORCH[type(module)](module)
     twin = next((twin for ours, twin in TWINS.items() if issubclass(cls, ours)), None)
@@ -61,7 +61,7 @@ def from_torch(
 
 
 def to_torch(layer: Layer, *, kernel: str | None = None) -> nn.Module:
-    """Does what `Layer.to_torch` describes."""
+    """Convert a Keras layer to its PyTorch module: see `Layer.to_torch`."""
     if not layer.built:
         raise ArgumentError(
             f"to_torch: {type(layer).__name__} {layer.name!r} is not built: call layer.build(), or the layer once"
@@ -85,7 +85,7 @@ class _Maker:
         self._made: dict[int, Any] = {}
 
     def layer(self, module: nn.Module, cls: type[Layer] | None = None, **kwargs: Any) -> Any:
-        """The Keras layer of a module: of class `cls`, or of the class that is the twin of the module's class."""
+        """Make the Keras layer for a module: of class `cls`, or if None of the class that is the module's twin."""
         if id(module) in self._made:
             return self._made[id(module)]
         if cls is None:
@@ -107,7 +107,7 @@ class _Twin:
         self._made: dict[int, nn.Module] = {}
 
     def module(self, layer: Layer, cls: type[nn.Module] | None = None) -> nn.Module:
-        """The PyTorch module with a layer's options: of class `cls`, or of the twin of the layer's class."""
+        """Make the PyTorch module with a layer's options: of class `cls`, or if None of the layer's twin."""
         if id(layer) in self._made:
             return self._made[id(layer)]
         cls = TWINS.get(type(layer)) if cls is None else cls
@@ -142,7 +142,7 @@ def _kernel(what: str, own: str, asked: str | None, known: tuple[str, ...]) -> s
 
 
 def _check_unchanged(module: nn.Module, layer: Layer) -> None:
-    """Raise CheckpointError if a part of the module was replaced: it must equal a module made from its options."""
+    """Raise CheckpointError if a submodule was replaced: the module must be like a new module with its options."""
     with torch.device("meta"):
         made = _Twin("auto").module(layer, type(module))
     received, expected = (re.sub(r",? *kernel='\w+'", "", repr(x)).splitlines() for x in (module, made))

@@ -31,7 +31,7 @@ TORCH_DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "f
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A weight in both: its path in PyTorch, the parameter, the Keras variable, and whether one is transposed."""
+    """A weight of a module and its Keras twin: path in PyTorch, parameter, variable, and whether it is transposed."""
 
     path: str
     parameter: nn.Parameter
@@ -55,7 +55,7 @@ class Place:
 
 
 def match(module: nn.Module, layer: keras.layers.Layer) -> list[Place]:
-    """The weights of a module and its Keras twin, as a list of pairs, one to one.
+    """Pair each weight of a module with the same weight of its Keras twin, one to one.
 
     Raises:
         CheckpointError: a weight that has no partner, two partners, or a partner of another shape.
@@ -81,7 +81,7 @@ def match(module: nn.Module, layer: keras.layers.Layer) -> list[Place]:
 
 
 def read_dtype(module: nn.Module) -> str | None:
-    """The name in Keras of the one dtype of a module's parameters; None if it has no parameters."""
+    """Return the dtype that all parameters of a module have, by its name in Keras; None if it has no parameters."""
     dtypes = {parameter.dtype for parameter in module.parameters()}
     if not dtypes:
         return None

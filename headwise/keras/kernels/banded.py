@@ -15,24 +15,24 @@ PARTS = 32  # the maximum number of parts that are computed one by one, or a com
 
 
 def block_size(low: int, high: int) -> int:
-    """The number of queries in a block: about a quarter of the window."""
+    """Choose the number of queries in a block: about a quarter of the window."""
     return max(BLOCK, (high - low + 1) // 4)
 
 
 def run(call: Call, low: int, high: int) -> Tensor:
-    """The output [B, H, Q, E], for a mask that allows only low <= k - q <= high (positions of key and query)."""
+    """Compute the output [B, H, Q, E] for a mask that allows only low <= k - q <= high (positions of key and query)."""
     call = call.usable()
     size = block_size(low, high)
     q_len, k_len = ops.shape(call.q)[2], ops.shape(call.k)[2]
     count = (q_len + size - 1) // size
-    # Block i of queries begins at i · size. These are the blocks of keys that it may attend to, relative to block i:
+    # Block i of queries begins at i · size. It may attend to the blocks of keys i + first … i + last.
     first, last = low // size, (size - 1 + high) // size
     before, after = max(0, -first), max(0, last)
     q = in_blocks(call.q, q_len, 0, count, size)
     k, v = (in_blocks(x, k_len, before, before + count + after, size) for x in (call.k, call.v))
 
     def compute_rows(begin: int, end: Tensor) -> Tensor:
-        """The output of the blocks of queries from `begin` to before `end`."""
+        """Compute the output of the blocks of queries from `begin` to before `end`."""
         near = [slice(before + j + begin, before + j + end) for j in range(first, last + 1)]
         keys, values = (ops.concatenate([x[:, :, part] for part in near], axis=3) for x in (k, v))
         starts = ops.expand_dims(ops.arange(begin, end, dtype="int32") * size, -1)
@@ -42,7 +42,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
         at = ops.minimum(rows, q_len - 1), ops.clip(cols, 0, k_len - 1)
         return attend(call, q[:, :, begin:end], keys, values, *at, valid=valid)[0]
 
-    if isinstance(count, int) and not call.dropout:  # one seed of dropout is for all blocks together
+    if isinstance(count, int) and not call.dropout:  # with dropout, one seed must serve all blocks together
         cells = (call.q.shape[0] or 1) * call.q.shape[1] * size * size * (last - first + 1)
         step = max(1, CELLS // cells, -(-count // PARTS))
         parts = [compute_rows(i, min(i + step, count)) for i in range(0, count, step)]
@@ -53,7 +53,7 @@ def run(call: Call, low: int, high: int) -> Tensor:
 
 
 def in_blocks(x: Tensor, length: Tensor, before: int, count: Tensor, size: int) -> Tensor:
-    """x [B, H, S, D] as blocks [B, H, count, size, D]: `before` blocks of 0, then x, with 0 added or cut at the end."""
+    """Cut x [B, H, S, D] into blocks [B, H, count, size, D]: `before` zero blocks, then x, padded or cut at the end."""
     missing = count * size - before * size - length
     end = max(missing, 0) if isinstance(missing, int) else ops.maximum(missing, 0)
     x = ops.pad(x, [(0, 0), (0, 0), (before * size, end), (0, 0)])[:, :, : count * size]

@@ -1,6 +1,7 @@
-"""A kernel that computes only blocks of the mask with an allowed pair of query and key; its cost grows with them.
+"""A kernel that skips each block of the score matrix in which the mask allows no pair of query and key.
 
-It needs a mask of `headwise.masks` and lengths known before the call, because the blocks are found before the call.
+Its cost grows with the number of other blocks. It needs a mask of `headwise.masks` and lengths known before the call,
+because the blocks are found before the call.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from headwise.masks import Mask
 
 
 def compute_layout(mask: Mask, q_len: int, k_len: int, size: int) -> np.ndarray:
-    """bool [⌈Q/size⌉, ⌈K/size⌉], True = the block has an allowed pair of a query and a key in some example and head."""
+    """Find the blocks in which the mask allows a pair in some example and head: bool [⌈Q/size⌉, ⌈K/size⌉]."""
     return np.asarray(mask.blocks(q_len, k_len, size).amax(dim=(0, 1)).cpu().numpy() > 0)
 
 
 def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
-    """The output [B, H, Q, E]. Rows of blocks with similar numbers of blocks of keys are computed together."""
+    """Compute the output [B, H, Q, E]; blocks of queries that need similar numbers of key blocks run together."""
     call = call.usable()
     q_len, k_len = call.lengths
     if q_len is None or k_len is None:
@@ -33,7 +34,7 @@ def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
     q, k, v = (in_blocks(x, length, 0, -(-length // size), size) for x, length in pairs)
     alike: dict[int, list[int]] = defaultdict(list)
     for i, needed in enumerate(layout.sum(1)):
-        # To have few groups, a row may compute up to a quarter more blocks than it needs.
+        # To have few groups, a block of queries may compute up to a quarter more blocks of keys than it needs.
         step = max(1, 1 << max(0, int(needed).bit_length() - 3))
         alike[min(-(-int(needed) // step) * step, layout.shape[1])].append(i)
     steps = np.arange(size, dtype=np.int32)
@@ -44,7 +45,7 @@ def run(call: Call, layout: np.ndarray, size: int) -> Tensor:
             shape = (ops.shape(call.q)[0], call.q.shape[1], len(blocks), size, call.v.shape[3])
             outs.append(ops.zeros(shape, dtype=call.v.dtype))
             continue
-        # The blocks that a row needs come first; additional blocks are masked as usual.
+        # The needed blocks of keys come first; the additional blocks are masked.
         chosen = np.argsort(~layout[blocks], axis=1, kind="stable")[:, :needed]
         real = np.take_along_axis(layout[blocks], chosen, axis=1)
         rows = np.asarray(blocks, dtype=np.int32)[:, None] * size + steps

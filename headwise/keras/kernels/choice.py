@@ -1,4 +1,4 @@
-"""The choice of the kernel for a call: the kernel that was asked for, or the cheapest one."""
+"""Chooses the kernel for a call: the kernel that was asked for, or for "auto" the cheapest one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headwise.masks.mask import And
 
 KERNELS = ("plain", "chunked", "banded", "block_sparse")
 BLOCK = 64
-LONG = 2**28  # with more scores per example than this (1 GiB), rows are computed some at a time
+LONG = 2**28  # with more scores than this per example and head (1 GiB), "auto" takes the kernel `chunked`
 
 
 def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
-    """The function that computes the call. KernelRefused if the kernel that was asked for cannot compute it."""
+    """Return the function that computes the call. KernelRefused if the kernel asked for cannot compute the call."""
     band, layout = _band(call), None
     if kernel == "block_sparse" or (kernel == "auto" and band is None):
         layout = _layout(call, only_blocks=kernel == "auto")
@@ -43,19 +43,19 @@ def choose(call: Call, kernel: str) -> Callable[[Call], Tensor]:
 
 
 def _band(call: Call) -> tuple[int, int] | None:
-    """(lowest, highest) k - q that may be allowed, if both are known: for a window, or a window & other conditions."""
+    """Return (lowest, highest) k - q that may be allowed, for a window, or a window & other masks; else None."""
     low, high = masking.reach(call.mask)
     return None if low == -math.inf or high == math.inf or low > high else (int(low), int(high))
 
 
 def _pays(call: Call, band: tuple[int, int]) -> bool:
-    """Whether the blocks around a window are far fewer than all blocks of keys."""
+    """Return whether the kernel `banded` pays: a block of queries needs at most about half of all keys."""
     k_len = call.lengths[1]
     return k_len is None or (band[1] - band[0] + 1 + 2 * banded.block_size(*band)) * 2 <= k_len
 
 
 def _layout(call: Call, *, only_blocks: bool) -> np.ndarray | None:
-    """The result of `block_sparse.compute_layout` for a block mask (or any of `headwise.masks`); None if unknown."""
+    """Return which blocks a block mask needs, or without `only_blocks` any mask of `headwise.masks`; None = unknown."""
     q_len, k_len = call.lengths
     if call.mask is None or q_len is None or k_len is None:
         return None
@@ -67,7 +67,7 @@ def _layout(call: Call, *, only_blocks: bool) -> np.ndarray | None:
 
 
 def _size(mask: Mask | None) -> int:
-    """The size of the blocks of the mask if it is a block mask, else 64."""
+    """Return the size of the blocks of the mask if it is a block mask, else 64."""
     sizes = [part.block_size for part in _parts(mask) if isinstance(part, BlockSparse)]
     return min(sizes) if sizes else BLOCK
 

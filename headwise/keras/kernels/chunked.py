@@ -1,4 +1,4 @@
-"""A kernel that computes a few rows of queries at a time, and again in backward: memory is linear in Q and in K.
+"""A kernel that computes some queries at a time, and computes them again in backward: memory is linear in Q and in K.
 
 Rabe & Staats 2021, "Self-attention Does Not Need O(n²) Memory", but with whole rows of keys.
 """
@@ -15,11 +15,11 @@ from keras.src.backend import AutocastScope  # it has no public name
 from headwise.keras import masking
 from headwise.keras.call import Call, Tensor, attend, runs_now
 
-ROWS = 256  # the number of rows at a time: scores of 256 rows, 16k keys and 8 heads are 128 MiB
+ROWS = 256  # the number of queries at a time: scores of 256 queries, 16k keys and 8 heads are 128 MiB
 
 
 def run(call: Call) -> Tensor:
-    """The output [B, H, Q, E] of the call."""
+    """Compute the output [B, H, Q, E] of the call."""
     call = call.usable()
     q_len, k_len = ops.shape(call.q)[2], ops.shape(call.k)[2]
     size = ROWS if call.q.shape[2] is None else min(ROWS, max(1, call.q.shape[2]))
@@ -34,7 +34,7 @@ def run(call: Call) -> Tensor:
         handed = [ops.copy(x) for x in (*given.values(), *(variable.value for variable in learned))]
 
     def compute_rows(q: Tensor, index: Tensor, first: int = 0, end: Tensor = k_len) -> Tensor:
-        """The output for the rows of block `index`, which may attend to the keys from `first` to before `end`."""
+        """Compute the output for the queries of block `index`, using only the keys from `first` to before `end`."""
         seed = None if call.seed is None else call.seed + ops.cast(ops.stack([0, index + 1]), call.seed.dtype)
         cols = ops.arange(first, end, dtype="int32")
 

@@ -26,7 +26,8 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
         PE(p, 2i) = sin(p / base^(2i/M)),   PE(p, 2i + 1) = cos(p / base^(2i/M))
 
     It has no weights and no maximum position. In float32, p / base^(2i/M) would lose digits at large positions, and not
-    every backend has float64. So turns (angles / 2π) are multiplied, in parts whose products are exact.
+    every backend has float64. So p is multiplied with turns per position (angles / 2π), in parts of so few bits that
+    their products are exact in float32.
 
     Args: as of `headwise.nn.positions.Sinusoidal`.
 
@@ -44,12 +45,12 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
         self._coarse, self._fine = coarse.astype(np.float32), (per_digit - coarse).astype(np.float32)
 
     def call(self, position_ids: Tensor) -> Tensor:
-        """The vectors [S, M] or [B, S, M] of positions [S] or [B, S]."""
+        """Return the vectors [S, M] or [B, S, M] of positions [S] or [B, S]."""
         check_integers("position_ids", position_ids)
         ids = ops.expand_dims(ops.cast(position_ids, "int32"), -1)
         low, middle = (ops.bitwise_and(ops.right_shift(ids, DIGIT * j), 2**DIGIT - 1) for j in (0, 1))
         digits = [ops.cast(digit, "float32") for digit in (low, middle, ops.right_shift(ids, 2 * DIGIT))]
-        # 12 bits times 12 bits is exact in float32, and so is the fraction of a turn.
+        # A product of 12 bits and 12 bits is exact in float32, and so is its fraction of a turn.
         turns = sum(_fraction(ops.multiply(digit, part)) for digit, part in zip(digits, self._coarse, strict=True))
         rest = sum(ops.multiply(digit, part) for digit, part in zip(digits, self._fine, strict=True))
         phases = _fraction(_fraction(turns) + rest) * (2.0 * math.pi)
@@ -60,7 +61,7 @@ class Sinusoidal(Layer, twin=torch_positions.Sinusoidal):
         return ops.cast(ops.reshape(ops.stack(waves, axis=-1), shape), self.compute_dtype)
 
     def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
-        """The shape of the output of `call`, without computing it."""
+        """Return the shape of the output of `call`, without computing the output."""
         check_integers("position_ids", position_ids)
         return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
 
@@ -92,7 +93,7 @@ class Learned(Layer, twin=torch_positions.Learned):
         self.built = True
 
     def call(self, position_ids: Tensor) -> Tensor:
-        """The vectors [S, M] or [B, S, M] of positions [S] or [B, S]."""
+        """Return the vectors [S, M] or [B, S, M] of positions [S] or [B, S]."""
         check_integers("position_ids", position_ids)
         known = read_values(position_ids)
         if known is not None and known.size and not 0 <= known.min() <= known.max() < self.max_positions:
@@ -103,7 +104,7 @@ class Learned(Layer, twin=torch_positions.Learned):
         return ops.take(ops.convert_to_tensor(self.weight), position_ids, axis=0)
 
     def compute_output_spec(self, position_ids: Any, **kwargs: Any) -> Any:
-        """The shape of the output of `call`, without computing it."""
+        """Return the shape of the output of `call`, without computing the output."""
         check_integers("position_ids", position_ids)
         return keras.KerasTensor((*position_ids.shape, self.dim), dtype=self.compute_dtype)
 

@@ -22,8 +22,8 @@ class Alibi(Positions, twin=torch_positions.Alibi):
 
         bias[h, i, j] = -m_h · |i - j|,   m_h = 2^(-max_bias · h / H),  h = 1 … H
 
-    If the mask is causal and the lengths are known before the call, the bias of all rows is [1|B, H, 1, K] (1 or B
-    rows), m_h · (j - last): each row differs from the formula by a constant, which does not change the softmax.
+    If the mask is causal and the lengths are known before the call, one bias [1|B, H, 1, K] serves all queries, m_h ·
+    (j - last). For each query it differs from the formula by a constant, which does not change the softmax.
 
     Args: as of `headwise.nn.positions.Alibi`.
 
@@ -48,14 +48,14 @@ class Alibi(Positions, twin=torch_positions.Alibi):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias (see `Positions.bias`); [1|B, H, 1, K] if the mask is causal. float32, or float64 for float64 q."""
+        """Compute the bias (see `Positions.bias`): [1|B, H, 1, K] for a causal mask; float32, or float64 if q is."""
         apart = distances(q, query_ids, key_ids)
         q_len, k_len = q.shape[-2], key_ids.shape[-1]
         if None not in (q_len, k_len) and looks_backwards(mask, q_len, k_len):
             keys = ops.expand_dims(placed(q, key_ids), -2)
-            distance = ops.max(keys, axis=-1, keepdims=True) - keys  # from the last key
+            distance = ops.max(keys, axis=-1, keepdims=True) - keys  # the distance from the last key
         else:
             distance = ops.abs(apart)
-        # Integers up to here, so differences of large positions are exact.
+        # Up to here these are integers, so differences of large positions are exact.
         slopes = np.reshape(-self._slopes, (-1,) + (1,) * (len(q.shape) - 2))
         return ops.cast(distance, precision(q)) * ops.cast(slopes, precision(q))

@@ -38,13 +38,13 @@ class Rope(Positions, twin=torch_positions.Rope):
         self._frequencies = twin.inverse_frequencies.cpu().numpy()
 
     def rotate(self, x: Tensor, position_ids: Tensor, length: Tensor | None = None) -> Tensor:
-        """Queries or keys x [B, H, S, D] at positions [S] or [B, S], rotated, in the dtype of x."""
+        """Rotate queries or keys x [B, H, S, D] at positions [S] or [B, S] by their angles, in the dtype of x."""
         check_ids("position_ids", position_ids, x.shape[0], x.shape[2])
         phases = ops.expand_dims(ops.cast(position_ids, "float32"), -1) * self._at(length)
         return turn(x, phases, amplitude=self.amplitude, interleaved=self.interleaved)
 
     def _at(self, length: Tensor | None) -> Tensor:
-        """The frequencies θ, [rotary_dim / 2]; with `DynamicNTK` those for `length` tokens."""
+        """Return the frequencies θ, [rotary_dim / 2]; with `DynamicNTK` the frequencies for `length` tokens."""
         if not isinstance(self.scaling, DynamicNTK):
             return ops.convert_to_tensor(self._frequencies)
         if length is None:
@@ -60,10 +60,11 @@ class Rope(Positions, twin=torch_positions.Rope):
 
 
 def turn(x: Tensor, phases: Tensor, *, amplitude: float, interleaved: bool) -> Tensor:
-    """x [B, H, S, D] with its first 2n dimensions rotated by the angles `phases`, [S, n] or [B, S, n].
+    """Rotate the first 2n dimensions of x [B, H, S, D] by the angles `phases`, [S, n] or [B, S, n].
 
-    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not change. It is
-    computed in float32 or better, and returned in the dtype of x. `amplitude` is a factor on cos and sin.
+    The pairs of dimensions are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not
+    change. The rotation is computed in float32 or better; the result has the dtype of x. `amplitude` is a factor on cos
+    and sin.
 
         (a, b) → (a cos φ - b sin φ,  b cos φ + a sin φ)
     """

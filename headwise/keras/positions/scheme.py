@@ -27,7 +27,7 @@ class Positions(Layer):
     uses_values: bool = False
 
     def rotate(self, x: Tensor, position_ids: Tensor, length: Tensor | None = None) -> Tensor:
-        """Queries or keys x [B, H, S, D], rotated to their positions. `length`: the number of tokens."""
+        """Rotate queries or keys x [B, H, S, D] by their positions. `length`: the number of tokens."""
         return x
 
     def bias(
@@ -39,17 +39,19 @@ class Positions(Layer):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias to add to the scaled scores of q [B, H, …, r, D]; `query_ids` are […, r], `key_ids` […, c].
+        """Compute the bias to add to the scaled scores of q [B, H, …, r, D], float [1|B, H, …, r, c].
 
-        It is float [1|B, H, …, r, c], where … is nothing or n blocks. Ids may begin with B: [B, …, r].
+        In the shapes, … is nothing, or n blocks that are computed side by side. `query_ids` […, r] and `key_ids` […, c]
+        are positions; they may have a first axis B: [B, …, r].
 
-        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is used only to save memory: with it, rows of the
-        bias may differ by a constant, which does not change the softmax. It is None if the ids are only a part.
+        `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` is used only to save memory: if it is given, each
+        row of the bias may differ from the exact bias by a constant, which does not change the softmax. It is None if
+        the ids are only some of all positions.
         """
         raise NotImplementedError
 
     def values(self, weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """A term to add to the output, [B, H, Q, E], from the weights [B, H, Q, K]; ids are [S] or [B, S]."""
+        """Compute a term to add to the output, [B, H, Q, E], from the weights [B, H, Q, K]; ids are [S] or [B, S]."""
         raise NotImplementedError
 
     def check(self, num_heads: int, head_dim: int) -> None:
@@ -77,14 +79,14 @@ def check_ids(name: str, ids: Tensor, batch: int | None, length: int | None) -> 
 
 
 def placed(x: Tensor, ids: Tensor) -> Tensor:
-    """Ids […, r] or [B, …, r] as int32 [1|B, 1, …, r], for x [B, H, …, r, D] with the same blocks …."""
+    """Reshape position ids […, r] or [B, …, r] to int32 [1|B, 1, …, r], to broadcast with x [B, H, …, r, D]."""
     alike = len(ids.shape) == len(x.shape) - 3  # the same ids for all examples
     return ops.cast(ids[None, None] if alike else ops.expand_dims(ids, 1), "int32")
 
 
 def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-    """Key position minus query position, int32 [1|B, 1, …, r, c]. Ids: […, r], […, c] or with B; x: [B, H, …, r, D]."""
-    if len(x.shape) == 4:  # there are no blocks: the ids come from the caller, so they are checked
+    """Compute key minus query position, int32 [1|B, 1, …, r, c]. Ids: […, r], […, c] or with B; x: [B, H, …, r, D]."""
+    if len(x.shape) == 4:  # without blocks, the ids come from the user and must be checked
         check_ids("query_ids", query_ids, x.shape[0], x.shape[2])
         check_ids("key_ids", key_ids, x.shape[0], key_ids.shape[-1])
     return ops.expand_dims(placed(x, key_ids), -2) - ops.expand_dims(placed(x, query_ids), -1)

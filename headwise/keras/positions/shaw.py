@@ -60,14 +60,14 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias scale · q_i · a^K_(clip(j - i)) (see `Positions.bias`); float32, or float64 for float64 q."""
+        """Compute the bias scale · q_i · a^K_(clip(j - i)) (see `Positions.bias`); float32, float64 for float64 q."""
         rows = self._rows(q, query_ids, key_ids)
         table = ops.cast(self.distance_embedding(self._all), precision(q))
         by_distance = ops.matmul(ops.cast(q, precision(q)), ops.transpose(table))
         return ops.take_along_axis(by_distance * (self.head_dim**-0.5 if scale is None else scale), rows, axis=-1)
 
     def values(self, weights: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype, summed in float32."""
+        """Compute Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype, summed in float32."""
         assert self.value_embedding is not None
         count = self.left + self.right + 1
         b, h, q_len, _ = ops.shape(weights)
@@ -80,16 +80,16 @@ class ShawRelative(Positions, twin=torch_positions.ShawRelative):
 
     @property
     def _all(self) -> Tensor:
-        """The indices of all rows of the tables."""
+        """Return the indices of all rows of the tables."""
         return ops.arange(self.left + self.right + 1, dtype="int32")
 
     def _rows(self, x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """The row of the tables for each pair of a query and a key, [1|B, 1, …, r, c]."""
+        """Return which row of the tables each pair of query and key uses, [1|B, 1, …, r, c]."""
         return ops.clip(distances(x, query_ids, key_ids), -self.left, self.right) + self.left
 
     def _table(self, name: str, width: int) -> keras.layers.Embedding:
-        """A table with a vector for each distance; Glorot's initialisation, as in the authors' code (tensor2tensor)."""
+        """Make a table with a vector for each distance; Glorot's initialisation, as in the authors' tensor2tensor."""
         drawn = keras.initializers.GlorotUniform()
         count = self.left + self.right + 1
-        # Not in the compute dtype: the result is added to scores, which are float32 also under mixed precision.
+        # Not the compute dtype, because the result is added to scores, which are float32 under mixed precision too.
         return keras.layers.Embedding(count, width, embeddings_initializer=drawn, name=name, dtype=self.variable_dtype)

@@ -44,7 +44,7 @@ class T5Buckets(Positions, twin=torch_positions.T5Buckets):
             twin = torch_positions.T5Buckets(**vars(o))
         self.num_heads, self.num_buckets = twin.num_heads, twin.num_buckets
         self.max_distance, self.bidirectional, self.std = twin.max_distance, twin.bidirectional, twin.std
-        # The bucket of each clipped distance. It depends on the last digit of a logarithm, in which backends differ.
+        # The bucket of each clipped distance, computed by torch: backends differ in the last digit of the logarithm.
         known = torch.arange(-self.max_distance, self.max_distance + 1, device="cpu")
         self._buckets = twin.buckets(known).numpy().astype(np.int32)
         self.relative_attention_bias = keras.layers.Embedding(
@@ -66,11 +66,11 @@ class T5Buckets(Positions, twin=torch_positions.T5Buckets):
         mask: Mask | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias (see `Positions.bias`), in the table's dtype; 1 instead of B if all rows have the same positions."""
+        """Compute the bias (see `Positions.bias`), in the table's dtype; B is 1 if all rows have the same positions."""
         found = self.relative_attention_bias(self.buckets(distances(q, query_ids, key_ids)[:, 0]))
         return ops.moveaxis(found, -1, 1)
 
     def buckets(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance j - i (key minus query): int32 of the same shape, 0 … num_buckets - 1."""
+        """Return the bucket of each distance j - i (key minus query): int32 of the same shape, 0 … num_buckets - 1."""
         far = self.max_distance
         return ops.take(ops.convert_to_tensor(self._buckets), ops.clip(distance, -far, far) + far)

@@ -1,6 +1,6 @@
 """Finds the layers of a Keras model that compute attention, and how the model calls each of them, for the doctor.
 
-The arguments of a call are kept as the layer's `call` gets them, with the masks that Keras passes itself.
+The arguments of a call are recorded as the layer's `call` gets them, with the masks that Keras itself passes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _OWN = ("keras.", "headwise.keras.")
 
 
 def attention_layers(model: keras.layers.Layer, run: Callable[[], object]) -> list[tuple[str, Any, Example]]:
-    """(path, layer, arguments) of each layer that may compute attention, in the order in which the layers ran.
+    """Find the layers that may compute attention: return (path, layer, arguments) of each, in the order of their calls.
 
     These are the layers that `headwise.watch` records or lists as attention, and layers whose class has a softmax and a
-    product in its code. Of layers within each other, it is the innermost layer that has weights. `run` calls the model
-    once, eagerly. The arguments are those of a layer's first call, as torch tensors.
+    product in its code. If one such layer contains another, only the innermost that has weights is returned. `run`
+    calls the model once, eagerly. The arguments are those of a layer's first call, as torch tensors.
     """
     calls: dict[int, Example] = {}
 
@@ -70,7 +70,7 @@ def _as_torch(x: Any) -> Any:
 
 
 def _by_its_code(layer: keras.layers.Layer) -> bool:
-    """Whether a layer has a softmax and a product in the code of its class, unless the class is Keras's or ours."""
+    """Return whether the code of a layer's class has a softmax and a product. False for classes of Keras or ours."""
     if type(layer).__module__.startswith(_OWN):
         return False
     try:
@@ -85,7 +85,7 @@ def _is_in(path: str, other: str) -> bool:
 
 
 def _with_weights(path: str, layers: dict[str, keras.layers.Layer]) -> str:
-    """`path` if the layer there has weights, else the path of the nearest layer around it that has weights and ran."""
+    """Return `path` if its layer has weights, else the path of the nearest layer around it that has them and ran."""
     around = path
     while around and not (around in layers and layers[around].weights):
         around = around.rpartition(".")[0]

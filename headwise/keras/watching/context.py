@@ -53,7 +53,7 @@ def watch(model: keras.layers.Layer, *, tokens: Any = None, **options: Any) -> W
 
 @contextlib.contextmanager
 def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
-    """A context, inside which the attention of a Keras model is recorded. Gives the `Watcher`."""
+    """Return a context inside which the attention of a Keras model is recorded. It yields the `Watcher`."""
     with contextlib.ExitStack() as stack:
         layers = Layers(model, stack.enter_context(eagerly(model)))
         watcher = Watcher(type(model).__name__, layers, keeping)
@@ -81,7 +81,7 @@ def _watching(model: keras.layers.Layer, keeping: Keeping) -> Iterator[Watcher]:
 
 
 def _output_kernel(layer: Any, call: Call) -> Any:
-    """The output projection W_O [H, E, M] of a layer of this package; None unless its input is the heads' outputs."""
+    """Return the output projection W_O [H, E, M]; None if there is none, or if a gate is before it."""
     kernel = getattr(getattr(layer, "out", None), "kernel", None)
     heads, width = call.q.shape[1], call.v.shape[3]
     if kernel is None or getattr(layer, "gate", None) is not None or kernel.shape[0] != heads * width:

@@ -17,7 +17,7 @@ NOTE = "predict, evaluate and fit ran eagerly, not as a compiled function: outpu
 
 @contextlib.contextmanager
 def eagerly(model: keras.layers.Layer) -> Iterator[Callable[[], Iterable[str]]]:
-    """A context, inside which the model and every model in it run eagerly. Gives a function that returns notes."""
+    """Return a context in which the model and all models in it run eagerly. It yields a function that returns notes."""
     models = [layer for layer in model._flatten_layers() if isinstance(layer, keras.Model)]
     models = [each for each in models if not each.run_eagerly or is_changed(("run_eagerly", id(each)))]
     with contextlib.ExitStack() as stack:
@@ -42,19 +42,19 @@ def _change(model: keras.Model) -> Undo:
 
 
 def _sameness(model: keras.Model) -> Callable[[], bool]:
-    """A function that returns whether the model still runs eagerly, and `compile` was not called since now."""
+    """Make a function that tells later whether the model still runs eagerly and was not compiled again since now."""
     loss = getattr(model, "_compile_loss", None)
     return lambda: bool(model.run_eagerly) and getattr(model, "_compile_loss", None) is loss
 
 
 def _ran(model: keras.Model) -> Callable[[], bool]:
-    """A function that returns whether predict, evaluate or fit has run eagerly since now."""
+    """Make a function that tells later whether predict, evaluate or fit has run eagerly since now."""
     is_same = _sameness(model)
     return lambda: _compiles(model) and is_same() and any(getattr(model, name, None) is not None for name in _COMPILED)
 
 
 def _compiles(model: keras.Model) -> bool:
-    """Whether the model would compile its functions: on torch only if jit_compile is set."""
+    """Return whether the model otherwise compiles its functions: on torch only if jit_compile is set."""
     return keras.backend.backend() != "torch" or bool(model.jit_compile)
 
 

@@ -33,7 +33,7 @@ Tensor = Any  # a tensor of the backend
 
 @contextlib.contextmanager
 def read_layers(reader: Reader, call: Running) -> Iterator[None]:
-    """A context, inside which a call of a Keras attention layer reports its computation to the reader."""
+    """Return a context in which a call of a Keras attention layer reports its computation to the reader."""
     layer = call.layer
     if not reader.layers.has(layer):
         yield
@@ -68,7 +68,7 @@ _READERS: Scope[Reader] = Scope()
 
 @contextlib.contextmanager
 def read_operations(reader: Reader) -> Iterator[None]:
-    """A context, inside which keras.ops.dot_product_attention reports its computation to the reader."""
+    """Return a context inside which keras.ops.dot_product_attention reports its computations to the reader."""
     # keras.ops looks up the function in this module at each call.
     change = functools.partial(replaced, keras.src.backend.nn, "dot_product_attention", _reading)
     with changed("keras.ops.dot_product_attention", change), _READERS.open(reader):
@@ -91,7 +91,7 @@ def _read_operation(reader: Reader, given: Mapping[str, Any], out: Tensor) -> No
 
 @contextlib.contextmanager
 def instead(layer: keras.layers.Layer, name: str, make: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
-    """Replace a method of this layer in the context by what `make` makes of it, unnoticed by Keras's tracking."""
+    """Return a context in which `make(method)` replaces this layer's method `name`, unnoticed by Keras's tracking."""
     attributes = vars(layer)
     mine, before = name in attributes, attributes.get(name)
     attributes[name] = make(getattr(layer, name))
@@ -131,7 +131,7 @@ def _multi_head(reader: Reader, layer: keras.layers.Layer) -> Callable[[Callable
 def _heard(
     reader: Reader, layer: keras.layers.Layer, read: Callable[[Mapping[str, Any], Any, str], None]
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A function that wraps a method of a layer: after each call, `read` gets the arguments and the result."""
+    """Make a function that wraps a method of a layer, so that `read` gets the arguments and result of each call."""
 
     def make(original: Callable[..., Any]) -> Any:
         how = f"keras.layers.{_library_name(layer)}"
@@ -150,20 +150,20 @@ def _heard(
 
 
 def _library_name(layer: keras.layers.Layer) -> str:
-    """The name of the Keras class of a layer, or of the nearest Keras class that it inherits from."""
+    """Return the name of the Keras class of a layer, or of the nearest Keras class that it inherits from."""
     name = next(cls for cls in type(layer).__mro__ if cls.__module__.startswith("keras.")).__name__
     return "GroupQueryAttention" if name == "GroupedQueryAttention" else name
 
 
 def _output_kernel(layer: keras.layers.Layer) -> Tensor | None:
-    """The output projection W_O [H, E, M]; None unless its input is the heads' outputs."""
+    """Return the output projection W_O [H, E, M]; None if there is none, or if a gate is before it."""
     kernel = getattr(getattr(layer, "_output_dense", None), "kernel", None)
     gated = getattr(layer, "_use_gate", False) or getattr(layer, "use_gate", False)
     return kernel if kernel is not None and len(kernel.shape) == 3 and not gated else None
 
 
 def _by_head(x: Tensor) -> torch.Tensor:
-    """x [B, S, H, D] as a torch tensor [B, H, S, D], with the same `requires_grad`."""
+    """Convert x [B, S, H, D] to a torch tensor [B, H, S, D], with the same `requires_grad`."""
     with torch.enable_grad():
         return to_torch(x).transpose(1, 2)
 
@@ -224,7 +224,7 @@ def _read(
     projection: Tensor | None = None,
     arrange: Callable[[torch.Tensor], torch.Tensor] = lambda x: x.transpose(1, 2),
 ) -> None:
-    """Report the computation softmax(q kᵀ) v to the reader, if it reproduces the layer's output `out`."""
+    """Report the call softmax(q kᵀ) v to the reader. RecordError unless it reproduces the layer's output `out`."""
     found = to_torch(out)
     given: dict[str, Any] = {
         "bias": None if bias is None else to_torch(bias),
@@ -249,7 +249,10 @@ def _read(
 def _readings(
     cells: torch.Tensor | None, causal: bool, shape: tuple[int, ...]
 ) -> Iterator[tuple[Mask | None, torch.Tensor | None]]:
-    """What a mask may mean, as (mask, bias of rows): an empty row gives 0, or attends to all keys equally."""
+    """Yield what a layer's mask may mean for a query that may attend to no key, as (mask, bias to add to the scores).
+
+    Such a query may give output 0 (a mask), or attend to all keys equally (a large negative bias).
+    """
     along = masks.causal(offset=0) if causal else None
     if cells is None:
         yield along, None
@@ -263,14 +266,14 @@ def _readings(
 
 
 def _rank_4(allowed: torch.Tensor, keys_only: bool) -> torch.Tensor:
-    """A mask [B, K] (if `keys_only`), [Q, K], [B, Q, K] or [B, H, Q, K], reshaped to [B|1, H|1, Q|1, K]."""
+    """Reshape a mask [B, K] (if `keys_only`), [Q, K], [B, Q, K] or [B, H, Q, K] to [B|1, H|1, Q|1, K]."""
     if allowed.ndim == 2:
         return allowed[:, None, None] if keys_only else allowed[None, None]
     return allowed[:, None] if allowed.ndim == 3 else allowed
 
 
 def _wrong(call: AttentionCall, out: torch.Tensor, weights: torch.Tensor | None) -> str | None:
-    """The reason why the call is not what the layer computed; None if it is."""
+    """Compare the call with what the layer computed: return how they differ; None if the call explains the layer."""
     if weights is not None:
         return wrong_weights(call, weights, call.q.dtype)
     return None if call.dropout else wrong_output(call, out)

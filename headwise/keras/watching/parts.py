@@ -1,4 +1,4 @@
-"""The layers of a watched Keras model: their paths, which layer runs, how often, and what it computes in a call."""
+"""The layers of a watched Keras model: their paths, which layer is running, how often it ran, and what it computes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OTHER_SEQUENCE = ("value", "key", "encoder_sequence", "encoder_outputs", "memor
 
 
 class LayerPlace(Place):
-    """Where in a model a computation happens: in the innermost layer that is running."""
+    """A running layer, in which a computation happens: the innermost layer of the model that is running."""
 
     @property
     def reads_another_sequence(self) -> bool | None:
@@ -73,7 +73,7 @@ class Layers(Parts):
         self._layers: dict[str, keras.layers.Layer] = {}
         self._names: dict[int, str] = {}
         self._strangers: dict[int, keras.layers.Layer] = {}  # layers that ran but do not belong to the model
-        self.is_reading = False  # the current computation is part of a layer that is read as a whole
+        self.is_reading = False  # whether a layer is running that is reported as a whole (see `Reader`)
 
     def notes(self) -> Iterable[str]:
         return self._changed()
@@ -88,7 +88,7 @@ class Layers(Parts):
         return None if self.is_reading or ours else self.here()
 
     def here(self) -> LayerPlace | None:
-        """The innermost layer of the model that is running; None if none is."""
+        """Return the innermost layer of the model that is running; None if no layer is running."""
         place: LayerPlace | None = None
         for call in () if only_shapes() else running():
             name = self._find_name(call.layer)
@@ -100,7 +100,7 @@ class Layers(Parts):
         return self.here() is None
 
     def closed(self, known: Set[str]) -> Iterator[CallSite]:
-        """The layers that ran, whose class name says attention, and in which nothing was recorded, on any backend."""
+        """Yield the layers that ran and whose class name says attention, but in which no attention was recognised."""
         self._find()
         alike = {path: layer for path, layer in self._layers.items() if looks_like_attention(layer)}
         for path, layer in alike.items():
@@ -125,14 +125,14 @@ class Layers(Parts):
 
 
 class Reader:
-    """Reports attention to a `Watcher`, for layers that are read as a whole instead of operation by operation."""
+    """Reports attention to a `Watcher`, for layers whose computation is known without following their operations."""
 
     def __init__(self, layers: Layers, watcher: Watcher) -> None:
         self.layers, self._watcher = layers, watcher
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A context, inside which a layer is read as a whole, so its operations need not be recognised."""
+        """Return a context inside which operations are not recognised one by one: the whole layer is reported."""
         before, self.layers.is_reading = self.layers.is_reading, True
         try:
             yield
@@ -141,7 +141,7 @@ class Reader:
 
     @contextlib.contextmanager
     def trying(self, how: str) -> Iterator[None]:
-        """A context, inside which an error does not break the model: the computation is listed as refused instead."""
+        """Return a context inside which an error does not reach the model: the computation is listed as refused."""
         with self.reading():
             try:
                 with torch.no_grad():
@@ -155,7 +155,7 @@ class Reader:
                     self._watcher.refuse(place, Refusal(reason))
 
     def seen(self, call: AttentionCall, out: torch.Tensor, arrange: Arrange, how: str, weight: Any = None) -> None:
-        """Report a computation that was read. `weight` is the output projection W_O [H, E, M] if it is known."""
+        """Report one computation, recognised as `how`. `weight`: the output projection W_O [H, E, M], if known."""
         place = self.layers.here()
         if place is not None:
             event = Event(call, out, arrange, how)

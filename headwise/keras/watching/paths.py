@@ -9,10 +9,10 @@ import keras
 
 
 def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Every layer by its path; the path of the model is "". A layer in several places gets its first path.
+    """Find all layers of a model, by path; the path of the model is "". A layer that is used twice has one path.
 
-    A path names a layer of a functional or sequential model by its name, any other layer by its attribute, such as
-    "encoder.0.mlp", or by its name if the attribute is private.
+    A path consists of names, such as "encoder.0.mlp". In a functional or sequential model, a layer has its own name; in
+    any other layer, the name of the attribute that holds it, or its own name if this attribute is private.
     """
     found: dict[int, str] = {}
     layers: dict[str, keras.layers.Layer] = {}
@@ -31,7 +31,7 @@ def paths(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 
 def _parts(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Layer]]:
-    """The direct sublayers of a layer, as (name, layer)."""
+    """Yield the direct sublayers of a layer, as (name, layer)."""
     # In a sequential or functional model, layers have names and are not attributes.
     if isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Model) and hasattr(layer, "_operations")):
         for part in layer.layers:

@@ -1,6 +1,6 @@
-"""Knows which layers are running: while a model is watched, `keras.layers.Layer` reports calls of layers.
+"""Knows which layers are running: while a model is watched, `keras.layers.Layer` reports each call of a layer.
 
-The class is changed, not each layer, so that layers created in the first call report too.
+The class is changed, not each layer, so that layers created in the first call report their calls too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _thread = threading.local()
 
 
 def running() -> tuple[Running, ...]:
-    """The calls of this thread that have not ended, the innermost last; empty while a model is only being built."""
+    """Return this thread's calls that have not ended, the innermost last; calls that only build are left out."""
     calls: tuple[Running, ...] = getattr(_thread, "calls", ())
     return calls
 
@@ -68,14 +68,14 @@ _TOLD: Scope[Before] = Scope()
 
 @contextlib.contextmanager
 def wrap_calls(before: Before) -> Iterator[None]:
-    """A context, inside which each call of a layer runs inside the context `before(call)`."""
+    """Return a context. In it, each call of a layer runs inside the context that `before(call)` returns."""
     change = functools.partial(replaced, keras.layers.Layer, "__call__", _telling)
     with changed("calls of Keras layers", change), _TOLD.open(before):
         yield
 
 
 def only_shapes() -> bool:
-    """Whether Keras is only finding out shapes while it builds, without computing."""
+    """Return whether Keras is only inferring shapes, to build a model, without computing."""
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     return bool(in_symbolic_scope())

@@ -19,13 +19,13 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
-    """The family of a checkpoint, found by the entry model_type of its config.json; None = an unknown family."""
+    """Find the family of a checkpoint, by the entry model_type of its config.json; None = an unknown family."""
     model_type = config.get("model_type", "bert")  # configs of 2018 lack it
     return next((each for each in FAMILIES.values() if model_type in each.model_types), None)
 
 
 def read_config(config: Mapping[str, Any]) -> BertConfig:
-    """The `BertConfig` that a Hugging Face config.json describes. Missing entries get the values of BERT-base.
+    """Make the `BertConfig` that a Hugging Face config.json describes. Missing entries get the values of BERT-base.
 
     Raises:
         CheckpointError: the family is unknown, or the architecture cannot be computed here.

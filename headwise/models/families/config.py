@@ -23,7 +23,8 @@ class ModernLayers:
     """Layers like those of ModernBERT (Warner et al. 2024, arXiv:2412.13663, section 2.1).
 
     There is a norm before each branch (except the first attention) and one after the last layer. Feed-forward networks
-    have a gate. Positions are rotary. The layers numbered in `local_layers` see only `window` neighbours on each side.
+    have a gate. Positions are rotary. In the layers whose numbers are in `local_layers`, a token attends only to
+    `window` neighbours on each side.
 
     Raises:
         ArgumentError: a value that is impossible for such layers.
@@ -51,10 +52,11 @@ class BertConfig:
         max_positions: the maximum number of tokens of a text.
         num_token_types: 0 = no token types (DistilBERT, MPNet, ModernBERT).
         family: a name in `headwise.models.families`, which has the parameter names in checkpoints.
-        embedding_dim: the width of the embeddings, if a linear map brings them to `dim` (ELECTRA); None = `dim`.
-        first_position: the row of the first token in the table of positions (RoBERTa, MPNet: 2). If it is not 0,
+        embedding_dim: the width of the embeddings, if a linear map projects them to `dim` (ELECTRA); None = `dim`.
+        first_position: the row of the position table that the first token gets (RoBERTa, MPNet: 2). If it is not 0,
             padding does not count as a position.
-        relative_buckets: the number of buckets of relative positions, a bias that all layers share (MPNet); 0 = none.
+        relative_buckets: the number of buckets of T5's relative positions, whose biases all layers share (MPNet); 0 =
+            no relative positions.
         modern: options of layers like ModernBERT's, without a table of positions; None = layers like BERT's.
 
     Raises:
@@ -103,7 +105,7 @@ class BertConfig:
 
     @property
     def embedding_width(self) -> int:
-        """The width of the embeddings."""
+        """The width of the embedding tables: `embedding_dim`, or `dim` if that is None."""
         return self.dim if self.embedding_dim is None else self.embedding_dim
 
     @property
@@ -113,7 +115,7 @@ class BertConfig:
 
     @property
     def is_bert(self) -> bool:
-        """Whether everything is computed as in BERT, the embeddings too; names in checkpoints do not matter."""
+        """Whether the model computes the same as a BERT, embeddings included, whatever its family's parameter names."""
         return (
             self.has_bert_layers
             and self.embedding_dim is None
@@ -122,7 +124,7 @@ class BertConfig:
         )
 
     def require_bert(self, what: str) -> None:
-        """Raise ArgumentError unless `is_bert`; `what` names the code that needs it."""
+        """Raise ArgumentError unless `is_bert`; `what` names the code that needs a BERT."""
         if not self.is_bert:
             raise ArgumentError(
                 f"{what}: expected a BERT. Received: family={self.family!r}, which is computed otherwise"

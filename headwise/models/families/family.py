@@ -11,24 +11,25 @@ from torch import Tensor
 from headwise.errors import ArgumentError, CheckpointError
 from headwise.models.families.config import BertConfig
 
-# Buffers that older versions of transformers saved: 0, 1, 2 …, zeros, frequencies. They are not learned.
+# Buffers in checkpoints of older versions of transformers: 0, 1, 2 …, zeros, frequencies. They are not learned.
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 
 
 @dataclass(frozen=True)
 class Family:
-    """One family of encoders, and how its checkpoints differ.
+    """One family of encoders: how its checkpoints name options and tensors.
 
     Args:
         name: the value of `BertConfig.family`.
         model_types: the values of model_type in config.json that mean this family.
         prefix: the prefix of the encoder's tensors in a checkpoint of a model with a head.
-        settings: the name of an option of `BertConfig` -> the name of the entry in config.json.
-        tensors: the name of our module -> the name in checkpoints, both without the layer's prefix. Either may be
-            several names, separated by spaces: the concatenated rows of ours are then the concatenated rows of theirs.
-        own: a function that returns further options, from config.json. It raises CheckpointError for options that are
-            not supported here.
-        layer: the prefix of a layer's tensors in checkpoints, before its number.
+        settings: a dict from the name of an option of `BertConfig` to the name of its entry in config.json.
+        tensors: a dict from the name of our module to the name in checkpoints, both without the layer's prefix. A name
+            may be several names, separated by spaces: then the rows of our tensors, concatenated, are the rows of the
+            checkpoint's tensors, concatenated.
+        own: a function that takes config.json and returns further options. It raises CheckpointError for options that
+            are not supported here.
+        layer: the prefix of a layer's tensors in checkpoints, before the layer's number.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Family:
     layer: str = "encoder.layer."
 
     def config(self, config: Mapping[str, Any]) -> BertConfig:
-        """The `BertConfig` that a checkpoint's config.json describes."""
+        """Make the `BertConfig` that a checkpoint's config.json describes."""
         for flag in ("is_decoder", "add_cross_attention"):
             if config.get(flag):
                 raise CheckpointError(f"{flag}: expected an encoder, not a decoder. Received: {flag}=true")
@@ -55,7 +56,7 @@ class Family:
             raise CheckpointError(f"config.json: {cause}") from cause
 
     def encoder_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of the encoder and pooler, without the prefix, under the names in current checkpoints."""
+        """Select the tensors of the encoder and pooler, without the prefix, under the names in current checkpoints."""
         prefix = self.prefix if any(name.startswith(self.prefix) for name in tensors) else ""
         named = {
             # Checkpoints converted from TensorFlow call the scale and shift of a LayerNorm gamma and beta.
@@ -75,9 +76,10 @@ class Family:
         }
 
     def places(self, parameters: Iterable[str]) -> list[tuple[list[str], list[str]]]:
-        """For each group of parameters: (our names, their names), equal when concatenated along their rows.
+        """Match our parameters with the tensors of a checkpoint: return pairs (our names, names in the checkpoint).
 
-        Example: `layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in BERT's checkpoints.
+        Our parameters of a pair, concatenated along their rows, equal the checkpoint's tensors, concatenated. Example:
+        `layers.3.mlp.up.weight` is `encoder.layer.3.intermediate.dense.weight` in BERT's checkpoints.
         """
         found: dict[str, tuple[list[str], list[str]]] = {}
         for ours in parameters:

@@ -29,7 +29,7 @@ def _own(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The numbers of the local layers: those that the config lists, or in older configs all but every third layer."""
+    """Return the numbers of the local layers: the config's list, or in older configs all but every third layer."""
     types = config.get("layer_types")
     if types is None:
         every, count = config.get("global_attn_every_n_layers", 3), config.get("num_hidden_layers", 22)
@@ -40,7 +40,7 @@ def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _base(config: Mapping[str, Any], kind: str, older: float) -> float:
-    """The base of RoPE's frequencies in layers of the type `kind`. `older`: the base in configs of transformers 4."""
+    """Return the base of RoPE's frequencies in layers of type `kind`; `older` for a config of transformers 4."""
     given = (config.get("rope_parameters") or {}).get(kind) or {}
     scaling = given.get("rope_type") or (config.get("rope_scaling") or {}).get("rope_type") or "default"
     if scaling != "default":

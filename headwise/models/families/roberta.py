@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019, arXiv:1907.11692) and XLM-R (Conneau et al. 2019, arXiv:1911.02116).
 
-The rows of the position table up to the id of the padding token are reserved, and padding does not count.
+The rows of the position table up to the id of the padding token are reserved, and padding does not count as a position.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from headwise.models.families.family import Family
 
 
 def counted(config: Mapping[str, Any], padding: Any) -> dict[str, Any]:
-    """The options `first_position`, and `max_positions`, the number of rows of the table that are not reserved."""
+    """Return `first_position`, and `max_positions`, the number of rows of the position table that are not reserved."""
     rows = config.get("max_position_embeddings", 512)
     if type(padding) is not int or padding < 0 or type(rows) is not int:
         raise CheckpointError(

@@ -13,7 +13,7 @@ from headwise.models.families.family import Family
 
 
 def check_sizes(family: Family, config: BertConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError if the tensors have other sizes than the config says, before a model is built."""
+    """Raise CheckpointError if the tensors have other sizes than the config says. Called before a model is built."""
     layers = {name[len(family.layer) :].split(".")[0] for name in tensors if name.startswith(family.layer)}
     sizes = {"num_layers": (config.num_layers, len(layers))}
     width = "dim" if config.embedding_dim is None else "embedding_dim"
@@ -39,7 +39,7 @@ def check_sizes(family: Family, config: BertConfig, tensors: Mapping[str, Tensor
 
 
 def match(family: Family, model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's parameters, by our names, taken from the tensors of a checkpoint.
+    """Return the model's parameters, by our names, taken from the tensors of a checkpoint.
 
     Raises:
         CheckpointError: a tensor that the model or the checkpoint lacks, or a tensor of another shape or kind.
@@ -68,7 +68,7 @@ def match(family: Family, model: nn.Module, tensors: Mapping[str, Tensor]) -> di
 
 
 def named(family: Family, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """The reverse of `match`: our parameters by their names in a checkpoint, on the CPU."""
+    """Undo `match`: return our parameters, by their names in a checkpoint, on the CPU."""
     own = {name: parameter.detach().cpu() for name, parameter in parameters}
     found: dict[str, Tensor] = {}
     for ours, theirs in family.places(own):

@@ -40,7 +40,7 @@ class Sinusoidal(nn.Module):
         self.interleaved = interleaved
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """The vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M], to be cast to the embeddings' dtype."""
+        """Compute the vectors of positions [S] or [B, S]: float32 [S, M] or [B, S, M]. Cast them before adding them."""
         check_integers("position_ids", position_ids)
         device = position_ids.device
         # In float64 if the device has it: float32 keeps few digits after the point in the phase of a far position.
@@ -82,7 +82,7 @@ class Learned(nn.Module):
         nn.init.normal_(self.weight, std=self.std)
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        """The vectors of positions [S] or [B, S]: [S, M] or [B, S, M] in the table's dtype."""
+        """Look up the vectors of positions [S] or [B, S]: [S, M] or [B, S, M] in the table's dtype."""
         check_integers("position_ids", position_ids)
         if not is_traced() and position_ids.numel():
             lowest, highest = (int(x) for x in position_ids.aminmax())

@@ -20,13 +20,15 @@ class Alibi(Positions):
     if H is a power of two. Otherwise the slopes of the next lower power of two come first, and then every second slope
     of the next higher power of two (as in the authors' code, BLOOM and MPT).
 
-    An attention module passes `slopes` to `headwise.attention` if the tokens of each row are consecutive, with padding
-    before or after them. Otherwise (`position_ids`, a second sequence, padding between tokens, or padding that cannot
-    be checked, on a GPU or in torch.compile) the module calls `bias`:
+    If the tokens of each row are consecutive, with padding only before or after them, an attention module passes the
+    slopes m_h to `headwise.attention`, which needs no tensor of biases. Otherwise (with `position_ids`, a second
+    sequence, padding between tokens, or padding that cannot be checked, on a GPU or in torch.compile) the module calls
+    `bias`:
 
-    If the mask looks only backwards, the bias is [1|B, H, 1, K] (1 or B rows), m_h · (j - last): each row differs from
-    the formula by a constant, which does not change the softmax, and memory stays linear. Positions must then not
-    decrease from one key that a query sees to a later key. With any other mask, or None, the bias is [1|B, H, Q, K].
+    If the mask is causal (no query sees later keys), the bias is [1|B, H, 1, K] (1 or B rows), m_h · (j - last): each
+    row differs from the formula by a constant, which does not change the softmax, and memory stays linear. Positions
+    must then not decrease from one key that a query sees to a later key. With any other mask, or None, the bias is
+    [1|B, H, Q, K].
 
     Args:
         num_heads: H, the number of query heads; any number.
@@ -53,20 +55,20 @@ class Alibi(Positions):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """[1|B, H, Q, K], or [1|B, H, 1, K] if the mask looks only backwards; float32, or float64 for float64 q."""
+        """Compute the bias [1|B, H, Q, K], or [1|B, H, 1, K] for a causal mask; float32, or float64 for float64 q."""
         check_ids("query_ids", query_ids, q_BHQD.shape[0], q_BHQD.shape[2])
         check_ids("key_ids", key_ids, q_BHQD.shape[0], key_ids.shape[-1])
         dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
         if looks_backwards(mask, q_BHQD.shape[2], key_ids.shape[-1]):
-            distance = (key_ids.amax(-1, keepdim=True) - key_ids)[..., None, :]  # from the last key
+            distance = (key_ids.amax(-1, keepdim=True) - key_ids)[..., None, :]  # the distance from the last key
             distance = distance[None, None] if distance.ndim == 2 else distance[:, None]
         else:
             distance = distances(q_BHQD, query_ids, key_ids).abs()
-        # Integers up to here: a difference of far positions is exact.
+        # Up to here these are integers, so differences of large positions are exact.
         return distance.to(dtype) * -self.slopes.to(dtype)[:, None, None]
 
     def slopes_of_heads(self) -> Tensor | None:
-        """`slopes` [H]; None if a subclass overrides `bias`."""
+        """Return the slopes [H] for `headwise.attention`; None if a subclass overrides `bias`."""
         return self.slopes if type(self).bias is Alibi.bias else None
 
     def extra_repr(self) -> str:
@@ -77,7 +79,7 @@ class Alibi(Positions):
 
 
 def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
-    """Whether the mask certainly hides from every query all later keys, if the last query is at the last key."""
+    """Return whether the mask certainly hides later keys from every query, if the last query is at the last key."""
     if not isinstance(mask, Mask):
         return False
     for part in mask.conjuncts:
@@ -89,7 +91,7 @@ def looks_backwards(mask: Mask | Tensor | None, q_len: int, k_len: int) -> bool:
 
 
 def slopes(num_heads: int, max_bias: float = 8.0) -> list[float]:
-    """The slopes m_h of `Alibi`, a list of `num_heads` numbers."""
+    """Compute the slopes m_h of `Alibi`: a list of `num_heads` numbers."""
     below = 2 ** math.floor(math.log2(num_heads))
     first = [2.0 ** (-max_bias * h / below) for h in range(1, below + 1)]
     between = [2.0 ** (-max_bias * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]

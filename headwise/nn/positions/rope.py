@@ -1,6 +1,6 @@
-"""RoPE: queries and keys are turned by angles proportional to their position.
+"""RoPE: queries and keys are rotated by angles proportional to their positions.
 
-So a score depends on the distance of two tokens and not on their positions."""
+So a score depends on the distance between two tokens, not on their absolute positions."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Rope(Positions):
         head_dim: D, the dimensions of queries and keys.
         base: the base of the frequencies θ_i.
         interleaved: which dimensions are a pair: (0, 1), (2, 3) … as in the paper, in GPT-J and DeepSeek; or, if
-            False, (0, D/2), (1, D/2 + 1) … as in GPT-NeoX, Llama and most later models. A checkpoint needs the pairs
-            that it was trained with.
+            False, (0, D/2), (1, D/2 + 1) … as in GPT-NeoX, Llama and most later models. For a checkpoint, choose the
+            pairs that it was trained with.
         rotary_dim: only the first `rotary_dim` dimensions are turned (GPT-J, GPT-NeoX); None = D.
         scaling: for long texts, `Linear`, `DynamicNTK`, `Yarn` or `Llama3`; None = none.
 
@@ -88,21 +88,22 @@ class Rope(Positions):
         interleaved: bool | None = None,
         layer_type: str | None = None,
     ) -> Rope:
-        """The RoPE of a Hugging Face config, from its rope_parameters (or the older rope_scaling, rope_theta …).
+        """Make the RoPE of a Hugging Face config, from its rope_parameters (or the older rope_scaling, rope_theta …).
 
         Args:
             config: a transformers config, or the dict in its config.json; transformers itself need not be installed.
-            head_dim: needed if the config does not tell it (by head_dim, qk_rope_head_dim, or hidden size over heads).
+            head_dim: D; needed if the config does not determine it (by head_dim, qk_rope_head_dim, or the hidden size
+                divided by the number of heads).
             interleaved: None = as the config says (`rope_interleave`), or else as in models of the config's model_type.
             layer_type: the type of layer, for a config with one RoPE per type (Gemma 3).
 
         Raises:
-            CheckpointError: a rope type, or an option of it, that is not supported: it would be computed wrongly.
+            CheckpointError: the config has a rope type or an option of a rope type that is not supported.
         """
         return cls(**rope_config.read(config, head_dim=head_dim, interleaved=interleaved, layer_type=layer_type))
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
-        """Queries or keys x [B, H, S, D] at positions [S] or [B, S], turned by their angles, in the dtype of x.
+        """Rotate queries or keys x [B, H, S, D] at positions [S] or [B, S] by their angles, in the dtype of x.
 
         Only `DynamicNTK` needs `length`, the number of tokens seen so far.
         """

@@ -1,4 +1,4 @@
-"""RoPE for patches of an image: half of the pairs of dimensions turn by the row, half by the column."""
+"""RoPE for patches of an image: half of the pairs of dimensions rotate by the patch's row, half by its column."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headwise.nn.positions.scheme import Positions, check_integers
 class Rope2D(Positions):
     """Rotary positions on a grid, as in Pixtral (Agrawal et al. 2024). Pairs are (0, D/2), (1, D/2 + 1) ….
 
-    RoPE's frequencies are θ_0 … θ_(D/2-1). Rows use those with even index, columns those with odd index: for a patch at
-    (r, c) the first D/4 pairs turn by r · θ_0, r · θ_2 …, the other D/4 pairs by c · θ_1, c · θ_3 ….
+    RoPE's frequencies are θ_0 … θ_(D/2-1). Rows use the frequencies with even index, columns those with odd index: for
+    a patch at (r, c) the first D/4 pairs rotate by r · θ_0, r · θ_2 …, the other D/4 pairs by c · θ_1, c · θ_3 ….
 
     Position ids are [S, 2] or [B, S, 2], (row, column) of each patch; for a whole grid, row by row:
     `torch.cartesian_prod(torch.arange(rows), torch.arange(columns))`.
@@ -43,7 +43,7 @@ class Rope2D(Positions):
         self._register_constants()
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
-        """Queries or keys x [B, H, S, D] of patches at (row, column) [S, 2] or [B, S, 2], turned, in the dtype of x."""
+        """Rotate queries or keys x [B, H, S, D] of patches at (row, column) [S, 2] or [B, S, 2], in the dtype of x."""
         _check_places(position_ids, x_BHSD.shape[0], x_BHSD.shape[2])
         phases = (position_ids[..., None].float() * self.inverse_frequencies).flatten(-2)
         return turn(x_BHSD, phases)

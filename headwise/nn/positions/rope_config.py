@@ -22,7 +22,7 @@ _INTERLEAVED = {
 
 
 def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_type: str | None) -> dict[str, Any]:
-    """The arguments of `Rope`, by name. Raises CheckpointError for a RoPE that is not supported."""
+    """Read the arguments of `Rope` from a config, by name. Raises CheckpointError for a RoPE that is not supported."""
     parameters = _parameters(config, layer_type)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     scaling = _SCALINGS.get(kind)
@@ -61,7 +61,7 @@ def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
 
 
 def _older_parameters(config: Any) -> dict[str, Any]:
-    """The RoPE parameters in a config of transformers 4, where layers with a window have another base (Gemma 3)."""
+    """Read RoPE parameters of transformers 4: one set for each layer type if windows have their own base (Gemma 3)."""
     scaling = entry(config, "rope_scaling") or {}
     local = entry(config, "rope_local_base_freq", "local_rope_theta")
     if local is None:
@@ -88,7 +88,7 @@ def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling:
 
 
 def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
-    """original_length as in Hugging Face: for dynamic NTK the model's maximum length, else the original length."""
+    """Find `original_length`: for dynamic NTK the model's maximum length, else the original length, if there is one."""
     longest = entry(config, "max_position_embeddings", "n_positions")
     length = (
         longest
@@ -131,7 +131,7 @@ def _interleaved(config: Any) -> bool:
 
 
 def entry(config: Any, *names: str) -> Any:
-    """The first of the config's entries with these names that is not None; None if there is no such entry."""
+    """Return the first of the config's entries with these names that is not None; None if there is no such entry."""
     for name in names:
         value = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
         if value is not None:

@@ -36,13 +36,13 @@ class RopeScaling:
         """Raise ArgumentError unless RoPE with this scaling can turn `dim` dimensions."""
 
     def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
-        """θ_i in radians per position, float32 [dim / 2]. `length`: the number of tokens, if θ depends on it."""
+        """Compute θ_i in radians per position, float32 [dim / 2]. `length`: number of tokens, if θ depends on it."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear(RopeScaling):
-    """θ_i / factor: positions are compressed into the range of the training (Chen et al. 2023, equation 4)."""
+    """Frequencies θ_i / factor: positions are compressed into the training's range (Chen et al. 2023, equation 4)."""
 
     factor: float
 
@@ -55,7 +55,7 @@ class Linear(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class DynamicNTK(RopeScaling):
-    """The base grows with the length L once it is above the original length (Peng et al. 2023, §3.3).
+    """The base of the frequencies grows with the length L, if L is above the original length (Peng et al. 2023, §3.3).
 
         base' = base · (1 + factor · (L - original) / original)^(D / (D - 2)),   L > original
 
@@ -90,12 +90,13 @@ class DynamicNTK(RopeScaling):
 
 @dataclasses.dataclass(frozen=True)
 class Yarn(RopeScaling):
-    """High frequencies stay, low ones are divided by `factor`, those between are mixed (Peng et al. 2023, §3.2-3.4).
+    """High frequencies stay, low frequencies are divided by `factor`, others are between (Peng et al. 2023, §3.2-3.4).
 
         θ'_i = (1 - γ_i) · θ_i / factor + γ_i · θ_i
 
-    γ_i falls from 1 to 0 between the dimensions that turn `beta_fast` and `beta_slow` times in `original_length` tokens
-    (§3.2, but linear in the dimension, not in the turns, as in the authors' code; `truncate` rounds outwards).
+    γ_i falls from 1 to 0 between two dimensions: the one that makes `beta_fast` turns in `original_length` tokens, and
+    the one that makes `beta_slow` turns (§3.2, but linear in the dimension, not in the turns, as in the authors' code;
+    `truncate` rounds these two dimensions outwards).
     cos and sin are multiplied by `attention_factor`, which is 0.1 ln(factor) + 1 (§3.4), or DeepSeek's
     m(mscale) / m(mscale_all_dim) with m(x) = 0.1 x ln(factor) + 1 if both are given.
     """
@@ -131,7 +132,7 @@ class Yarn(RopeScaling):
 
     @property
     def softmax_factor(self) -> float:
-        """DeepSeek's factor on the softmax scale, which it applies beside `amplitude`: m(mscale_all_dim)², or 1."""
+        """The factor by which DeepSeek multiplies the softmax scale, besides `amplitude`: m(mscale_all_dim)², or 1."""
         return self._mscale(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
@@ -141,13 +142,13 @@ class Yarn(RopeScaling):
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dim - 1)
         if low == high:
-            high += 0.001  # a step, without a division by 0
+            high += 0.001  # avoids a division by 0; γ then falls in one step
         slow = ((torch.arange(dim // 2, dtype=torch.float32, device=device) - low) / (high - low)).clamp(0.0, 1.0)
         fast = 1.0 - slow
         return 1.0 / (self.factor * turns) * (1.0 - fast) + 1.0 / turns * fast
 
     def _dimension(self, turns: float, dim: int, base: float) -> float:
-        """The dimension i (a fraction) whose frequency makes `turns` turns in `original_length` tokens."""
+        """Compute the dimension i (a fraction) whose frequency makes `turns` turns in `original_length` tokens."""
         return dim * math.log(self.original_length / (turns * 2.0 * math.pi)) / (2.0 * math.log(base))
 
     def _mscale(self, weight: float) -> float:
@@ -192,7 +193,7 @@ class Llama3(RopeScaling):
 
 
 def unscaled(dim: int, base: float, device: Device = None) -> Tensor:
-    """RoPE's frequencies base^(-2i/dim), i = 0 … dim/2 - 1: float32 [dim / 2] (Su et al. 2021, equation 15)."""
+    """Compute RoPE's frequencies base^(-2i/dim), i = 0 … dim/2 - 1: float32 [dim / 2] (Su et al. 2021, equation 15)."""
     return 1.0 / base ** _exponents(dim, device)
 
 

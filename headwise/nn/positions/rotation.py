@@ -7,10 +7,11 @@ from torch import Tensor
 
 
 def turn(x_BHSD: Tensor, phases: Tensor, *, amplitude: float = 1.0, interleaved: bool = False) -> Tensor:
-    """x with its first 2n dimensions turned by the angles `phases`, [S, n] or [B, S, n]; in the dtype of x.
+    """Rotate the first 2n dimensions of x [B, H, S, D] by the angles `phases`, [S, n] or [B, S, n].
 
-    The pairs are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not change. It is
-    computed in float32 or better. `amplitude` is a factor on cos and sin.
+    The pairs of dimensions are (0, n), (1, n + 1) …, or if `interleaved` (0, 1), (2, 3) …; other dimensions do not
+    change. The rotation is computed in float32 or better; the result has the dtype of x. `amplitude` is a factor on cos
+    and sin.
 
         (a, b) → (a cos φ - b sin φ,  b cos φ + a sin φ)
     """

@@ -1,7 +1,7 @@
 """The base class of position schemes. A scheme may rotate queries and keys, and add to the scores or to the output.
 
-Positions are those of tokens, 0, 1, 2 …: with a cache, the positions of queries continue after those in the cache; with
-left padding, each row counts its own tokens.
+Tokens have the positions 0, 1, 2 …: with a cache, the positions of queries continue after the tokens in the cache; with
+left padding, each row counts only its real tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Positions(nn.Module):
     uses_values: bool = False
 
     def rotate(self, x_BHSD: Tensor, position_ids: Tensor, length: int | Tensor | None = None) -> Tensor:
-        """Queries or keys x [B, H, S, D], rotated to their positions. `length`: the number of tokens seen so far."""
+        """Rotate queries or keys x [B, H, S, D] by their positions. `length`: the number of tokens seen so far."""
         return x_BHSD
 
     def bias(
@@ -39,19 +39,20 @@ class Positions(nn.Module):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor | None:
-        """The bias that is added to the scaled scores: float, broadcasts to [B, H, Q, K]; None = no bias.
+        """Compute the bias to add to the scaled scores: float, broadcasts to [B, H, Q, K]; None = no bias.
 
         `scale` is the attention's factor on q kᵀ, None = 1/√D. `mask` (True = may attend) is used only to save memory:
-        with it, rows of the bias may differ by a constant, which does not change the softmax. The caller must apply it.
+        if it is given, each row of the bias may differ from the exact bias by a constant, which does not change the
+        softmax. The caller must apply the mask itself.
         """
         return None
 
     def slopes_of_heads(self) -> Tensor | None:
-        """[H] if the bias equals the option `slopes` of `attention` whenever tokens are consecutive; else None."""
+        """Return slopes [H] with which `attention(slopes=)` adds the same bias to consecutive tokens; None if none."""
         return None
 
     def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
-        """A term to add to the output, [B, H, Q, E], made from the attention weights; None = no term."""
+        """Compute a term to add to the output, [B, H, Q, E], from the attention weights; None = no term."""
         return None
 
     def reset_parameters(self) -> None:
@@ -65,7 +66,7 @@ class Positions(nn.Module):
         check_fits(self, num_heads, head_dim)
 
     def _constants(self) -> dict[str, Tensor]:
-        """The tensors that depend only on the options, float32 on the CPU, by the name of their attribute."""
+        """Compute the tensors that depend only on the options, float32 on the CPU, by the name of their attribute."""
         return {}
 
     def _register_constants(self) -> None:
@@ -97,7 +98,7 @@ def check_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
 
 
 def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-    """Position of the key minus position of the query, [1|B, 1, Q, K]. Ids are [S] or [B, S], x is [B, H, Q, ·]."""
+    """Compute key position minus query position, [1|B, 1, Q, K]. Ids are [S] or [B, S], x is [B, H, Q, ·]."""
     check_ids("query_ids", query_ids, x.shape[0], x.shape[2])
     check_ids("key_ids", key_ids, x.shape[0], key_ids.shape[-1])
     keys = key_ids[..., None, :] - query_ids[..., :, None]
@@ -105,7 +106,7 @@ def distances(x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
 
 
 def check_fits(scheme: object, num_heads: int, head_dim: int) -> None:
-    """What `Positions.check` does, for schemes of PyTorch and of Keras."""
+    """Raise ArgumentError unless a scheme, of PyTorch or of Keras, fits these numbers: see `Positions.check`."""
     for name, received in (("num_heads", num_heads), ("head_dim", head_dim)):
         made_for = getattr(scheme, name, received)
         if made_for != received:

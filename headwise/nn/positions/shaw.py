@@ -71,7 +71,7 @@ class ShawRelative(Positions):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """scale · q_i · a^K_(clip(j - i)): [B, H, Q, K], float32 (float64 for float64 q)."""
+        """Compute the bias scale · q_i · a^K_(clip(j - i)): [B, H, Q, K], float32 (float64 for float64 q)."""
         rows = self._rows(q_BHQD, query_ids, key_ids)
         dtype = torch.promote_types(q_BHQD.dtype, torch.float32)
         with suspend_autocast(q_BHQD.device):
@@ -80,7 +80,7 @@ class ShawRelative(Positions):
         return per_distance.gather(-1, rows.expand(*q_BHQD.shape[:3], -1))
 
     def values(self, weights_BHQK: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor | None:
-        """Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype; None if the scheme has no a^V."""
+        """Compute Σ_j α_ij a^V_(clip(j - i)): [B, H, Q, E] in the weights' dtype; None if the scheme has no a^V."""
         if self.value_embedding is None:
             return None
         rows = self._rows(weights_BHQK, query_ids, key_ids)
@@ -97,7 +97,7 @@ class ShawRelative(Positions):
         return f"{self.head_dim}, max_distance={distance}, values={self.uses_values}"
 
     def _rows(self, x: Tensor, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        """The row of the tables for each pair of a query and a key, int64 [1|B, 1, Q, K]."""
+        """Return which row of the tables each pair of query and key uses, int64 [1|B, 1, Q, K]."""
         return distances(x, query_ids, key_ids).clamp(-self.left, self.right).long() + self.left
 
 

@@ -78,12 +78,12 @@ class T5Buckets(Positions):
         mask: Mask | Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The bias, [1|B, H, Q, K] in the table's dtype; 1 instead of B if all rows have the same positions."""
+        """Compute the bias, [B, H, Q, K] in the table's dtype; [1, H, Q, K] if all rows have the same positions."""
         apart = distances(q_BHQD, query_ids, key_ids)[:, 0]
         return self.relative_attention_bias(self.buckets(apart)).permute(0, 3, 1, 2)
 
     def buckets(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance j - i (key minus query): int64 of the same shape, 0 … num_buckets - 1."""
+        """Return the bucket of each distance j - i (key minus query): int64 of the same shape, 0 … num_buckets - 1."""
         after = distance > 0
         distance = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         # The order of these float32 operations is Hugging Face's: it decides where a bucket ends.
@@ -107,5 +107,5 @@ class T5Buckets(Positions):
 
     @property
     def _exact(self) -> int:
-        """The number of distances that have their own bucket."""
+        """The number of distances (on each side, if bidirectional) that have a bucket of their own."""
         return self._per_side // 2

@@ -11,7 +11,7 @@ STRATEGIES: dict[str, Strategy] = {"gather": gather, "ring": ring, "heads": head
 
 
 def choose(part: Part, strategy: str, *, followed: bool) -> Strategy:
-    """Return the strategy of this name, or the cheapest that accepts the call. KernelRefused if the named refuses."""
+    """Return the named strategy, or for "auto" the cheapest that accepts. KernelRefused if the named one refuses."""
     if strategy != "auto":
         asked = STRATEGIES[strategy]
         why = asked.refuse(part, followed=followed)

@@ -15,12 +15,12 @@ def refuse(part: Part, *, followed: bool) -> str | None:
 
 
 def cost(sizes: Sizes) -> Cost:
-    """Estimate the cost, if the keys arrive before the computation begins."""
+    """Estimate the cost of a forward pass in which all keys arrive before the computation begins."""
     sent = int(sizes.keys.max()) * sizes.key_bytes
     return Cost(sent, sizes.computing + sent / sizes.bandwidth)
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
-    """Compute by one call of `local`, which records and edits see, with the mask of this process's rows."""
+    """Receive the needed keys, then compute this process's rows by one call of `local`, which records and edits see."""
     k, v = needed_keys(part.k, part.v, part.routes, part.rank, part.group)
     return part.over(local, k, v, part.routes.keys, "gather")

@@ -21,7 +21,11 @@ from headwise.parallel.strategies.part import Cost, Part, Sizes
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
-    """Refuse numbers of heads that cannot be dealt evenly, and calls that a record or an edit listens to."""
+    """Return why this strategy cannot run a call; None if it can.
+
+    It refuses numbers of heads that are no multiples of the number of processes, and calls that a record or an edit
+    gets (`followed`).
+    """
     count = part.layout.processes
     heads, key_heads = part.q.shape[1], part.k.shape[1]
     if heads % count or key_heads % count:
@@ -45,7 +49,7 @@ def cost(sizes: Sizes) -> Cost:
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
-    """Compute by one call of `local`, over the whole sequence and this process's heads."""
+    """Exchange rows for heads, compute this process's heads over the whole sequence by `local`, and exchange back."""
     count, rank = part.layout.processes, part.rank
 
     def own(x: Tensor, dim: int) -> Tensor:
@@ -67,7 +71,7 @@ def attend(part: Part, local: Callable[..., Any]) -> Any:
 
 
 def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
-    """Bring [B, H, S, D] of this process's rows to [B, H / P, N, D] of this process's heads."""
+    """Exchange rows for heads: [B, H, S, D] of this process's rows becomes [B, H / P, N, D] of its share of heads."""
     count = layout.processes
     rows = [len(each) for each in layout.positions]
     mine, own = rows[dist.get_rank(group)], x.shape[1] // count
@@ -78,7 +82,7 @@ def _there(x: Tensor, layout: Layout, group: Any) -> Tensor:
 
 
 def _back(x: Tensor, layout: Layout, group: Any) -> Tensor:
-    """Bring [B, H / P, N, D] of this process's heads back to [B, H, S, D] of its rows."""
+    """Undo `_there`: [B, H / P, N, D] of this process's heads becomes [B, H, S, D] of its rows, by an exchange."""
     count = dist.get_world_size(group)
     rows = [len(each) for each in layout.positions]
     mine = rows[dist.get_rank(group)]

@@ -23,13 +23,13 @@ GLOO, NCCL = 1.5e9, 5e10  # nominal bytes per second between two processes
 class Cost(NamedTuple):
     """The estimated cost of the slowest process."""
 
-    sent: int  # the most bytes that a process receives
-    time: float  # seconds, nominal
+    sent: int  # the largest number of bytes that a process receives
+    time: float  # estimated seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a call: what each process computes and receives.
+    """The sizes of a call that processes share: what each process computes and receives. They decide the cost.
 
     Args:
         cells: [P], the allowed pairs, as a mean over examples and heads.
@@ -57,7 +57,7 @@ class Sizes:
 
     @classmethod
     def of(cls, mask: Mask | None, layout: Layout, key_layout: Layout, *sizes: int, **speeds: Any) -> Sizes:
-        """Make the sizes for a mask that is aligned to the whole sequences."""
+        """Compute the sizes of a call from its mask, which is aligned to the whole sequences, and the layouts."""
         grid, count = make_grid(mask, layout.edges, key_layout.edges), layout.processes
         cells, needed = grid.per_process(layout.owner, key_layout.owner, count)
         rows = np.bincount(layout.owner, grid.rows, count).astype(np.int64)
@@ -73,14 +73,14 @@ class Sizes:
 
     @property
     def idle(self) -> NDArray[np.float64]:
-        """The share of the time in which each process waits for the process with the most cells, [P]."""
+        """The fraction of the time in which each process waits for the process with the most cells, [P]."""
         most = self.cells.max()
         idle: NDArray[np.float64] = 1 - self.cells / most if most else np.zeros_like(self.cells)
         return idle
 
     @property
     def computing(self) -> float:
-        """The seconds of the matrix products in the process with the most cells."""
+        """The estimated seconds for the matrix products in the process with the most cells."""
         return float(2 * self.batch * self.heads * self.cells.max() * (self.dim + self.value_dim) / self.flops)
 
     @property
@@ -110,7 +110,7 @@ class Part:
 
     @cached_property
     def routes(self) -> Routes:
-        """The routes of the keys: which keys this process sends and receives."""
+        """Which keys this process sends to which process, and which it receives."""
         given = self.layout, self.dealt_keys, self.rank
         if self.mask is None:
             return make_routes(None, *given)
@@ -118,13 +118,13 @@ class Part:
 
     @property
     def dealt_keys(self) -> Layout:
-        """The layout of keys, if they are dealt to the processes."""
+        """The layout of the keys (which process holds which), for a call whose keys are dealt to the processes."""
         assert self.key_layout is not None
         return self.key_layout
 
     @property
     def key_length(self) -> int:
-        """The number of keys of the whole sequence that is read, K."""
+        """K, the number of keys of the whole sequence that the queries read."""
         return self.k.shape[2] if self.key_layout is None else self.key_layout.length
 
     @property
@@ -132,7 +132,10 @@ class Part:
         return self.layout.digest, b"" if self.key_layout is None else self.key_layout.digest
 
     def masked(self, keys: Tensor, purpose: object) -> Mask | None:
-        """Return the mask of this process's rows over some keys; remembered for `purpose`."""
+        """Return the mask between this process's rows and the keys at the positions `keys`.
+
+        The mask object remembers the result under `purpose`, which must be different for different keys.
+        """
         if self.mask is None:
             return None
         device = self.q.device
@@ -147,12 +150,15 @@ class Part:
     def over(self, local: Callable[..., Any], k: Tensor, v: Tensor, keys: Tensor, purpose: object) -> Any:
         """Call `local` (attention in one process) for this process's rows and the keys at the positions `keys`."""
         options = {**self.options, "bias": self.compute_bias(keys), "slopes": None}
-        own = self.key_layout is self.layout  # a call that reads another sequence is no share of a square matrix
+        own = self.key_layout is self.layout  # only in self-attention is the call a part of a square matrix
         share = Share(self.rows, keys, self.layout.length, self.mask) if own else None
         return local(self.q, k, v, mask=self.masked(keys, purpose), share=share, **options)
 
     def compute_bias(self, keys: Tensor) -> Tensor | None:
-        """Return the bias and slopes over some keys, as one bias [B|1, H|1, S|1, K|1]."""
+        """Add the options `bias` and `slopes` to one bias between this process's rows and the keys at `keys`.
+
+        Returns [B|1, H|1, S|1, K|1], or None without these options.
+        """
         bias, slopes = self.options.get("bias"), self.options.get("slopes")
         if bias is not None:
             bias = bias[(None,) * (4 - bias.ndim)]
@@ -173,7 +179,7 @@ class Part:
 
 
 class Strategy(Protocol):
-    """A strategy is a module with these functions."""
+    """The interface of a strategy by which processes share a call: each strategy is a module with these functions."""
 
     def refuse(self, part: Part, *, followed: bool) -> str | None:
         """Return why the strategy cannot run a call; None if it can."""

@@ -1,4 +1,4 @@
-"""Ring attention: keys and values are sent from process to process, while attention over those here is computed.
+"""Ring attention: each process computes attention over the keys it has while the next keys and values arrive.
 
 Liu et al. 2023, arXiv 2310.01889. Partial results are merged by their log-sum-exps. Only the keys that the rows of a
 process may see are sent to it, from one other process at a time, which limits the memory. Backward sends the keys
@@ -28,13 +28,13 @@ from headwise.parallel.routes import Routes
 from headwise.parallel.strategies.part import Cost, Part, Sizes
 from headwise.softmax import Normaliser, sinks_gradient
 
-FEWEST = 257  # keys of a part: with fewer, the native backward needs the keys of the whole row at once
-STEP = 5e-4  # seconds, nominal: the time of one more transfer and one more call
-MERGE = 1000  # operations, nominal, per number of an output that is merged: the time of memory, not of arithmetic
+FEWEST = 257  # the minimum of keys in a call: with fewer, the native backward needs the keys of the whole row at once
+STEP = 5e-4  # the estimated seconds for one more transfer and one more call
+MERGE = 1000  # the estimated operations to merge one number of an output: memory takes this time, not arithmetic
 
 
 def refuse(part: Part, *, followed: bool) -> str | None:
-    """Refuse calls that need whole rows of weights at once, or another kernel than the native kernels."""
+    """Return why to refuse a call that needs whole rows of weights at once, or another kernel; None = accepted."""
     if followed:
         return "records, listeners and edits expect all keys of a row in one call"
     if part.options.get("kernel", "auto") not in ("auto", "native"):
@@ -58,7 +58,7 @@ def _too_small(sizes: Sizes) -> str | None:
 
 
 def cost(sizes: Sizes) -> Cost:
-    """Estimate the cost: that of computation or of transfers, whichever takes longer."""
+    """Estimate the cost: computation and transfers run at the same time, so only the longer of both counts."""
     sent = int(sizes.keys.max()) * sizes.key_bytes
     if _too_small(sizes) is not None:
         return Cost(sent, float("inf"))
@@ -68,10 +68,10 @@ def cost(sizes: Sizes) -> Cost:
 
 
 def attend(part: Part, local: Callable[..., Any]) -> Any:
-    """Compute by the native kernels, once for the keys of each process.
+    """Compute this process's rows by the native kernels: one call for the keys of each process, then merge the results.
 
-    Which weights dropout drops depends on a seed for each part (the keys of one process), their place in it, and the
-    process: it is the same in forward and backward.
+    Which weights dropout drops depends on this process, on a seed for each process that keys come from, and on the
+    index of the weight in that call, so backward drops the same weights as forward.
     """
     seeds = [0] * part.layout.processes
     if part.options.get("dropout"):
@@ -139,7 +139,7 @@ class _Ring(torch.autograd.Function):
 
 
 class _Trip(NamedTuple):
-    """Which rows this process sends and receives, and its group."""
+    """The data that an exchange of keys needs: which rows this process sends and receives, its rank and its group."""
 
     routes: Routes
     rank: int
@@ -147,7 +147,11 @@ class _Trip(NamedTuple):
 
 
 def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """Yield (a process, its keys' positions, the keys, the values), this process first; more arrive meanwhile."""
+    """Yield the keys and values that this process needs, process by process, beginning with its own.
+
+    Each item is (the process that they come from, their positions, keys, values). The next ones arrive while the caller
+    computes.
+    """
     rows, routes = pack_rows(k, v), trip.routes
     count = len(routes.sends)
     # In step s each process sends to the process s places ahead, and receives from the process s behind.
@@ -163,7 +167,7 @@ def _received(trip: _Trip, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor, 
 
 
 def _exchanged(trip: _Trip, rows: Tensor, to: int, source: int) -> tuple[int, Tensor, list[Any]]:
-    """Begin to send the rows that process `to` needs, and to receive rows from `source`."""
+    """Begin to send rows to process `to`, and to receive rows of `source`; return what to wait for."""
     sent = rows[trip.routes.sends[to]]
     if source == trip.rank:
         return source, sent, []
@@ -201,7 +205,7 @@ class _Back:
             self.works.append([rows, dist.isend(rows.view(torch.uint8), group=trip.group, group_dst=process, tag=1)])
 
     def finish(self) -> None:
-        """Add the gradients from the other processes, in their order, so that sums are reproducible."""
+        """Receive the gradients from the other processes and add them, in a fixed order: the sums are reproducible."""
         trip = self.trip
         for source, sends in enumerate(trip.routes.sends):
             if source == trip.rank or not len(sends):
@@ -216,21 +220,24 @@ class _Back:
 
 
 def _call(part: Part, k: Tensor, v: Tensor, *, keys: Tensor, mask: Mask | None) -> AttentionCall:
-    """Make the call of this process's rows over some keys."""
+    """Make the call in which this process's rows attend to the keys k and values v at the positions `keys`."""
     return make_call(part.q, k, v, mask=mask, bias=part.compute_bias(keys), **_options(part))
 
 
 def _options(part: Part) -> dict[str, Any]:
-    """Return the options that are the same for all keys; sinks are added at the end, once."""
+    """Return the options that every call of the ring gets: all but bias and slopes (cut to its keys) and sinks.
+
+    Sinks are added to the softmax once, at the end.
+    """
     apart = ("bias", "slopes", "sinks")
     return {name: x for name, x in part.options.items() if name in OPTIONS and name not in apart and x is not None}
 
 
 def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Normaliser, bool]:
-    """Compute the output over some keys, its normaliser, and whether any key or value is not finite.
+    """Compute (the output of a call over some keys, the normaliser of its softmax, whether anything is not finite).
 
-    If one is not finite, the output is computed by the definition, so that NaN or infinity reaches only the rows that
-    may see it.
+    If a number is not finite, the output is computed by the plain definition of attention, so that NaN or infinity
+    reaches only the rows that may see it.
     """
     out = _empty(call)
     normaliser = Normaliser(*(call.q.new_empty(call.q.shape[:3], dtype=torch.float32) for _ in range(2)))
@@ -241,7 +248,7 @@ def _computed(call: AttentionCall, sight: Sight, seed: int) -> tuple[Tensor, Nor
 
 
 def _kept(call: AttentionCall, seed: int) -> Tensor | None:
-    """Return the weights that dropout kept, as in `exact.kept_weights`; None = the call has no dropout."""
+    """Find which weights dropout keeps with this seed (see `exact.kept_weights`); None = the call has no dropout."""
 
     def again(other: AttentionCall) -> Tensor:
         out = _empty(other)
