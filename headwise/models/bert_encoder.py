@@ -138,7 +138,7 @@ class BertEncoder(Packable):
         return self.through(self.embeddings(input_ids, token_type_ids, places), mask)
 
     def encoder(self, dtype: Dtype | None = None) -> Encoder | None:
-        """Return the layers packed for the native kernels (see `encoder_of`); None if the modules must run."""
+        """Return the layers packed for the native kernels (see `pack_encoder`); None if the modules must run."""
         plain = self.config.has_bert_layers and type(self).through is BertEncoder.through
         return pack_encoder(self, Embeddings, dtype) if plain else None
 

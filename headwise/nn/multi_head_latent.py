@@ -147,7 +147,7 @@ class MultiHeadLatentAttention(LatentSizes, nn.Module):
         options.check_known("kernel", kernel, ["auto", *KERNELS])
         check_scale(scale)
         self.path, self.kernel = path, kernel
-        self.positions = rope_of(positions, Rope, num_heads, rope_dim)
+        self.positions = choose_rope(positions, Rope, num_heads, rope_dim)
         # YaRN's mscale enters the softmax only here: both paths use this scale unchanged.
         self.scale = default_scale(self.head_dim, self.positions.scaling) if scale is None else scale
 
