@@ -51,7 +51,12 @@ class _Group:
     waiting: list[_Waiting] = dataclasses.field(default_factory=list)
     reserved: Reserved | None = None
     refused: bool = False  # whether one of the pieces was refused
-    left_out: bool = False  # whether one of the softmaxes gets no record
+    left_out: bool = False  # whether one of the softmaxes got no record
+
+    @property
+    def began(self) -> bool:
+        """Whether the next softmax is not the first."""
+        return bool(self.waiting) or self.left_out
 
 
 class Recorder(Follower):
@@ -97,14 +102,14 @@ class Assembly:
         """
         if in_backward():
             return
-        group = self._group(place, part.queries, part.heads)
+        group = self.group(place, part.queries, part.heads)
         group.waiting.append(_Waiting(of, where(), None, part.read, entry, part.met))
 
     def add(self, place: Place, of: Softmax, part: Part) -> None:
         """Add a softmax that is a piece of an attention."""
         if in_backward():  # gradient checkpointing runs it again
             return
-        group = self._group(place, part.queries, part.heads)
+        group = self.group(place, part.queries, part.heads)
         try:
             piece = part.read(group.sources)
         except HeadwiseError:
@@ -116,7 +121,7 @@ class Assembly:
 
     def refuse(self, place: Place, queries: Node) -> None:
         """Note that a piece was refused. A record of the other pieces would show only a part of the attention."""
-        self._group(place, queries, None).refused = True
+        self.group(place, queries, None).refused = True
 
     def begin(self, place: Place) -> None:
         """Note that a run of a module computes attention: the pieces of the run before are complete."""
@@ -125,16 +130,10 @@ class Assembly:
             self.close()
             self._run = run
 
-    def _group(self, place: Place, queries: Node, heads: int | None) -> _Group:
+    def group(self, place: Place, queries: Node, heads: int | None) -> _Group:
+        """Return the softmaxes of these queries in the run of the module that is going on."""
         self.begin(place)
         return self._groups.setdefault(id(queries), _Group(place, queries, heads))
-
-    def leave_out(self, place: Place, part: Part) -> None:
-        """Note that a softmax of these queries gets no record: others of the same queries may be pieces of it."""
-        self._group(place, part.queries, part.heads).left_out = True
-
-    def is_left_out(self, place: Place, part: Part) -> bool:
-        return self._group(place, part.queries, part.heads).left_out
 
     def close(self) -> None:
         """Merge the collected pieces into records, because no more pieces will come."""

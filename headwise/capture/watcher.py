@@ -146,12 +146,14 @@ class Watcher(Recorder):
                 self._found_again(place, event, call.q)
             return None
         state, run = reserved or self.reserve(place)
-        may_be_piece = event.part is not None and not state.named
+        part = event.part
+        group = None if part is None else self._assembly.group(place, part.queries, part.heads)
+        may_be_piece = group is not None and group.began and not state.named
         if self.generating.drafts or not (may_be_piece or self._wants(state)):
-            if event.part is not None:
-                self._assembly.leave_out(place, event.part)
+            if group is not None:
+                group.left_out = True
             return None
-        if may_be_piece and self._assembly.is_left_out(place, event.part):
+        if group is not None and may_be_piece and group.left_out:
             return None
         state.how = event.how
         cached = self.generating.run is not None or place.has_cache  # otherwise keys of 0 belong to the model

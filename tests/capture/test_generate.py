@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -151,6 +152,18 @@ def test_two_generations_are_two_records_a_layer(models: dict[str, Any]) -> None
     for i, out in enumerate(outs):
         some = Seen(seen.records[2 * i : 2 * i + 2], seen.coverage())
         assert_decoder(model, some, out, torch.ones(1, out.shape[1] - (4, 6, 4)[i], dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_an_encoder_that_reads_a_text_again_has_another_record(models: dict[str, Any], name: str) -> None:
+    """Its keys are the same as before, as those of cross-attention are in each step."""
+    with headwise.watch(models[name]) as seen:
+        for _ in range(2):
+            models[name].generate(IDS, max_new_tokens=3, min_new_tokens=3)
+    encoder = [record for record in seen if "encoder." in record.site.name and record.site.kind == "self"]
+    encoder = [record for record in encoder if record.shape[3] == IDS.shape[1]]
+    assert {record.shape[2] for record in encoder} == {IDS.shape[1]}
+    assert Counter(record.site.name for record in encoder) == dict.fromkeys((r.site.name for r in encoder), 2)
 
 
 @pytest.mark.parametrize("chunks", [(7, 1, 1, 1), (3, 2, 5), (1, 1, 1, 1), (4, 4)], ids=str)
