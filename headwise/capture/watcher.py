@@ -34,6 +34,7 @@ from headwise.records.rounding import HALF
 from headwise.records.site import is_causal
 from headwise.records.statistics import compute
 from headwise.records.statistics.computed import named
+from headwise.records.statistics.lse import compute_normaliser
 from headwise.records.statistics.statistic import list_tensors, mapped
 
 
@@ -59,6 +60,7 @@ class Watcher(Recorder):
         self._keeper = Keeper(keeping)
         self._seen_names: list[str] = []  # the names of the layers seen so far, including layers that `only` leaves out
         self._unsettled: list[tuple[State, Entry]] = []  # records of layers that are not named yet
+        self._has_nan = False  # whether an output of the model had NaN
         self._kept: list[str] = []  # the layers that `only` means, or may mean when more are seen
         self._states: dict[tuple[str, int], State] = {}
         self._stacks: Counter[str] = Counter()
@@ -94,6 +96,8 @@ class Watcher(Recorder):
             k, v = (copy_from_buffer(x) for x in share_heads(call.k, call.v))
             out = event.out[0] if isinstance(event.out, tuple) else event.out
             entry = self.found(place, dataclasses.replace(event, call=dataclasses.replace(call, k=k, v=v), out=out))
+            if entry is not None:
+                self._note_nan(entry.site.name, call, event.arrange(out))
             if entry is not None and self.needs_values:
                 event.project(lambda weight: entry.keep("output_weight", self._keeper.convert(weight)))
             if self.generating.run is not None and call.shape[2] == 1:
@@ -104,6 +108,18 @@ class Watcher(Recorder):
                     softmax.withdraw.append(functools.partial(self.withdraw, entry))
                     if part is not None:
                         self._assembly.recorded(place, softmax, part, entry)
+
+    def _note_nan(self, name: str, call: AttentionCall, out: Tensor) -> None:
+        """Note the first layer in which queries that may attend to no key have NaN: records show weights of 0 there."""
+        if self._has_nan or (call.mask is None and call.bias is None) or not bool(out.isnan().any()):
+            return
+        self._has_nan = True  # later layers have it from their input
+        empty = compute_normaliser(call).lse == -torch.inf
+        count = int((out.isnan().any(-1) & empty).any(1).sum())
+        if count:
+            self.note(
+                f"{name}: {count:,} queries may attend to no key. The model computes NaN for them, the record has 0"
+            )
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
         """Note a computation that does not become a record, once for each softmax."""

@@ -314,3 +314,20 @@ def test_a_mask_that_changes_between_layers_is_looked_at_again() -> None:
         model[1](q, k, v, attn_mask=mask)
     assert_weights(seen.records[0], dense(q, k))
     assert_weights(seen.records[1], dense(q, k, mask))
+
+
+def test_nan_of_queries_without_a_key_is_noted() -> None:
+    """torch computes NaN for an example that is all padding where it returns weights; the record has 0."""
+    model, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 5, 8)
+    padded = torch.zeros(2, 5, dtype=torch.bool)
+    padded[0] = True
+    for returns, expected in ((True, ["MultiheadAttention: 5 queries may attend to no key"]), (False, [])):
+        with headwise.watch(model) as seen:
+            out, _ = model(x, x, x, key_padding_mask=padded, need_weights=returns)
+            model(x, x, x, key_padding_mask=padded, need_weights=returns)
+        assert bool(out.isnan().any()) == returns
+        assert not seen.records[0].weights()[0].any()
+        assert [note.partition(".")[0] for note in seen.coverage().notes] == expected
+    with headwise.watch(model) as seen:  # NaN of the input is in the record too
+        model(x * torch.nan, x, x, key_padding_mask=padded.roll(1, 1) & (torch.arange(5) == 2))
+    assert not seen.coverage().notes
