@@ -380,6 +380,21 @@ def test_small_maps_are_filled_where_they_are_in_sight(tab: Page, tmp_path: Path
     )
     assert colours > 10
 
+    # Heads that are nearly uniform have other colours, which are explained where there are any.
+    maps = tab.locator(".view-model .maps")
+    assert maps.inner_text() == "maps: from 0 to the head’s largest weight"
+    show(tab, tmp_path, seen_of(record(2), record(size=1e-3)), "view=model")
+    tab.wait_for_function("() => headwise.app.root.querySelectorAll('.view-model .tile.even').length === 2")
+    assert maps.inner_text().splitlines() == [
+        "maps: from 0 to the head’s largest weight",
+        "nearly uniform heads: below and above an even share",
+    ]
+
+    # A statistic that has one value in every head has no scale.
+    show(tab, tmp_path, seen_of(record(size=1e-3)), "view=model&stat=entropy")
+    assert tab.locator(".model-controls .scale").inner_text().split() == ["2.20", "nats", "in", "every", "head"]
+    assert not tab.locator(".model-controls .scale i").is_visible()
+
     # Small maps of long inputs are pooled and wait until they are in sight.
     seen = seen_of(*(record(4, length=60) for _ in range(30)), words=None)
     show(tab, tmp_path, seen, "view=model")

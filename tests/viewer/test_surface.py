@@ -89,6 +89,17 @@ def test_the_steps_are_as_high_as_the_weights(tab: Page, tmp_path: Path) -> None
     tab.locator(".surface canvas").hover(position=over(tab, *step))  # type: ignore[arg-type]
     tab.locator(f'.tip[data-cell="{row},{col}"]').wait_for()  # the cell of the largest weight of that block
 
+    # A pair that is named by the page or the reader has its own weight, and the block is said to be one.
+    row, col = 99, 20
+    assert weights[row, col] < pooled[42, 8]  # rows 98 and 99, columns 18 to 20
+    show(tab, tmp_path, look(seen), f"pinrow={row}&pincol={col}")
+    tab.locator(f'.tip[data-cell="{row},{col}"]').wait_for()
+    assert float(tab.locator(".tip b").inner_text()) == pytest.approx(weights[row, col], abs=1e-4)
+    said, _, most = tab.locator(".tip .block").inner_text().rpartition(" ")
+    assert (said, float(most)) == ("the largest of 2 × 3 is", pytest.approx(pooled[42, 8], abs=1e-4))
+    names = tab.evaluate("() => headwise.app.view.chosen.names")
+    assert names == [f"w{row}", f"w{col}"]
+
 
 def test_it_is_turned_zoomed_and_pointed_at(tab: Page, tmp_path: Path) -> None:
     show(tab, tmp_path, look(record()))

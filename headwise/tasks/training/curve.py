@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from headwise.files import writing
 
@@ -48,8 +48,10 @@ def write(rows: Sequence[Row], path: Path) -> None:
             table.writerow([f"{row.epoch:.4g}", row.step, f"{row.loss:.6g}", f"{row.learning_rate:.6g}", *scores])
 
 
-def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "min"]] | None) -> None:
-    """Draw training and validation loss, the score that selects the best weights, and the step of the best weights.
+def draw(rows: Sequence[Row], path: Path, best: tuple[str, int] | None) -> None:
+    """Draw training and validation loss, the score that selects the best weights, and the best weights themselves.
+
+    `best`: the name of the score that selects them, and their epoch, from 1.
 
     Raises:
         FileError: the file cannot be written.
@@ -57,7 +59,7 @@ def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "mi
     from matplotlib.figure import Figure
 
     validated = [row for row in rows if "validation_loss" in row.scores]
-    name = best_by[0] if best_by is not None else None
+    name, best_epoch = best or (None, 0)
     scored = [row for row in rows if name in row.scores]
     two = bool(scored) and name != "validation_loss"
     figure = Figure(figsize=(10.0 if two else 5.6, 3.6), layout="constrained")
@@ -71,14 +73,12 @@ def draw(rows: Sequence[Row], path: Path, best_by: tuple[str, Literal["max", "mi
     for axes in others:
         _points(axes, scored, str(name), _SCORE)
         axes.set(title=str(name).replace("_", " "), xlabel="epoch")
-    if best_by is not None and scored:
-        pick = max if best_by[1] == "max" else min
-        best = pick(scored, key=lambda row: row.scores[best_by[0]])
+    for row in [row for row in scored if math.ceil(row.epoch) == best_epoch]:
         for axes in (losses, *others):
-            axes.axvline(best.epoch, color=_BEST, lw=0.8, ls=(0, (3, 3)), zorder=0)
+            axes.axvline(row.epoch, color=_BEST, lw=0.8, ls=(0, (3, 3)), zorder=0)
         (others[0] if others else losses).plot(
-            [best.epoch], [best.scores[best_by[0]]], "o", ms=9, mfc="none", mec=_BEST,
-            label=f"best: {best.scores[best_by[0]]:.4g}, epoch {best.epoch:g}",
+            [row.epoch], [row.scores[str(name)]], "o", ms=9, mfc="none", mec=_BEST,
+            label=f"best: {row.scores[str(name)]:.4g}, epoch {row.epoch:g}",
         )  # fmt: skip
     for axes in (losses, *others):
         axes.spines[["top", "right"]].set_visible(False)

@@ -178,9 +178,9 @@ def _train(
     data = Examples(learned, validated, collate=task.collate, length=task.length, options=options)
     by = task.best_by if validated else None
     with Interrupt(waits=keep) as interrupt, _quiet():
-        curve = Curve(folder if keep else None, by[0] if by else None)
         averaging = Averaging(options.average) if options.average else None
         best = Best(folder / run.WEIGHTS, by, options.patience, averaging)
+        curve = Curve(folder if keep else None, best)
         callbacks: list[Callback] = [
             Seeding(options.seed),
             FiniteValidation(),

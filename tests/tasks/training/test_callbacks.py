@@ -62,6 +62,21 @@ def test_the_bar_goes_when_the_training_fails(monkeypatch: pytest.MonkeyPatch) -
     assert shown.getvalue().endswith("\x1b[2K")  # its line is erased
 
 
+def noted_labels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The labels of what matplotlib draws from now on."""
+    from matplotlib.axes import Axes
+
+    marked: list[str] = []
+    plot = Axes.plot
+
+    def noted(axes: Axes, *arguments: Any, **options: Any) -> Any:
+        marked.append(str(options.get("label")))
+        return plot(axes, *arguments, **options)
+
+    monkeypatch.setattr(Axes, "plot", noted)
+    return marked
+
+
 class TestCurve:
     ROWS = (
         Row(0.5, 5, 2.0, 0.1),
@@ -78,24 +93,39 @@ class TestCurve:
             "2,20,1.25,0.1,1.7,0.75",
         ]
 
-    @pytest.mark.parametrize("best_by", [("accuracy", "max"), ("validation_loss", "min"), None])
+    @pytest.mark.parametrize(
+        ("best", "expected"),
+        [
+            (("accuracy", 2), ["best: 0.75, epoch 2"]),
+            (("validation_loss", 1), ["best: 1.6, epoch 1"]),
+            (("accuracy", 0), []),  # there was no validation
+            (None, []),
+        ],
+    )
     def test_the_picture_marks_the_best_epoch(
-        self, best_by: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, best: tuple[str, int] | None, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from matplotlib.axes import Axes
-
-        marked: list[str] = []
-        plot = Axes.plot
-
-        def noted(axes: Axes, *arguments: Any, **options: Any) -> Any:
-            marked.append(str(options.get("label")))
-            return plot(axes, *arguments, **options)
-
-        monkeypatch.setattr(Axes, "plot", noted)
-        curve.draw(self.ROWS, tmp_path / "curve.png", best_by)
-        expected = {"accuracy": ["best: 0.75, epoch 2"], "validation_loss": ["best: 1.6, epoch 1"]}
-        assert [label for label in marked if label.startswith("best")] == expected.get(best_by and best_by[0], [])
+        marked = noted_labels(monkeypatch)
+        curve.draw(self.ROWS, tmp_path / "curve.png", best)
+        assert [label for label in marked if label.startswith("best")] == expected
         assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+    def test_it_is_the_epoch_of_the_best_weights(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Of equal scores the validation loss decides."""
+        marked = noted_labels(monkeypatch)
+        monkeypatch.setattr(MiniTask, "best_by", ("accuracy", "max"))
+
+        def validate(task: MiniTask, batch: Any, batch_idx: int) -> None:
+            task.log_loss(*task.loss(batch))
+            task.log("accuracy", 0.5, on_step=False, on_epoch=True, batch_size=1)
+
+        monkeypatch.setattr(MiniTask, "validation_step", validate)
+        MiniTask.fit(40, out=tmp_path / "run", **{**OPTIONS, "epochs": 3})
+        (said,) = re.findall(r"best weights are those of epoch (\d)", capsys.readouterr().err)
+        assert said != "1"
+        assert [label.rpartition(" ")[2] for label in marked if label.startswith("best")] == [said]
 
     def test_what_cannot_be_written_is_told(self, tmp_path: Path) -> None:
         with pytest.raises(FileError, match=r"cannot write .*curve\.csv: No such file"):

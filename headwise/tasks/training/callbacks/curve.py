@@ -10,6 +10,7 @@ from typing import Any
 from pytorch_lightning import Callback, Trainer
 
 from headwise.tasks.training import curve
+from headwise.tasks.training.callbacks.best import Best
 
 _POINTS = 20  # points of the training loss in each epoch
 
@@ -19,11 +20,11 @@ class Curve(Callback):
 
     Args:
         folder: the folder of curve.csv and curve.png; None = they are not written.
-        by: the score by which the best weights are chosen.
+        best: the callback that chooses the best weights.
     """
 
-    def __init__(self, folder: Path | None, by: str | None) -> None:
-        self.folder, self.by = folder, by
+    def __init__(self, folder: Path | None, best: Best) -> None:
+        self.folder, self.best = folder, best
         self.rows: list[curve.Row] = []
         self.epoch_loss = float("nan")  #: the mean loss of the last finished epoch
         self._sums = {"point": [0.0, 0.0], "epoch": [0.0, 0.0]}
@@ -63,7 +64,8 @@ class Curve(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.folder is not None and self.rows and trainer.is_global_zero:
-            curve.draw(self.rows, self.folder / "curve.png", best_by=pl_module.best_by if self.by else None)
+            by = self.best.by
+            curve.draw(self.rows, self.folder / "curve.png", best=(by[0], self.best.epoch) if by else None)
 
     def state_dict(self) -> dict[str, Any]:
         sums = {name: [float(each) for each in both] for name, both in self._sums.items()}

@@ -25,7 +25,7 @@ export class ColourBar {
     if (scale === "row") of = say("of each row’s largest");
     Object.assign(this, { top, scale, table, signed, reach });
     this.of.textContent = of;
-    this.canvas.getContext("2d").putImageData(this.ramp(), 0, 0);
+    paintRamp(this.canvas, table, signed);
     const texts = this.texts();
     this.ticks.replaceChildren(...texts.map((textContent) => element("span", { textContent })));
     this.of.hidden = !of;
@@ -50,11 +50,6 @@ export class ColourBar {
     return texts;
   }
 
-  ramp() {
-    const [low, high] = this.signed ? [-1, 1] : [0, 1];
-    const even = Float32Array.from({ length: STEPS }, (_, i) => low + ((high - low) * i) / (STEPS - 1));
-    return picture(even, 1, STEPS, 1, "linear", this.table, this.signed);
-  }
 
   // For a saved picture; takes 24 pixels of height.
   drawOn(context, x, y, width, { font, faint }) {
@@ -66,6 +61,13 @@ export class ColourBar {
     }
     if (this.of.textContent) write(context, this.of.textContent, x + width + 10, y + THICK / 2, look);
   }
+}
+
+// Paint the colours of a table, from its first or, signed, from its lowest, along a canvas of one row.
+export function paintRamp(canvas, table, signed) {
+  const [low, high] = signed ? [-1, 1] : [0, 1];
+  const even = Float32Array.from({ length: canvas.width }, (_, i) => low + ((high - low) * i) / (canvas.width - 1));
+  canvas.getContext("2d").putImageData(picture(even, 1, canvas.width, 1, "linear", table, signed), 0, 0);
 }
 
 // The note of a picture without the sink, a column.

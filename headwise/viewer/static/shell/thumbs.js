@@ -87,6 +87,7 @@ export class Thumbs {
     const { weights, height, width } = fact.cells;
     fact.canvas ??= element("canvas", { width, height });
     fact.canvas.getContext("2d").putImageData(this.image(fact.cells), 0, 0);
+    button.classList.toggle("even", this.inEvenShares(fact.cells) !== null);
     if (!fact.canvas.isConnected) button.prepend(fact.canvas);
     fact.painted = true;
     button.dataset.ready = "";
@@ -94,14 +95,22 @@ export class Thumbs {
   }
 
   // The thumbnail in the current colours: an ImageData, transparent where masked.
-  image({ weights, height, width, cols }) {
-    const { scale, sink } = this.app.state;
-    const shown = sink ? withoutSink(weights, width) : weights;
-    if (scale === "linear" || scale === "root") {
-      const even = inEvenShares(shown, width, cols);
-      if (even) return picture(even.shares, height, width, even.reach, "linear", divergingRamp(this.app.style.dark), true);
-    }
-    return picture(shown, height, width, largest(shown), scale, this.app.style.table);
+  image(cells) {
+    const { height, width } = cells;
+    const even = this.inEvenShares(cells);
+    if (even) return picture(even.shares, height, width, even.reach, "linear", divergingRamp(this.app.style.dark), true);
+    const shown = this.shownOf(cells);
+    return picture(shown, height, width, largest(shown), this.app.state.scale, this.app.style.table);
+  }
+
+  shownOf({ weights, width }) {
+    return this.app.state.sink ? withoutSink(weights, width) : weights;
+  }
+
+  // The thumbnail in even shares if it is coloured so, because its head is nearly uniform; else null.
+  inEvenShares(cells) {
+    const { scale } = this.app.state;
+    return scale === "linear" || scale === "root" ? inEvenShares(this.shownOf(cells), cells.width, cells.cols) : null;
   }
 
   // Colours or scale have changed: redraw the visible thumbnails now, the others when they become visible.

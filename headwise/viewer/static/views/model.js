@@ -1,5 +1,7 @@
 // The whole model: every head as a small map, in its layer's row or sorted by a statistic, and the statistic's meaning.
 
+import { divergingRamp } from "../map/colour.js";
+import { paintRamp } from "../map/legend.js";
 import { choices, picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { groupsOfHeads, HeadTiles, STEPS } from "../shell/thumbs.js";
@@ -37,10 +39,11 @@ export class ModelView {
     this.controls = element("div", { className: "model-controls" }, this.stat, this.scale, this.sort);
     this.controls.hidden = !statistics.length;
     this.about = element("p", { className: "about" });
+    this.legend = new Legend();
     this.grid = element("div", { className: "layers" });
     this.tiles = new HeadTiles(app, this.grid, (layer, head) => this.open(layer, head));
     const section = { className: "view-model", ariaLabel: say("Every head of every layer") };
-    this.element = element("section", section, this.about, this.grid);
+    this.element = element("section", section, this.about, this.legend.element, this.grid);
     new ResizeObserver(() => this.resize()).observe(this.grid);
     const step = (key) => [() => this.tiles.step(...STEPS[key]), say("next head in this direction")];
     this.keys = Object.fromEntries(Object.keys(STEPS).map((key) => [key, step(key)]));
@@ -55,6 +58,7 @@ export class ModelView {
     const { state } = this.app;
     const fresh = this.stack !== this.app.stack;
     if (fresh) this.fill();
+    if (fresh || changed.has("style")) this.legend.show(this.app.style);
     if (fresh || changed.has("stat")) this.showStatistic();
     if (fresh || changed.has("sort")) this.arrange();
     this.stat.show(state.stat);
@@ -165,18 +169,21 @@ export class ModelView {
     const tiles = this.all.flat();
     const values = tiles.map((tile) => this.valueOf(tile)).filter((value) => value !== null);
     const [low, high] = [Math.min(...values), Math.max(...values)];
+    const alike = short(low) === short(high); // as they are written: nothing is coloured
     for (const tile of tiles) {
       const value = this.valueOf(tile);
-      const share = value === null ? 0 : high > low ? (value - low) / (high - low) : 0.5;
+      const share = value === null || alike ? 0 : (value - low) / (high - low);
       tile.style.setProperty("--tint", `${(TINT * share).toFixed(1)}%`);
       this.captions.get(tile).value.textContent = value === null ? "–" : short(value);
       this.captions.get(tile).value.hidden = !chosen;
       this.tiles.name(tile, chosen && value !== null ? `${say(chosen.name)} ${short(value)}` : "");
     }
     this.scale.hidden = !values.length;
-    this.low.textContent = short(low);
     const unit = ["share", "score", undefined].includes(chosen?.unit) ? "" : say(chosen.unit);
-    this.high.textContent = [short(high), unit].filter(Boolean).join(" ");
+    const most = [short(high), unit].filter(Boolean).join(" ");
+    this.low.textContent = alike ? "" : short(low);
+    this.high.textContent = alike ? say("{value} in every head", { value: most }) : most;
+    this.ramp.hidden = alike;
     this.ramp.style.setProperty("--most", `${TINT}%`);
     this.about.hidden = !chosen;
     if (chosen) this.about.textContent = [say(chosen.about), this.certainty()].filter(Boolean).join(" ");
@@ -206,8 +213,8 @@ export class ModelView {
       const { left, top, width, height } = part.getBoundingClientRect();
       return [left - around.left, top - around.top, width, height];
     };
-    const parts = this.element.querySelectorAll(".about, .label > span, .kv, .under > *");
-    const texts = [...parts].filter((part) => !part.hidden);
+    const parts = this.element.querySelectorAll(".about, .maps > span, .label > span, .kv, .under > *");
+    const texts = [...parts].filter((part) => part.checkVisibility());
     const draw = (context) => {
       for (const tile of tiles) {
         const [x, y, width, height] = placeOf(tile);
@@ -224,7 +231,12 @@ export class ModelView {
       context.textAlign = "left";
       for (const part of texts) {
         const { fontWeight, fontSize, color } = getComputedStyle(part);
-        const [x, y, , height] = placeOf(part);
+        let [x, y, , height] = placeOf(part);
+        const swatch = part.querySelector("canvas");
+        if (swatch) {
+          context.drawImage(swatch, x, y + height / 2 - 5, swatch.width, 10);
+          x += swatch.width + 7;
+        }
         context.font = `${fontWeight} ${fontSize} ${app.style.font}`;
         context.fillStyle = color;
         context.fillText(part === this.about ? this.title() : part.textContent, x, y + height / 2);
@@ -236,7 +248,8 @@ export class ModelView {
   // The title of the picture, from the controls.
   title() {
     const { name, about } = this.chosen;
-    const range = say("from {low} to {high}", { low: this.low.textContent, high: this.high.textContent });
+    const [low, high] = [this.low.textContent, this.high.textContent];
+    const range = low ? say("from {low} to {high}", { low, high }) : high;
     return `${say(name)}, ${range}. ${say(about)}`;
   }
 
@@ -244,6 +257,22 @@ export class ModelView {
     const options = optionArguments(this.stack, { ...this.app.state, sink: false }, "root");
     const args = [...layersArguments(this.stack, this.app.input), ...options];
     return `import headwise.plot\n\nfigure = headwise.plot.heads(${args.join(", ")}, out="heads.pdf")\n`;
+  }
+}
+
+// What the colours of the small maps mean: the second line is there (by the style) while a head is coloured so.
+class Legend {
+  constructor() {
+    const ramp = () => element("canvas", { width: 64, height: 1, ariaHidden: "true" });
+    this.ramps = [ramp(), ramp()];
+    const texts = [say("maps: from 0 to the head’s largest weight"), say("nearly uniform heads: below and above an even share")];
+    const lines = this.ramps.map((canvas, i) => element("span", { className: i ? "even" : "" }, canvas, texts[i]));
+    this.element = element("p", { className: "maps" }, ...lines);
+  }
+
+  show({ table, dark }) {
+    paintRamp(this.ramps[0], table, false);
+    paintRamp(this.ramps[1], divergingRamp(dark), true);
   }
 }
 

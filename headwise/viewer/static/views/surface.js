@@ -150,16 +150,41 @@ export class SurfaceView extends View {
     this.showTip();
   }
 
-  // The cell of a step: of a block the one with the largest weight.
-  async cellOf({ row, col }) {
+  // The cells of a step: its rows and its columns, each as [first, past].
+  cellsOf({ row, col }) {
     const { rows, cols, from } = this.known;
-    const [row0, row1] = blockOf(row, rows.length, rows.steps);
-    const [col0, col1] = blockOf(col, cols.length, cols.steps).map((place) => place + from);
-    const [down, across] = [row1 - row0, col1 - col0];
-    if (down * across === 1) return [row0, col0];
+    return [blockOf(row, rows.length, rows.steps), blockOf(col, cols.length, cols.steps).map((place) => place + from)];
+  }
+
+  // The weights of some cells, each for itself.
+  weightsOf([row0, row1], [col0, col1]) {
+    const { stack, layer, head } = this.known;
+    return stack.tile(layer, head, [row0, row1], [col0, col1], row1 - row0, col1 - col0, "max");
+  }
+
+  // The weight of a cell; undefined while the source is asked for it.
+  weightOf(row, col) {
+    const { known } = this;
+    if (known.one?.row === row && known.one.col === col) return known.one.weight;
+    const step = this.stepOf(row, col);
+    const [[row0, row1], [col0, col1]] = this.cellsOf(step);
+    if ((row1 - row0) * (col1 - col0) === 1) return this.scene.weight(step.row, step.col);
+    const one = (known.one = { row, col, weight: undefined });
+    const tell = ([weight]) => {
+      one.weight = weight;
+      if (this.known === known && known.one === one) this.draw();
+    };
+    this.weightsOf([row, row + 1], [col, col + 1]).then(tell, () => {}); // the page says why there is none
+    return undefined;
+  }
+
+  // The cell of a step: of a block the one with the largest weight.
+  async cellOf(step) {
+    const [[row0, row1], [col0, col1]] = this.cellsOf(step);
+    const across = col1 - col0;
+    if ((row1 - row0) * across === 1) return [row0, col0];
     try {
-      const { stack, layer, head } = this.known;
-      const weights = await stack.tile(layer, head, [row0, row1], [col0, col1], down, across, "max");
+      const weights = await this.weightsOf([row0, row1], [col0, col1]);
       const most = weights.indexOf(largest(weights));
       return most < 0 ? [row0, col0] : [row0 + Math.floor(most / across), col0 + (most % across)];
     } catch {
@@ -186,18 +211,23 @@ export class SurfaceView extends View {
     state.set({ row: within(row + by(down, rows), stack.rows.length), col: within(col + by(across, cols), stack.cols.length) });
   }
 
-  // The name and the weight of the chosen step, above it.
+  // The name and the weight of the chosen cell, above its step; if the step is a block, also the height of the step.
   showTip() {
     const { app, scene, view, chosen } = this;
     const { row, col } = this.cell;
-    if (!chosen || !scene) {
+    const weight = chosen && scene ? this.weightOf(row, col) : undefined;
+    if (weight === undefined) {
       this.tip.hidden = true;
       return;
     }
-    const weight = scene.weight(chosen.row, chosen.col);
     const name = (axis, token) => [element("bdi", { textContent: axis.labels[token] }), element("small", { textContent: ` ${token}` })];
     const number = element("b", { textContent: Number.isNaN(weight) ? say("masked") : app.digits(weight) });
     this.tip.replaceChildren(...name(app.stack.rows, row), " → ", ...name(app.stack.cols, col), " ", number);
+    const [n, m] = this.cellsOf(chosen).map(([first, past]) => past - first);
+    if (n * m > 1) {
+      const most = app.digits(scene.weight(chosen.row, chosen.col));
+      this.tip.append(element("small", { className: "block", textContent: say("the largest of {n} × {m} is {most}", { n, m, most }) }));
+    }
     Object.assign(this.tip.dataset, { cell: `${row},${col}`, weight });
     this.tip.hidden = false;
     const [x, y] = view.at(scene.x(chosen.col + 0.5), scene.y(chosen.row + 0.5), scene.z(chosen.row, chosen.col));
@@ -213,7 +243,9 @@ export class SurfaceView extends View {
 
   get chosen() {
     const { row, col } = this.cell;
-    return this.stepOf(row, col);
+    const step = this.stepOf(row, col);
+    const { stack } = this.app;
+    return step && { ...step, names: [stack.rows.labels[row], stack.cols.labels[col]] };
   }
 
   // ---- the display
@@ -258,7 +290,8 @@ export class SurfaceView extends View {
     const { rows, cols, from, weights, sunk } = this.known;
     const sideOf = ({ labels, first, length, steps }, title) => {
       const block = length / steps;
-      const names = Array.from({ length: steps }, (_, i) => labels[first + Math.floor(i * block)]);
+      const named = (label) => (block > 1 ? `${label} …` : label); // the first of a block
+      const names = Array.from({ length: steps }, (_, i) => named(labels[first + Math.floor(i * block)]));
       return { names, length: steps, title };
     };
     const top = largest(weights);

@@ -10,8 +10,7 @@ import { textPicture } from "./text/picture.js";
 import { tooLong } from "./long.js";
 import { say } from "../words.js";
 
-// The weight at the ramp's end is at least this, so that a text of small weights stays pale.
-const CALM = { linear: 0.25, root: 1, log: 1 };
+const TOP = 1; // the weight at the ramp's end: one shade is the same weight for every token, head and text
 const SHORT = 80; // texts of up to this many tokens are written larger
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 
@@ -92,13 +91,12 @@ export class TextView extends GroupedView {
     const found = this.captioned(given);
     const { rows, cols, weights, sunk } = found;
     const { state: { scale, threshold } } = app;
-    const top = found.top && Math.max(CALM[scale] ?? CALM.linear, found.top);
-    const codes = weights && codesOf(weights, top, scale, sunk, threshold);
+    const codes = weights && codesOf(weights, TOP, scale, sunk, threshold);
     for (const { side, running } of this.blocks) {
       const groups = side === "cols" ? cols : rows;
       running.paint(side === askedSide ? null : codes, palette, groups);
     }
-    this.caption.show({ ...found, top });
+    this.caption.show({ ...found, top: weights ? TOP : 0 });
   }
 
   // ---- export

@@ -106,7 +106,7 @@ export class Scene {
 
   // ---- drawing
 
-  // chosen: { row, col } or null; look: { style, scale }.
+  // chosen: { row, col, names } or null, names: those of its row and its column; look: { style, scale }.
   draw(context, view, chosen, look) {
     this.drawFrame(context, view, look.style);
     const lines = Math.max(this.rows.length, this.cols.length) <= 40;
@@ -162,8 +162,8 @@ export class Scene {
   drawNames(context, view, chosen, style) {
     const [sx, sy] = this.size;
     const [x, y] = [view.seen(1, 0) ? sx : -sx, view.seen(0, 1) ? sy : -sy]; // of the near edges
-    this.drawAxis(context, view, style, this.cols, (col) => [this.x(col + 0.5), y], [0, Math.sign(y)], chosen?.col);
-    this.drawAxis(context, view, style, this.rows, (row) => [x, this.y(row + 0.5)], [Math.sign(x), 0], chosen?.row);
+    this.drawAxis(context, view, style, this.cols, (col) => [this.x(col + 0.5), y], [0, Math.sign(y)], chosen?.col, chosen?.names[1]);
+    this.drawAxis(context, view, style, this.rows, (row) => [x, this.y(row + 0.5)], [Math.sign(x), 0], chosen?.row, chosen?.names[0]);
     // The heights, at the outer end of a far wall.
     const [left, other] = [[-x, y], [x, -y]].map(([px, py]) => view.at(px, py, 0)).sort((a, b) => a[0] - b[0]);
     const ground = left[0] < other[0] ? left : other;
@@ -178,8 +178,9 @@ export class Scene {
     }
   }
 
-  // names along one edge: place(i) on the ground, outwards: the direction that they point to.
-  drawAxis(context, view, style, { names, length, title }, place, outwards, chosen) {
+  // names along one edge: place(i) on the ground, outwards: the direction that they point to; chosen: the step that is
+  // marked, with the name `called`.
+  drawAxis(context, view, style, { names, length, title }, place, outwards, chosen, called) {
     const [from, to] = [place(0), place(Math.max(1, length - 1))].map(([x, y]) => view.at(x, y, 0));
     const apart = [to[0] - from[0], to[1] - from[1]].map((way) => way / Math.max(1, length - 1));
     const base = view.at(0, 0, 0);
@@ -200,7 +201,7 @@ export class Scene {
       context.translate(px + 7 * ux, py + 7 * uy);
       context.rotate(angle);
       const font = (context.font = fontOf(style, marked, LABEL));
-      const text = shorten(context, names[i], WIDEST);
+      const text = shorten(context, marked ? called : names[i], WIDEST);
       widest = Math.max(widest, context.measureText(text).width);
       write(context, text, 0, 0, { font, colour: marked ? style.accent : style.ink, align: leftwards ? "right" : "left" });
       context.restore();
