@@ -63,7 +63,7 @@ def train() -> None:
 
 
 class _TrainTask(click.Command):
-    """A command whose --help lists the options of its task apart from the options that all tasks have."""
+    """A command whose --help lists the options of its task, and under another heading those of every task."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

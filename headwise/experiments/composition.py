@@ -110,7 +110,10 @@ def _reading(c: Tensor, d: Tensor) -> Tensor:
 
 
 def _composed(one: Tensor, two: Tensor) -> Tensor:
-    """Compute |A B C D| / (|A B| |C D|), [H, G], for all pairs of a `_writer` [H, E, M] and a `_reader` [G, M, D]."""
+    """Score how much a head that reads uses what a head before it writes, [H, G] (Frobenius norms, from 0 to 1).
+
+    `one` [H, E, M] and `two` [G, M, D]: what `_writer` and `_reader` return. |one two| / (|one| |two|) for each pair.
+    """
     product = one.flatten(0, 1) @ two.movedim(1, 0).flatten(1)  # [H · E, G · D]
     lengths = product.unflatten(0, one.shape[:2]).unflatten(2, two.shape[::2]).square().sum((1, 3)).sqrt()
     return lengths / (one.norm(dim=(1, 2))[:, None] * two.norm(dim=(1, 2))).clamp(min=1e-30)

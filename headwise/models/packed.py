@@ -105,7 +105,7 @@ def list_projections(attention: Any) -> list[Any]:
 
 
 def is_plain(attention: Any, dim: int) -> bool:
-    """Return whether the kernels support an attention module of width `dim`, apart from its scale and positions."""
+    """Return whether the kernels support an attention module of width `dim`; scale and positions are not checked."""
     return (
         type(attention) is MultiHeadAttention
         and attention.projection == "per_head"
