@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,18 +94,20 @@ def predict(
             _stream(task, run, file, out, engine, bulk)
             return
         _check_whole(file, why, engine, bulk)
+    names: Mapping[str, str] = {}  # of the predictions -> of their columns
     with working(f"reading {file}" if file is not None else "answering"):
         if task.reads_files:
             rows = _predict_files(task, [*lines, *([str(file)] if file else [])])
         elif file is not None:
-            rows = _predict_file(task, file)
+            rows, names = _predict_file(task, file)
         else:
             asked = _asked(task, lines, context)
             answers = task.predict(asked)
             note(cut_notes(task.cut(asked), range(1, len(lines) + 1), "input"))
-            rows = [{"input": line, **row} for line, row in zip(lines, answers, strict=True)]
+            rows = [_put_beside({"input": line}, row) for line, row in zip(lines, answers, strict=True)]
     if out is None:
-        _print(rows, getattr(task, "writes", None))
+        writes = getattr(task, "writes", None)
+        _print(rows, names.get(writes, writes))
         return
     from headwise.tasks.rows.written import write_table
 
@@ -216,12 +218,23 @@ def _predict_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
     found: list[Row] = []
     for path in paths:
         which = {"file": path} if len(paths) > 1 else {}
-        found += [{**which, **row} for row in task.predict(path)]
+        found += [_put_beside(which, row) for row in task.predict(path)]
     return found
 
 
-def _predict_file(task: Task[Any], path: Path) -> list[Row]:
-    """Read a file whole and predict for its rows; a row that the task cannot use gets no prediction."""
+def _put_beside(given: Row, predicted: Row) -> Row:
+    from headwise.tasks.rows.names import name_beside
+
+    names = name_beside(list(predicted), given)
+    return {**given, **{names[name]: cell for name, cell in predicted.items()}}
+
+
+def _predict_file(task: Task[Any], path: Path) -> tuple[list[Row], Mapping[str, str]]:
+    """Read a file whole and predict for its rows; a row that the task cannot use gets no prediction.
+
+    Returns:
+        The rows; and a dict: name in the predictions -> the name of its column.
+    """
     from headwise.tasks.bulk.answered import answer, sum_up
     from headwise.tasks.rows.sources import find_suffix, open_table
 
@@ -232,15 +245,14 @@ def _predict_file(task: Task[Any], path: Path) -> list[Row]:
     _, _, sentences = sum_up(str(path), [answered.note()])
     note((*table.notes, *sentences))
     columns = answered.columns
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], answered.names
 
 
 def _print(rows: Sequence[Row], writes: str | None) -> None:
-    """Print the predictions: a table, or one text per line for tasks that write texts, so that they can be piped."""
+    """Print the predictions: a table, or one text per line of the column `writes`, so that they can be piped."""
     if writes is not None:
-        name = f"predicted {writes}" if f"predicted {writes}" in rows[0] else writes
         for row in rows:
-            click.echo(row[name])
+            click.echo(row[writes])
         return
     print_report(_table(rows))
     if (more := len(rows[0]) - _MOST) > 0:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from headwise import tasks
-from headwise.cli.predict import _asked, _predict_file
+from headwise.cli.predict import _asked, _predict_file, _print, _put_beside
 from headwise.errors import ArgumentError
-from headwise.tasks.rows.tables import read_table
+from headwise.tasks.rows.sources import Table, open_table
+from headwise.tasks.rows.tables import Data, read_table
+from headwise.tasks.rows.written import write_table
 
 from .conftest import Run, refused
 
@@ -49,6 +51,45 @@ def test_rows_keep_their_columns_and_their_order(run: Run, tmp_path: Path, revie
     first, last = tasks.load(reviews_run).predict(["a good, long film", "bad"])
     assert columns["predicted label"] == [first["label"], "" if suffix in (".csv", ".tsv") else None, last["label"]]
     assert float(columns["probability"][0]) == first["probability"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_predictions_of_another_model_are_kept(run: Run, tmp_path: Path, reviews_run: Path, suffix: str) -> None:
+    names = ["sentence", "label", "predicted label", "probability", "probability of bad", "probability of good"]
+    before = {name: [f"{name} {row}" for row in range(3)] for name in names}
+    write_table(tmp_path / f"in{suffix}", before)
+    assert run("predict", reviews_run, "--file", f"in{suffix}", "--out", f"out{suffix}").code == 0
+    after = open_table(tmp_path / f"out{suffix}").columns
+    assert {name: after[name] for name in names} == before
+    own = ["label", "probability", "probability of bad", "probability of good"]
+    assert list(after) == [*names, *(f"predicted {name}.2" for name in own)]
+    expected = tasks.load(reviews_run).predict(before["sentence"])
+    assert after["predicted label.2"] == [row["label"] for row in expected]
+    assert [float(cell) for cell in after["predicted probability.2"]] == [row["probability"] for row in expected]
+
+
+def test_the_column_that_is_printed_is_that_of_this_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Fill:
+        reads_documents = False
+
+        def file_columns(self, source: Any) -> tuple[str, ...]:
+            return ("text",)
+
+        def asked(self, source: Any) -> Data:
+            return read_table(source, {"text": "text"})
+
+        def cut(self, data: Data) -> dict[int, str]:
+            return {}
+
+        def predict(self, data: Data) -> list[dict[str, str]]:
+            return [{"filled": text.upper()} for text in data.columns["text"]]
+
+    (tmp_path / "in.json").write_text('[{"text": "a", "filled": "x", "predicted filled": "y"}]', encoding="utf-8")
+    rows, names = _predict_file(Fill(), tmp_path / "in.json")  # type: ignore[arg-type]
+    assert rows == [{"text": "a", "filled": "x", "predicted filled": "y", "predicted filled.2": "A"}]
+    _print(rows, names["filled"])
+    assert capsys.readouterr().out == "A\n"
+    assert _put_beside({"input": "a"}, {"input": 1}) == {"input": "a", "predicted input": 1}
 
 
 def test_a_file_without_out_is_printed(run: Run, tmp_path: Path, reviews_run: Path) -> None:
@@ -120,7 +161,7 @@ def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_ru
     object.__setattr__(task.options, "text", "1")
     object.__setattr__(task.options, "label", "2")
     (tmp_path / "in.tsv").write_text("a good film\t1\nno film\t0\n", encoding="utf-8")
-    rows = _predict_file(task, tmp_path / "in.tsv")
+    rows, _ = _predict_file(task, tmp_path / "in.tsv")
     assert [(row["1"], row["2"]) for row in rows] == [("a good film", "1"), ("no film", "0")]
     assert [row["label"] for row in rows] == [row["label"] for row in task.predict(["a good film", "no film"])]
 
@@ -176,9 +217,6 @@ def test_chunks_where_there_are_none_are_one_line(
 
 
 def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
-    from headwise.tasks.rows.sources import Table
-    from headwise.tasks.rows.tables import Data
-
     class Documents:
         reads_documents = True
 
@@ -196,5 +234,5 @@ def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
             return [{"filled": text.upper()} for text in data.columns["text"]]
 
     (tmp_path / "in.txt").write_text("a\nb\n\nc\n", encoding="utf-8")
-    rows = _predict_file(Documents(), tmp_path / "in.txt")  # type: ignore[arg-type]
+    rows, _ = _predict_file(Documents(), tmp_path / "in.txt")  # type: ignore[arg-type]
     assert rows == [{"text": "a\nb", "filled": "A\nB"}, {"text": "c", "filled": "C"}]

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from headwise.errors import ArgumentError, FileError
 from headwise.tasks.rows import separated
+from headwise.tasks.rows.names import make_different
 from headwise.tasks.rows.separated import Layout
 from headwise.tasks.rows.sources import (
     Table,
@@ -85,8 +86,8 @@ class Found:
         chunks = tuple(Chunk(*each) for each in content["chunks"])
         layout: Layout | None = None
         if content["layout"]:
-            names, separator, quoting, headed, doubled = content["layout"]
-            layout = Layout(tuple(names), separator, quoting, headed, tuple(doubled))
+            names, separator, quoting, headed, notes = content["layout"]
+            layout = Layout(tuple(names), separator, quoting, headed, tuple(notes))
         return cls(path, tuple(content["columns"]), chunks, layout)
 
 
@@ -111,7 +112,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
     suffix = find_suffix(path)
     if suffix == ".parquet":
         with _parquet(path) as file:
-            total, names = file.metadata.num_rows, tuple(file.schema_arrow.names)
+            total, names = file.metadata.num_rows, make_different(file.schema_arrow.names)
         firsts = range(0, total, rows)
         found = Found(path, names, tuple(Chunk(first, min(rows, total - first)) for first in firsts))
     else:
@@ -260,9 +261,9 @@ class Reader:
                 self._tables = _tables(self._file, self.found.chunks[number:])
             table = next(self._tables)
         self._next = number + 1
-        columns = {name: decoded(cells) for name, cells in from_arrow(table).items()}
-        coded = classes(table.schema)
-        arrow = {name: table[name] for name in table.column_names if name not in coded}
+        names, coded = self.found.columns, classes(table.schema)
+        columns = {name: decoded(cells) for name, (_, cells) in zip(names, from_arrow(table), strict=True)}
+        arrow = {name: column for name, column in zip(names, table.columns, strict=True) if name not in coded}
         numbers = list(range(chunk.first + 1, chunk.first + 1 + table.num_rows))
         return self._checked(Table(str(path), columns, numbers, arrow=arrow), chunk)
 

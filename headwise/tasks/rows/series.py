@@ -280,7 +280,7 @@ def _data(table: Table, found: Sequence[Series], names: Sequence[str], left_out:
     values = np.concatenate([each.values for each in found])
     columns |= {VALUE + name: column.tolist() for name, column in zip(names, values.T, strict=True)}
     numbers = [table.numbers[row] for each in found for row in each.rows]
-    return Data(table.name, columns, numbers, left_out, table.fingerprint, table.unit)
+    return Data(table.name, columns, numbers, (*table.notes, *left_out), table.fingerprint, table.unit)
 
 
 def _shown(cell: Any) -> str:

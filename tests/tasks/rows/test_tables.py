@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow
 import pytest
 from hypothesis import given
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from headwise.errors import ArgumentError, DtypeError, FileError
+from headwise.tasks.rows.chunks import Reader, look_through
+from headwise.tasks.rows.sources import open_table
 from headwise.tasks.rows.tables import Data, as_text, read_table
 from headwise.tasks.rows.written import write_table
 
@@ -139,6 +142,24 @@ def test_parquet_and_a_frame_and_a_dataset_and_dicts_give_the_same(tmp_path: Pat
     assert found[0].fingerprint != read_table({"text": ["a", "b"], "label": [1, 3]}, BOTH).fingerprint
     stored = read_table(str(tmp_path / "a.parquet"), BOTH)
     assert (stored.columns, stored.numbers, stored.unit) == (columns, [1, 2], "row")
+
+
+def test_no_column_takes_the_place_of_another_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
+    frame = pandas.DataFrame([["a", "b"]], columns=["text", "text"])
+    for source in (frame, path, write(tmp_path / "a.csv", "text,text\na,b\n")):
+        table = open_table(source)
+        assert table.columns == {"text": ["a"], "text.2": ["b"]}
+        assert table.notes == ("column 'text' is there more than once: the later one is called 'text.2'",)
+    with Reader(look_through(path, ("text",), 1)) as reader:
+        (table,) = (reader.read(0),)
+        assert table.columns == {name: cells.to_pylist() for name, cells in table.arrow.items()}
+        assert table.columns == {"text": ["a"], "text.2": ["b"]}
+    assert open_table({1: ["a"], "1": ["b"]}).columns == {"1": ["a"], "1.2": ["b"]}
+    assert open_table([{1: "a", "1": "b"}]).columns == {"1": ["a"], "1.2": ["b"]}
+    with pytest.raises(FileError, match=r"line 1: .* different names in an object\. Received: 'text' twice"):
+        open_table(write(tmp_path / "a.jsonl", '{"text": "a", "text": "b"}\n'))
 
 
 def test_classes_of_a_dataset_are_their_names() -> None:
