@@ -14,8 +14,9 @@ import pandas as pd
 
 from headwise.errors import ArgumentError
 from headwise.tasks.options.forecast import ForecastOptions
+from headwise.tasks.rows.labels import read_labels
 from headwise.tasks.rows.sources import Table, open_table
-from headwise.tasks.rows.tables import Data, as_text, find_column, grouped
+from headwise.tasks.rows.tables import Data, as_text, as_texts, find_column, grouped
 from headwise.tasks.rows.time_steps import Step, Times, find_step, places, read_times
 
 TIME, SERIES, VALUE = "time", "series", "value of "  #: columns of the Data; VALUE and a column's own name
@@ -58,7 +59,8 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     series = None if options.series is None else find_column(table, options.series)
     names = _targets(table, options, [time, series], columns)
     values = np.stack([_numbers(table, name) for name in names], axis=1)
-    groups = grouped([""] * len(table.numbers) if series is None else map(as_text, table.columns[series]))
+    named = [""] * len(table.numbers) if series is None else as_texts(table, series, table.columns[series])
+    groups = grouped(read_labels(named))
     found, dropped = list[Series](), dict[str, list[str]]()
     for name, rows in groups.items():
         index = None if times is None else times[rows]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from headwise.errors import ArgumentError, FileError, brief
 from headwise.tasks.options.answer import AnswerOptions
+from headwise.tasks.rows.labels import read_number
 from headwise.tasks.rows.sources import Table, open_table
 from headwise.tasks.rows.tables import Data, as_text, as_texts, check_different, find_column
 
@@ -117,7 +118,7 @@ def _number(start: Any, where: str) -> int | None:
     if not written:
         return None
     try:
-        return int(written)
+        return int(read_number(written))
     except ValueError:
         raise ArgumentError(
             f"{where}: expected the character at which the answer begins, a whole number. Received: {brief(written)}"

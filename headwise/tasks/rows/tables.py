@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, brief
+from headwise.tasks.rows.labels import read_labels, write_number
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.sources import Table
@@ -155,7 +156,9 @@ class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the dat
         self.data = data
 
 
-def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = ()) -> Data:
+def read_table(
+    source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = (), labels: Sequence[str] = ()
+) -> Data:
     """Read the requested columns of a source, with all rows that can be used.
 
     Cells are as in the source. Cells of a CSV or TSV file are text, also 01, NA and null: a task that reads numbers
@@ -169,6 +172,7 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
             dicts. `Data` is returned unchanged.
         columns: the task's name for a column -> its name in the source.
         texts: the task's names of text columns: numbers become text, and rows with an empty text are left out.
+        labels: those of `texts` that have labels: if all of them are numbers, 1, 1.0 and "1.0" are the label "1".
 
     Raises:
         FileError: the file does not exist, or cannot be read.
@@ -188,6 +192,7 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
         raise ArgumentError(f"{table.name}: there are no rows in it")
     taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
     taken = {name: as_texts(table, columns[name], cells) if name in texts else cells for name, cells in taken.items()}
+    taken |= {name: read_labels(taken[name]) for name in labels if name in taken}
     data = Data(table.name, taken, table.numbers, table.notes, fingerprint=table.fingerprint, unit=table.unit)
     empty: dict[int, str] = {}
     for name in texts:
@@ -253,9 +258,7 @@ def as_text(cell: Any) -> str:
             ) from error
     if isinstance(cell, list | dict) or cell is None or cell != cell or type(cell).__name__ in ("NAType", "NaTType"):
         return ""
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
-        return str(int(cell))
-    return str(cell)
+    return write_number(cell) if isinstance(cell, float) else str(cell)
 
 
 def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:

@@ -21,6 +21,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from headwise import capture
 from headwise.errors import ArgumentError, FileError
 from headwise.tasks.options.train import TrainOptions, make
+from headwise.tasks.rows.labels import note_alike
 from headwise.tasks.training import notes, processes, run, strategies
 from headwise.tasks.training.batches import Examples
 from headwise.tasks.training.callbacks.averaging import Averaging
@@ -169,18 +170,19 @@ def _train(
     if not learned:
         raise ArgumentError(f"{training.name}: there is no example in it to learn from")
     remarks = task.remarks(training)
-    doubts: tuple[str, ...] = ()
+    by, both = task.label_column, [data for data in (training, held_out) if data is not None]
+    doubts = () if by is None else note_alike(str(label) for data in both for label in data.columns[by])
     if held_out is not None:
-        doubts = notes.on_validation(training, held_out, examples=len(validated), by=task.label_column)
+        doubts += notes.on_validation(training, held_out, examples=len(validated), by=by)
         doubts += notes.on_share(len(training), len(held_out), options.validation_share)
     if strategies.first():
         _say((*remarks, *doubts))
     data = Examples(learned, validated, collate=task.collate, length=task.length, options=options)
-    by = task.best_by if validated else None
+    best_by = task.best_by if validated else None
     with Interrupt(waits=keep) as interrupt, _quiet():
-        curve = Curve(folder if keep else None, by[0] if by else None)
+        curve = Curve(folder if keep else None, best_by[0] if best_by else None)
         averaging = Averaging(options.average) if options.average else None
-        best = Best(folder / run.WEIGHTS, by, options.patience, averaging)
+        best = Best(folder / run.WEIGHTS, best_by, options.patience, averaging)
         callbacks: list[Callback] = [
             Seeding(options.seed),
             FiniteValidation(),
