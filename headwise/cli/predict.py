@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli.bulk import bulk_options, check_ray, note, resumable
-from headwise.cli.files import STDIN, check_writable, size
+from headwise.cli.files import STDIN, check_writable, read_stdin, size
 from headwise.cli.output import plain_table, print_report, working
 from headwise.cli.scores import number
-from headwise.cli.shared import PATH, shared
+from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief, shortened
 from headwise.language import said
+from headwise.tasks.rows.encodings import decode, recode
 from headwise.tasks.training.folder import check_there
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
     help="With --file and --out: rows in memory at a time.  [default: 2000]",
 )
 @bulk_options
+@encoding
 @shared
 def predict(
     run: Path,
@@ -94,20 +95,18 @@ def predict(
             _stream(task, run, file, out, engine, bulk)
             return
         _check_whole(file, why, engine, bulk)
-    names: Mapping[str, str] = {}  # of the predictions -> of their columns
     with working(f"reading {file}" if file is not None else "answering"):
         if task.reads_files:
             rows = _predict_files(task, [*lines, *([str(file)] if file else [])])
         elif file is not None:
-            rows, names = _predict_file(task, file)
+            rows = _predict_file(task, file)
         else:
             asked = _asked(task, lines, context)
             answers = task.predict(asked)
             note(cut_notes(task.cut(asked), range(1, len(lines) + 1), "input"))
             rows = [_put_beside({"input": line}, row) for line, row in zip(lines, answers, strict=True)]
     if out is None:
-        writes = getattr(task, "writes", None)
-        _print(rows, names.get(writes, writes))
+        _print(rows, getattr(task, "writes", None))
         return
     from headwise.tasks.rows.written import write_table
 
@@ -171,8 +170,7 @@ def _lines(inputs: Sequence[str]) -> list[str]:
     found: list[str] = []
     for text in inputs:
         if text == STDIN:
-            lines = sys.stdin.buffer.read().decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
-            found += [line for line in lines if line.strip()]
+            found += [line for line in read_stdin().splitlines() if line.strip()]
         elif not text.strip():
             raise ArgumentError(f"INPUT is empty: expected a text. Received: INPUT={text!r}")
         else:
@@ -210,7 +208,7 @@ def _read_text(context: str) -> str:
         is_file = Path(context).is_file()
     except OSError:  # too long for a file name
         is_file = False
-    return Path(context).read_text(encoding="utf-8") if is_file else context
+    return decode(recode(Path(context).read_bytes(), context), context) if is_file else context
 
 
 def _predict_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
@@ -229,12 +227,8 @@ def _put_beside(given: Row, predicted: Row) -> Row:
     return {**given, **{names[name]: cell for name, cell in predicted.items()}}
 
 
-def _predict_file(task: Task[Any], path: Path) -> tuple[list[Row], Mapping[str, str]]:
-    """Read a file whole and predict for its rows; a row that the task cannot use gets no prediction.
-
-    Returns:
-        The rows; and a dict: name in the predictions -> the name of its column.
-    """
+def _predict_file(task: Task[Any], path: Path) -> list[Row]:
+    """Read a file whole and predict for its rows; a row that the task cannot use gets no prediction."""
     from headwise.tasks.bulk.answered import answer, sum_up
     from headwise.tasks.rows.sources import find_suffix, open_table
 
@@ -245,14 +239,15 @@ def _predict_file(task: Task[Any], path: Path) -> tuple[list[Row], Mapping[str, 
     _, _, sentences = sum_up(str(path), [answered.note()])
     note((*table.notes, *sentences))
     columns = answered.columns
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], answered.names
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _print(rows: Sequence[Row], writes: str | None) -> None:
-    """Print the predictions: a table, or one text per line of the column `writes`, so that they can be piped."""
-    if writes is not None:
+    """Print the predictions: a table, or one text per line for tasks that write texts, so that they can be piped."""
+    if writes is not None:  # the predictions are behind the columns of the file, which may have another model's
+        name = next(each for each in reversed(rows[0]) if each == writes or each.startswith(f"predicted {writes}"))
         for row in rows:
-            click.echo(row[writes])
+            click.echo(row[name])
         return
     print_report(_table(rows))
     if (more := len(rows[0]) - _MOST) > 0:

@@ -85,9 +85,9 @@ def test_the_column_that_is_printed_is_that_of_this_model(tmp_path: Path, capsys
             return [{"filled": text.upper()} for text in data.columns["text"]]
 
     (tmp_path / "in.json").write_text('[{"text": "a", "filled": "x", "predicted filled": "y"}]', encoding="utf-8")
-    rows, names = _predict_file(Fill(), tmp_path / "in.json")  # type: ignore[arg-type]
+    rows = _predict_file(Fill(), tmp_path / "in.json")  # type: ignore[arg-type]
     assert rows == [{"text": "a", "filled": "x", "predicted filled": "y", "predicted filled.2": "A"}]
-    _print(rows, names["filled"])
+    _print(rows, "filled")
     assert capsys.readouterr().out == "A\n"
     assert _put_beside({"input": "a"}, {"input": 1}) == {"input": "a", "predicted input": 1}
 
@@ -129,6 +129,15 @@ def test_lines_under_another_name_say_how_they_are_read(run: Run, tmp_path: Path
     assert run("predict", reviews_run, "--file", "val.en.txt.gz").code == 0
 
 
+def test_another_encoding_is_refused_or_named(run: Run, tmp_path: Path, reviews_run: Path) -> None:
+    (tmp_path / "in.csv").write_bytes("sentence\nun café\n".encode("cp1252"))
+    for words, stdin in ((("--file", "in.csv"), b""), (("-",), b"un caf\xe9\n")):
+        refused(run("predict", reviews_run, *words, stdin=stdin), "is not UTF-8", "--encoding cp1252")
+        result = run("predict", reviews_run, *words, "--encoding", "cp1252", stdin=stdin)
+        assert (result.code, "un café" in result.out) == (0, True)
+    assert run("predict", reviews_run, "é").code == 0  # the encoding was that of one command
+
+
 def test_what_is_no_run_is_one_line(run: Run, tmp_path: Path) -> None:
     for command in (("predict", "nowhere", "a text"), ("evaluate", "nowhere", "test.csv")):
         refused(run(*command), "nowhere is not there: expected a run folder")
@@ -161,7 +170,7 @@ def test_columns_of_a_file_without_header_are_counted(tmp_path: Path, reviews_ru
     object.__setattr__(task.options, "text", "1")
     object.__setattr__(task.options, "label", "2")
     (tmp_path / "in.tsv").write_text("a good film\t1\nno film\t0\n", encoding="utf-8")
-    rows, _ = _predict_file(task, tmp_path / "in.tsv")
+    rows = _predict_file(task, tmp_path / "in.tsv")
     assert [(row["1"], row["2"]) for row in rows] == [("a good film", "1"), ("no film", "0")]
     assert [row["label"] for row in rows] == [row["label"] for row in task.predict(["a good film", "no film"])]
 
@@ -234,5 +243,5 @@ def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
             return [{"filled": text.upper()} for text in data.columns["text"]]
 
     (tmp_path / "in.txt").write_text("a\nb\n\nc\n", encoding="utf-8")
-    rows, _ = _predict_file(Documents(), tmp_path / "in.txt")  # type: ignore[arg-type]
+    rows = _predict_file(Documents(), tmp_path / "in.txt")  # type: ignore[arg-type]
     assert rows == [{"text": "a\nb", "filled": "A\nB"}, {"text": "c", "filled": "C"}]

@@ -11,7 +11,7 @@ from headwise.errors import ArgumentError
 from headwise.tasks.rows.gallery import Question
 from headwise.tasks.rows.names import name_beside
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, group_numbers, left_out
+from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, group_numbers, left_out, match_columns
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -29,7 +29,6 @@ class Answered:
             "line".
         cut: reason -> numbers of the rows that were read only in part.
         arrow: the original columns of a Parquet file as Arrow arrays.
-        names: a name in the predictions -> the name of its column.
         tokens: number of tokens that were read, if they are counted.
     """
 
@@ -39,7 +38,6 @@ class Answered:
     unit: str
     cut: Mapping[str, Sequence[int]] = field(default_factory=dict)
     arrow: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
     tokens: int = 0
 
     def note(self) -> Note:
@@ -121,13 +119,13 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
     else:
         names = list(answers[0])
         cut = group_numbers(task.cut(data), data.numbers)
-    of_table = source is table and (table.plain or any(name in table.columns for name in wanted))
+    of_table = source is table and (table.plain or any(match_columns(table, name) for name in wanted))
     given, numbers = (table.columns, table.numbers) if of_table else (data.columns, data.numbers)
     places = {number: place for place, number in enumerate(data.numbers)}
     found = [answers[places[number]] if number in places else dict.fromkeys(names) for number in numbers]
     beside = name_beside(names, given)
     columns = {**given, **{beside[name]: [row[name] for row in found] for name in names}}
-    return Answered(columns, len(answers), data.reasons, data.unit, cut, table.arrow if of_table else {}, beside)
+    return Answered(columns, len(answers), data.reasons, data.unit, cut, table.arrow if of_table else {})
 
 
 def _nothing(task: Task[Any], data: Data) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from headwise.tasks.bulk.running import How, Tell, Written, compute
 from headwise.tasks.rows.chunks import Found, Reader, check_suffix, look_through
 from headwise.tasks.rows.names import make_different
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, as_texts, find_column, group_numbers
+from headwise.tasks.rows.tables import LISTED, as_texts, group_numbers, take_column
 from headwise.tasks.rows.written import check_vectors
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Embedding:
 
 
 def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table) -> Answered:
-    texts = as_texts(table, job.column, table.columns[find_column(table, job.column)])
+    texts = as_texts(table, job.column, take_column(table, job.column))
     found = encoder.embed(texts, job.prompt, batch_tokens=job.batch_tokens, dtype=job.dtype, tell=tell)
     vectors_NM = found.vectors.numpy()
     reason = f"more than {encoder.max_tokens} tokens, the rest was cut"
@@ -75,7 +75,7 @@ def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table)
     vector = make_different([*columns, VECTOR])[-1]
     arrow = {} if job.alone else {**table.arrow, vector: _fixed_size(vectors_NM)}
     answered: dict[str, Any] = {**columns, vector: vectors_NM}
-    return Answered(answered, len(texts), {}, table.unit, cut, arrow, tokens=found.tokens)
+    return Answered(answered, len(texts), {}, table.unit, cut, arrow, found.tokens)
 
 
 def _fixed_size(vectors_NM: Any) -> Any:
@@ -155,7 +155,7 @@ def _check_texts(found: Found, column: str) -> None:
     with Reader(found) as reader:
         for number in range(len(found.chunks)):
             table = reader.read(number)
-            cells = table.columns[find_column(table, column)]
+            cells = take_column(table, column)
             rows = zip(table.numbers, cells, as_texts(table, column, cells), strict=True)
             wrong = [row for row, cell, text in rows if not isinstance(cell, str) and not text]
             count, listed, unit = count + len(wrong), (listed + wrong)[:LISTED], table.unit

@@ -37,7 +37,7 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
 
     In a TSV file quotes are characters like any other, unless each cell that has one is quoted as the `csv` module
     quotes: corpora have lone quotes, spreadsheets write quoted cells. A CSV file whose header has no comma may be
-    separated by semicolons or tabs.
+    separated by semicolons, tabs or vertical bars.
 
     Args:
         lines: a function that gives the lines from the first one, with their ends, at each call.
@@ -88,8 +88,8 @@ def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> I
 
 
 def _separator(header: str) -> str:
-    others = [each for each in (";", "\t") if each in header]
-    return others[0] if others and "," not in header else ","
+    header = _QUOTED.sub("", header)
+    return "," if "," in header else max(",;\t|", key=header.count)
 
 
 def _counts_itself(cells: Sequence[str]) -> bool:

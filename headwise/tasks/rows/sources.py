@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import ArgumentError, DtypeError, FileError, brief, shortened
 from headwise.files import parsed
 from headwise.tasks.rows import separated
+from headwise.tasks.rows.encodings import decode, recode
 from headwise.tasks.rows.names import make_different, note_renamed
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     name = str(path)
     if suffix == ".parquet":
         return _make_table(name, from_arrow(_parquet(path, data)), fingerprint, first=1)
-    text = decode(data, name)
+    text = decode(recode(data, name), name)
     if suffix in (".csv", ".tsv"):
         return _separated(path, text, wanted, fingerprint)
     if suffix == ".txt":
@@ -144,19 +145,6 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
         raise FileError(f"{path}: {why}; expected a file to read") from error
-
-
-def decode(data: bytes, name: str, line: int = 1) -> str:
-    """Decode a file, or a part of it that begins at `line`, as UTF-8. Raises FileError if it is not UTF-8."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line += data.count(b"\n", 0, error.start)
-        raise FileError(
-            f"{name} is not UTF-8: received byte 0x{data[error.start]:02x} in line {line}; "
-            "save it as UTF-8 first, for example with iconv"
-        ) from error
-    return text.removeprefix("\ufeff") if line == 1 else text  # Excel begins a file with a byte-order mark
 
 
 def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
@@ -232,9 +220,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make the object of pairs in JSON. Raises ValueError if a name is there twice: one of its values would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"expected different names in an object. Received: {twice!r} twice")
+        raise ValueError(f"expected different names in an object. Received: {brief([name for name, _ in pairs])}")
     return found
 
 

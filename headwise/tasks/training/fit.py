@@ -21,6 +21,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from headwise import capture
 from headwise.errors import ArgumentError, FileError
 from headwise.tasks.options.train import TrainOptions, make
+from headwise.tasks.rows.encodings import encoded_as
 from headwise.tasks.rows.labels import note_alike
 from headwise.tasks.training import notes, processes, run, strategies
 from headwise.tasks.training.batches import Examples
@@ -138,9 +139,10 @@ def _say(sentences: Sequence[str]) -> None:
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
     """Read (the training data, the data for choosing the best weights; None if there are none)."""
-    data = kind.read(source, options)
-    if validation is not None or options.validation is not None:
-        return data, kind.read(validation if validation is not None else options.validation, options)
+    with encoded_as(options.encoding):
+        data = kind.read(source, options)
+        if validation is not None or options.validation is not None:
+            return data, kind.read(validation if validation is not None else options.validation, options)
     if not options.validation_share:
         if options.patience:
             raise ArgumentError(
