@@ -10,7 +10,7 @@ import click
 from headwise.cli.bulk import bulk_options, check_ray, note, resumable
 from headwise.cli.files import STDIN, check_writable
 from headwise.cli.output import working
-from headwise.cli.shared import COUNT, PATH, shared
+from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
 from headwise.language import said
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--batch-tokens", help="Tokens in one pass at most.  [default: 8192]", **COUNT)
 @click.option("--chunk", type=click.IntRange(1), default=2000, metavar="ROWS", help="Rows in memory at a time.")
 @bulk_options
+@encoding
 @shared
 def embed(
     file: Path,

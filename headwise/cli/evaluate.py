@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from headwise.cli.output import STDOUT, json_option, working, write_json
-from headwise.cli.shared import shared
+from headwise.cli.shared import encoding, shared
 from headwise.errors import ArgumentError
 from headwise.tasks.training.folder import check_there
 
@@ -16,6 +16,7 @@ from headwise.tasks.training.folder import check_there
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("data", metavar="DATA")
 @json_option
+@encoding
 @shared
 def evaluate(run: Path, data: str, json_path: Path | None) -> None:
     """Score a trained task on DATA, a file that contains the correct answers.

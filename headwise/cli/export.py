@@ -11,7 +11,7 @@ import click
 from headwise.cli.files import reason, size
 from headwise.cli.later import Later, later
 from headwise.cli.output import plain_table, print_report, titled, working
-from headwise.cli.shared import shared
+from headwise.cli.shared import encoding, shared
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
 from headwise.language import said
@@ -70,6 +70,7 @@ def _make_format_options() -> Iterator[click.Option]:
     "with torch.save.",
 )
 @click.option("--no-speed", is_flag=True, help="Do not measure speed for card.md.")
+@encoding
 @shared
 def export(
     source: str,

@@ -15,6 +15,8 @@ import click
 from headwise.errors import ArgumentError, FileError, shortened
 from headwise.files import replacing
 from headwise.language import said
+from headwise.tasks.rows.chunks import opened
+from headwise.tasks.rows.encodings import decode, recode
 
 if TYPE_CHECKING:
     from headwise.text import Tokens
@@ -57,14 +59,16 @@ def read_lines(files: Sequence[Path]) -> Iterator[NamedText]:
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
                 name = f"{path}, line {number}"
-                text = _decode(line.rstrip(b"\r\n"), f"--file {name}")
+                text = decode(line.rstrip(b"\r\n"), f"--file {path}", number, path)
                 yield NamedText(name, _beginning(text), text)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as lines:
+        with opened(path) as lines:
             yield from lines
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"--file {path}: {reason(error)}. Expected a readable UTF-8 text file") from error
 
@@ -76,7 +80,7 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
         else:
             name = "TEXT" if len(texts) == 1 else f"TEXT {number}"
             # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
-            text = _decode(text.encode("utf-8", "surrogateescape"), name)
+            text = decode(text.encode("utf-8", "surrogateescape"), name)
             if _is_file(text):
                 click.echo(f"headwise: {name}: " + said(f"read as a text. To read the file: --file {text}"), err=True)
             yield NamedText(name, _beginning(text), text)
@@ -84,7 +88,7 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
         if str(path) == STDIN:
             yield _read_stdin()
         else:
-            yield NamedText(str(path), path.name, _decode(b"".join(_lines(path)), f"--file {path}"))
+            yield NamedText(str(path), path.name, decode(b"".join(_lines(path)), f"--file {path}"))
 
 
 def _is_file(text: str) -> bool:
@@ -98,19 +102,13 @@ def _beginning(text: str) -> str:
     return shortened(" ".join(text[:200].split()), 60)
 
 
+def read_stdin() -> str:
+    """Read standard input as text. Raises FileError if it is in another encoding."""
+    return decode(recode(sys.stdin.buffer.read(), "standard input"), "standard input")
+
+
 def _read_stdin() -> NamedText:
-    return NamedText("standard input", "standard input", _decode(sys.stdin.buffer.read(), "standard input"))
-
-
-def _decode(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")  # some editors begin a file with a byte-order mark
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise FileError(
-            f"{name} is not UTF-8. Received: byte 0x{data[error.start]:02x} at offset {error.start} (line {line}). "
-            "Save it as UTF-8 first, for example with iconv"
-        ) from error
+    return NamedText("standard input", "standard input", read_stdin())
 
 
 def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str = "the input file") -> None:

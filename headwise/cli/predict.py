@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.bulk import bulk_options, check_ray, note, resumable
-from headwise.cli.files import STDIN, check_writable, size
+from headwise.cli.files import STDIN, check_writable, read_stdin, size
 from headwise.cli.output import plain_table, print_report, working
 from headwise.cli.scores import number
-from headwise.cli.shared import PATH, shared
+from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief, shortened
 from headwise.language import said
+from headwise.tasks.rows.encodings import decode, recode
 from headwise.tasks.training.folder import check_there
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _BULK = {"chunk": "--chunk", "restart": "--restart", "workers": "--workers", "ad
     help="With --file and --out: rows in memory at a time.  [default: 2000]",
 )
 @bulk_options
+@encoding
 @shared
 def predict(
     run: Path,
@@ -103,7 +104,7 @@ def predict(
             asked = _asked(task, lines, context)
             answers = task.predict(asked)
             note(cut_notes(task.cut(asked), range(1, len(lines) + 1), "input"))
-            rows = [{"input": line, **row} for line, row in zip(lines, answers, strict=True)]
+            rows = [_put_beside({"input": line}, row) for line, row in zip(lines, answers, strict=True)]
     if out is None:
         _print(rows, getattr(task, "writes", None))
         return
@@ -169,8 +170,7 @@ def _lines(inputs: Sequence[str]) -> list[str]:
     found: list[str] = []
     for text in inputs:
         if text == STDIN:
-            lines = sys.stdin.buffer.read().decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
-            found += [line for line in lines if line.strip()]
+            found += [line for line in read_stdin().splitlines() if line.strip()]
         elif not text.strip():
             raise ArgumentError(f"INPUT is empty: expected a text. Received: INPUT={text!r}")
         else:
@@ -208,7 +208,7 @@ def _read_text(context: str) -> str:
         is_file = Path(context).is_file()
     except OSError:  # too long for a file name
         is_file = False
-    return Path(context).read_text(encoding="utf-8") if is_file else context
+    return decode(recode(Path(context).read_bytes(), context), context) if is_file else context
 
 
 def _predict_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
@@ -216,8 +216,15 @@ def _predict_files(task: Task[Any], paths: Sequence[str]) -> list[Row]:
     found: list[Row] = []
     for path in paths:
         which = {"file": path} if len(paths) > 1 else {}
-        found += [{**which, **row} for row in task.predict(path)]
+        found += [_put_beside(which, row) for row in task.predict(path)]
     return found
+
+
+def _put_beside(given: Row, predicted: Row) -> Row:
+    from headwise.tasks.rows.names import name_beside
+
+    names = name_beside(list(predicted), given)
+    return {**given, **{names[name]: cell for name, cell in predicted.items()}}
 
 
 def _predict_file(task: Task[Any], path: Path) -> list[Row]:
@@ -237,8 +244,8 @@ def _predict_file(task: Task[Any], path: Path) -> list[Row]:
 
 def _print(rows: Sequence[Row], writes: str | None) -> None:
     """Print the predictions: a table, or one text per line for tasks that write texts, so that they can be piped."""
-    if writes is not None:
-        name = f"predicted {writes}" if f"predicted {writes}" in rows[0] else writes
+    if writes is not None:  # the predictions are behind the columns of the file, which may have another model's
+        name = next(each for each in reversed(rows[0]) if each == writes or each.startswith(f"predicted {writes}"))
         for row in rows:
             click.echo(row[name])
         return

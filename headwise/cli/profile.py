@@ -16,7 +16,7 @@ from headwise.cli.bulk import check_ray, ray_options
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, make_only, plural, tell_missing
-from headwise.cli.shared import COUNT, PATH, shared
+from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
 from headwise.language import said
 from headwise.tasks.rows.sources import readable
@@ -44,6 +44,7 @@ SHOWN = 16  # number of heads in the table
 @click.option("--layers", metavar="LIST", help="The layers to profile, such as 0,2-4. Default: all.")
 @click.option("--out", default=Path("profile.hw"), help="The file to write.", **PATH)
 @ray_options
+@encoding
 @shared
 def profile(
     model: str | None,

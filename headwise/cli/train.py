@@ -187,10 +187,13 @@ def _read_data_name(folder: Path) -> str:
 def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]) -> Task[Any]:
     kind = kinds.find_class(word)
     from headwise.tasks.options.train import make
+    from headwise.tasks.rows.encodings import encoded_as
     from headwise.tasks.training.run import read_config
 
     before = read_config(folder, kind)["options"] if resume else {}
-    read = kind.read(data, make(kind.options_type, {**before, **given}))
+    options = make(kind.options_type, {**before, **given})
+    with encoded_as(options.encoding):
+        read = kind.read(data, options)
     _say(f"{read.name}: {len(read):,} row{'' if len(read) == 1 else 's'}")
     return kind.fit(read, out=folder, resume=resume, **given)
 

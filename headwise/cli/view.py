@@ -20,7 +20,7 @@ from headwise.cli.loading import plural
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
-from headwise.cli.shared import PATH, shared
+from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
 from headwise.language import said
 
@@ -68,6 +68,7 @@ class _Found:
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: a free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
+@encoding
 @shared
 def view(
     texts: tuple[str, ...],

@@ -16,7 +16,7 @@ from headwise.cli.files import NamedText, check_writable, read_lines, read_texts
 from headwise.cli.layers import LayerRange, parse_layers
 from headwise.cli.loading import DTYPES, load_model, make_only, plural, tell_missing
 from headwise.cli.output import progress_bar
-from headwise.cli.shared import COUNT, PATH, shared
+from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError, RecordError
 from headwise.language import said
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 @click.option(
     "--chunk", help="With --statistics-only: decoders read N tokens at a time, with their cache. Default: 512.", **COUNT
 )
+@encoding
 @shared
 def watch(
     texts: tuple[str, ...],

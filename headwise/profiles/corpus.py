@@ -9,9 +9,10 @@ from pathlib import Path
 from headwise.errors import ArgumentError
 from headwise.profiles.windows import LONGEST
 from headwise.tasks.rows.chunks import SUFFIXES, Reader, look_through, opened
-from headwise.tasks.rows.sources import decode, find_suffix, readable
+from headwise.tasks.rows.encodings import decode
+from headwise.tasks.rows.sources import find_suffix, readable
 from headwise.tasks.rows.streamed import stream_column
-from headwise.tasks.rows.tables import as_texts, find_column
+from headwise.tasks.rows.tables import as_texts, take_column
 
 ROWS = 2_000  # rows of a table that are in memory at once
 
@@ -68,13 +69,13 @@ def _rows(path: Path, column: str) -> Iterator[str]:
     with Reader(found) as reader:
         for number in range(len(found.chunks)):
             table = reader.read(number)
-            yield from as_texts(table, column, table.columns[find_column(table, column)])
+            yield from as_texts(table, column, take_column(table, column))
 
 
 def _lines(path: Path) -> Iterator[str]:
     with readable(path), opened(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(4 * LONGEST), b""), start=1):
-            yield decode(line, str(path), number).strip()
+            yield decode(line, str(path), number, path).strip()
 
 
 def _paragraphs(path: Path) -> Iterator[str]:

@@ -21,6 +21,7 @@ from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, take_text
 from headwise.tasks.options.classify import ClassifyOptions
+from headwise.tasks.rows.labels import read_number
 from headwise.tasks.rows.tables import Data, check_filled, read_table, texts_in
 from headwise.tasks.scores import Scores
 from headwise.tasks.scoring.class_scores import class_scores
@@ -66,6 +67,7 @@ class Classify(Task[ClassifyOptions]):
         self.subwords = subwords
         self.labels = labels
         self._numbers = {label: number for number, label in enumerate(labels)}
+        self._known = {read_number(label): label for label in labels} | {label: label for label in labels}
         self._accuracy = MeanMetric()
 
     @classmethod
@@ -75,7 +77,7 @@ class Classify(Task[ClassifyOptions]):
             columns["pair"] = options.text_pair
         if targets:
             columns["label"] = options.label
-        return read_table(source, columns, texts=tuple(columns))
+        return read_table(source, columns, texts=tuple(columns), labels=("label",))
 
     @classmethod
     def learn(cls, data: Data, options: ClassifyOptions) -> Classify:
@@ -85,8 +87,13 @@ class Classify(Task[ClassifyOptions]):
         return cls(options, _classifier(encoder, subwords, len(labels), options), subwords, labels)
 
     def encode(self, data: Data, *, targets: bool = True) -> list[Example]:
-        labels = data.columns["label"] if targets else [None] * len(data)
+        labels = self._labels(data) if targets else [None] * len(data)
         return [self._example(texts, label) for texts, label in zip(self._pieces(data), labels, strict=True)]
+
+    def _labels(self, data: Data) -> list[str]:
+        """Return the labels of the rows as the training data wrote them: "1" in another file may have been "1.0"."""
+        known = self._known
+        return [known.get(label, known.get(read_number(label), label)) for label in data.columns["label"]]
 
     def _pieces(self, data: Data) -> list[tuple[Pieces, ...]]:
         """Return for each row the tokens of its text, or of its two texts."""
@@ -157,7 +164,7 @@ class Classify(Task[ClassifyOptions]):
         called = self._probabilities(self.encode(data, targets=False)).argmax(-1).tolist()
         labels = list(self.labels)
         return class_scores(
-            data.columns["label"],
+            self._labels(data),
             [labels[number] for number in called],
             known=labels,
             commonest=max(labels, key=self.labels.__getitem__),

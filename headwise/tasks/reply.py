@@ -47,7 +47,7 @@ class Reply(TextToText[ReplyOptions]):
         )
         if targets and options.dialogue is None:
             columns["target"] = str(options.target)
-        data = read_table(source, columns, texts=tuple(columns))
+        data = read_table(source, columns, texts=tuple(columns), turns=("dialogue",))
         if targets and options.dialogue is not None:
             turns = map(_turns, data.columns["dialogue"])
             data = data.without({i: "a single turn, and no reply" for i, each in enumerate(turns) if len(each) < 2})

@@ -49,6 +49,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         self.options = options
         self.model = model
         self.scores: Scores | None = None  #: after `fit`: the validation scores, and what to know about them
+        self.validated = 0  #: terms of the loss in the last validation
         self.on_torch = True  #: False in a task of `headwise.export.load`, whose model another runtime computes
 
     # Defined by each task.
@@ -177,6 +178,7 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         """Log "validation_loss", from the result of `loss` for this process's part of a validation batch."""
         whole = self._sum_shares(total, count)
         terms = int(whole[1])
+        self.validated += terms
         # Lightning's own reduction truncates the mean number of terms to an integer.
         mean = whole[0] / max(terms, 1)
         self.log("validation_loss", mean, on_step=False, on_epoch=True, sync_dist=True, batch_size=terms)

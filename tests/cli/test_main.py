@@ -30,22 +30,22 @@ VERBS = {  # beside --lang and --debug, which all have
     "compare": "first second --set --set-other --spec --spec-other --json",
     "doctor": "targets --set --model --input --changed --spec --isolate --timeout --memory --json --sarif",
     "embed": "--file --out --column --model --prompt --prompt-name --dtype --batch-tokens --chunk --restart --engine "
-    "--workers --ray-address",
-    "evaluate": "run data --json",
-    "export": "source --to --out --attention --precision --weights --tolerance --examples --aoti --no-speed",
+    "--workers --ray-address --encoding",
+    "evaluate": "run data --json --encoding",
+    "export": "source --to --out --attention --precision --weights --tolerance --examples --aoti --no-speed --encoding",
     "gradcheck": "target --set --spec --samples --all --seed --json",
     "plot": "path --kind --layer --head --layers --call --example --rows --cols --row --col --scale --values "
     "--hide-sink --cmap --title --width --out",
     "profile": "--model --file --dataset --column --lines --length --batch --max-tokens --examples --layers --out "
-    "--engine --workers --ray-address",
-    "predict": "run inputs --context --file --out --chunk --restart --engine --workers --ray-address",
+    "--engine --workers --ray-address --encoding",
+    "predict": "run inputs --context --file --out --chunk --restart --engine --workers --ray-address --encoding",
     "serve": "models --backend --precision --workers --threads --max-batch --max-delay-ms --max-queue "
     "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "
     "--tls-key --drain",
     "stats": "path --layers --row --csv --json --verify",
-    "view": "texts --file --model --image --layers --out --serve --port --open",
+    "view": "texts --file --model --image --layers --out --serve --port --open --encoding",
     "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --statistics-only "
-    "--lines --chunk",
+    "--lines --chunk --encoding",
     "worksheet": "records --layer --head --row --col --call --example "
     "--kind --tokens --memory --mask --heads --kv-heads --positions --latents --model --seed --out --show",
 }

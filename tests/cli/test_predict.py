@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from headwise import tasks
-from headwise.cli.predict import _asked, _predict_file
+from headwise.cli.predict import _asked, _predict_file, _print, _put_beside
 from headwise.errors import ArgumentError
-from headwise.tasks.rows.tables import read_table
+from headwise.tasks.rows.sources import Table, open_table
+from headwise.tasks.rows.tables import Data, read_table
+from headwise.tasks.rows.written import write_table
 
 from .conftest import Run, refused
 
@@ -51,6 +53,45 @@ def test_rows_keep_their_columns_and_their_order(run: Run, tmp_path: Path, revie
     assert float(columns["probability"][0]) == first["probability"]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_predictions_of_another_model_are_kept(run: Run, tmp_path: Path, reviews_run: Path, suffix: str) -> None:
+    names = ["sentence", "label", "predicted label", "probability", "probability of bad", "probability of good"]
+    before = {name: [f"{name} {row}" for row in range(3)] for name in names}
+    write_table(tmp_path / f"in{suffix}", before)
+    assert run("predict", reviews_run, "--file", f"in{suffix}", "--out", f"out{suffix}").code == 0
+    after = open_table(tmp_path / f"out{suffix}").columns
+    assert {name: after[name] for name in names} == before
+    own = ["label", "probability", "probability of bad", "probability of good"]
+    assert list(after) == [*names, *(f"predicted {name}.2" for name in own)]
+    expected = tasks.load(reviews_run).predict(before["sentence"])
+    assert after["predicted label.2"] == [row["label"] for row in expected]
+    assert [float(cell) for cell in after["predicted probability.2"]] == [row["probability"] for row in expected]
+
+
+def test_the_column_that_is_printed_is_that_of_this_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Fill:
+        reads_documents = False
+
+        def file_columns(self, source: Any) -> tuple[str, ...]:
+            return ("text",)
+
+        def asked(self, source: Any) -> Data:
+            return read_table(source, {"text": "text"})
+
+        def cut(self, data: Data) -> dict[int, str]:
+            return {}
+
+        def predict(self, data: Data) -> list[dict[str, str]]:
+            return [{"filled": text.upper()} for text in data.columns["text"]]
+
+    (tmp_path / "in.json").write_text('[{"text": "a", "filled": "x", "predicted filled": "y"}]', encoding="utf-8")
+    rows = _predict_file(Fill(), tmp_path / "in.json")  # type: ignore[arg-type]
+    assert rows == [{"text": "a", "filled": "x", "predicted filled": "y", "predicted filled.2": "A"}]
+    _print(rows, "filled")
+    assert capsys.readouterr().out == "A\n"
+    assert _put_beside({"input": "a"}, {"input": 1}) == {"input": "a", "predicted input": 1}
+
+
 def test_a_file_without_out_is_printed(run: Run, tmp_path: Path, reviews_run: Path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps({"sentence": "a good film", "id": 1}) + "\n", encoding="utf-8")
     result = run("predict", reviews_run, "--file", "in.jsonl")
@@ -86,6 +127,15 @@ def test_lines_under_another_name_say_how_they_are_read(run: Run, tmp_path: Path
     refused(run("predict", reviews_run, "--file", "val.en.gz"), said)
     (tmp_path / "val.en.gz").rename(tmp_path / "val.en.txt.gz")
     assert run("predict", reviews_run, "--file", "val.en.txt.gz").code == 0
+
+
+def test_another_encoding_is_refused_or_named(run: Run, tmp_path: Path, reviews_run: Path) -> None:
+    (tmp_path / "in.csv").write_bytes("sentence\nun café\n".encode("cp1252"))
+    for words, stdin in ((("--file", "in.csv"), b""), (("-",), b"un caf\xe9\n")):
+        refused(run("predict", reviews_run, *words, stdin=stdin), "is not UTF-8", "--encoding cp1252")
+        result = run("predict", reviews_run, *words, "--encoding", "cp1252", stdin=stdin)
+        assert (result.code, "un café" in result.out) == (0, True)
+    assert run("predict", reviews_run, "é").code == 0  # the encoding was that of one command
 
 
 def test_what_is_no_run_is_one_line(run: Run, tmp_path: Path) -> None:
@@ -176,9 +226,6 @@ def test_chunks_where_there_are_none_are_one_line(
 
 
 def test_documents_of_a_text_file_are_rows(run: Run, tmp_path: Path) -> None:
-    from headwise.tasks.rows.sources import Table
-    from headwise.tasks.rows.tables import Data
-
     class Documents:
         reads_documents = True
 

@@ -107,6 +107,20 @@ def test_labels_are_in_one_order_whatever_that_of_the_rows() -> None:
     assert learn(rows).labels == {"2": 3, "10": 3, "x": 2}
 
 
+def test_a_number_is_the_label_that_training_knows_however_it_is_written() -> None:
+    texts = ["good", "bad"] * 2
+    for labels, others in (
+        ([1, 0], ["1.0", "0.0"]),
+        ([1.0, 0.0], ["1", "0"]),
+        (["1.0", "0.0"], [1, 0]),
+        (["1.0", "?"], ["1.0", "1"]),  # of training a column of texts, later one of numbers
+    ):
+        task = learn({"text": texts, "label": labels * 2})
+        read = Classify.read({"text": texts[:2], "label": others}, task.options)
+        assert UNSEEN not in [example.label for example in task.encode(read)]
+        assert task.evaluate(read).left_out == ()
+
+
 def test_one_class_only_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"at least two different labels .* only '\+', in 2 rows"):
         learn({"text": ["a", "b"], "label": ["+", "+"]})
@@ -172,6 +186,11 @@ def test_a_label_that_training_did_not_have_counts_as_wrong_and_is_said(monkeypa
             "macro_f1": pytest.approx(0.5 / 3, abs=1e-6),
         }
     }
+
+
+def test_a_label_that_is_nearly_one_of_the_training_data_is_said() -> None:
+    *_, said = learn().evaluate({"text": ["x", "y"], "label": ["+", "＋"]}).left_out
+    assert said == "'+' and '＋' count as different labels: write them alike if they mean the same"
 
 
 def test_the_loss_leaves_out_labels_that_training_did_not_have() -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
 from headwise.tasks.rows.gallery import Question
+from headwise.tasks.rows.names import name_beside
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, group_numbers, left_out
+from headwise.tasks.rows.tables import LISTED, READ_IN_PART, Data, NoUsableRows, group_numbers, left_out, match_columns
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -118,13 +119,12 @@ def answer(task: Task[Any], source: Any, table: Table, wanted: Sequence[str]) ->
     else:
         names = list(answers[0])
         cut = group_numbers(task.cut(data), data.numbers)
-    of_table = source is table and (table.plain or any(name in table.columns for name in wanted))
+    of_table = source is table and (table.plain or any(match_columns(table, name) for name in wanted))
     given, numbers = (table.columns, table.numbers) if of_table else (data.columns, data.numbers)
     places = {number: place for place, number in enumerate(data.numbers)}
     found = [answers[places[number]] if number in places else dict.fromkeys(names) for number in numbers]
-    columns = dict(given)
-    for name in names:
-        columns[f"predicted {name}" if name in given else name] = [row[name] for row in found]
+    beside = name_beside(names, given)
+    columns = {**given, **{beside[name]: [row[name] for row in found] for name in names}}
     return Answered(columns, len(answers), data.reasons, data.unit, cut, table.arrow if of_table else {})
 
 

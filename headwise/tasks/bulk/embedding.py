@@ -13,8 +13,9 @@ from headwise.tasks.bulk.answered import Answered
 from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import How, Tell, Written, compute
 from headwise.tasks.rows.chunks import Found, Reader, check_suffix, look_through
+from headwise.tasks.rows.names import make_different
 from headwise.tasks.rows.sources import Table
-from headwise.tasks.rows.tables import LISTED, as_texts, find_column, group_numbers
+from headwise.tasks.rows.tables import LISTED, as_texts, group_numbers, take_column
 from headwise.tasks.rows.written import check_vectors
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from headwise.models.sentence import SentenceEncoder
 
-VECTOR = "vector"  #: the column of the vectors
+VECTOR = "vector"  #: the name of the column of vectors
 Inside = Callable[[int, int], None]  # (texts of the chunk that have a vector, all)
 
 # The files of a checkpoint, and of its modules.
@@ -65,14 +66,15 @@ class Embedding:
 
 
 def _embed(job: Embedding, encoder: SentenceEncoder, tell: Inside, table: Table) -> Answered:
-    texts = as_texts(table, job.column, table.columns[find_column(table, job.column)])
+    texts = as_texts(table, job.column, take_column(table, job.column))
     found = encoder.embed(texts, job.prompt, batch_tokens=job.batch_tokens, dtype=job.dtype, tell=tell)
     vectors_NM = found.vectors.numpy()
     reason = f"more than {encoder.max_tokens} tokens, the rest was cut"
     cut = group_numbers(dict.fromkeys(found.cut, reason), table.numbers)
     columns = {} if job.alone else dict(table.columns)
-    arrow = {} if job.alone else {**table.arrow, VECTOR: _fixed_size(vectors_NM)}
-    answered: dict[str, Any] = {**columns, VECTOR: vectors_NM}
+    vector = make_different([*columns, VECTOR])[-1]
+    arrow = {} if job.alone else {**table.arrow, vector: _fixed_size(vectors_NM)}
+    answered: dict[str, Any] = {**columns, vector: vectors_NM}
     return Answered(answered, len(texts), {}, table.unit, cut, arrow, found.tokens)
 
 
@@ -97,9 +99,10 @@ def embed_file(
 ) -> Written:
     """Write a vector for each row of a file, in the order of the rows.
 
-    A .parquet has the columns of the file and "vector", a list of float32 of fixed length; a .npy has only the vectors,
-    float32 [N, M]. Each worker holds only one chunk in memory. Each finished chunk is kept in a part beside `out`. If
-    the process stops or is killed, the same call resumes with the missing parts.
+    A .parquet has the columns of the file and "vector", a list of float32 of fixed length ("vector.2" beside a column
+    "vector"); a .npy has only the vectors, float32 [N, M]. Each worker holds only one chunk in memory. Each finished
+    chunk is kept in a part beside `out`. If the process stops or is killed, the same call resumes with the missing
+    parts.
 
     Args:
         encoder: `Bert.sentences`.
@@ -123,8 +126,6 @@ def embed_file(
     def look(chunk: int) -> Found:
         found = look_through(path, (column,), chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
         _check_texts(found, column)
-        if not alone and VECTOR in found.columns:
-            raise ArgumentError(f"{path}: has a column {VECTOR!r} already. Rename it, or write a .npy")
         return found
 
     outer, inside = _finer(tell)
@@ -154,7 +155,7 @@ def _check_texts(found: Found, column: str) -> None:
     with Reader(found) as reader:
         for number in range(len(found.chunks)):
             table = reader.read(number)
-            cells = table.columns[find_column(table, column)]
+            cells = take_column(table, column)
             rows = zip(table.numbers, cells, as_texts(table, column, cells), strict=True)
             wrong = [row for row, cell, text in rows if not isinstance(cell, str) and not text]
             count, listed, unit = count + len(wrong), (listed + wrong)[:LISTED], table.unit

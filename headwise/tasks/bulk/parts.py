@@ -28,7 +28,7 @@ from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.written import join_parts, write_part
 
-_FORMAT = 3
+_FORMAT = 4
 _JOURNAL, _LOCK = "journal.json", "lock"
 
 

@@ -55,6 +55,9 @@ class TrainOptions:
         None, "A file with validation data, to select the best weights. Default: a share of the data."
     )
     validation_share: float = option(0.1, "The share of the data held out for validation.", least=0, below=1)
+    encoding: str | None = option(
+        None, "The encoding of the data, if they are text files, such as gbk. Default: UTF-8.", metavar="NAME"
+    )
     epochs: int = option(10, "Number of epochs.", least=1)
     batch_tokens: int = option(4096, "Tokens per batch, including padding, over all devices.", least=1)
     batch_size: int | None = option(None, "Most examples in a batch.", least=1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from pathlib import Path
 
 from headwise.errors import ArgumentError
-from headwise.tasks.rows.sources import decode, is_packed, readable
+from headwise.tasks.rows.chunks import opened
+from headwise.tasks.rows.encodings import decode
+from headwise.tasks.rows.sources import readable
 from headwise.tasks.rows.tables import Data
 
 
@@ -46,6 +47,5 @@ def read_aligned(source: str) -> Data:
 
 
 def _read(path: Path) -> str:
-    with readable(path):
-        content = path.read_bytes()
-        return decode(gzip.decompress(content) if is_packed(path) else content, str(path))
+    with readable(path), opened(path) as file:
+        return decode(file.read(), str(path))

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from headwise.errors import ArgumentError, FileError
 from headwise.tasks.rows import separated
+from headwise.tasks.rows.encodings import decode, encoded_as, find_encoding, recode
+from headwise.tasks.rows.names import make_different
 from headwise.tasks.rows.separated import Layout
 from headwise.tasks.rows.sources import (
     Table,
     arrow_errors,
     classes,
-    decode,
     decoded,
     find_suffix,
     from_arrow,
@@ -60,12 +62,14 @@ class Found:
     Args:
         columns: all columns that any row has, in the order in which they occur.
         layout: the layout of a CSV or TSV file.
+        encoding: the encoding of a text file.
     """
 
     path: Path
     columns: tuple[str, ...]
     chunks: tuple[Chunk, ...]
     layout: Layout | None = None
+    encoding: str = field(default_factory=find_encoding)
 
     @property
     def rows(self) -> int:
@@ -78,6 +82,7 @@ class Found:
             "columns": list(self.columns),
             "chunks": [[chunk.first, chunk.rows, chunk.line, chunk.offset] for chunk in self.chunks],
             "layout": layout and list(astuple(layout)),
+            "encoding": self.encoding,
         }
 
     @classmethod
@@ -85,9 +90,9 @@ class Found:
         chunks = tuple(Chunk(*each) for each in content["chunks"])
         layout: Layout | None = None
         if content["layout"]:
-            names, separator, quoting, headed, doubled = content["layout"]
-            layout = Layout(tuple(names), separator, quoting, headed, tuple(doubled))
-        return cls(path, tuple(content["columns"]), chunks, layout)
+            names, separator, quoting, headed, notes = content["layout"]
+            layout = Layout(tuple(names), separator, quoting, headed, tuple(notes))
+        return cls(path, tuple(content["columns"]), chunks, layout, content["encoding"])
 
 
 def check_suffix(path: Path) -> None:
@@ -111,7 +116,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
     suffix = find_suffix(path)
     if suffix == ".parquet":
         with _parquet(path) as file:
-            total, names = file.metadata.num_rows, tuple(file.schema_arrow.names)
+            total, names = file.metadata.num_rows, make_different(file.schema_arrow.names)
         firsts = range(0, total, rows)
         found = Found(path, names, tuple(Chunk(first, min(rows, total - first)) for first in firsts))
     else:
@@ -200,7 +205,7 @@ class _Lines:
             for line in read.splitlines(keepends=True) if self.returns and b"\r" in read else (read,):
                 self.number += 1
                 self.offset += len(line)
-                yield decode(line, self.name, self.number)
+                yield decode(line, self.name, self.number, Path(self.name))
 
 
 class Reader:
@@ -234,7 +239,8 @@ class Reader:
             return self._read_parquet(number, chunk)
         with readable(found.path):
             if self._file is None:
-                self._file = opened(found.path)
+                with encoded_as(found.encoding):
+                    self._file = opened(found.path)
             self._file.seek(chunk.offset)
             is_text = find_suffix(found.path) == LINES
             lines = _Lines(self._file, name, chunk, returns=is_text or found.layout is not None)
@@ -260,9 +266,9 @@ class Reader:
                 self._tables = _tables(self._file, self.found.chunks[number:])
             table = next(self._tables)
         self._next = number + 1
-        columns = {name: decoded(cells) for name, cells in from_arrow(table).items()}
-        coded = classes(table.schema)
-        arrow = {name: table[name] for name in table.column_names if name not in coded}
+        names, coded = self.found.columns, classes(table.schema)
+        columns = {name: decoded(cells) for name, (_, cells) in zip(names, from_arrow(table), strict=True)}
+        arrow = {name: column for name, column in zip(names, table.columns, strict=True) if name not in coded}
         numbers = list(range(chunk.first + 1, chunk.first + 1 + table.num_rows))
         return self._checked(Table(str(path), columns, numbers, arrow=arrow), chunk)
 
@@ -273,8 +279,12 @@ class Reader:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a file to read its bytes; if it is gzipped, the unpacked bytes."""
-    return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]
+    """Open a text file to read its bytes, unpacked, as UTF-8. A file in another encoding is held in memory."""
+    if find_encoding() == "utf-8":
+        return gzip.open(path) if is_packed(path) else path.open("rb")  # type: ignore[return-value]
+    with encoded_as("utf-8"), opened(path) as file:
+        data = file.read()
+    return io.BytesIO(recode(data, str(path)))
 
 
 def _parquet(path: Path) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headwise.errors import FileError
+from headwise.tasks.rows.names import make_different, note_renamed
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
@@ -21,22 +22,14 @@ class Layout:
         names: the names of the columns; in a file without a header "1", "2", …
         separator, quoting: as in the `csv` module.
         headed: whether the first line is a header.
-        doubled: the new names ("text.2") of columns whose name occurs earlier in the header.
+        notes: a sentence for each column whose name occurs earlier in the header: it is called "text.2".
     """
 
     names: tuple[str, ...]
     separator: str
     quoting: int
     headed: bool
-    doubled: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A sentence for each column whose name occurs twice."""
-        return tuple(
-            f"column {name.rpartition('.')[0]!r} is there more than once: the later one is called {name!r}"
-            for name in self.doubled
-        )
+    notes: tuple[str, ...] = ()
 
 
 def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str], *, tabs: bool) -> Layout:
@@ -44,7 +37,7 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
 
     In a TSV file quotes are characters like any other, unless each cell that has one is quoted as the `csv` module
     quotes: corpora have lone quotes, spreadsheets write quoted cells. A CSV file whose header has no comma may be
-    separated by semicolons or tabs.
+    separated by semicolons, tabs or vertical bars.
 
     Args:
         lines: a function that gives the lines from the first one, with their ends, at each call.
@@ -63,9 +56,9 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
     headed = not wanted or not all(each.isdecimal() for each in wanted) or _counts_itself(cells)
     if not headed:
         return Layout(tuple(str(number) for number in range(1, len(cells) + 1)), separator, quoting, headed)
-    names = _different(cells)
-    doubled = [new for name, new in zip(cells, names, strict=True) if name.strip() not in ("", new)]
-    return Layout(names, separator, quoting, headed, tuple(doubled))
+    names = make_different(cell.strip() or "unnamed" for cell in cells)
+    given = [cell.strip() or name for cell, name in zip(cells, names, strict=True)]
+    return Layout(names, separator, quoting, headed, note_renamed(given, names))
 
 
 def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> Iterator[tuple[int, list[str]]]:
@@ -95,8 +88,8 @@ def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> I
 
 
 def _separator(header: str) -> str:
-    others = [each for each in (";", "\t") if each in header]
-    return others[0] if others and "," not in header else ","
+    header = _QUOTED.sub("", header)
+    return "," if "," in header else max(",;\t|", key=header.count)
 
 
 def _counts_itself(cells: Sequence[str]) -> bool:
@@ -132,16 +125,3 @@ def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: i
         raise FileError(f"{name}: line {line}: {why}") from error
     finally:
         csv.field_size_limit(longest)
-
-
-def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Make the names of columns different: a second "text" becomes "text.2". An empty name becomes "unnamed"."""
-    found: dict[str, None] = {}
-    for name in names:
-        name = name.strip() or "unnamed"
-        number, candidate = 1, name
-        while candidate in found:
-            number += 1
-            candidate = f"{name}.{number}"
-        found[candidate] = None
-    return tuple(found)

@@ -14,8 +14,9 @@ import pandas as pd
 
 from headwise.errors import ArgumentError
 from headwise.tasks.options.forecast import ForecastOptions
+from headwise.tasks.rows.labels import read_labels
 from headwise.tasks.rows.sources import Table, open_table
-from headwise.tasks.rows.tables import Data, as_text, find_column, grouped
+from headwise.tasks.rows.tables import Data, as_text, as_texts, describe_cell, find_column, grouped, take_column
 from headwise.tasks.rows.time_steps import Step, Times, find_step, places, read_times
 
 TIME, SERIES, VALUE = "time", "series", "value of "  #: columns of the Data; VALUE and a column's own name
@@ -58,7 +59,8 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     series = None if options.series is None else find_column(table, options.series)
     names = _targets(table, options, [time, series], columns)
     values = np.stack([_numbers(table, name) for name in names], axis=1)
-    groups = grouped([""] * len(table.numbers) if series is None else map(as_text, table.columns[series]))
+    named = [""] * len(table.numbers) if series is None else as_texts(table, series, take_column(table, series))
+    groups = grouped(read_labels(named))
     found, dropped = list[Series](), dict[str, list[str]]()
     for name, rows in groups.items():
         index = None if times is None else times[rows]
@@ -194,13 +196,13 @@ def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | 
         return None, None
     if options.time is not None:
         name = find_column(table, options.time)
-        cells = table.columns[name]
+        cells = take_column(table, name)
         times = read_times(cells)
         if times is None:
             row = next((row for row, cell in enumerate(cells) if read_times([cell]) is None), 0)
             raise ArgumentError(
-                f"{table.name}: column {name!r} holds {_shown(cells[row])} in {table.unit} {table.numbers[row]}, "
-                "expected timestamps such as 2024-01-31 18:00"
+                f"{table.name}: column {name!r} holds {describe_cell(cells[row])} in {table.unit} "
+                f"{table.numbers[row]}, expected timestamps such as 2024-01-31 18:00"
             )
         return name, times
     for name, cells in table.columns.items():
@@ -231,14 +233,14 @@ def _targets(
 
 def _numbers(table: Table, name: str) -> np.ndarray:
     """Convert a column to float64 [T], with NaN for an empty cell."""
-    cells = table.columns[name]
+    cells = take_column(table, name)
     found = np.empty(len(cells))
     for row, cell in enumerate(cells):
         number = _number(cell)
         if number is None or np.isinf(number):
             raise ArgumentError(
-                f"{table.name}: column {name!r} holds {_shown(cell)} in {table.unit} {table.numbers[row]}, expected a "
-                "number"
+                f"{table.name}: column {name!r} holds {describe_cell(cell)} in {table.unit} {table.numbers[row]}, "
+                "expected a number"
             )
         found[row] = number
     return found
@@ -249,7 +251,7 @@ def _number(cell: Any) -> float | None:
     try:
         return float(cell)
     except (TypeError, ValueError):
-        return np.nan if cell is None or as_text(cell).strip().lower() in MISSING else None
+        return np.nan if not isinstance(cell, list | dict) and as_text(cell).strip().lower() in MISSING else None
 
 
 def _is_number(cell: Any) -> bool:
@@ -280,11 +282,7 @@ def _data(table: Table, found: Sequence[Series], names: Sequence[str], left_out:
     values = np.concatenate([each.values for each in found])
     columns |= {VALUE + name: column.tolist() for name, column in zip(names, values.T, strict=True)}
     numbers = [table.numbers[row] for each in found for row in each.rows]
-    return Data(table.name, columns, numbers, left_out, table.fingerprint, table.unit)
-
-
-def _shown(cell: Any) -> str:
-    return "nothing" if not as_text(cell) else repr(cell)[:40]
+    return Data(table.name, columns, numbers, (*table.notes, *left_out), table.fingerprint, table.unit)
 
 
 def _some(names: Sequence[str]) -> str:

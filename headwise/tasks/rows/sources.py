@@ -15,12 +15,15 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, DtypeError, FileError, brief, shortened
 from headwise.files import parsed
 from headwise.tasks.rows import separated
+from headwise.tasks.rows.encodings import decode, recode
+from headwise.tasks.rows.names import make_different, note_renamed
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -75,13 +78,13 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
         return _from_hub(source)
     module = type(source).__module__.partition(".")[0]
     if module == "pandas" and hasattr(source, "columns"):
-        return _make_table("the frame", {str(name): source[name].tolist() for name in source.columns})
+        return _make_table("the frame", [(name, cells.tolist()) for name, cells in source.items()])
     if module == "datasets":
         return _read_dataset("the data set", source)
     if isinstance(source, Mapping):
-        return _make_table("the dict", {str(name): _listed(name, cells) for name, cells in source.items()})
+        return _make_table("the dict", [(name, _listed(name, cells)) for name, cells in source.items()])
     if isinstance(source, (list, tuple)) and all(isinstance(row, Mapping) for row in source):
-        return _make_table("the list", transposed(source))
+        return _make_table("the list", transposed(source).items())
     received = type(source).__name__
     if isinstance(source, (list, tuple)):
         received += f" with {type(next(row for row in source if not isinstance(row, Mapping))).__name__}"
@@ -116,7 +119,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     name = str(path)
     if suffix == ".parquet":
         return _make_table(name, from_arrow(_parquet(path, data)), fingerprint, first=1)
-    text = decode(data, name)
+    text = decode(recode(data, name), name)
     if suffix in (".csv", ".tsv"):
         return _separated(path, text, wanted, fingerprint)
     if suffix == ".txt":
@@ -142,19 +145,6 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
         raise FileError(f"{path}: {why}; expected a file to read") from error
-
-
-def decode(data: bytes, name: str, line: int = 1) -> str:
-    """Decode a file, or a part of it that begins at `line`, as UTF-8. Raises FileError if it is not UTF-8."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line += data.count(b"\n", 0, error.start)
-        raise FileError(
-            f"{name} is not UTF-8: received byte 0x{data[error.start]:02x} in line {line}; "
-            "save it as UTF-8 first, for example with iconv"
-        ) from error
-    return text.removeprefix("\ufeff") if line == 1 else text  # Excel begins a file with a byte-order mark
 
 
 def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
@@ -191,7 +181,7 @@ def _parse_table(name: str, text: str, *, lines: bool, fingerprint: str) -> Tabl
     if isinstance(whole, dict) and isinstance(whole.get("data"), list):
         whole = whole["data"]
     if isinstance(whole, dict) and whole and all(isinstance(cells, list) for cells in whole.values()):
-        return _make_table(name, whole, fingerprint, first=1)
+        return _make_table(name, whole.items(), fingerprint, first=1)
     if not isinstance(whole, list):
         raise FileError(f"{name}: expected a list of objects. Received: {type(whole).__name__}")
     rows = [_check_row(each, name, "row", number) for number, each in enumerate(whole, start=1)]
@@ -211,10 +201,10 @@ def _check_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
 
 def _parse(text: str, name: str, line: int) -> Any:
     try:
-        found = parsed(json.loads, text)
+        found = parsed(partial(json.loads, object_pairs_hook=_make_object), text)
     except json.JSONDecodeError as error:
         raise FileError(f"{name}: line {line + error.lineno - 1} is not JSON: {error.msg.lower()}") from error
-    except ValueError as error:  # nested too deeply, or a number of thousands of digits
+    except ValueError as error:  # nested too deeply, a name twice, or a number of thousands of digits
         raise FileError(f"{name}: line {line}: cannot be read: {error}") from error
     if "\\ud" in text.lower():  # maybe half a surrogate pair, which is no character and cannot be written
         try:
@@ -226,10 +216,18 @@ def _parse(text: str, name: str, line: int) -> Any:
     return found
 
 
-def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = None) -> dict[str, list[Any]]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make the object of pairs in JSON. Raises ValueError if a name is there twice: one of its values would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected different names in an object. Received: {brief([name for name, _ in pairs])}")
+    return found
+
+
+def transposed(rows: Sequence[Mapping[Any, Any]], names: Iterable[Any] | None = None) -> dict[Any, list[Any]]:
     """Turn rows (objects) into columns: these names, or all names that occur; None where a row lacks a name."""
     names = dict.fromkeys(name for row in rows for name in row) if names is None else names
-    return {str(name): [row.get(name) for row in rows] for name in names}
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _listed(name: Any, cells: Any) -> list[Any]:
@@ -238,15 +236,23 @@ def _listed(name: Any, cells: Any) -> list[Any]:
     return cells.tolist() if hasattr(cells, "tolist") else list(cells)
 
 
-def _make_table(name: str, columns: dict[str, list[Any]], fingerprint: str | None = None, *, first: int = 0) -> Table:
-    """Make a table of columns. `first` is the number of its first row: 1 in files, 0 in memory, as Python counts."""
-    columns = {column: decoded(cells) for column, cells in columns.items()}
+def _make_table(
+    name: str, given: Iterable[tuple[Any, list[Any]]], fingerprint: str | None = None, *, first: int = 0
+) -> Table:
+    """Make a table of columns, whose names may be equal.
+
+    Args:
+        first: the number of its first row: 1 in files, 0 in memory, as Python counts.
+    """
+    told, listed = zip(*given, strict=True) if (given := list(given)) else ((), ())
+    columns = dict(zip(make_different(told), map(decoded, listed), strict=True))
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{column} {length}" for column, length in lengths.items())
         raise ArgumentError(f"{name}: expected columns of one length. Received: {said}")
     numbers = list(range(first, first + next(iter(lengths.values()), 0)))
-    return Table(name, columns, numbers, fingerprint=_fingerprint(columns) if fingerprint is None else fingerprint)
+    fingerprint = _fingerprint(columns) if fingerprint is None else fingerprint
+    return Table(name, columns, numbers, fingerprint=fingerprint, notes=note_renamed(told, columns))
 
 
 def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:
@@ -267,7 +273,7 @@ def _parquet(path: Path, data: bytes) -> Any:
         import pyarrow
         from pyarrow import parquet
 
-        return parquet.read_table(pyarrow.BufferReader(data))
+        return parquet.ParquetFile(pyarrow.BufferReader(data)).read()  # `read_table` refuses two columns of one name
 
 
 @contextlib.contextmanager
@@ -283,10 +289,11 @@ def arrow_errors(path: Path) -> Iterator[None]:
         raise FileError(f"{path}: cannot be read as parquet: {shortened(' '.join(str(error).split()), 200)}") from error
 
 
-def from_arrow(table: Any) -> dict[str, list[Any]]:
+def from_arrow(table: Any) -> list[tuple[str, list[Any]]]:
     """Convert an Arrow table to columns of Python objects. A class label becomes its name, instead of its number."""
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    return columns | {name: named(columns[name], names) for name, names in classes(table.schema).items()}
+    columns, coded = zip(table.column_names, table.columns, strict=True), classes(table.schema)
+    cells = ((name, column.to_pylist()) for name, column in columns)
+    return [(name, named(each, coded[name]) if name in coded else each) for name, each in cells]
 
 
 def _from_hub(name: str) -> Table:
@@ -340,7 +347,7 @@ def _read_dataset(name: str, rows: Any) -> Table:
         raise ArgumentError(f"{name}: expected one split. Received: {len(rows)}: choose one of {', '.join(rows)}")
     if not hasattr(rows, "with_format"):
         raise DtypeError(f"data: expected {_ACCEPTED}. Received: {type(rows).__name__} of datasets")
-    return _make_table(name, _columns(rows))
+    return _make_table(name, _columns(rows).items())
 
 
 def _columns(rows: Dataset | IterableDataset) -> dict[str, list[Any]]:

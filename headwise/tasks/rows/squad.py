@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from headwise.errors import ArgumentError, FileError, brief
 from headwise.tasks.options.answer import AnswerOptions
+from headwise.tasks.rows.labels import read_number
 from headwise.tasks.rows.sources import Table, open_table
-from headwise.tasks.rows.tables import Data, as_text, as_texts, check_different, find_column
+from headwise.tasks.rows.tables import Data, as_text, as_texts, check_different, take_column
 
 _START = "answer_start"
 _LISTED = 5
@@ -83,13 +84,13 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
     """Read the questions from columns of a table."""
     names = {"question": options.question, "context": options.context}
     columns: dict[str, list[Any]] = {
-        name: as_texts(table, column, table.columns[find_column(table, column)]) for name, column in names.items()
+        name: as_texts(table, column, take_column(table, column)) for name, column in names.items()
     }
     if targets:
         check_different({**names, "answer": options.answer})
-        answers = table.columns[find_column(table, options.answer)]
+        answers = take_column(table, options.answer)
         begins = options.answer_start or (_START if _START in table.columns else None)
-        starts = [None] * len(answers) if begins is None else table.columns[find_column(table, begins)]
+        starts = [None] * len(answers) if begins is None else take_column(table, begins)
         columns["answers"] = [
             _read_answers(cell, start, f"{table.name}, {table.unit} {number}")
             for cell, start, number in zip(answers, starts, table.numbers, strict=True)
@@ -117,7 +118,7 @@ def _number(start: Any, where: str) -> int | None:
     if not written:
         return None
     try:
-        return int(written)
+        return int(read_number(written))
     except ValueError:
         raise ArgumentError(
             f"{where}: expected the character at which the answer begins, a whole number. Received: {brief(written)}"

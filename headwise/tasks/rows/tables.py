@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, brief
+from headwise.tasks.rows.labels import read_labels, write_number
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.sources import Table
@@ -155,10 +156,18 @@ class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the dat
         self.data = data
 
 
-def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] = ()) -> Data:
+def read_table(
+    source: Any,
+    columns: Mapping[str, str],
+    *,
+    texts: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    turns: Sequence[str] = (),
+) -> Data:
     """Read the requested columns of a source, with all rows that can be used.
 
-    Cells are as in the source. Cells of a CSV or TSV file are text, also 01, NA and null: a task that reads numbers
+    Cells are as in the source. In a column of objects, `{"translation": {"en": …}}`, a column "translation.en" or "en"
+    is an entry of each. Cells of a CSV or TSV file are text, also 01, NA and null: a task that reads numbers
     converts them. If columns are requested as "1", "2", … they are counted, and the first line of a CSV or TSV file is
     then an ordinary row, unless it has these names.
 
@@ -169,6 +178,8 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
             dicts. `Data` is returned unchanged.
         columns: the task's name for a column -> its name in the source.
         texts: the task's names of text columns: numbers become text, and rows with an empty text are left out.
+        labels: those of `texts` that have labels: if all of them are numbers, 1, 1.0 and "1.0" are the label "1".
+        turns: those of `texts` whose cells may also be lists of turns, which become lines.
 
     Raises:
         FileError: the file does not exist, or cannot be read.
@@ -186,14 +197,17 @@ def read_table(source: Any, columns: Mapping[str, str], *, texts: Sequence[str] 
         columns = dict.fromkeys(columns, "text")
     if not table.numbers:  # an empty list has no columns either
         raise ArgumentError(f"{table.name}: there are no rows in it")
-    taken = {name: table.columns[find_column(table, column)] for name, column in columns.items()}
-    taken = {name: as_texts(table, columns[name], cells) if name in texts else cells for name, cells in taken.items()}
+    cells = {name: take_column(table, column) for name, column in columns.items()}
+    cells |= {name: [*map(join_turns, cells[name])] for name in turns if name in cells}
+    taken = {name: as_texts(table, columns[name], cells[name]) if name in texts else cells[name] for name in cells}
+    taken |= {name: read_labels(taken[name]) for name in labels if name in taken}
     data = Data(table.name, taken, table.numbers, table.notes, fingerprint=table.fingerprint, unit=table.unit)
     empty: dict[int, str] = {}
     for name in texts:
-        for row, cell in enumerate(data.columns[name]):
-            if not cell.strip():
-                empty.setdefault(row, f"no {name}")
+        for row, (cell, text) in enumerate(zip(cells[name], data.columns[name], strict=True)):
+            if not text.strip():
+                is_nested = (kind := describe_cell(cell)) in ("an object", "a list")
+                empty.setdefault(row, f"{kind} in place of the {name}" if is_nested else f"no {name}")
     return data.without(empty)
 
 
@@ -221,11 +235,34 @@ def check_different(columns: Mapping[str, str]) -> None:
             raise ArgumentError(f"{name}: expected another column than that of {other}. Received: {column!r} for both")
 
 
+def take_column(table: Table, column: str) -> list[Any]:
+    """Return the cells of a column that `find_column` finds, or of an entry of a column of objects."""
+    name = find_column(table, column)
+    if name in table.columns:
+        return table.columns[name]
+    outer = next(each for each in table.columns if name.startswith(f"{each}."))
+    cells = (cell if isinstance(cell, Mapping) else {} for cell in table.columns[outer])
+    return [cell.get(name.removeprefix(f"{outer}.")) for cell in cells]
+
+
+def match_columns(table: Table, column: str) -> list[str]:
+    """Return the names in the table that `column` can mean: of a column, or "translation.en" for an entry "en"."""
+    return [column] if column in table.columns else [n for n in _list_entries(table) if f".{n}".endswith(f".{column}")]
+
+
+def _list_entries(table: Table) -> list[str]:
+    return [
+        f"{name}.{key}"
+        for name, cells in table.columns.items()
+        for key in dict.fromkeys(key for cell in cells if isinstance(cell, Mapping) for key in cell)
+    ]
+
+
 def find_column(table: Table, column: str) -> str:
-    """Return `column` if the table has it. Otherwise raise ArgumentError, which lists the columns."""
-    if column in table.columns:
-        return column
-    names = list(table.columns)
+    """Return the name that `column` means, if it means one. Otherwise raise ArgumentError, which lists the columns."""
+    if len(found := match_columns(table, column)) == 1:
+        return found[0]
+    names = [*table.columns, *_list_entries(table)]
     near = difflib.get_close_matches(column.lower(), {name.lower(): name for name in names}, n=1)
     meant = [name for name in names if near and name.lower() == near[0]]
     hint = f" Did you mean {meant[0]!r}?" if meant else ""
@@ -241,6 +278,7 @@ def as_text(cell: Any) -> str:
     Raises:
         ArgumentError: bytes that are not UTF-8.
     """
+    cell = _listed(cell)
     if isinstance(cell, str):
         return cell
     if isinstance(cell, bytes):
@@ -251,11 +289,35 @@ def as_text(cell: Any) -> str:
                 f"expected a text in UTF-8. Received: {brief(cell)}, with byte 0x{cell[error.start]:02x} at offset "
                 f"{error.start}. Write the column as text"
             ) from error
-    if isinstance(cell, list | dict) or cell is None or cell != cell or type(cell).__name__ in ("NAType", "NaTType"):
+    if (
+        isinstance(cell, list | tuple | dict)
+        or cell is None
+        or cell != cell
+        or type(cell).__name__ in ("NAType", "NaTType")
+    ):
         return ""
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
-        return str(int(cell))
-    return str(cell)
+    return write_number(cell) if isinstance(cell, float) else str(cell)
+
+
+def _listed(cell: Any) -> Any:
+    """Turn an array into a list, and a number of NumPy into one of Python."""
+    return cell.tolist() if hasattr(cell, "tolist") else cell
+
+
+def describe_cell(cell: Any) -> str:
+    """Say what a cell is: "an object", "a list", "nothing", or the value itself."""
+    cell = _listed(cell)
+    if isinstance(cell, list | tuple | dict):
+        return "an object" if isinstance(cell, dict) else "a list"
+    return brief(cell, 40) if as_text(cell) else "nothing"
+
+
+def join_turns(cell: Any) -> Any:
+    """Turn a list of turns, texts or objects with "content" or "value", into lines; return another cell unchanged."""
+    given = _listed(cell) if isinstance(_listed(cell), list | tuple) else []
+    said = [turn.get("content", turn.get("value")) if isinstance(turn, dict) else turn for turn in given]
+    turns = [" ".join(turn.split()) for turn in said if isinstance(turn, str)]
+    return "\n".join(turns) if turns and len(turns) == len(said) else cell
 
 
 def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:

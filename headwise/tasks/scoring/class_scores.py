@@ -12,6 +12,7 @@ from torchmetrics.functional.classification import (
     multiclass_f1_score,
 )
 
+from headwise.tasks.rows.labels import note_alike
 from headwise.tasks.scores import Scores
 
 
@@ -49,7 +50,7 @@ def class_scores(
         },
         labels=tuple(labels),
         confusion=tuple(tuple(int(count) for count in row) for row in confusion.tolist()),
-        left_out=(*left_out, *_said(unseen)),
+        left_out=(*left_out, *_said(unseen, known)),
     )
 
 
@@ -60,7 +61,7 @@ def _values(said: torch.Tensor, true: torch.Tensor, count: int) -> dict[str, flo
     }
 
 
-def _said(unseen: Counter[str]) -> tuple[str, ...]:
+def _said(unseen: Counter[str], known: Sequence[str]) -> tuple[str, ...]:
     if not unseen:
         return ()
     shown = ", ".join(f"{label!r} ({count})" for label, count in unseen.most_common(5))
@@ -69,4 +70,5 @@ def _said(unseen: Counter[str]) -> tuple[str, ...]:
     return (
         f"{rows} row{'s have labels' if rows > 1 else ' has a label'} that the training data did not have, counted as "
         f"wrong: {shown}{more}",
+        *note_alike([*known, *unseen]),
     )

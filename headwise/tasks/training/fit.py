@@ -21,6 +21,8 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from headwise import capture
 from headwise.errors import ArgumentError, FileError
 from headwise.tasks.options.train import TrainOptions, make
+from headwise.tasks.rows.encodings import encoded_as
+from headwise.tasks.rows.labels import note_alike
 from headwise.tasks.training import notes, processes, run, strategies
 from headwise.tasks.training.batches import Examples
 from headwise.tasks.training.callbacks.averaging import Averaging
@@ -137,9 +139,10 @@ def _say(sentences: Sequence[str]) -> None:
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
     """Read (the training data, the data for choosing the best weights; None if there are none)."""
-    data = kind.read(source, options)
-    if validation is not None or options.validation is not None:
-        return data, kind.read(validation if validation is not None else options.validation, options)
+    with encoded_as(options.encoding):
+        data = kind.read(source, options)
+        if validation is not None or options.validation is not None:
+            return data, kind.read(validation if validation is not None else options.validation, options)
     if not options.validation_share:
         if options.patience:
             raise ArgumentError(
@@ -169,17 +172,18 @@ def _train(
     if not learned:
         raise ArgumentError(f"{training.name}: there is no example in it to learn from")
     remarks = task.remarks(training)
-    doubts: tuple[str, ...] = ()
+    by, both = task.label_column, [data for data in (training, held_out) if data is not None]
+    doubts = () if by is None else note_alike(str(label) for data in both for label in data.columns[by])
     if held_out is not None:
-        doubts = notes.on_validation(training, held_out, examples=len(validated), by=task.label_column)
+        doubts += notes.on_validation(training, held_out, examples=len(validated), by=by)
         doubts += notes.on_share(len(training), len(held_out), options.validation_share)
     if strategies.first():
         _say((*remarks, *doubts))
     data = Examples(learned, validated, collate=task.collate, length=task.length, options=options)
-    by = task.best_by if validated else None
+    best_by = task.best_by if validated else None
     with Interrupt(waits=keep) as interrupt, _quiet():
         averaging = Averaging(options.average) if options.average else None
-        best = Best(folder / run.WEIGHTS, by, options.patience, averaging)
+        best = Best(folder / run.WEIGHTS, best_by, options.patience, averaging)
         curve = Curve(folder if keep else None, best)
         callbacks: list[Callback] = [
             Seeding(options.seed),

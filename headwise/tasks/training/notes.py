@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from headwise.errors import ArgumentError
+from headwise.tasks.rows.labels import read_number
+
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
     from headwise.tasks.scores import Scores
@@ -22,6 +25,9 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
     Args:
         examples: the number of examples that the task makes from `held_out`.
         by: the column of labels, if there is one.
+
+    Raises:
+        ArgumentError: no held-out row has a label of the training data.
     """
     found = []
     if examples < ENOUGH:
@@ -31,8 +37,14 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
             "them (validation_share), or give others (validation)"
         )
     if by is not None:
-        there = set(held_out.columns[by])
-        if missing := [label for label in dict.fromkeys(training.columns[by]) if label not in there]:
+        labels, there = dict.fromkeys(training.columns[by]), {read_number(str(each)) for each in held_out.columns[by]}
+        missing = [label for label in labels if read_number(str(label)) not in there]
+        if len(missing) == len(labels):
+            raise ArgumentError(
+                f"{held_out.name}: expected labels of the training data, {_listed(missing)}, in the rows to validate "
+                f"on. Received: only {_listed(list(dict.fromkeys(held_out.columns[by])), 'and')}"
+            )
+        if missing:
             found.append(
                 f"the validation part has no row with the label {_listed(missing)}, so its scores say nothing of it: "
                 "give more rows with it"
@@ -65,6 +77,6 @@ def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "m
     return ()
 
 
-def _listed(labels: Sequence[str]) -> str:
-    more = f" or {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-    return " or ".join(repr(label) for label in labels[:_SHOWN]) + more
+def _listed(labels: Sequence[str], joint: str = "or") -> str:
+    more = f" {joint} {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+    return f" {joint} ".join(repr(label) for label in labels[:_SHOWN]) + more

@@ -53,6 +53,13 @@ def test_rows_without_an_answer_keep_their_place_and_names_are_not_taken(tmp_pat
     assert (found.count, found.left_out, found.unit) == (1, {"no question": [2], "no context": [4]}, "line")
 
 
+def test_rows_with_a_column_of_objects_keep_all_columns() -> None:
+    table = open_table([{"id": 1, "translation": {"en": "a cat", "de": "eine Katze"}}])
+    task: Any = Stub(Translate, TranslateOptions(source="en", target="de"))
+    found = answer(task, table, table, task.file_columns(table))
+    assert found.columns == table.columns | {"lengths": [[5]]}
+
+
 def test_questions_of_a_squad_file_are_the_rows(tmp_path: Path) -> None:
     path = tmp_path / "in.json"
     path.write_text(

@@ -238,6 +238,15 @@ def test_bytes_of_parquet_are_texts_where_they_are_utf_8(tmp_path: Path, encoder
     assert stub.sizes == []
 
 
+def test_vectors_of_another_model_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("vector,text\n1,a\n", encoding="utf-8")
+    for source, out in (("in.csv", "one.parquet"), ("one.parquet", "two.parquet")):
+        embed_file(Stub().encoder, tmp_path / source, tmp_path / out)
+    first, second = (parquet.read_table(tmp_path / name) for name in ("one.parquet", "two.parquet"))
+    assert first.column_names == ["vector", "text", "vector.2"]
+    assert second.drop_columns("vector.3").equals(first)
+
+
 @pytest.mark.parametrize(
     ("name", "out", "error", "says"),
     [
@@ -251,6 +260,4 @@ def test_what_cannot_be_done_leaves_nothing(tmp_path: Path, name: str, out: str,
     (tmp_path / "in.csv").write_text("vector,words\n1,a\n", encoding="utf-8")
     with pytest.raises(error, match=says):
         embed_file(Stub().encoder, tmp_path / name, tmp_path / out)
-    with pytest.raises(ArgumentError, match=r"has a column .vector. already\. Rename it, or write a \.npy"):
-        embed_file(Stub().encoder, tmp_path / "in.csv", tmp_path / "out.parquet", column="words")
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]

@@ -45,6 +45,17 @@ def test_rows_of_several_series_may_be_mixed() -> None:
     assert data.numbers == [0, 2, 1, 3]
 
 
+def test_a_series_has_one_name_whatever_it_is_read_from() -> None:
+    for shops in ([1.0, 2.0] * 2, ["1.0", "2.0"] * 2, [1, 2] * 2):
+        data = read({"shop": shops, "time": hours(0, 0, 1, 1), "x": [1, 10, 2, 20]}, series="shop")
+        assert group_rows(data) == {"1": [0, 1], "2": [2, 3]}
+
+
+def test_a_list_is_no_missing_number() -> None:
+    with pytest.raises(ArgumentError, match="column 'x' holds a list in row 1, expected a number"):
+        read({"x": [1, [2], 3]}, target=("x",))
+
+
 def test_series_that_are_too_short_are_left_out_and_counted() -> None:
     data = read({"shop": list("aabc"), "x": [1, 2, 3, 4]}, series="shop", least=2)
     assert list(group_rows(data)) == ["a"]

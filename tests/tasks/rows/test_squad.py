@@ -49,7 +49,8 @@ def test_a_question_that_has_no_answer_has_none() -> None:
 
 def test_columns_are_read_with_and_without_where_the_answer_begins() -> None:
     assert read([flat("red", 14)]).columns["answers"] == [(Span("red", 14),)]
-    assert read([flat("red", "14")]).columns["answers"] == [(Span("red", 14),)]
+    for start in ("14", 14.0, "14.0"):
+        assert read([flat("red", start)]).columns["answers"] == [(Span("red", 14),)]
     without = [{name: cell for name, cell in flat("red").items() if name != "answer_start"}]
     assert read(without).columns["answers"] == [(Span("red", 0),)]
     assert read([{**flat("x"), "answers": {"text": ["blue"], "answer_start": [5]}}], answer="answers").columns[

@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy
+import pandas
 import pyarrow
 import pytest
 from hypothesis import given
@@ -18,7 +20,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from headwise.errors import ArgumentError, DtypeError, FileError
-from headwise.tasks.rows.tables import Data, as_text, read_table
+from headwise.tasks.rows.chunks import Reader, look_through
+from headwise.tasks.rows.sources import open_table
+from headwise.tasks.rows.tables import Data, as_text, join_turns, read_table
 from headwise.tasks.rows.written import write_table
 
 BOTH = {"text": "text", "label": "label"}
@@ -95,6 +99,12 @@ def test_a_csv_may_be_separated_by_semicolons(tmp_path: Path) -> None:
     assert rows(read_table(write(tmp_path / "a.csv", "text;label\na, b;1\n"), BOTH)) == [("a, b", "1")]
 
 
+@pytest.mark.parametrize("separator", [";", "|", "\t"])
+def test_a_csv_may_have_another_separator(tmp_path: Path, separator: str) -> None:
+    path = write(tmp_path / "a.csv", f'"a, text"{separator}label\none, two{separator}1\n')
+    assert read_table(path, {"text": "a, text", "label": "label"}).columns == {"text": ["one, two"], "label": ["1"]}
+
+
 def test_a_byte_order_mark_and_other_line_ends_do_no_harm(tmp_path: Path) -> None:
     data = read_table(write(tmp_path / "a.csv", "\ufefftext,label\r\nü,1\r\n二,2\r\n"), BOTH)
     assert rows(data) == [("ü", "1"), ("二", "2")]
@@ -141,6 +151,24 @@ def test_parquet_and_a_frame_and_a_dataset_and_dicts_give_the_same(tmp_path: Pat
     assert (stored.columns, stored.numbers, stored.unit) == (columns, [1, 2], "row")
 
 
+def test_no_column_takes_the_place_of_another_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
+    frame = pandas.DataFrame([["a", "b"]], columns=["text", "text"])
+    for source in (frame, path, write(tmp_path / "a.csv", "text,text\na,b\n")):
+        table = open_table(source)
+        assert table.columns == {"text": ["a"], "text.2": ["b"]}
+        assert table.notes == ("column 'text' is there more than once: the later one is called 'text.2'",)
+    with Reader(look_through(path, ("text",), 1)) as reader:
+        (table,) = (reader.read(0),)
+        assert table.columns == {name: cells.to_pylist() for name, cells in table.arrow.items()}
+        assert table.columns == {"text": ["a"], "text.2": ["b"]}
+    assert open_table({1: ["a"], "1": ["b"]}).columns == {"1": ["a"], "1.2": ["b"]}
+    assert open_table([{1: "a", "1": "b"}]).columns == {"1": ["a"], "1.2": ["b"]}
+    with pytest.raises(FileError, match=r"line 1: .* different names in an object\. Received: ..text., .text."):
+        open_table(write(tmp_path / "a.jsonl", '{"text": "a", "text": "b"}\n'))
+
+
 def test_classes_of_a_dataset_are_their_names() -> None:
     import datasets
 
@@ -157,7 +185,31 @@ def test_data_that_was_read_is_given_back() -> None:
 def test_a_list_is_no_text() -> None:
     data = read_table([{"text": ["a", "b"]}, {"text": "a"}, {"text": {"a": 1}}], {"text": "text"}, texts=["text"])
     assert data.columns["text"] == ["a"]
-    assert data.left_out == ("2 rows left out: no text (rows 0, 2)",)
+    assert data.left_out == (
+        "1 row left out: a list in place of the text (row 0)",
+        "1 row left out: an object in place of the text (row 2)",
+    )
+
+
+def test_an_entry_of_objects_is_a_column(tmp_path: Path) -> None:
+    rows = [{"id": 1, "translation": {"en": "a dog", "de": "ein Hund"}}, {"id": 2, "translation": None}]
+    write_table(tmp_path / "a.jsonl", {name: [row[name] for row in rows] for name in ("id", "translation")})
+    write_table(tmp_path / "a.parquet", {name: [row[name] for row in rows] for name in ("id", "translation")})
+    for source in (rows, tmp_path / "a.jsonl", tmp_path / "a.parquet"):
+        for names in ({"source": "en", "target": "de"}, {"source": "translation.en", "target": "translation.de"}):
+            assert read_table(source, names).columns == {"source": ["a dog", None], "target": ["ein Hund", None]}
+    with pytest.raises(ArgumentError, match=r"'en'\. The columns are: 'a', 'b', 'a\.en', 'b\.en'"):
+        read_table([{"a": {"en": "x"}, "b": {"en": "y"}}], {"text": "en"})
+
+
+def test_a_list_of_turns_is_a_dialogue() -> None:
+    turns = ["hi", "how are\nyou?"]
+    as_objects = [{"role": "user", "content": turns[0]}, {"role": "assistant", "content": turns[1]}]
+    as_values = [{"from": "human", "value": turns[0]}, {"from": "gpt", "value": turns[1]}]
+    for cell in (turns, tuple(turns), numpy.array(turns, object), as_objects, as_values):
+        assert join_turns(cell) == "hi\nhow are you?"
+    for cell in ("a\nb", None, [], ["a", None], [{"role": "user", "content": [{"type": "image"}]}]):
+        assert join_turns(cell) is cell
 
 
 def test_numbers_become_text_where_text_is_expected() -> None:

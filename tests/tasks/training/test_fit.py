@@ -293,6 +293,19 @@ class TestStopping:
         with pytest.raises(TrainingError, match="infinite in the validation after epoch 1"):
             fit()
 
+    def test_a_validation_with_nothing_to_predict_is_no_matter_of_the_learning_rate(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loss = MiniTask.loss
+
+        def empty(task: MiniTask, batch: Batch) -> tuple[Tensor, Tensor]:
+            total, count = loss(task, batch)
+            return (total, count) if task.training else (total * 0, count * 0)
+
+        monkeypatch.setattr(MiniTask, "loss", empty)
+        with pytest.raises(ArgumentError, match=r"validation rows with something to predict.*\. Received: none"):
+            fit()
+
 
 class TestFullDisk:
     def test_the_old_checkpoint_stays(self, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

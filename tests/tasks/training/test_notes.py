@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headwise.errors import ArgumentError
 from headwise.tasks import Classify, Scores
 from headwise.tasks.rows.tables import Data
 from headwise.tasks.training.notes import ENOUGH, on_scores, on_validation
@@ -38,6 +39,22 @@ def test_few_rows_and_missing_labels_are_told() -> None:
     assert "only 1 row," in on_validation(rows("ab"), rows("a"), examples=1, by=None)[0]
     (many,) = on_validation(rows("abcdefgh"), rows("a" * 20), examples=20, by="label")
     assert "the label 'b' or 'c' or 'd' or 'e' or 'f' or 2 more, so" in many
+
+
+def test_rows_without_a_label_of_the_training_data_cannot_choose_the_weights() -> None:
+    expected = r"labels of the training data, 'a' or 'b', in the rows to validate on. Received: only 'c' and 'd'"
+    with pytest.raises(ArgumentError, match=expected):
+        on_validation(rows("aabb"), rows("cdc"), examples=3, by="label")
+    table = {"text": ["a film"] * 13, "label": [*"aabbbbbbbbbbb"]}
+    with pytest.raises(ArgumentError, match="Received: only 'x'"):
+        Classify.fit(table, validation={"text": ["a"], "label": ["x"]}, **TINY)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_labels_that_are_nearly_equal_are_told(capsys: pytest.CaptureFixture[str], share: float) -> None:
+    table = {"text": ["a film", "no film", "one film"] * 4, "label": ["neg", "neg ", "pos"] * 4}
+    Classify.fit(table, validation_share=share, **TINY)
+    assert "note: 'neg' and 'neg ' count as different labels: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("accuracy", "macro_f1", "said"), [(0.7, 0.3, 0), (0.5, 0.4, 0), (0.6, 0.3, 1), (0.5, 0.2, 1)])

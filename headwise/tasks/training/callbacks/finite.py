@@ -8,7 +8,7 @@ import torch
 from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 
-from headwise.errors import TrainingError
+from headwise.errors import ArgumentError, TrainingError
 from headwise.tasks.options.train import TrainOptions
 
 
@@ -31,9 +31,17 @@ def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None
 class FiniteValidation(Callback):
     """Checks the loss of each validation: it is not finite if the gradients of an epoch's last step were not finite."""
 
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+        pl_module.validated = 0
+
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         total = trainer.callback_metrics.get("validation_loss")
         if total is not None and not torch.isfinite(total):
+            if not pl_module.validated:
+                raise ArgumentError(
+                    "expected validation rows with something to predict, such as tokens or labels that "
+                    "the training data has. Received: none. Give others (validation)"
+                )
             where = f"in the validation after epoch {trainer.current_epoch + 1}"
             raise TrainingError(_sentence(trainer, pl_module.options, total, where))
 
