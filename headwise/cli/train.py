@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from contextlib import nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from headwise.cli.shared import shared
 from headwise.errors import HeadwiseError
 from headwise.language import said
 from headwise.tasks import kinds
-from headwise.tasks.training.folder import check_new
+from headwise.tasks.training.folder import alone, check_new
 
 if TYPE_CHECKING:
     from headwise.tasks.options.train import TrainOptions
@@ -190,7 +191,8 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
     from headwise.tasks.training.run import read_config
 
     before = read_config(folder, kind)["options"] if resume else {}
-    read = kind.read(data, make(kind.options_type, {**before, **given}))
+    with alone(folder) if _is_first() else nullcontext():  # another training there is told of now, not after hours
+        read = kind.read(data, make(kind.options_type, {**before, **given}))
     _say(f"{read.name}: {len(read):,} row{'' if len(read) == 1 else 's'}")
     return kind.fit(read, out=folder, resume=resume, **given)
 

@@ -17,6 +17,7 @@ from headwise.export.format import Format
 from headwise.export.manifest import Manifest
 from headwise.export.source import Source, load
 from headwise.export.writing import Order, Written
+from headwise.files import seal
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import read_scores
@@ -81,6 +82,7 @@ def export(
         manifest.write(folder, _manifest(form, order, written))
         _keep_tokenizer(known, folder)
         card.write(Exported.load(folder, written.speed), known.subject, source=known.name, scores=scores)
+        seal(folder)
     return Exported.load(out, written.speed)
 
 

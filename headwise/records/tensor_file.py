@@ -172,6 +172,9 @@ class TensorFile:
         self._entries = self._check_entries(start)
         self._tensors: dict[str, Tensor] = {}
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
@@ -244,6 +247,15 @@ class TensorFile:
             how = "cut short" if end > len(self._bytes) else "damaged"
             raise FileError(f"{self._path} is {how}: expected {end:,} bytes. Received: {len(self._bytes):,}")
         return entries
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of a file, whose checksums, if it has any, are compared. FileError if it is damaged."""
+    file = TensorFile(path)
+    if file.metadata:  # other programs write none
+        file.check_header()
+        file.check_data()
+    return {name: file[name] for name in file}
 
 
 def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
