@@ -18,7 +18,7 @@ from headwise.cli.files import size
 from headwise.cli.scores import print_scores
 from headwise.cli.shared import shared
 from headwise.errors import HeadwiseError
-from headwise.language import said
+from headwise.language import echo, said
 from headwise.tasks import kinds
 from headwise.tasks.training.folder import alone, check_new
 
@@ -147,7 +147,7 @@ def _train(
     from_line = task_options.given_among(options, chosen)
     given = {**from_file, **from_line}
     if print_config:
-        click.echo(task_options.as_yaml(word, options, given), nl=False)
+        echo(task_options.as_yaml(word, options, given), nl=False)
         return
     folder = out or Path(f"{word}-run")
     if data is None and not resume:
@@ -200,7 +200,7 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
 def _say(sentence: str) -> None:
     """Print a sentence to standard error, as the training does."""
     if _is_first():
-        click.echo(sentence, err=True)
+        echo(sentence, err=True)
 
 
 def _is_first() -> bool:
@@ -216,7 +216,7 @@ def _sum_up(task: Task[Any], folder: Path) -> None:
         print_scores(task.scores, "validation")
     run = shlex.quote(str(folder))
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    click.echo(said(f"Wrote {run} ({size(written)}). Next:"))
+    echo(said(f"Wrote {run} ({size(written)}). Next:"))
     texts = task.options.input_example
     for command in (f"predict {run} {texts}", f"evaluate {run} test.csv", f"view {run} {texts}"):
-        click.echo(f"  headwise {command}")
+        echo(f"  headwise {command}")

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import FileError, RecordError, brief
-from headwise.files import check_there, parsed, writing
+from headwise.files import check_there, name_kind, parsed, writing
 
 PIECE = 2**24  # bytes that are in memory at once during writing
 MAX_HEADER = 100_000_000  # limit of the format
@@ -159,8 +159,8 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         check_there(path)
-        if not path.is_file():
-            raise FileError(f"{path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
+        if kind := name_kind(path):
+            raise FileError(f"{path}: expected a file. Received: {kind}")
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

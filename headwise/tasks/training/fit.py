@@ -20,6 +20,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from headwise import capture
 from headwise.errors import ArgumentError
+from headwise.language import echo
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.training import notes, processes, run, strategies
 from headwise.tasks.training.batches import Examples
@@ -142,7 +143,7 @@ def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
 
 def _say(sentences: Sequence[str]) -> None:
     for sentence in sentences:
-        print(f"note: {sentence}", file=sys.stderr)
+        echo(f"note: {sentence}", err=True)
 
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:

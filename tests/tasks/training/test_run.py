@@ -146,8 +146,8 @@ class TestWhatCannotBeLoaded:
         before = MiniTask.load(folder).state_dict()
         path = folder / name
         written = path.read_bytes()
-        refused = 0
-        for place in range(9, len(written), max(1, len(written) // 40)):
+        places, refused = range(9, len(written), max(1, len(written) // 40)), 0
+        for place in places:
             path.write_bytes(written[:place] + bytes([written[place] ^ 4]) + written[place + 1 :])
             try:
                 if name == "last.ckpt":
@@ -155,12 +155,11 @@ class TestWhatCannotBeLoaded:
                 else:
                     found = MiniTask.load(folder).state_dict()
             except CheckpointError as error:
-                assert name in str(error) and "\n" not in str(error)
-                refused += 1
+                refused += name in str(error) and "\n" not in str(error)
             else:
                 assert name == "last.ckpt"  # between its records are bytes that nobody reads
                 assert all(torch.equal(found[each], before[each]) for each in before)
-        assert refused >= 20
+        assert refused >= (20 if name == "last.ckpt" else len(places))
 
     def test_a_folder_without_checksums(self, folder: Path) -> None:
         """Such folders were written before 0.3.0, and their weights had no metadata."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from headwise.errors import CheckpointError, FileError, TrainingInterrupted
 from headwise.files import replacing
+from headwise.language import echo
 from headwise.tasks.training.callbacks.signals import Interrupt
 
 
@@ -65,7 +65,7 @@ class Last(Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.out_of_time and trainer.is_global_zero:
-            print(f"the time limit is over: {self._stopped(self.out_of_time)}", file=sys.stderr)
+            echo(f"the time limit is over: {self._stopped(self.out_of_time)}", err=True)
 
     def _interrupted(self, trainer: Trainer) -> bool:
         return self._any(trainer, self.interrupt.asked)
