@@ -81,8 +81,8 @@ def export(
             task_files.write(folder, known.subject, known.run)
         manifest.write(folder, _manifest(form, order, written))
         _keep_tokenizer(known, folder)
-        card.write(Exported.load(folder, written.speed), known.subject, source=known.name, scores=scores)
         seal(folder)
+        card.write(Exported.load(folder, written.speed), known.subject, source=known.name, scores=scores)
     return Exported.load(out, written.speed)
 
 

@@ -72,8 +72,8 @@ def compute_weights(calls: Sequence[AttentionCall], names: Sequence[str], places
     heads = sum(call.q.shape[1] for call in calls)
     if len(places) * count * heads > MOST:
         raise ArgumentError(
-            f"rows: expected at most {MOST // (count * heads):,} of them ({MOST:,} weights in one answer: rows × {count:,} "
-            f"tokens × {heads:,} heads). Received: {len(places):,} rows. Ask for some at a time"
+            f"rows: expected at most {MOST // (count * heads):,} of them ({MOST:,} weights in one answer: rows × "
+            f"{count:,} tokens × {heads:,} heads). Received: {len(places):,} rows. Ask for some at a time"
         )
     rows = [place % count for place in places]
     layers = [AttentionRecord(call).weights(rows)[0].float().numpy() for call in calls]

@@ -32,7 +32,7 @@ from headwise.tasks.training.callbacks.last import AtomicCheckpoints, Last
 from headwise.tasks.training.callbacks.progress import Telling
 from headwise.tasks.training.callbacks.seeding import Seeding
 from headwise.tasks.training.callbacks.signals import Interrupt
-from headwise.tasks.training.folder import alone, check_new, check_there
+from headwise.tasks.training.folder import alone, check_new
 from headwise.tasks.training.sharding import find_share
 from headwise.tasks.training.weights import save_weights
 
@@ -56,21 +56,13 @@ def fit(
         raise ArgumentError(
             "out: the processes that torchrun or srun started share a run folder; expected its name. Received: none"
         )
-    if folder is not None and resume:
-        check_there(folder)
-    with alone(folder) if folder is not None and strategies.first() else contextlib.nullcontext():
-        return _fit_alone(kind, source, validation, folder, resume, given)
-
-
-def _fit_alone(
-    kind: type[TaskT], source: Any, validation: Any, folder: Path | None, resume: bool, given: dict[str, Any]
-) -> TaskT:
-    if folder is not None and not resume and strategies.first():  # only the first process writes
-        check_new(folder)
     before = run.read_config(folder, kind)["options"] if folder is not None and resume else {}
     options = make(kind.options_type, {**before, **given})
     strategies.check(options)
-    with torch.random.fork_rng(), tempfile.TemporaryDirectory() as temporary:
+    lock = alone(folder) if folder is not None and strategies.first() else contextlib.nullcontext()
+    with lock, torch.random.fork_rng(), tempfile.TemporaryDirectory() as temporary:
+        if folder is not None and not resume and strategies.first():  # only the first process writes
+            check_new(folder)
         where = folder or Path(temporary)
         work = (kind, source, validation, where, folder is not None, resume, given)
         if strategies.several(options):
