@@ -1,12 +1,14 @@
 """Writes a file beside its target and renames it: a reader sees the old file or the new one, never half a file.
 
-Folders are written in the same way. `parsed` reads the text of a JSON or YAML file of unknown origin.
+Folders are written in the same way. `parsed` reads the text of a JSON or YAML file of unknown origin. What is ours can
+be checked when it is read again: `write_sealed` is for one JSON file, `seal` for the files of a folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import itertools
 import json
 import os
@@ -14,12 +16,15 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from platform import node
 from typing import Any
 
-from headwise.errors import CheckpointError, FileError
+from headwise.errors import ArgumentError, CheckpointError, FileError
+
+SUMS = "checksums.json"  #: the checksums of the files of a folder, by name
+_SEAL = "seal"  # the name of the checksum of an object inside it
 
 _count = itertools.count()
 _writing: set[str] = set()  # the names of the unfinished files and folders that this process is writing
@@ -31,6 +36,8 @@ _PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0) if os.name == "nt" else ()
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a new path beside `path` to write to. At the end this file replaces `path`; after an error it is removed.
 
+    A link at `path` stays, and the file that it leads to is replaced. A folder or a device is refused.
+
     Any number of threads and processes may write to one path at once: each has its own new file, and the file of the
     last one to finish stays. Files that a killed process left behind are removed by the next process that writes to
     that path; on Windows, only if it has the same process id.
@@ -38,6 +45,9 @@ def replacing(path: Path) -> Iterator[Path]:
     OSError passes through, for the caller to say what could not be written. On Windows this is a PermissionError where
     another program holds `path` open for longer than a second.
     """
+    path = Path(os.path.realpath(path))
+    if kind := name_kind(path):
+        raise OSError(errno.EINVAL, f"expected a file. Received: {kind}")
     part = _beside(path, "part")
     try:
         yield part
@@ -86,6 +96,58 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             _writing.discard(each.name)
 
 
+@contextlib.contextmanager
+def adding(folder: Path) -> Iterator[Path]:
+    """Yield a new folder to write to. At the end each of its files replaces that of the same name in `folder`.
+
+    A process that is killed in between leaves files without checksums, never files with the checksums of others.
+    """
+    part = _beside(folder / "files", "part")
+    try:
+        part.mkdir()
+        yield part
+        names = [path.relative_to(part) for path in part.rglob("*") if path.is_file()]
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).with_name(SUMS).unlink(missing_ok=True)
+        for name in sorted(names, key=lambda name: name.name == SUMS):
+            _replace(part / name, folder / name)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        _writing.discard(part.name)
+
+
+@contextlib.contextmanager
+def locking(path: Path, busy: str) -> Iterator[None]:
+    """A context in which no other process locks this file, which is made if it is missing. It is never waited for.
+
+    On Windows, and on a file system without locks, nothing is locked. OSError passes through.
+
+    Raises:
+        ArgumentError: the file is locked; `busy` is the message.
+    """
+    while True:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)) as file:
+            _lock(file, busy)
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield
+                return
+            # Its owner has deleted it meanwhile: lock the next one.
+
+
+def _lock(file: Any, busy: str) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ArgumentError(busy) from error
+    except OSError:  # a file system without locks
+        return
+
+
 def restore_folder(path: Path) -> None:
     """Give `path` back its old folder, if a process was killed while it replaced it. Does nothing if `path` exists."""
     if path.exists():
@@ -129,6 +191,62 @@ def settle(path: Path) -> None:
 def damaged(part: Path) -> FileError:
     """Make the error for a finished part of a file in which other bytes are found than were written."""
     return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")
+
+
+def name_kind(path: Path) -> str:
+    """Return "a folder" or "a device" for what is neither a file nor missing; otherwise ""."""
+    return "" if path.is_file() or not path.exists() else "a folder" if path.is_dir() else "a device"
+
+
+def compute_checksum(path: Path) -> str:
+    """Compute the CRC-32 of a file: 8 hexadecimal digits. OSError passes through."""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object with its own checksum, so that it is on the disk. FileError as for `writing`."""
+    with writing(path) as part:
+        part.write_text(json.dumps({**content, _SEAL: _checksum(content)}, ensure_ascii=False), encoding="utf-8")
+        settle(part)
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read the JSON object that `write_sealed` wrote. OSError or ValueError if it is not there, or was changed."""
+    content = parsed(json.loads, path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.pop(_SEAL, None) != _checksum(content):
+        raise ValueError("it is damaged, or was changed after it was written (checksum)")
+    return content
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content).encode()):08x}"
+
+
+def seal(folder: Path) -> None:
+    """Write the checksums of all files of a new folder, and of its folders, into it. OSError passes through."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not (path.parent / SUMS).is_file())
+    sums = {path.relative_to(folder).as_posix(): compute_checksum(path) for path in paths}
+    (folder / SUMS).write_text(json.dumps(sums, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_seal(folder: Path) -> dict[str, str]:
+    """Read the checksums that `seal` wrote, by name; {} for a folder without. CheckpointError if they are damaged."""
+    return read_json(folder / SUMS) if (folder / SUMS).is_file() else {}
+
+
+def check_seal(folder: Path, *names: str) -> None:
+    """Raise CheckpointError if one of these files (() = all) is not the one that `seal` saw. It may be missing."""
+    for name, expected in read_seal(folder).items():
+        path = folder / name
+        if (not names or name in names) and path.is_file() and (received := compute_checksum(path)) != expected:
+            raise CheckpointError(
+                f"{path} is damaged, or was changed after it was written: expected checksum={expected}. Received: "
+                f"checksum={received}. Copy or make the folder again, or delete {SUMS} in it to use the file as it is"
+            )
 
 
 def check_there(path: Path) -> None:

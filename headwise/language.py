@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 
@@ -23,6 +24,16 @@ _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts
 
 _spoken: str | None = None  # None: the language of the environment
 _asked = False
+
+
+def printable(text: str) -> str:
+    """Return a text with each character that can control a terminal, but for tabs and line ends, as in "\\u001b"."""
+    return re.sub(r"[\0-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, `printable`, on standard output or standard error. Nothing else prints text of others."""
+    print(printable(text), file=sys.stderr if err else sys.stdout, end="\n" if nl else "", flush=True)
 
 
 def speak(language: str | None, *, asked: bool = True) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from headwise.language import said
+from headwise.language import printable, said
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.segment import Segment
 
 Cell = str | Sequence[tuple[str, str]]  # a text, or pieces of a text, each with a style of rich
 
@@ -39,6 +40,16 @@ class Table:
     title: str = ""
     caption: str = ""  # below the rows
     notes: Sequence[str] = ()  # below everything, one per line
+
+    def __post_init__(self) -> None:
+        """Make each text printable now, so that columns are as wide as what is shown."""
+        cells = [
+            [[tuple((printable(text), style) for text, style in _pieces(cell)) for cell in row] for row in group]
+            for group in self.groups
+        ]
+        shown = {"groups": cells, "notes": tuple(map(printable, self.notes))}
+        for name, value in {**shown, "title": printable(self.title), "caption": printable(self.caption)}.items():
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         """Return plain text in which no row is wrapped or cut. It looks as if rich drew it, but does not need rich."""
@@ -157,6 +168,18 @@ class Printed:
 
     def _repr_html_(self) -> str:
         return f'<pre style="font-size: 12px; overflow-x: auto">{html.escape(str(self))}</pre>'
+
+
+def make_console(**how: Any) -> Console:
+    """Make a console of rich, which prints texts as `echo` does: none controls the terminal."""
+    from rich.console import Console
+
+    class Safe(Console):
+        def render(self, *given: Any, **how: Any) -> Iterator[Segment]:
+            for segment in super().render(*given, **how):
+                yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    return Safe(**how)
 
 
 def _wrap(text: str, columns: int) -> str:

@@ -15,8 +15,10 @@ import torch
 
 import headwise
 from headwise import files
+from headwise.errors import CheckpointError
 from headwise.files import replacing
 from headwise.records import Seen
+from tests.viewer.conftest import placed, record
 
 
 def write(path: Path, text: str) -> None:
@@ -32,6 +34,37 @@ def test_the_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         assert (tmp_path / "a.txt").read_text() == "old"
     assert (tmp_path / "a.txt").read_text() == "new"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.fixture(params=["replacing", "seen.save", "headwise.view"])
+def written(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    """Write a file in one of the ways of Python."""
+    if request.param == "replacing":
+        return lambda path: write(path, "new")
+    seen = Seen([placed(record(length=6), "attention", 0)])
+    return seen.save if request.param == "seen.save" else lambda path: headwise.view(seen, path)
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path, written: Callable[[Path], object]) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.txt").write_text("old")
+    for name, target in (("link", "real/a.txt"), ("second", "link"), ("dangling", "real/b.txt")):
+        (tmp_path / name).symlink_to(target)
+        written(tmp_path / name)
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_bytes()[:3] != b"old"
+    assert sorted(os.listdir(tmp_path / "real")) == ["a.txt", "b.txt"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no such devices here")
+def test_a_device_is_not_replaced(tmp_path: Path, written: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "device")
+    (tmp_path / "link").symlink_to("device")
+    for name in ("device", "link"):
+        with pytest.raises(OSError, match=r"xpected a file\. Received: a device"):
+            written(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == ["device", "link"]
+    assert (tmp_path / "device").is_fifo()
 
 
 def test_after_an_error_the_old_file_stays_alone(tmp_path: Path) -> None:
@@ -151,3 +184,22 @@ def test_a_reader_that_holds_the_file_on_windows_is_waited_for(tmp_path: Path, m
     with pytest.raises(PermissionError):
         write(tmp_path / "a.txt", "held for too long")
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_folder_gets_its_new_files_and_keeps_the_others(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").touch()
+    for text in ("one", "two"):
+        with files.adding(tmp_path) as part:
+            (part / "sub").mkdir()
+            for name in ("a.txt", "sub/b.txt"):
+                (part / name).write_text(text)
+            files.seal(part / "sub")
+            files.seal(part)
+        files.check_seal(tmp_path)
+        assert list(files.read_seal(tmp_path)) == ["a.txt"]
+        files.check_seal(tmp_path / "sub")
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "checksums.json", "mine.txt", "sub"]
+    (tmp_path / "a.txt").write_text("twp")
+    files.check_seal(tmp_path, "b.txt")
+    with pytest.raises(CheckpointError, match=r"a\.txt is damaged, or was changed .* Received: checksum="):
+        files.check_seal(tmp_path)

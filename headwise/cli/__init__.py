@@ -20,6 +20,7 @@ from headwise.cli.groups import GROUPS, TRY, WIDEST, Grouped
 from headwise.cli.shared import shared
 from headwise.cli.speaking import hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
+from headwise.language import echo
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -62,16 +63,16 @@ def _run(arguments: list[str], debug: bool) -> int:
     except OSError as error:
         return _refuse(error, f"{error} (raised in {_place(error)}; --debug shows the traceback)", debug)
     except (click.Abort, KeyboardInterrupt):
-        print("headwise: interrupted", file=sys.stderr)
+        echo("headwise: interrupted", err=True)
         return INTERRUPTED
 
 
 def _refuse(error: Exception, message: str, debug: bool, code: int = BAD_INPUT) -> int:
     if debug:
-        traceback.print_exc()
-    print("headwise:", " ".join(message.split()), file=sys.stderr)
+        echo(traceback.format_exc(), err=True)
+    echo(f"headwise: {' '.join(message.split())}", err=True)
     if advice := hint(error):
-        print(f"  {advice}", file=sys.stderr)
+        echo(f"  {advice}", err=True)
     return code
 
 
@@ -90,7 +91,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
         from headwise.native.library import instruction_set, missing
 
-        click.echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or f'off: {missing()}'})")
+        echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or f'off: {missing()}'})")
         context.exit()
 
 
@@ -108,7 +109,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.pass_context
 def command(context: click.Context) -> None:
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        echo(context.get_help())
 
 
 for _name in chain.from_iterable(GROUPS.values()):  # a command is called as its module

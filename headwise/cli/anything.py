@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from headwise.cli.files import NamedText, encoded
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.cli.loading import tell_missing
 from headwise.cli.looking import named_inputs
 from headwise.cli.output import Say
 from headwise.errors import ArgumentError, FileError
+from headwise.language import echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +90,7 @@ def view_images(
         seen.append(one)
     names = [path.name for path in paths]
     if all(each.tokens is None and each.source_tokens is None for each in seen):
-        click.echo("note: which tokens are which patches is not known, so the page shows no image", err=True)
+        echo("note: which tokens are which patches is not known, so the page shows no image", err=True)
     return _shown(seen, names, list(map(str, paths)), ranges, processor=pictured.processor)
 
 

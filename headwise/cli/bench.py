@@ -16,7 +16,8 @@ from headwise.cli.masks import parse_mask
 from headwise.cli.output import STDOUT, json_option, progress_bar, write_json
 from headwise.cli.shared import COUNT, shared
 from headwise.errors import ArgumentError, FileError
-from headwise.language import said
+from headwise.language import echo, said
+from headwise.tables import make_console
 
 if TYPE_CHECKING:
     from headwise.kernels.measure import Contest
@@ -69,12 +70,10 @@ def bench(
     if json_path is not None:
         write_json(json_path, "--json", content)
     if json_path != STDOUT:
-        from rich.console import Console
-
         from headwise.cli.heads import print_whole
 
         for table in tables:
-            print_whole(Console(highlight=False), table)
+            print_whole(make_console(highlight=False), table)
 
 
 def _contests(lengths: Sequence[int], rounds: int, **asked: Any) -> tuple[dict[str, Any], list[Table]]:
@@ -143,17 +142,15 @@ def _speeds(calibrate: bool, forget: bool) -> tuple[dict[str, Any], list[Table]]
         with progress_bar() as tell:
             found = measure.calibrate(tell) if calibrate else None
         path = speeds.store(found)
-        click.echo(said(f"headwise: {'wrote' if calibrate else 'removed this machine from'} {path}"), err=True)
+        echo(said(f"headwise: {'wrote' if calibrate else 'removed this machine from'} {path}"), err=True)
         if calibrate and busy > 0.5:
-            click.echo(
-                said(f"headwise: the machine was busy (load {busy:.1f}); measure when nothing else runs"), err=True
-            )
+            echo(said(f"headwise: the machine was busy (load {busy:.1f}); measure when nothing else runs"), err=True)
     try:
         content = speeds.stored()
     except speeds.BROKEN as error:
         raise FileError(f"{speeds.file()} cannot be read: {error!r}. Run headwise bench --calibrate again") from error
     if not content:
-        click.echo(said("headwise: nothing was measured; plans reckon with nominal speeds"), err=True)
+        echo(said("headwise: nothing was measured; plans reckon with nominal speeds"), err=True)
     tables = [_speed_table(key, each["measured"], speeds.read_speeds(each)) for key, each in content.items()]
     kept = speeds.file()
     return {"file": None if kept is None else str(kept), "machines": content}, tables

@@ -12,7 +12,7 @@ import click
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT
 from headwise.errors import ArgumentError
-from headwise.language import said
+from headwise.language import echo, said
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _INTERRUPTED = 130
@@ -61,13 +61,13 @@ def resumable(out: Path) -> Iterator[Callable[[int, int, str], None]]:
         with progress_bar() as tell:
             yield tell
     except KeyboardInterrupt:
-        click.echo(said(f"headwise: interrupted; the same command resumes {out}, --restart starts again"), err=True)
+        echo(said(f"headwise: interrupted; the same command resumes {out}, --restart starts again"), err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
 def note(sentences: Sequence[str], before: int = 0) -> None:
     """Print notes, and how many rows an earlier, interrupted run had finished (`before`)."""
     for sentence in sentences:
-        click.echo(said(f"note: {sentence}"), err=True)
+        echo(said(f"note: {sentence}"), err=True)
     if before:
-        click.echo(said(f"note: {before:,} of the rows were finished before"), err=True)
+        echo(said(f"note: {before:,} of the rows were finished before"), err=True)

@@ -10,7 +10,7 @@ import click
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
-from headwise.language import said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,6 +87,6 @@ def build(target: Target) -> nn.Module:
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 
-    click.echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
+    echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
     with time_limit(LONGEST):
         return target.build()

@@ -14,7 +14,8 @@ from headwise.cli.output import STDOUT, Say, file_option, json_option, standard_
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
 from headwise.errors import ArgumentError
-from headwise.language import said
+from headwise.language import echo, said
+from headwise.tables import make_console
 
 if TYPE_CHECKING:
     from torch import nn
@@ -205,7 +206,7 @@ def _examine(
     target, spec = parse(written, settings), parse_spec(stated)
     timeout = default_timeout(target.file) if timeout is None else timeout
     hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
-    click.echo(said(f"headwise: importing {target.place} ({hint})"), err=True)
+    echo(said(f"headwise: importing {target.place} ({hint})"), err=True)
     if isolate:
         from headwise.doctor.targets.isolate import MEMORY, Request, diagnose_isolated
 
@@ -269,7 +270,7 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
 
     if not path.is_file():
         raise ArgumentError(f"--model: expected a file that model.save wrote. Received: no such file: {path}")
-    click.echo(said(f"headwise: loading {path} (this executes the code of classes of your own)"), err=True)
+    echo(said(f"headwise: loading {path} (this executes the code of classes of your own)"), err=True)
     begin_backend_of_saved(path)
     from headwise.keras.example_inputs import example_inputs
     from headwise.keras.saved_model import load_saved
@@ -291,7 +292,7 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
     from headwise.registry import find_framework
 
     target = parse(name)
-    click.echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
+    echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
     begin_backend(target.file)
     made = target.made()
     model, *given = made if isinstance(made, tuple) and made else (made,)
@@ -332,27 +333,26 @@ def _list(found: Sequence[Diagnosis]) -> None:
     from headwise.doctor.telling.line import line
 
     if not found:
-        click.echo(said("nothing to examine: no attention class was changed"))
+        echo(said("nothing to examine: no attention class was changed"))
     if sick := [each for each in found if each.bugs]:
         _print(sick, "changed classes with a bug")
-        click.echo()
+        echo()
     for each in found:
-        click.echo(line(each, f"{each.where.path if each.where else ''}:{each.subject}"))
+        echo(line(each, f"{each.where.path if each.where else ''}:{each.subject}"))
 
 
 def _print(found: Sequence[Diagnosis], what: str = "kinds of attention layers") -> None:
-    from rich.console import Console
 
     from headwise.doctor.telling.report import as_text, counts, report
 
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     for number, diagnosis in enumerate(found):
         if number:
-            click.echo()
+            echo()
         if console.is_terminal:
             console.print(report(diagnosis))
         else:  # for a log: no colours, no blanks at the ends of lines
-            click.echo(as_text(diagnosis))
+            echo(as_text(diagnosis))
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
-        click.echo("\n" + said(f"{len(found)} {what}: {counts(findings)}."))
+        echo("\n" + said(f"{len(found)} {what}: {counts(findings)}."))

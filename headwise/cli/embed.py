@@ -12,7 +12,7 @@ from headwise.cli.files import STDIN, check_writable
 from headwise.cli.output import working
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
-from headwise.language import said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from headwise.tasks.bulk.running import Engine, Written
@@ -81,7 +81,7 @@ def embed(
             'instead, such as --prompt "query: "'
         )
     if not encoder.settings.stated:
-        click.echo(said(f"note: {folder} has no modules.json: the vectors are means over all tokens"), err=True)
+        echo(said(f"note: {folder} has no modules.json: the vectors are means over all tokens"), err=True)
     with resumable(out) as tell:
         written = embed_file(
             encoder,
@@ -106,10 +106,10 @@ def _say_written(out: Path, written: Written, width: int) -> None:
     rows, now = written.rows, written.rows - written.before
     size = f"{rows:,} row{'' if rows == 1 else 's'} of {width} numbers"
     if not now:
-        click.echo(said(f"Wrote {out} ({size})."))
+        echo(said(f"Wrote {out} ({size})."))
         return
     pace, tokens = now / written.seconds, written.tokens / written.seconds
-    click.echo(said(f"Wrote {out} ({size}): {pace:,.0f} rows/s, {tokens:,.0f} tokens/s."))
+    echo(said(f"Wrote {out} ({size}): {pace:,.0f} rows/s, {tokens:,.0f} tokens/s."))
 
 
 def _check(file: Path, out: Path, prompt: str | None, prompt_name: str | None) -> None:

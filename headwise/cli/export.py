@@ -14,7 +14,7 @@ from headwise.cli.output import plain_table, print_report, titled, working
 from headwise.cli.shared import encoding, shared
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
-from headwise.language import said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -115,9 +115,9 @@ def export(
         )
     print_report(_table(exported, f"{source} as {kind} {exported.manifest.precision}"))
     for note in exported.manifest.notes:
-        click.echo(said(f"note: {note}"))
+        echo(said(f"note: {note}"))
     files = exported.files
-    click.echo(
+    echo(
         said(
             f"Wrote {out} ({len(files)} files, {size(sum(files.values()))}); see {out / 'card.md'} for how to call it."
         )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from headwise.errors import ArgumentError, FileError, shortened
-from headwise.files import replacing
-from headwise.language import said
+from headwise.files import name_kind, replacing
+from headwise.language import echo, said
 from headwise.tasks.rows.chunks import opened
 from headwise.tasks.rows.encodings import decode, recode
 
@@ -82,7 +82,7 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
             # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
             text = decode(text.encode("utf-8", "surrogateescape"), name)
             if _is_file(text):
-                click.echo(f"headwise: {name}: " + said(f"read as a text. To read the file: --file {text}"), err=True)
+                echo(f"headwise: {name}: " + said(f"read as a text. To read the file: --file {text}"), err=True)
             yield NamedText(name, _beginning(text), text)
     for path in files:
         if str(path) == STDIN:
@@ -119,8 +119,8 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
         ArgumentError: the file is also one of the files in `read`, which the command reads; `what` says which.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise FileError(f"{option} {path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
+        if kind := name_kind(path):
+            raise FileError(f"{option} {path}: expected a file. Received: {kind}")
         if not path.parent.is_dir():
             raise FileError(f"{option} {path}: the folder {path.parent} does not exist. Create it first")
         # Only an attempt to write also notices read-only disks and access control lists.
@@ -164,7 +164,7 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
     rest = named.text[max(stop for _, stop in tokens.offsets) :].lstrip()
     line = named.text.count("\n", 0, len(named.text) - len(rest)) + 1
     start = " ".join(rest[:60].split())[:30]
-    click.echo(
+    echo(
         said(
             f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens that the model reads: "
             f"the last {tokens.cut} tokens were cut, from {start!r} on (line {line})"
@@ -178,7 +178,7 @@ def tell_unknown(name: str, tokens: Tokens) -> None:
     from headwise.records.summary import unknown_said
 
     if told := unknown_said(tokens.unknown_count, len(tokens.labels)):
-        click.echo(f"headwise: {name}: {told}" + said(", which reads [UNK] instead"), err=True)
+        echo(f"headwise: {name}: {told}" + said(", which reads [UNK] instead"), err=True)
 
 
 def size(count: int) -> str:

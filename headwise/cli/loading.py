@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from headwise.cli.layers import LayerRange
-from headwise.language import said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,7 +58,7 @@ def tell_missing(pretrained: Pretrained | Pictured) -> None:
     """Print which weights the checkpoint lacks."""
     if missing := pretrained.missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        click.echo(
+        echo(
             said(f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}"),
             err=True,
         )

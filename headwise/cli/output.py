@@ -15,7 +15,8 @@ import click
 
 from headwise.cli.files import check_writable, replaced
 from headwise.errors import ArgumentError
-from headwise.language import said
+from headwise.language import echo, said
+from headwise.tables import make_console
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -53,15 +54,14 @@ def check_served(out: Path | None, port: int | None, *, serve: bool) -> None:
 
 def print_report(report: Any) -> None:
     """Print an object of rich. If the output is not a terminal: no colours, no blanks at the ends of lines."""
-    from rich.console import Console
 
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     if console.is_terminal:
         console.print(report)
         return
     text = io.StringIO()
-    Console(file=text, width=_WIDTH, color_system=None, legacy_windows=False, emoji=False).print(report)
-    click.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+    make_console(file=text, width=_WIDTH, color_system=None, legacy_windows=False, emoji=False).print(report)
+    echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
 def plain_table() -> Table:
@@ -87,11 +87,11 @@ def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
     """
     text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if path == STDOUT:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     with replaced(path, option) as out:
         out.write(text)
-    click.echo(said(f"headwise: wrote {path}"), err=True)
+    echo(said(f"headwise: wrote {path}"), err=True)
 
 
 def _plain(x: Any) -> Any:
@@ -112,11 +112,10 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
     A total of 0 means unknown.
     """
-    from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)
@@ -151,8 +150,7 @@ def standard_output_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Say]:
     """A context that shows on a terminal what is being done; it gives the function that changes this text."""
-    from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status(f"{escape(what)} …") as status:
+    with make_console(stderr=True).status(f"{escape(what)} …") as status:
         yield lambda now: status.update(escape(f"{now} …"))

@@ -15,7 +15,7 @@ from headwise.cli.places import parse_place, parse_places
 from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
 from headwise.files import check_there
-from headwise.language import said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -101,8 +101,8 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         warnings.simplefilter("default", UserWarning)
         getattr(headwise.plot, kind)(seen, **given, out=out)
     for warning in caught:
-        click.echo(said(f"headwise: {warning.message}"), err=True)
-    click.echo(said(f"Wrote the figure {out} ({size(out.stat().st_size)})."))
+        echo(said(f"headwise: {warning.message}"), err=True)
+    echo(said(f"Wrote the figure {out} ({size(out.stat().st_size)})."))
 
 
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:

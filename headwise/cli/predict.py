@@ -14,7 +14,7 @@ from headwise.cli.output import plain_table, print_report, working
 from headwise.cli.scores import number
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief, shortened
-from headwise.language import said
+from headwise.language import echo, printable, said
 from headwise.tasks.rows.encodings import decode, recode
 from headwise.tasks.training.folder import check_there
 
@@ -126,7 +126,7 @@ def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, b
 
 
 def _say_written(out: Path, rows: int) -> None:
-    click.echo(said(f"Wrote {out} ({rows:,} row{'' if rows == 1 else 's'})."))
+    echo(said(f"Wrote {out} ({rows:,} row{'' if rows == 1 else 's'})."))
 
 
 def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: Path | None) -> None:
@@ -160,9 +160,7 @@ def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> 
             option = "--engine ray" if engine == "ray" else flag
             raise ArgumentError(f"{option}: this file is not read in chunks, because {why}. Leave it out")
     if file.is_file() and file.stat().st_size > _MUCH:
-        click.echo(
-            said(f"note: {file} ({size(file.stat().st_size)}) is read into memory whole, because {why}"), err=True
-        )
+        echo(said(f"note: {file} ({size(file.stat().st_size)}) is read into memory whole, because {why}"), err=True)
 
 
 def _lines(inputs: Sequence[str]) -> list[str]:
@@ -247,11 +245,11 @@ def _print(rows: Sequence[Row], writes: str | None) -> None:
     if writes is not None:  # the predictions are behind the columns of the file, which may have another model's
         name = next(each for each in reversed(rows[0]) if each == writes or each.startswith(f"predicted {writes}"))
         for row in rows:
-            click.echo(row[name])
+            echo(row[name])
         return
     print_report(_table(rows))
     if (more := len(rows[0]) - _MOST) > 0:
-        click.echo(said(f"and {more} more column{'' if more == 1 else 's'}, which --out writes"), err=True)
+        echo(said(f"and {more} more column{'' if more == 1 else 's'}, which --out writes"), err=True)
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -260,9 +258,11 @@ def _table(rows: Sequence[Row]) -> Table:
     table = plain_table()
     names = list(rows[0])[:_MOST]
     for name in names:
-        table.add_column(Text(name), justify="right" if isinstance(rows[0][name], float) else "left", overflow="fold")
+        table.add_column(
+            Text(printable(name)), justify="right" if isinstance(rows[0][name], float) else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*(Text(_shown(row[name])) for name in names))
+        table.add_row(*(Text(printable(_shown(row[name]))) for name in names))
     return table
 
 

@@ -18,7 +18,8 @@ from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, make_only, plural, tell_missing
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
-from headwise.language import said
+from headwise.language import echo, printable, said
+from headwise.tables import make_console
 from headwise.tasks.rows.sources import readable
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def profile(
     )
     meter.end()
     _print(found)
-    click.echo(
+    echo(
         said(
             f"Wrote {out} ({size(out.stat().st_size)}): {plural(sum(1 for _ in found.heads()), 'head')} over "
             f"{found.texts:,} texts, {found.tokens:,} tokens. Next: headwise view {shlex.quote(str(out))}"
@@ -139,7 +140,7 @@ class _Meter:
         now = time.monotonic()
         if self.first < 0:
             if self.checkpoint is not None:  # the checkpoint was accepted
-                click.echo(said(f"headwise: going on from {self.checkpoint}"), err=True)
+                echo(said(f"headwise: going on from {self.checkpoint}"), err=True)
             self.first, self.begun = found.tokens, now
         if now - self.told < (0.5 if self.live else 60):
             return
@@ -157,7 +158,6 @@ class _Meter:
 
 def _print(found: Profile) -> None:
     """Print the heads with the highest scores: at most `SHOWN` heads, and at most two of a kind."""
-    from rich.console import Console
 
     from headwise.cli.heads import print_whole
     from headwise.cli.output import plain_table, titled
@@ -172,7 +172,7 @@ def _print(found: Profile) -> None:
         cells = (f"{score:.2f}", f"{means['entropy']:.2f}", f"{means['distance']:.1f}", f"{means['special']:.2f}")
         shown = f"{pair.query} → {pair.key}" if pair else ""
         table.add_row(str(head.layer), str(head.head), said(kind), *cells, _cell(shown), _cell(_example(head)))
-    print_whole(Console(highlight=False), titled(f"{found.corpus} · {said(f'{found.tokens:,} tokens')}", table))
+    print_whole(make_console(highlight=False), titled(f"{found.corpus} · {said(f'{found.tokens:,} tokens')}", table))
 
 
 def striking(found: Profile) -> list[Head]:
@@ -197,4 +197,4 @@ def _example(head: Head) -> str:
 def _cell(text: str) -> str:
     from rich.markup import escape
 
-    return escape("".join(letter if letter.isprintable() else " " for letter in text))
+    return escape(printable(text))

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from headwise.cli.files import check_writable, size
 from headwise.cli.output import check_served
 from headwise.errors import ArgumentError, brief
 from headwise.files import check_there
-from headwise.language import said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -82,7 +80,7 @@ def view_profile(
     write_profile_page(target, profile, title=path.name)
     if open_page:
         webbrowser.open(target.resolve().as_uri())
-    click.echo(
+    echo(
         said(
             f"Wrote {target} ({size(target.stat().st_size)}; {sum(1 for _ in profile.heads())} heads over "
             f"{profile.tokens:,} tokens): open it in a browser; it needs no network."

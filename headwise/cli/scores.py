@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import click
-
 from headwise.cli.output import plain_table, print_report, titled
 from headwise.errors import shortened
-from headwise.language import said
+from headwise.language import echo, printable, said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -23,12 +21,12 @@ def print_scores(scores: Scores, title: str) -> None:
     """Print the scores, the confusion table of a classifier, and notes on rows that were not scored."""
     print_report(scores_table(scores, title))
     if 0 < len(scores.labels) <= _MOST:
-        click.echo()
+        echo()
         print_report(confusion_table(scores))
     elif scores.labels:
-        click.echo(said(f"{len(scores.labels)} labels: --json writes their confusion table."))
+        echo(said(f"{len(scores.labels)} labels: --json writes their confusion table."))
     for sentence in scores.left_out:
-        click.echo(said(f"note: {sentence}"))
+        echo(said(f"note: {sentence}"))
 
 
 def scores_table(scores: Scores, title: str) -> Group:
@@ -40,10 +38,10 @@ def scores_table(scores: Scores, title: str) -> Group:
     table.add_column(said("score"))
     table.add_column(said("model"), justify="right", style="bold")
     for name in scores.baselines:
-        table.add_column(Text(name), justify="right")
+        table.add_column(Text(printable(name)), justify="right")
     for name, value in scores.values.items():
         others = [number(each[name]) if name in each else "" for each in scores.baselines.values()]
-        table.add_row(Text(name), number(value), *others)
+        table.add_row(Text(printable(name)), number(value), *others)
     return titled(f"{title}, {rows}", table)
 
 
@@ -54,10 +52,10 @@ def confusion_table(scores: Scores) -> Group:
     table = plain_table()
     table.add_column(said("label"))
     for label in scores.labels:
-        table.add_column(Text(said(f"predicted {shortened(label, 20)}")), justify="right")
+        table.add_column(Text(printable(said(f"predicted {shortened(label, 20)}"))), justify="right")
     for place, (label, row) in enumerate(zip(scores.labels, scores.confusion, strict=True)):
         cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
-        table.add_row(Text(shortened(label, 20)), *cells)
+        table.add_row(Text(printable(shortened(label, 20))), *cells)
     return titled(said("true label (rows) and predicted label (columns)"), table)
 
 

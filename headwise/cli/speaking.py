@@ -28,7 +28,7 @@ from headwise.errors import (
     WorksheetError,
     brief,
 )
-from headwise.language import said
+from headwise.language import echo, said
 from headwise.tables import width
 
 OPTION = "--lang"
@@ -61,7 +61,7 @@ def speaking(asked: str | None) -> Iterator[None]:
     given = os.environ.get(language.VARIABLE, "")
     if given and language.known(given) is None:
         expected = " or ".join(language.LANGUAGES)
-        click.echo(f"headwise: {language.VARIABLE}: expected {expected}. Received: {brief(given)}", err=True)
+        echo(f"headwise: {language.VARIABLE}: expected {expected}. Received: {brief(given)}", err=True)
     if language.language() != "en":
         click.Context.formatter_class = _Help
     try:

@@ -17,7 +17,8 @@ from headwise.cli.output import progress_bar
 from headwise.cli.places import parse_place
 from headwise.cli.shared import PATH, shared
 from headwise.files import check_there
-from headwise.language import said
+from headwise.language import echo, said
+from headwise.tables import make_console
 
 if TYPE_CHECKING:
     from headwise.records.summary import HeadSummary
@@ -48,8 +49,6 @@ def stats(
         check_writable(json_path, "--json", [path], "the file of the records")
         check_writable(json_path, "--json", [csv_path] if csv_path else [], "the file of --csv")
 
-    from rich.console import Console
-
     from headwise.cli.heads import print_unseen, print_whole
     from headwise.records.storage import load
     from headwise.records.summary import head_table, make_rows
@@ -62,14 +61,14 @@ def stats(
             rows += make_rows(seen, record, place, called="--row")
             tell(number, len(chosen), "records")
 
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     print_whole(console, head_table(rows, unknown=seen.unknown_tokens()))
     print_unseen(console, seen.coverage())
     for option, write in (("--csv", _write_csv), ("--json", _write_json)):
         if (target := files[option]) is not None:
             with replaced(target, option) as out:
                 write(rows, out)
-            click.echo(said(f"Wrote {target} ({len(rows)} rows)."))
+            echo(said(f"Wrote {target} ({len(rows)} rows)."))
 
 
 def _write_csv(rows: Sequence[HeadSummary], out: TextIO) -> None:

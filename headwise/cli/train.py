@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from contextlib import nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ from headwise.cli.files import size
 from headwise.cli.scores import print_scores
 from headwise.cli.shared import shared
 from headwise.errors import HeadwiseError
-from headwise.language import said
+from headwise.language import echo, said
 from headwise.tasks import kinds
-from headwise.tasks.training.folder import check_new
+from headwise.tasks.training.folder import alone, check_new
 
 if TYPE_CHECKING:
     from headwise.tasks.options.train import TrainOptions
@@ -146,7 +147,7 @@ def _train(
     from_line = task_options.given_among(options, chosen)
     given = {**from_file, **from_line}
     if print_config:
-        click.echo(task_options.as_yaml(word, options, given), nl=False)
+        echo(task_options.as_yaml(word, options, given), nl=False)
         return
     folder = out or Path(f"{word}-run")
     if data is None and not resume:
@@ -192,7 +193,8 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
 
     before = read_config(folder, kind)["options"] if resume else {}
     options = make(kind.options_type, {**before, **given})
-    with encoded_as(options.encoding):
+    # Another training in this folder is told of now, not after the data were read.
+    with alone(folder) if _is_first() else nullcontext(), encoded_as(options.encoding):
         read = kind.read(data, options)
     _say(f"{read.name}: {len(read):,} row{'' if len(read) == 1 else 's'}")
     return kind.fit(read, out=folder, resume=resume, **given)
@@ -201,7 +203,7 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
 def _say(sentence: str) -> None:
     """Print a sentence to standard error, as the training does."""
     if _is_first():
-        click.echo(sentence, err=True)
+        echo(sentence, err=True)
 
 
 def _is_first() -> bool:
@@ -217,7 +219,7 @@ def _sum_up(task: Task[Any], folder: Path) -> None:
         print_scores(task.scores, "validation")
     run = shlex.quote(str(folder))
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    click.echo(said(f"Wrote {run} ({size(written)}). Next:"))
+    echo(said(f"Wrote {run} ({size(written)}). Next:"))
     texts = task.options.input_example
     for command in (f"predict {run} {texts}", f"evaluate {run} test.csv", f"view {run} {texts}"):
-        click.echo(f"  headwise {command}")
+        echo(f"  headwise {command}")

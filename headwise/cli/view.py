@@ -22,7 +22,8 @@ from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
-from headwise.language import said
+from headwise.language import echo, said
+from headwise.tables import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -123,9 +124,7 @@ def view(
             say(f"writing {target}")
             write_page(target, found.inputs, title=found.title, made=found.made)
 
-    from rich.console import Console
-
-    found.print_tables(Console(highlight=False))
+    found.print_tables(make_console(highlight=False))
     if found.live:
         _serve_live(found.live, named[0].text, port, open_page)
         return
@@ -136,7 +135,7 @@ def view(
         return
     if open_page:
         webbrowser.open(target.resolve().as_uri())
-    click.echo(
+    echo(
         said(
             f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
             "open it in a browser; it needs no network."
@@ -170,7 +169,7 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
         files_of.setdefault(path.resolve(), []).append(path)
     for same in files_of.values():
         if len(same) > 1:
-            click.echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
+            echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
     return [same[0] for same in files_of.values()]
 
 

@@ -18,7 +18,8 @@ from headwise.cli.loading import DTYPES, load_model, make_only, plural, tell_mis
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError, RecordError
-from headwise.language import said
+from headwise.language import echo, said
+from headwise.tables import make_console
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -103,18 +104,16 @@ def watch(
         tell(0, 0, f"writing {out}")
         seen.save(out)
 
-    from rich.console import Console
-
     from headwise.cli.heads import print_unseen
 
-    print_unseen(Console(highlight=False), seen.coverage())
+    print_unseen(make_console(highlight=False), seen.coverage())
     if len({len(each.ids) for each in tokens}) > 1:
-        click.echo(said("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows"))
+        echo(said("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows"))
     heads = sorted({record.shape[1] for record in seen})
     counts = f"{plural(len(seen.layers), 'layer')} of {' or '.join(map(str, heads))} heads"
     lengths = sorted({record.shape[3] for record in seen})
     examples = f"{len(named)} × " if len(named) > 1 else ""
-    click.echo(
+    echo(
         said(
             f"Wrote {out} ({size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
             f"Next: headwise stats {shlex.quote(str(out))}"
@@ -153,14 +152,12 @@ def _print_statistics(
     if coverage is None:
         raise ArgumentError("--lines: expected at least one line with a word. Received: none")
 
-    from rich.console import Console
-
     from headwise.cli.heads import print_unseen, print_whole
 
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     print_whole(console, found.summary())
     print_unseen(console, coverage)
-    click.echo(said(f"Read {plural(found.runs, 'text')}, {tokens:,} tokens."))
+    echo(said(f"Read {plural(found.runs, 'text')}, {tokens:,} tokens."))
 
 
 def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
@@ -212,7 +209,7 @@ def _run(
     try:
         seen.tokens = labelled
     except RecordError as error:
-        click.echo(said(f"headwise: the file has no names of tokens: {error}"), err=True)
+        echo(said(f"headwise: the file has no names of tokens: {error}"), err=True)
     return seen
 
 

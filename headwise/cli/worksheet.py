@@ -12,7 +12,7 @@ from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
-from headwise.language import said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask
@@ -120,7 +120,7 @@ def worksheet(
         sheet.show()
     if out is not None:
         sheet.write(out)
-        click.echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
+        echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
 
 
 def _make_from_records(path: Path, asked: dict[str, Any]) -> Worksheet:

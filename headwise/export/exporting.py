@@ -17,6 +17,7 @@ from headwise.export.format import Format
 from headwise.export.manifest import Manifest
 from headwise.export.source import Source, load
 from headwise.export.writing import Order, Written
+from headwise.files import seal
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import read_scores
@@ -80,6 +81,7 @@ def export(
             task_files.write(folder, known.subject, known.run)
         manifest.write(folder, _manifest(form, order, written))
         _keep_tokenizer(known, folder)
+        seal(folder)
         card.write(Exported.load(folder, written.speed), known.subject, source=known.name, scores=scores)
     return Exported.load(out, written.speed)
 

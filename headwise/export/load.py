@@ -10,6 +10,7 @@ from headwise.export import manifest
 from headwise.export.manifest import Manifest
 from headwise.export.onnx.session import Runtime, Session
 from headwise.export.onnx.unweighted import stand_in, unweighted
+from headwise.files import check_seal
 from headwise.graphs.session import Sessions
 from headwise.tasks import kinds
 from headwise.tasks.task import Task
@@ -38,7 +39,7 @@ def load(folder: str | Path, runtime: Runtime | None = None) -> Task[Any]:
     if found.task == "tensors":
         raise ArgumentError(
             f"{folder} is the export of a module. Expected the export of one of {', '.join(kinds.names())}. "
-            "headwise.export.load.load_tensors loads its graph"
+            "`from headwise.export.load import load_tensors` loads its graph"
         )
     sessions = [Session(folder, graph, runtime) for graph in found.graphs]
     if not (folder / CONFIG).is_file():
@@ -82,6 +83,7 @@ def load_tensors(folder: str | Path, runtime: Runtime | None = None, *, graph: s
     """
     folder = Path(folder).expanduser()
     found = _manifest(folder)
+    check_seal(folder)
     names = [each.name for each in found.graphs]
     if graph is None and len(names) > 1:
         raise ArgumentError(f"{folder} has the graphs {', '.join(names)}. Choose one with graph=")

@@ -11,7 +11,7 @@ import torch
 
 from headwise.errors import CheckpointError
 from headwise.export.comparing import Difference
-from headwise.files import parsed, restore_folder, writing
+from headwise.files import check_seal, parsed, restore_folder, writing
 from headwise.graphs.graph import Value
 
 NAME = "export.json"
@@ -74,16 +74,20 @@ def read(folder: Path) -> Manifest:
     """Read export.json, the manifest of an export.
 
     Raises:
-        CheckpointError: the folder or its export.json is missing, or cannot be read.
+        CheckpointError: the folder or its export.json is missing, damaged, or cannot be read.
     """
     path = folder / NAME
     if not is_export(folder):
         what = f"it has no {NAME}" if folder.is_dir() else "it is not a folder"
         raise CheckpointError(f"{folder} is not an export: {what}. `headwise export ... --out {folder}` writes one")
+    check_seal(folder, NAME)
     try:
         found = parsed(json.loads, path.read_text(encoding="utf-8"))
         graphs = tuple(_graph(each) for each in found.pop("graphs"))
-        return Manifest(graphs=graphs, notes=tuple(found.pop("notes")), **found)
+        manifest = Manifest(graphs=graphs, notes=tuple(found.pop("notes")), **found)
+        names = [x for each in graphs for x in (each.name, each.file)]
+        "".join([manifest.kind, manifest.task, manifest.precision, *names])  # TypeError: one is no text
+        return manifest
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
         raise CheckpointError(f"cannot read {path}: {type(cause).__name__}: {cause}") from cause
 

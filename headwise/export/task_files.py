@@ -13,7 +13,7 @@ import yaml
 
 from headwise.errors import FileError
 from headwise.tasks.task import Task
-from headwise.tasks.training.run import CONFIG, SCORES, save_files
+from headwise.tasks.training.run import CONFIG, SCORES
 from headwise.version import __version__
 
 
@@ -29,18 +29,19 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
     training = task.model.training
     task.model.train()  # in training mode a task saves no weights: only its tokenizer is needed
     try:
-        save_files(task, folder)
-    finally:
-        task.model.train(training)
-    try:
+        task.save_files(folder)
         if run is None:
             (folder / CONFIG).write_text(_config(task), encoding="utf-8")
         else:
             shutil.copyfile(run / CONFIG, folder / CONFIG)
             if (run / SCORES).is_file():
                 shutil.copyfile(run / SCORES, folder / SCORES)
+    except FileError:
+        raise
     except OSError as cause:
         raise FileError(f"cannot write into {folder}: {cause.strerror or cause}") from cause
+    finally:
+        task.model.train(training)
 
 
 def _config(task: Task[Any]) -> str:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from headwise.errors import CheckpointError
-from headwise.files import read_json
+from headwise.files import check_seal, read_json
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"  # of a checkpoint of several files: which tensor is in which file
@@ -118,6 +118,7 @@ def load_tensors(folder: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: there are no safetensors in the folder, or some files are missing or damaged.
     """
+    check_seal(folder)
     if (folder / _WEIGHTS).is_file():
         return _load(folder / _WEIGHTS)
     if (folder / _INDEX).is_file():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,10 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
+from headwise.language import echo
 from headwise.models import unpadded
 from headwise.models.bert_encoder import BertEncoder
 from headwise.models.sentence_head import pooled
 from headwise.models.sentence_settings import SentenceSettings, read_settings
+from headwise.tables import make_console
 from headwise.text.tokenizer import Tokenizer, check_text
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -121,7 +122,7 @@ class SentenceEncoder:
             many = f"{len(found.cut)} of {len(found.vectors)} texts were cut"
             warnings.warn(f"{many}: they have more than the {self.max_tokens} tokens that are read", stacklevel=3)
         if progress:
-            print(summary(len(found.vectors), found.tokens, seconds), file=sys.stderr)
+            echo(summary(len(found.vectors), found.tokens, seconds), err=True)
         return found.vectors[0] if isinstance(texts, str) else found.vectors
 
     def embed(
@@ -273,10 +274,9 @@ def _bar(shown: bool) -> Iterator[Tell]:
     if not shown:
         yield lambda done, total: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import FileError, RecordError, brief
-from headwise.files import check_there, parsed, writing
+from headwise.files import check_there, name_kind, parsed, writing
 
 PIECE = 2**24  # bytes that are in memory at once during writing
 MAX_HEADER = 100_000_000  # limit of the format
@@ -159,8 +159,8 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         check_there(path)
-        if not path.is_file():
-            raise FileError(f"{path}: expected a file. Received: a {'folder' if path.is_dir() else 'device'}")
+        if kind := name_kind(path):
+            raise FileError(f"{path}: expected a file. Received: {kind}")
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -171,6 +171,9 @@ class TensorFile:
         self.metadata: dict[str, str] = self._header["__metadata__"]
         self._entries = self._check_entries(start)
         self._tensors: dict[str, Tensor] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -244,6 +247,15 @@ class TensorFile:
             how = "cut short" if end > len(self._bytes) else "damaged"
             raise FileError(f"{self._path} is {how}: expected {end:,} bytes. Received: {len(self._bytes):,}")
         return entries
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of a file, whose checksums, if it has any, are compared. FileError if it is damaged."""
+    file = TensorFile(path)
+    if file.metadata:  # other programs write none
+        file.check_header()
+        file.check_data()
+    return {name: file[name] for name in file}
 
 
 def parse_json(text: str | bytes, what: str) -> dict[str, Any]:

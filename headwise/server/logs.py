@@ -13,6 +13,8 @@ import traceback
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
+from headwise.language import printable
+
 logger = logging.getLogger("headwise.server")
 NAMES = (logger.name, "uvicorn", "grpc", "asyncio", "kserve", "fastapi")  #: loggers that write here
 
@@ -63,4 +65,4 @@ class _Lines(logging.Formatter):
             line |= {"error": type(error).__name__, "at": raised_at(error)}
             if self._debug:
                 line["traceback"] = "".join(traceback.format_exception(error))
-        return json.dumps(line, ensure_ascii=False)
+        return printable(json.dumps(line, ensure_ascii=False))

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from headwise import masks
 from headwise.errors import ArgumentError, HeadwiseError, brief
+from headwise.files import seal
 from headwise.graphs import causal_language_model, text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
@@ -296,6 +297,7 @@ class Masked(Language):
             head = {theirs: dict(model.named_parameters())[ours] for ours, theirs in model.head_names().items()}
             save_checkpoint(model.bert, folder / CHECKPOINT, head=head, pad=self.subwords.pad)
             self.subwords.save(folder / CHECKPOINT)
+            seal(folder / CHECKPOINT)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Cut documents into pieces "[CLS] … [SEP]" of at most `block` tokens; no piece spans two documents."""

@@ -48,7 +48,7 @@ class Tokenizer:
         """
         folder = Path(folder)
         if (folder / "tokenizer.json").is_file():
-            return cls(_load_tokenizer_json(folder / "tokenizer.json"))
+            return cls(load_backend(folder / "tokenizer.json"))
         if (folder / "vocab.txt").is_file():
             return cls(_build_wordpiece(folder))
         raise CheckpointError(f"no tokenizer in {folder}: expected tokenizer.json or vocab.txt")
@@ -125,12 +125,18 @@ def _fit(added: list[int], max_length: int | None) -> list[int]:
 # --- Reading a tokenizer's files --------------------------------------------------------------------------------------
 
 
-def _load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
+def load_backend(path: Path) -> tokenizers.Tokenizer:
+    """Load the tokenizer of the Rust library from a tokenizer.json. Raises CheckpointError if it cannot be read."""
     from tokenizers import Tokenizer as Backend
 
     try:
-        return Backend.from_file(str(path))
-    except Exception as cause:  # the Rust library raises plain Exception
+        backend = Backend.from_file(str(path))
+        backend.encode("")  # finds signs that are used, but not described
+        backend.encode("", "")
+        return backend
+    except BaseException as cause:  # the Rust library raises plain Exception, or PanicException, which is none
+        if not isinstance(cause, Exception) and type(cause).__name__ != "PanicException":
+            raise
         raise CheckpointError(f"cannot read {path}: {cause}. Copy or download the file again") from cause
 
 

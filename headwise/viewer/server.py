@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from headwise.errors import ArgumentError, FileError
+from headwise.language import echo
 from headwise.viewer.inputs import Input
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def serve_site(make: Make, *, title: str, port: int = 0, open_page: bool = False
     `make`: port -> application; the other arguments and the errors: see `serve`.
     """
     with _site(make, port) as (site, listener):
-        click.echo(f"Serving {_printable(title)} at {site.url} — Ctrl-C stops it")
+        echo(f"Serving {' '.join(title.split())} at {site.url} — Ctrl-C stops it")
         if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
             threading.Thread(target=webbrowser.open, args=(site.url,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
@@ -171,8 +170,3 @@ def _server(site: Guarded) -> uvicorn.Server:
             timeout_graceful_shutdown=1,
         )
     )
-
-
-def _printable(title: str) -> str:
-    """Replace control characters of a title by spaces: it may come from data, which must not control the terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in title)

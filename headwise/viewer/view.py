@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.errors import ArgumentError
-from headwise.language import LANGUAGES, known
+from headwise.language import LANGUAGES, echo, known
 from headwise.viewer.images import Normalisation
 from headwise.viewer.inputs import Images, Many, inputs_of, make_title
 from headwise.viewer.notebook import Inline, in_notebook
@@ -71,5 +70,5 @@ def view(
     path = PAGE if out is None else Path(out)
     write_page(path, inputs, title=title, language=language)
     if out is None:
-        print(f"headwise: wrote {path}: open it in a browser; it needs no network", file=sys.stderr)
+        echo(f"headwise: wrote {path}: open it in a browser; it needs no network", err=True)
     return path

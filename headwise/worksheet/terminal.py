@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.language import said
+from headwise.tables import make_console
 from headwise.worksheet import colour
 from headwise.worksheet.description import CONSTANTS, LETTERS, Matrix, Step, Steps, in_lines
 
@@ -23,7 +24,7 @@ UNBOUNDED = 160  # the number of columns if the output is no terminal
 def print_worksheet(sheet: Steps, console: Console | None = None) -> None:
     """Print the worksheet to `console`, by default to standard output."""
     if console is None:
-        console = Console(highlight=False)
+        console = make_console(highlight=False)
         if not console.is_terminal:
             console.width = UNBOUNDED
     console.print(Text(sheet.title, style="bold"))

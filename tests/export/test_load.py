@@ -17,6 +17,7 @@ from headwise.errors import ArgumentError, CheckpointError, RecordError
 from headwise.export.exporting import export
 from headwise.export.load import load, load_tensors
 from headwise.export.onnx.session import Runtime
+from headwise.files import SUMS
 from headwise.graphs.session import Sessions
 from headwise.tasks.task import Task
 from tests.export import tiny
@@ -127,6 +128,7 @@ def test_a_graph_of_it_is_a_function_of_arrays(translator: tuple[Task[Any], Path
 def damaged(folder: Path, tmp_path: Path, change: Callable[[Path], object]) -> Path:
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
+    (copy / SUMS).unlink()
     change(copy)
     return copy
 
@@ -152,6 +154,7 @@ def manifest_with(**changed: Any) -> Callable[[Path], object]:
         (manifest_with(task="tensors"), ArgumentError, "is the export of a module"),
         (manifest_with(task="reply"), CheckpointError, "Received: 'reply' in export.json"),
         (manifest_with(graphs=[]), CheckpointError, "lists no graph"),
+        (manifest_with(kind=3), CheckpointError, "cannot read .*export.json: TypeError"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_told_in_one_sentence(
@@ -160,6 +163,17 @@ def test_a_folder_that_cannot_be_used_is_told_in_one_sentence(
     with pytest.raises(error, match=said) as caught:
         load(damaged(translator[1], tmp_path, change))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["export.json", "encoder.onnx", "config.yaml", "tokenizer.json"])
+def test_a_file_with_a_flipped_byte_is_named(translator: tuple[Task[Any], Path], tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(translator[1], tmp_path / "copy"))
+    data = bytearray((folder / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / name).write_bytes(data)
+    for read in (load, lambda folder: load_tensors(folder, graph="decoder")):
+        with pytest.raises(CheckpointError, match=name):
+            read(folder)
 
 
 def test_no_folder(tmp_path: Path) -> None:

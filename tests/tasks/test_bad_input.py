@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from headwise.files import SUMS
 from tests.cli.conftest import Run
 from tests.tasks import problems
 
@@ -115,13 +117,13 @@ def test_a_column_that_is_there_twice_is_noted(run: Run, classifier: Path) -> No
     assert said in run("evaluate", classifier, "test.csv").out
 
 
-def test_a_text_file_has_the_column_that_is_asked_for(run: Run, classifier: Path) -> None:
+def test_a_text_file_has_the_column_that_is_asked_for(run: Run, classifier: Path, tmp_path: Path) -> None:
+    classifier = Path(shutil.copytree(classifier, tmp_path / "run"))
     config = classifier / "config.yaml"
-    before = config.read_text()
-    config.write_text(before.replace("  text: text\n", "  text: sentence\n"))
+    config.write_text(config.read_text().replace("  text: text\n", "  text: sentence\n"))
+    (classifier / SUMS).unlink()
     Path("notes.txt").write_text("ant\n\nbee\n")
     result = run("predict", classifier, "--file", "notes.txt", "--out", "out.csv")
-    config.write_text(before)
     assert result.err == "note: 1 row without a prediction: no text (line 2)\n"
     assert len(Path("out.csv").read_text().splitlines()) == 4
 

@@ -246,6 +246,14 @@ class TestBadInput:
         with pytest.raises(CheckpointError, match=r"\Acannot read [^\n]*tokenizer\.json[^\n]*\Z"):
             Tokenizer.from_pretrained(tmp_path)
 
+    def test_a_sign_that_is_used_but_not_described(self, tmp_path: Path) -> None:
+        """The Rust library panics, but only when it reads a text."""
+        content = json.loads((default_model() / "tokenizer.json").read_text(encoding="utf-8"))
+        del content["post_processor"]["special_tokens"]["[CLS]"]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(CheckpointError, match=r"\Acannot read [^\n]*tokenizer\.json[^\n]*\Z"):
+            Tokenizer.from_pretrained(tmp_path)
+
     def test_text_of_another_kind(self, minilm: Tokenizer) -> None:
         with pytest.raises(DtypeError, match=r"text: expected a string\. Received: bytes"):
             minilm.encode(b"text")  # type: ignore[arg-type]

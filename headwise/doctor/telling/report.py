@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table
@@ -18,6 +18,7 @@ from headwise.doctor.catalogue import CATALOGUE, links
 from headwise.doctor.finding import Finding, Findings, Severity, Where
 from headwise.doctor.telling.printable import printable
 from headwise.language import said
+from headwise.tables import make_console
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
 _MANY = 3  # checks of one reason are listed one by one up to here
@@ -37,7 +38,7 @@ def as_text(diagnosis: Findings, width: int = 100) -> str:
 def plain(found: RenderableType, width: int = 100) -> str:
     """What rich prints, as plain text."""
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(found)
+    make_console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(found)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

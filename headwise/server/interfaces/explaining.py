@@ -45,6 +45,9 @@ def statistics(inputs: Sequence[Input]) -> dict[str, Any]:
     return {"statistics": facts["statistics"], "inputs": told}
 
 
+MOST = 2**20  # weights in one answer, which is then at most about 25 MB
+
+
 @torch.inference_mode()
 def compute_weights(calls: Sequence[AttentionCall], names: Sequence[str], places: Sequence[int]) -> dict[str, Any]:
     """Compute some rows of the weights of each attention call, from its queries and keys. Other rows are not computed.
@@ -58,13 +61,20 @@ def compute_weights(calls: Sequence[AttentionCall], names: Sequence[str], places
         "rows": `places` as indices from 0; "layers": a float32 array [H, rows, K] for each call.
 
     Raises:
-        ArgumentError: an index that no token has, or an attention call whose queries are not these tokens.
+        ArgumentError: an index that no token has, an attention call whose queries are not these tokens, or more than
+            `MOST` weights.
     """
     count = len(names)
     if wrong := [place for place in places if not -count <= place < count]:
         raise ArgumentError(f"rows: expected {-count} to {count - 1}, for {count} tokens. Received: {wrong[0]}")
     if not calls or any(call.q.shape[0] != 1 or {call.q.shape[2], call.k.shape[2]} != {count} for call in calls):
         raise ArgumentError("rows: the queries of this model are not the tokens. Ask without rows for statistics")
+    heads = sum(call.q.shape[1] for call in calls)
+    if len(places) * count * heads > MOST:
+        raise ArgumentError(
+            f"rows: expected at most {MOST // (count * heads):,} of them ({MOST:,} weights in one answer: rows × "
+            f"{count:,} tokens × {heads:,} heads). Received: {len(places):,} rows. Ask for some at a time"
+        )
     rows = [place % count for place in places]
     layers = [AttentionRecord(call).weights(rows)[0].float().numpy() for call in calls]
     return {"rows": rows, "layers": layers}

@@ -57,7 +57,7 @@ class Note:
     Args:
         left_out, cut: as for `Answered`, but reason -> (count of rows, numbers of the first few rows).
         tokens: as for `Answered`.
-        size: the size of the file with these rows, in bytes.
+        checksum: the checksum of the file with these rows.
     """
 
     columns: list[str]
@@ -67,7 +67,7 @@ class Note:
     left_out: dict[str, tuple[int, list[int]]]
     cut: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     tokens: int = 0
-    size: int = 0
+    checksum: str = ""
 
 
 def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str, ...]]:

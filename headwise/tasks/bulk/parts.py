@@ -3,26 +3,24 @@
     .out.parquet.parts/
         journal.json       the file, the job and the chunks of the parts
         000000.parquet     the first chunk with the results; renamed when it is complete
-        000000.json        its columns, rows without an answer, and the size of 000000.parquet; written before that file
+        000000.json        its columns, rows without an answer, and the checksum of 000000.parquet; written before it
 
-A part with its noted size is complete, so after any interruption another process computes the missing parts. A part of
-another size is damaged, and is computed again.
+A part with its noted checksum is complete, so after any interruption another process computes the missing parts. A part
+with another one is damaged, and is computed again. Nothing else that is in the folder is touched.
 """
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
-import json
-import shutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import ArgumentError, FileError
-from headwise.files import damaged, settle, writing
+from headwise.files import compute_checksum, damaged, locking, read_sealed, write_sealed
 from headwise.tasks.bulk.answered import Answered, Note, sum_up
 from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.sources import Table
@@ -74,15 +72,15 @@ class Work:
         return [number for number in range(len(self.found.chunks)) if not self.is_whole(number)]
 
     def is_whole(self, number: int) -> bool:
-        """Return whether the file of a part has the size that was recorded when the part was finished."""
+        """Return whether the file of a part has the checksum that was recorded when the part was finished."""
         try:
-            return self.part(number).stat().st_size == self.noted(number).size
+            return self.noted(number).checksum == compute_checksum(self.part(number))
         except (OSError, ValueError, TypeError):
             return False
 
     def noted(self, number: int) -> Note:
         """Read the summary of a finished part."""
-        return Note(**json.loads(self.note(number).read_text(encoding="utf-8")))
+        return Note(**read_sealed(self.note(number)))
 
     def describe_rows(self, number: int) -> str:
         """Name the rows of a part for messages, counted from 1; for a text file also the line of the first row."""
@@ -99,8 +97,8 @@ class Work:
         answered = answers(reader.read(number))
         note = answered.note()
 
-        def settled(size: int) -> None:
-            _write_json(self.note(number), asdict(replace(note, size=size)))
+        def settled(checksum: str) -> None:
+            write_sealed(self.note(number), asdict(replace(note, checksum=checksum)))
 
         write_part(self.part(number), answered.columns, answered.arrow, settled)
 
@@ -121,14 +119,13 @@ def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]
         FileError: the journal cannot be read or written.
     """
     folder = name_folder(out)
-    _clear(out)
     about = {"format": _FORMAT, "chunk": chunk, **_read_state(path), **job.state()}
     try:
-        journal = json.loads((folder / _JOURNAL).read_text(encoding="utf-8"))
+        journal = read_sealed(folder / _JOURNAL)
     except FileNotFoundError:
-        _empty(folder)
+        _empty(out)
         found = look()
-        _write_json(folder / _JOURNAL, {**about, "found": found.to_json()})
+        write_sealed(folder / _JOURNAL, {**about, "found": found.to_json()})
         return found
     except (OSError, ValueError) as error:
         raise FileError(f"{folder / _JOURNAL}: cannot be read: {error}. Start again with --restart") from error
@@ -172,15 +169,11 @@ def join(work: Work) -> tuple[int, tuple[str, ...]]:
 
 
 def delete(out: Path) -> None:
-    """Delete the parts of a file."""
-    shutil.rmtree(name_folder(out), ignore_errors=True)
-    _clear(out)
-
-
-def _clear(out: Path) -> None:
-    """Delete the temporary files that a process left when it was killed while joining the parts."""
-    for stray in out.parent.glob(f".{glob.escape(out.name)}.*.part"):
-        stray.unlink(missing_ok=True)
+    """Delete the parts of a file, and their folder if nothing else is in it."""
+    _empty(out)
+    with contextlib.suppress(OSError):
+        (name_folder(out) / _LOCK).unlink()
+        name_folder(out).rmdir()
 
 
 @contextlib.contextmanager
@@ -195,46 +188,42 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
         FileError: the folder cannot be made.
     """
     folder = name_folder(out)
-    try:
-        folder.mkdir(exist_ok=True)
-        lock = (folder / _LOCK).open("a")
-    except FileExistsError as error:
-        raise FileError(
-            f"{folder}: expected a folder, for the parts of {out.name}. Received: a file. Move or delete it, or choose "
-            "another name for the output"
-        ) from error
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from error
-    with lock:
-        _lock(lock, out)
+    with contextlib.ExitStack() as locked:
+        try:
+            if folder.is_symlink():
+                raise FileExistsError
+            folder.mkdir(exist_ok=True)
+            busy = f"{out}: another process is writing this file. Wait for it, or choose another file"
+            locked.enter_context(locking(folder / _LOCK, busy))
+        except FileExistsError as error:
+            raise FileError(
+                f"{folder}: expected a folder, for the parts of {out.name}. Received: a "
+                f"{'link' if folder.is_symlink() else 'file'}. Move or delete it, or choose another name for the output"
+            ) from error
+        except OSError as error:
+            raise FileError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from error
         if restart:
-            _empty(folder)
+            _empty(out)
         try:
             yield
         finally:
-            if not any(path.stem.isdecimal() for path in folder.glob(f"*{glob.escape(out.suffix.lower())}")):
+            if not any(path.suffix == out.suffix.lower() for path in _own(out)):
                 delete(out)
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name != _LOCK:
-            path.unlink()
+def _empty(out: Path) -> None:
+    for path in _own(out):
+        path.unlink()
 
 
-def _lock(lock: Any, out: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ArgumentError(
-            f"{out}: another process is writing this file. Wait for it, or choose another file"
-        ) from error
-    except OSError:  # a file system without locks
-        return
+def _own(out: Path) -> list[Path]:
+    """Find the journal, the parts, their notes and unfinished files: what this program itself names in the folder."""
+    name = rf"journal\.json|\d{{6,}}(\.json|{re.escape(out.suffix.lower())})"
+    return [
+        path
+        for path in name_folder(out).glob("*")
+        if re.fullmatch(rf"{name}|\.({name})\.[0-9a-f]{{8}}-\d+-\d+\.part", path.name) and not path.is_dir()
+    ]
 
 
 def _read_state(path: Path) -> dict[str, Any]:
@@ -247,16 +236,11 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """Return a digest of the content of files, by which changes are noticed. OSError passes through."""
+    """Return a digest of the names and the content of files, by which changes are noticed. OSError passes through."""
     found = hashlib.sha256()
     for path in files:
+        found.update(f"{path.name} {path.stat().st_size}\n".encode("utf-8", "surrogateescape"))
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 found.update(block)
     return found.hexdigest()
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with writing(path) as part:
-        part.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-        settle(part)

@@ -16,7 +16,7 @@ from headwise.tasks.rows.chunks import SUFFIXES, Found, look_through
 from headwise.tasks.rows.sources import find_suffix, is_packed
 from headwise.tasks.rows.written import STREAMED
 from headwise.tasks.task import Task
-from headwise.tasks.training.run import CONFIG, WEIGHTS
+from headwise.tasks.training.run import find_files
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,10 +40,10 @@ class Predictions:
         return lambda table: answer(task, table, table, self.wanted)
 
     def state(self) -> Mapping[str, Any]:
-        return {"run": digest(self.folder / name for name in (CONFIG, WEIGHTS))}
+        return {"run": digest(find_files(self.folder))}
 
     def told(self, name: str, was: Any) -> str:
-        return f"other weights or options than {self.folder} has now"
+        return f"other weights, options or files than {self.folder} has now"
 
 
 def why_whole(task: Task[Any], path: Path, out: Path) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError, shortened
-from headwise.files import damaged, settle, writing
+from headwise.files import compute_checksum, damaged, settle, writing
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -37,14 +37,14 @@ def write_table(path: Path, columns: Columns) -> None:
 
 
 def write_part(
-    path: Path, columns: Columns, arrow: Columns, settled: Callable[[int], None] = lambda size: None
+    path: Path, columns: Columns, arrow: Columns, settled: Callable[[str], None] = lambda checksum: None
 ) -> None:
     """Write some of the rows of a file, for `join_parts` to join. It is written completely or not at all.
 
     Args:
         path: ends in one of `STREAMED`; or in .npy, for a single column, of vectors.
         arrow: Arrow arrays of some columns, whose types Parquet keeps.
-        settled: called with the number of bytes when they are on the disk, before the file gets its name.
+        settled: called with the checksum of the file when it is on the disk, before it gets its name.
 
     Raises:
         ArgumentError: a column with values that Parquet cannot have in one column.
@@ -62,7 +62,7 @@ def write_part(
         else:
             _WRITERS[suffix](part, columns)
         settle(part)
-        settled(part.stat().st_size)
+        settled(compute_checksum(part))
 
 
 def join_parts(target: Path, parts: Sequence[Path], columns: Sequence[str]) -> None:

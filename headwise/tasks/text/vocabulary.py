@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from headwise.errors import ArgumentError, CheckpointError
 from headwise.files import replacing
 from headwise.text import Tokenizer, Tokens, as_tokens
-from headwise.text.tokenizer import Encoded, check_text
+from headwise.text.tokenizer import Encoded, check_text, load_backend
 
 PAD, BEGIN, END = SIGNS = ("[PAD]", "[BOS]", "[EOS]")
 BYTES = 256
@@ -98,11 +98,7 @@ class Vocabulary:
         Raises:
             CheckpointError: the file does not exist, or is of another kind.
         """
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as cause:  # the Rust library raises plain Exception
-            raise CheckpointError(f"cannot read {path}: {cause}") from cause
-        return cls(backend)
+        return cls(load_backend(path))
 
     def save(self, path: Path) -> None:
         """Write the vocabulary to a file. OSError passes through."""

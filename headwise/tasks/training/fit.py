@@ -19,7 +19,8 @@ from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from headwise import capture
-from headwise.errors import ArgumentError, FileError
+from headwise.errors import ArgumentError
+from headwise.language import echo
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.rows.encodings import encoded_as
 from headwise.tasks.rows.labels import note_alike
@@ -33,7 +34,7 @@ from headwise.tasks.training.callbacks.last import AtomicCheckpoints, Last
 from headwise.tasks.training.callbacks.progress import Telling
 from headwise.tasks.training.callbacks.seeding import Seeding
 from headwise.tasks.training.callbacks.signals import Interrupt
-from headwise.tasks.training.folder import check_new
+from headwise.tasks.training.folder import alone, check_new
 from headwise.tasks.training.sharding import find_share
 from headwise.tasks.training.weights import save_weights
 
@@ -57,12 +58,13 @@ def fit(
         raise ArgumentError(
             "out: the processes that torchrun or srun started share a run folder; expected its name. Received: none"
         )
-    if folder is not None and not resume and strategies.first():  # only the first process writes
-        check_new(folder)
     before = run.read_config(folder, kind)["options"] if folder is not None and resume else {}
     options = make(kind.options_type, {**before, **given})
     strategies.check(options)
-    with torch.random.fork_rng(), tempfile.TemporaryDirectory() as temporary:
+    lock = alone(folder) if folder is not None and strategies.first() else contextlib.nullcontext()
+    with lock, torch.random.fork_rng(), tempfile.TemporaryDirectory() as temporary:
+        if folder is not None and not resume and strategies.first():  # only the first process writes
+            check_new(folder)
         where = folder or Path(temporary)
         work = (kind, source, validation, where, folder is not None, resume, given)
         if strategies.several(options):
@@ -108,12 +110,13 @@ def _fit(
         trained = run.restore(folder, kind)
         if held_out is not None and trained.settle(held_out):
             save_weights(trained.state_dict(), folder / run.WEIGHTS)
-        run.save_files(trained, folder)  # again, because some files contain weights
+        scores = None
         if held_out is not None:
             scores = trained.evaluate(held_out)
             no_better = notes.on_scores(scores, kind.compared_by)
             _say(no_better)
-            run.write_scores(folder, replace(scores, notes=(*doubts, *no_better)))
+            scores = replace(scores, notes=(*doubts, *no_better))
+        run.write_files(folder, trained, (folder / run.CONFIG).read_text(encoding="utf-8"), scores)
 
 
 @contextlib.contextmanager
@@ -134,7 +137,7 @@ def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
 
 def _say(sentences: Sequence[str]) -> None:
     for sentence in sentences:
-        print(f"note: {sentence}", file=sys.stderr)
+        echo(f"note: {sentence}", err=True)
 
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
@@ -150,13 +153,6 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
             )
         return data, None
     return kind.split(data, options)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise FileError(f"cannot make the run folder {folder}: {cause.strerror or cause}") from cause
 
 
 def _train(
@@ -219,7 +215,6 @@ def _train(
                 f"device. Received: {len(validated)}"
             )
         if not resume and strategies.first():  # a run that is refused before this leaves nothing behind
-            _make(folder)
             run.write_config(folder, task, training, held_out, remarks)
         if options.compile:
             task.model.compile(dynamic=True)  # batches have many lengths, as texts do

@@ -1,12 +1,47 @@
-"""Checks whether a run folder exists. Imports nothing heavy, so that the command can check first."""
+"""Checks whether a run folder exists, and locks it. Imports nothing heavy, so that the command can check first."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headwise.errors import ArgumentError, CheckpointError
+from headwise.errors import ArgumentError, CheckpointError, FileError
+from headwise.files import locking
 
-CONFIG = "config.yaml"
+CONFIG, _LOCK = "config.yaml", ".lock"
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """A context in which only this process trains in a folder, which is made now. An empty one is deleted at the end.
+
+    Raises:
+        ArgumentError: another process trains in it.
+        FileError: it cannot be made or written.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    with contextlib.ExitStack() as at_end:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            at_end.callback(_delete_empty, made)
+            busy = f"{folder}: another training is running in this folder. Wait for it, or choose another folder"
+            at_end.enter_context(locking(folder / _LOCK, busy))
+        except OSError as cause:
+            raise FileError(f"cannot make the run folder {folder}: {cause.strerror or cause}") from cause
+        at_end.callback(_delete_lock, folder / _LOCK)
+        yield
+
+
+def _delete_lock(lock: Path) -> None:
+    with contextlib.suppress(OSError):  # Windows deletes no open file
+        lock.unlink()
+
+
+def _delete_empty(folders: Sequence[Path]) -> None:
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def check_new(folder: Path) -> None:

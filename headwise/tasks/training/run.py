@@ -6,6 +6,7 @@ scores.json           the scores on held-out data, beside trivial baselines
 last.ckpt             the last state of the training, to resume it
 curve.csv, curve.png  the learning curve
 tensorboard/          losses, scores, and numbers of the heads
+checksums.json        the checksums of config.yaml, scores.json and the task's own files; the weights carry their own
 ...                   the task's own files, such as a tokenizer
 """
 
@@ -24,7 +25,7 @@ import torch
 import yaml
 
 from headwise.errors import CheckpointError, FileError, HeadwiseError
-from headwise.files import parsed, writing
+from headwise.files import adding, check_seal, parsed, read_seal, seal
 from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
@@ -54,7 +55,7 @@ def restore(folder: Path, kind: type[TaskT]) -> TaskT:
         if (folder / LAST).is_file():
             why = ": its training was stopped before its first validation. Go on with it: resume=True, or --resume"
         elif (folder / "export.json").is_file():
-            why = ": it is an export. `headwise serve` runs it, and in Python headwise.export.load.load"
+            why = ": it is an export. `headwise serve` runs it, and in Python `from headwise.export.load import load`"
         raise CheckpointError(f"{folder} has no {WEIGHTS}{why}")
     task = rebuild(folder, config, kind)
     load_weights(task, folder / WEIGHTS)
@@ -66,8 +67,9 @@ def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
     """Make the task of a run folder again, as it was before its first step, except for its weights.
 
     Raises:
-        CheckpointError: its config.yaml or files do not fit this version.
+        CheckpointError: its config.yaml or files are damaged, or do not fit this version.
     """
+    check_seal(folder)
     try:
         return kind.restore(make(kind.options_type, config["options"]), config["state"], folder)
     except CheckpointError:
@@ -88,10 +90,11 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
         kind: the class of task that the run must belong to; None = any.
 
     Raises:
-        CheckpointError: the folder or its config.yaml is missing, or the file does not belong to a run, or belongs to
-            another task.
+        CheckpointError: the folder or its config.yaml is missing, or the file is damaged, does not belong to a run, or
+            belongs to another task.
     """
     check_there(folder)
+    check_seal(folder, CONFIG)
     try:
         config = parsed(yaml.safe_load, (folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
@@ -135,33 +138,34 @@ def write_config(
         "machine": f"{platform.system()} {platform.machine()}, {device}",
         "begun": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-    with writing(folder / CONFIG) as part:
-        part.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-    save_files(task, folder)
+    write_files(folder, task, yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120))
 
 
-def save_files(task: Trainable[Any], folder: Path) -> None:
-    """Write the task's own files.
+def write_files(folder: Path, task: Trainable[Any], config: str, scores: Scores | None = None) -> None:
+    """Write config.yaml, scores.json, the task's own files, some of which contain weights, and the checksums of all.
 
     Raises:
         FileError: the files cannot be written.
     """
     try:
-        task.save_files(folder)
+        with adding(folder) as part:
+            (part / CONFIG).write_text(config, encoding="utf-8")
+            if scores is not None:
+                said = json.dumps(scores.to_json(), indent=2, ensure_ascii=False)
+                (part / SCORES).write_text(said + "\n", encoding="utf-8")
+            task.save_files(part)
+            seal(part)
     except FileError:
         raise
     except OSError as cause:
         raise FileError(f"cannot write into {folder}: {cause.strerror or cause}") from cause
 
 
-def write_scores(folder: Path, scores: Scores) -> None:
-    """Write scores.json.
-
-    Raises:
-        FileError: the file cannot be written.
-    """
-    with writing(folder / SCORES) as part:
-        part.write_text(json.dumps(scores.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def find_files(folder: Path) -> list[Path]:
+    """Return the files of a run folder that its predictions depend on. A folder without checksums may have others."""
+    own = {folder / name for name in read_seal(folder)} or {*folder.glob("*.json"), *folder.glob("*.safetensors")}
+    own |= {folder / CONFIG, folder / WEIGHTS}
+    return sorted(path for path in own if path.name != SCORES and path.is_file())
 
 
 def read_scores(folder: Path) -> Scores | None:

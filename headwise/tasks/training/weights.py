@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from headwise.errors import CheckpointError, FileError
-from headwise.files import replacing
+from headwise.records.tensor_file import read_tensors, write_tensors
 
 
 def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
@@ -22,13 +20,10 @@ def save_weights(tensors: dict[str, Tensor], path: Path) -> None:
     kept: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
     for name, tensor in tensors.items():
         kept.setdefault((tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride()), name)
-    contiguous = {name: tensors[name].detach().cpu().contiguous() for name in kept.values()}
     try:
-        with replacing(path) as part:
-            part.write_bytes(save(contiguous))  # save_file makes a file that only its owner may read
-    except (OSError, SafetensorError) as cause:
-        reason = str(cause).rpartition("I/O error: ")[2]
-        raise FileError(f"cannot write {path}: {reason}. What was there before is intact") from cause
+        write_tensors(path, {name: tensors[name] for name in kept.values()}, {})
+    except FileError as cause:
+        raise FileError(f"{cause}. What was there before is intact") from cause
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
@@ -38,8 +33,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
         CheckpointError: the file is missing or damaged, or its tensors are not the tensors of the module.
     """
     try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as cause:
+        tensors = read_tensors(path)
+    except FileError as cause:
         raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({cause})") from cause
     own = module.state_dict(keep_vars=True)
     filled = {id(own[name]) for name in tensors if name in own}

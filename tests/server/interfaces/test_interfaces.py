@@ -61,6 +61,8 @@ def test_an_answer_comes_with_the_rows_of_attention_that_are_asked_for(opened: O
         assert layer == pytest.approx(seen[name].weights(rows=[0, count - 1])[0].numpy(), abs=1e-6)
     with pytest.raises(ArgumentError, match=f"rows: expected -{count} to {count - 1}, for .* Received: 99"):
         interface.attend(read, [0, 99])
+    with pytest.raises(ArgumentError, match=r"rows: expected at most [\d,]+ of them \(1,048,576 weights in one answer"):
+        interface.attend(read, [0] * 100_000)
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name not in ("classify", "pairs")])

@@ -148,7 +148,7 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(
 def _die_at(moment: int) -> None:
     """Before or after a renaming, or in the tidying up."""
     count = 0
-    replace, rmtree = os.replace, shutil.rmtree
+    replace, empty = os.replace, parts._empty
 
     def tick() -> None:
         nonlocal count
@@ -161,12 +161,13 @@ def _die_at(moment: int) -> None:
         replace(*given)
         tick()
 
-    def tidying(folder: Path, **how: Any) -> None:
-        (folder / "journal.json").unlink()
-        tick()
-        rmtree(folder, **how)
+    def tidying(out: Path) -> None:
+        if any(parts.name_folder(out).glob("0*")):
+            (parts.name_folder(out) / "journal.json").unlink()
+            tick()
+        empty(out)
 
-    os.replace, shutil.rmtree = dying, tidying  # type: ignore[assignment]
+    os.replace, parts._empty = dying, tidying  # type: ignore[assignment]
 
 
 def test_what_was_begun_with_something_else_is_told_and_can_be_begun_again(
@@ -193,7 +194,7 @@ def test_what_was_begun_with_something_else_is_told_and_can_be_begun_again(
     shutil.copytree(reviews_run, tmp_path / "run")
     config = tmp_path / "run" / "config.yaml"
     config.write_bytes(config.read_bytes() + b"\n")
-    with pytest.raises(ArgumentError, match=r"computed with other weights or options than .*run has now"):
+    with pytest.raises(ArgumentError, match=r"computed with other weights, options or files than .*run has now"):
         predict_file(stub, tmp_path / "run", lines, out, chunk=3)
     (tmp_path / "other.jsonl").write_bytes(lines.read_bytes())
     with pytest.raises(ArgumentError, match=r"computed with another file, .*in.jsonl"):
@@ -203,6 +204,102 @@ def test_what_was_begun_with_something_else_is_told_and_can_be_begun_again(
         predict_file(stub, reviews_run, lines, out, chunk=3)
     assert predict_file(stub, reviews_run, lines, out, chunk=3, restart=True).before == 0
     assert left(tmp_path) == ["in.jsonl", "other.jsonl", "out.csv", "run"]
+
+
+def _stopped(stub: Any, run: Path, lines: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Compute the first two parts, and return their folder."""
+    with monkeypatch.context() as patched:
+        do = Work.do
+        patched.setattr(
+            Work, "do", lambda work, number, *given: _interrupt() if number == 2 else do(work, number, *given)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            predict_file(stub, run, lines, out, chunk=3)
+    return parts.name_folder(out)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "weights.safetensors", "config.yaml"])
+def test_every_file_of_the_task_is_the_one_of_the_parts(
+    tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stub, run = Stub(task), Path(shutil.copytree(reviews_run, tmp_path / "run"))
+    _stopped(stub, run, lines, tmp_path / "out.csv", monkeypatch)
+    (run / "notes.csv").write_text("not of the task", encoding="utf-8")
+    (run / name).write_bytes((run / name).read_bytes() + b"\n")
+    with pytest.raises(ArgumentError, match="computed with other weights, options or files than"):
+        predict_file(stub, run, lines, tmp_path / "out.csv", chunk=3)  # type: ignore[arg-type]
+    (run / name).write_bytes((run / name).read_bytes()[:-1])
+    assert predict_file(stub, run, lines, tmp_path / "out.csv", chunk=3).before == 6  # type: ignore[arg-type]
+
+
+def test_a_part_or_note_with_other_bytes_is_computed_again(
+    tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub: Any = Stub(task)
+    out = tmp_path / "out.csv"
+    predict_file(stub, reviews_run, lines, out, chunk=3)
+    whole = out.read_bytes()
+    for name, change in (
+        ("000000.csv", lambda data: data.replace(b"film", b"fiim")),
+        ("000001.json", lambda data: data.replace(b'"rows": 3', b'"rows": 2')),
+        ("000001.json", lambda data: b"[1]"),
+    ):
+        path = _stopped(stub, reviews_run, lines, out, monkeypatch) / name
+        path.write_bytes(change(path.read_bytes()))
+        written = predict_file(stub, reviews_run, lines, out, chunk=3)
+        assert (written.rows, written.before) == (11, 3)
+        assert written.notes[0].startswith("3 of the rows were computed again, because their parts were damaged: 00000")
+        assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", None])
+def test_a_damaged_journal_is_told(
+    tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    """None: a journal with fewer chunks, which gave fewer rows."""
+    stub: Any = Stub(task)
+    journal = _stopped(stub, reviews_run, lines, tmp_path / "out.csv", monkeypatch) / "journal.json"
+    content = json.loads(journal.read_text(encoding="utf-8"))
+    content["found"]["chunks"].pop()
+    journal.write_text(json.dumps(content) if text is None else text, encoding="utf-8")
+    with pytest.raises(FileError, match=r"journal.json: cannot be read: .* Start again with --restart"):
+        predict_file(stub, reviews_run, lines, tmp_path / "out.csv", chunk=3)
+    assert predict_file(stub, reviews_run, lines, tmp_path / "out.csv", chunk=3, restart=True).rows == 11
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_nothing_that_others_put_beside_the_parts_is_deleted(
+    tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path, restart: bool
+) -> None:
+    out = tmp_path / "out.csv"
+    folder = parts.name_folder(out)
+    (folder / "000000.json.d").mkdir(parents=True)
+    for name in ("notes.txt", "0.csv", "000000.jsonl", ".000000.csv.part"):
+        (folder / name).write_text("mine", encoding="utf-8")
+    (tmp_path / ".out.csv.mine.part").touch()
+    mine = left(folder)
+    assert predict_file(Stub(task), reviews_run, lines, out, chunk=3, restart=restart).rows == 11  # type: ignore[arg-type]
+    assert left(folder) == mine
+    assert left(tmp_path) == [".out.csv.mine.part", ".out.csv.parts", "in.jsonl", "out.csv"]
+
+
+def test_parts_are_not_written_through_a_link(tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path) -> None:
+    out = tmp_path / "out.csv"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "000000.csv").touch()
+    parts.name_folder(out).symlink_to(tmp_path / "mine")
+    with pytest.raises(FileError, match=r"out.csv.parts: expected a folder, .*Received: a link"):
+        predict_file(Stub(task), reviews_run, lines, out, chunk=3)  # type: ignore[arg-type]
+    parts.name_folder(out).unlink()
+    parts.name_folder(out).mkdir()
+    (parts.name_folder(out) / "lock").symlink_to(tmp_path / "mine" / "lock")
+    with pytest.raises(FileError, match=r"out.csv.parts: cannot be written: too many levels of symbolic links"):
+        predict_file(Stub(task), reviews_run, lines, out, chunk=3)  # type: ignore[arg-type]
+    assert left(tmp_path / "mine") == ["000000.csv"]
 
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path, task: Task[Any], reviews_run: Path, lines: Path) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import pickle
-import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from headwise.errors import CheckpointError, FileError, TrainingInterrupted
 from headwise.files import replacing
+from headwise.language import echo
 from headwise.tasks.training.callbacks.signals import Interrupt
 
 
@@ -65,7 +65,7 @@ class Last(Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.out_of_time and trainer.is_global_zero:
-            print(f"the time limit is over: {self._stopped(self.out_of_time)}", file=sys.stderr)
+            echo(f"the time limit is over: {self._stopped(self.out_of_time)}", err=True)
 
     def _interrupted(self, trainer: Trainer) -> bool:
         return self._any(trainer, self.interrupt.asked)
@@ -109,8 +109,11 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         try:
+            with zipfile.ZipFile(path) as records:  # torch writes checksums (CRC-32), but does not compare them
+                if (bad := records.testzip()) is not None:
+                    raise ValueError(f"the bytes of {bad} are not those that were written")
             loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=weights_only)
-        except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as cause:
+        except Exception as cause:
             said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
             raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({said})") from cause
         return loaded

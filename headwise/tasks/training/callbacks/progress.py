@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 from pytorch_lightning import Callback, Trainer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from headwise.tables import make_console
 from headwise.tasks.training.callbacks.best import Best
 from headwise.tasks.training.callbacks.curve import Curve
 
@@ -24,7 +24,7 @@ class Telling(Callback):
 
     def __init__(self, curve: Curve, best: Best) -> None:
         self.curve, self.best = curve, best
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = make_console(stderr=True, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
         self._bar_task = TaskID(0)
         self._began = self._shown = 0.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
+
+from headwise.language import echo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,4 +50,4 @@ class Interrupt:
         self._tell(number)
 
     def _tell(self, number: int) -> None:
-        print("stopping after this step, and saving; Ctrl-C again stops at once", file=sys.stderr)
+        echo("stopping after this step, and saving; Ctrl-C again stops at once", err=True)
