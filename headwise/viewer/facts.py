@@ -14,8 +14,8 @@ from headwise.analyses.gradient_relevance import relevance_by_layer
 from headwise.errors import RecordError
 from headwise.language import asked
 from headwise.records import AttentionRecord
-from headwise.text import Tokens
 from headwise.text.groups import Groups
+from headwise.text.tokens import cut_at_tokens as _cut_at_tokens
 from headwise.viewer.inputs import Axis, Input, Layer, Stack, is_long
 from headwise.viewer.pairs import find_pairs
 from headwise.viewer.statistics import choose_rows, compute_statistics, cost, descriptions
@@ -187,14 +187,3 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 def _groups(groups: Groups) -> dict[str, Any]:
     return {"index": groups.index, "labels": groups.labels}
-
-
-def _cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
-    """Return (the text between each token and the token before it, the text or label of each token)."""
-    gaps, pieces, end = [], [], 0
-    for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
-        own = not special and start >= end  # otherwise a special token, or another token of a character already shown
-        gaps.append(tokens.text[end:start] if own else "")
-        pieces.append((own and tokens.text[start:stop]) or label)
-        end = stop if own else end
-    return gaps, pieces

@@ -13,6 +13,7 @@ from headwise.profiles import CLASSES, KINDS, MEASURES, Head, Profile
 from headwise.profiles.bins import NEAR, OFFSETS
 from headwise.profiles.examples import Window, distinct
 from headwise.profiles.profile import DEFAULT_MODEL
+from headwise.text.tokens import cut_at_tokens
 from headwise.viewer.page import page_of
 
 PAIRS = 24  # the number of pairs of tokens shown for each head
@@ -116,7 +117,9 @@ def _window(window: Window, model: str) -> dict[str, Any]:
     text = shlex.quote(tokens.text)
     given = "" if model == DEFAULT_MODEL else f"--model {shlex.quote(model)} "
     command = f"headwise watch {given}--out text.hw -- {text} && headwise view text.hw"
-    return {"text": window.text, "labels": tokens.labels, "special": tokens.special, "command": command}
+    pieces = [gap[len(gap.rstrip()) :] + piece for gap, piece in zip(*cut_at_tokens(tokens), strict=True)]
+    told = {"text": window.text, "labels": tokens.labels, "special": tokens.special}
+    return {**told, "pieces": pieces, "command": command}
 
 
 def _short(numbers: Any) -> list[float]:
