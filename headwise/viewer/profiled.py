@@ -15,13 +15,14 @@ from headwise.profiles.examples import Window, distinct
 from headwise.profiles.profile import DEFAULT_MODEL
 from headwise.text.tokens import cut_at_tokens
 from headwise.viewer.page import page_of
+from headwise.viewer.statistics import LEAST
 
 PAIRS = 24  # the number of pairs of tokens shown for each head
 ENTRY = "profile.js"
 
 #: The scores of patterns, with a description of each.
 PATTERNS = {
-    "previous_token": "The mean weight on the token before.",
+    "previous_token": "The mean weight on the token before, of the queries that may see one.",
     "duplicate_token": "The mean weight on the same token before, of the queries that have one.",
     "induction": "The mean weight on what followed the same token before, of the queries that have such.",
     "block_previous_token": "The mean weight on the token before, in a random block that is repeated.",
@@ -96,7 +97,11 @@ def _head(
         "offsets": _short(head.offsets.values()),
         "classes": _short(head.classes.values()),
         "matrix": [_short(head.classes_from(name).values()) for name in CLASSES],
-        "patterns": {name: round(head.patterns[name], 5) for name in patterns},
+        "patterns": {
+            name: round(head.patterns[name], 5) if head.supports.get(name, LEAST) >= LEAST else None
+            for name in patterns
+        },
+        "supports": head.supports,
         "pairs": [[each.query, each.key, round(each.weight, 3)] for each in pairs],
         "error": round(pairs[0].error, 3) if pairs else 0.0,
         "examples": [
