@@ -110,22 +110,17 @@ def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternSc
         second = [each.offset_mass[:, :, -length:, which].mean((0, 2)) for each in found]
         return by_layer_and_head(second, "pattern_scores")
 
-    previous = [(each.offset_mass, *previous_token(each)) for each in found]
-    means = [(total / count).to(mass.dtype) for mass, total, count in previous]
+    previous = [(total / count).to(each.offset_mass.dtype) for each in found for total, count in [previous_token(each)]]
     return PatternScores(
-        previous_token=by_layer_and_head(means, "pattern_scores"), duplicate_token=mean(1), induction=mean(2)
+        previous_token=by_layer_and_head(previous, "pattern_scores"), duplicate_token=mean(1), induction=mean(2)
     )
 
 
 def previous_token(found: Statistics, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute the previous-token score of each head as (the sum of A[i, i - 1], the number of queries), [H] each.
+    """Compute (the sum of A[i, i - 1] over the queries that may see the token before, their number), [H] each.
 
-    A query counts if it may see the token before it. The page, `seen.summary()`, profiles and `pattern_scores` all show
-    this quotient.
-
-    Args:
-        found: statistics of a record, with "lse" and "offset_mass", whose first offset is 1.
-        real: which queries are no padding, bool [B, Q]; None = all.
+    The page, the summary, profiles and `pattern_scores` show this quotient. `found`: "lse" and "offset_mass", whose
+    first offset is 1; `real`: which queries are no padding, bool [B, Q]; None = all.
     """
     column = OffsetMass.column
     rows = column.rows(found.offset_mass, found.lse > -math.inf)

@@ -44,8 +44,7 @@ class Batch:
         codes = padded([classify_tokens(each.tokens) for each in windows], -1)
         text = (codes >= 0) & (codes != START) & (codes != SEPARATOR)
         classes = one_hot(codes.clamp(min=0), len(CLASSES)).float() * (codes >= 0)[..., None]
-        unknown = padded([each.tokens.unknown or [False] * len(each.tokens.ids) for each in windows], True)
-        known = text & ~unknown.bool()
+        known = text & (padded([each.tokens.unknown or [False] * len(each.tokens.ids) for each in windows], 1) == 0)
         own = (ids[:, :, None] == ids[:, None, :]) & known[:, :, None] & known[:, None, :]
         return cls(windows, ids, text, classes, own)
 

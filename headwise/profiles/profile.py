@@ -92,8 +92,7 @@ class Head:
     def patterns(self) -> dict[str, float]:
         """The score of each pattern, 0 to 1, over the corpus, and on a repeated random block if the model can read it.
 
-        previous_token  mean weight on the previous token, over all queries that may see one, by
-                        `headwise.analyses.patterns.previous_token`; NaN in files of older versions
+        previous_token  mean weight on the previous token, over all queries that may see one; NaN in files of 0.2
         duplicate_token mean weight on earlier copies of the token, over the queries that have some
         induction       mean weight on the tokens after earlier copies, over the queries that have some
         block_…         the same on the repeated block, by `headwise.analyses.pattern_scores`

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -112,9 +111,6 @@ class Tokens:
         return Groups(tuple(labels), tuple(map(tuple, spans.values())), level)
 
 
-_MARKED = re.compile(r"^.*?\(\d+/\d+\)")
-
-
 def cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
     """Return (the text between each token and the token before it, the text or label of each token).
 
@@ -126,7 +122,7 @@ def cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
         if end <= start < stop:
             gap, piece = tokens.text[end:start], tokens.text[start:stop]
         elif start < end < stop:  # bytes of a character that is already shown, and more
-            piece = "".join(_MARKED.findall(label)[:1]) + tokens.text[end:stop]
+            piece = label[: label.find(")") + 1] + tokens.text[end:stop]
         elif end < start == stop and not special and tokens.text[end:start].isspace():
             piece, end = tokens.text[end:start], start  # a space that the tokenizer's offsets leave out
         gaps.append(gap)

@@ -82,20 +82,16 @@ def compute_statistics(
     Undefined statistics are None: distances between two texts, induction without repeated tokens, importance without
     values and gradients.
 
-    With `queries` there is also, as "supports", what a suggestion of the page needs of each pattern: its `values`
-    without unknown tokens, the number of `queries` behind them, and what two simpler heads score on the same text by
-    `chance` (the larger one): one with equal weights, and one whose queries all look at the same key.
+    With `queries` there is also, as "supports", what suggestions need of each pattern: `values` without unknown tokens,
+    the number of `queries` behind them, and `chance`: what a head with equal weights scores on the same text, or, if it
+    is more, one whose queries all look at the same key.
     """
     found = ask(record, kind, rows=rows)
     means = numbers(found, kind, (2,))
     square = kind == "self" and record.shape[2] == record.shape[3]
     visible = _count_visible(record)
-    of_text = _induction(record, tokens, rows, visible) if square else {}
-    induction = {b: each["values"] for b, each in of_text.items()}
-    supports = {}
-    if queries is not None:
-        patterns = _supports(found, tokens, queries, 1 / visible)
-        supports = {b: {"supports": {**patterns[b], "induction": of_text.get(b)}} for b in tokens}
+    induction = _induction(record, tokens, rows, visible) if square else {}
+    supports = {} if queries is None else _supports(found, tokens, queries, 1 / visible)
     nothing: list[float | None] = [None] * record.shape[1]
     importance = nothing
     if record.extras.v is not None and record.extras.grad is not None and not record.dropout:
@@ -103,9 +99,9 @@ def compute_statistics(
     return {
         b: {
             **{name: _numbers(of_heads[b]) for name, of_heads in means.items()},
-            "induction": induction.get(b, nothing),
+            "induction": induction[b]["values"] if b in induction else nothing,
             "importance": importance,
-            **supports.get(b, {}),
+            **({"supports": {**supports[b], "induction": induction.get(b)}} if supports else {}),
         }
         for b in sorted(tokens)
     }
@@ -144,7 +140,7 @@ def _induction(
 
     It is the mean over the queries whose token occurs earlier; from about `looked_at` of them, if given. Special and
     unknown tokens are ignored, because they are frequent and mean little; very long texts, because all their tokens
-    occur again. The result has, for each example, what `compute_statistics` describes as "supports".
+    occur again. Returned as in "supports" of `compute_statistics`.
     """
     found = {}
     for b, each in tokens.items():
@@ -192,8 +188,7 @@ def _followed(
 ) -> tuple[Tensor, Tensor, int]:
     """Sum the weights of `rows` on tokens that followed earlier occurrences of the row's token, per head: [H].
 
-    Return also the sum if each query had equal weights on its `visible` keys [H or 1, Q], and the largest number of
-    queries that have one such token in common.
+    Also the sum with equal weights on the `visible` keys, and the most queries that have one such token in common.
     """
     device = record.q.device
     of = {place: number for number, places in enumerate(block) for place in places}
