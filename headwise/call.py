@@ -133,6 +133,20 @@ class Scores(Options):
             allowed = allowed & (self.take_options({"Q": rows})["bias"].to(self.dtype) != EMPTY)
         return allowed
 
+    def has_key(self, offset: int) -> Tensor:
+        """Find the queries that may attend to the key `offset` tokens before them: bool [B|1, H|1, Q], True = may."""
+        mask, q_len, k_len = self.whole
+        q = self._positions(2, EVERY) if self.share is None else self.share.rows.to(self.q.device)
+        k = q + (k_len - q_len - offset)
+        found, k = ((k >= 0) & (k < k_len))[None, None], k.clamp(0, max(0, k_len - 1))
+        if mask is not None and found.any():
+            b, h = (torch.arange(size or 1, device=q.device) for size in (mask.batch, mask.heads))
+            found = found & mask.allows(b[:, None, None], h[:, None], q, k)
+        if self.bias is not None and self.share is None and found.any():
+            bias = self.bias[(None,) * (4 - self.bias.ndim)]
+            found = found & (bias.expand(*bias.shape[:2], q_len, k_len)[..., q, k].to(self.dtype) != EMPTY)
+        return found
+
     def part(self, *, b: Index = EVERY, heads: Index = EVERY, rows: Index = EVERY, cols: Index = EVERY) -> Scores:
         """Cut q, k and options to some examples, heads, rows and columns of the matrix; the result has no mask."""
         q, k = self.q[b][:, heads][:, :, rows], self.k[b][:, self._key_heads(heads)][:, :, cols]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from headwise.analyses.stack import by_layer_and_head, named, self_attention
 from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
+from headwise.records.statistics import OffsetMass, Statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ def repeated_block(
 def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternScores:
     """Compute previous-token, duplicate-token and induction scores of heads, on a block of T tokens and its repetition.
 
-        previous_token   mean of A[i, i - 1]          over every row but the first
+        previous_token   mean of A[i, i - 1]          over the rows that may see the token before
         duplicate_token  mean of A[i, i - T]          over the T rows of the second block
         induction        mean of A[i, i - (T - 1)]    over the T rows of the second block
 
@@ -102,12 +104,26 @@ def pattern_scores(records: Iterable[AttentionRecord], length: int) -> PatternSc
                 f"with {record.shape[3]}. Give the model repeated_block(..., length={length})"
             )
     offsets = (1, length, length - 1)
-    found = [record.statistics("offset_mass", offsets=offsets).offset_mass for record in layers]
-    second = slice(-length, None)
+    found = [record.statistics("lse", "offset_mass", offsets=offsets) for record in layers]
 
-    def mean(which: int, rows: slice) -> Tensor:
-        return by_layer_and_head([mass[:, :, rows, which].mean((0, 2)) for mass in found], "pattern_scores")
+    def mean(which: int) -> Tensor:
+        second = [each.offset_mass[:, :, -length:, which].mean((0, 2)) for each in found]
+        return by_layer_and_head(second, "pattern_scores")
 
+    previous = [(total / count).to(each.offset_mass.dtype) for each in found for total, count in [previous_token(each)]]
     return PatternScores(
-        previous_token=mean(0, slice(1, None)), duplicate_token=mean(1, second), induction=mean(2, second)
+        previous_token=by_layer_and_head(previous, "pattern_scores"), duplicate_token=mean(1), induction=mean(2)
     )
+
+
+def previous_token(found: Statistics, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Compute (the sum of A[i, i - 1] over the queries that may see the token before, their number), [H] each.
+
+    The page, the summary, profiles and `pattern_scores` show this quotient. `found`: "lse" and "offset_mass", whose
+    first offset is 1; `real`: which queries are no padding, bool [B, Q]; None = all.
+    """
+    column = OffsetMass.column
+    rows = column.rows(found.offset_mass, found.lse > -math.inf)
+    rows = rows if real is None else rows & real[:, None].to(rows.device)
+    count = rows.sum((0, 2))
+    return (column.over(found.offset_mass, rows, (0, 2)) * count).nan_to_num(), count

@@ -41,6 +41,7 @@ from headwise.plot.weights import compute_weights, hidden_note, sink_key
 from headwise.records import AttentionRecord, Seen
 from headwise.records.seen import Layer
 from headwise.text.places import Place
+from headwise.text.tokens import cut_at_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,17 +195,13 @@ def _parts(axis: Axis) -> list[tuple[str, str]]:
     if tokens is None or not tokens.text:
         return [(" ", axis.name(place)) for place in range(axis.size)]
     parts: list[tuple[str, str]] = []
-    end, after_sign, pending = 0, False, ""
-    for label, (start, stop), sign in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
-        if sign or start < end:  # a special token, or another token of the same character
-            parts.append((pending or (" " if sign else ""), label))
-            pending = ""
-        else:
-            own, ink = tokens.text[start:stop], tokens.text[start:stop].strip()
-            gap = pending + tokens.text[end:start] + own[: own.find(ink)]
-            parts.append((gap or " " * after_sign, ink or label))
-            after = own[own.find(ink) + len(ink) :]
-            pending, end = after if ink or "\n" in after else "", stop  # an invisible space is drawn as its label
+    pending, after_sign = "", False
+    for label, sign, gap, piece in zip(tokens.labels, tokens.special, *cut_at_tokens(tokens), strict=True):
+        ink = piece.strip()
+        lead = piece[: piece.find(ink)]
+        parts.append((pending + gap + lead or " " * (sign or after_sign), ink or label))
+        after = piece[len(lead) + len(ink) :]
+        pending = after if ink or "\n" in after else ""  # an invisible space is drawn as its label
         after_sign = sign
     return parts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from headwise.text import Tokens
+from headwise.text.labels import bare
 
 #: The names of the classes; the code of a class is its index here. Each token gets the first class that fits.
 CLASSES = ("start", "separator", "punctuation", "number", "word piece", "function word", "word")
@@ -30,16 +31,16 @@ def classify_tokens(tokens: Tokens) -> list[int]:
     words = tokens.word_ids or (None,) * len(tokens.ids)
     found, before = [], None
     for place, (label, special, word) in enumerate(zip(tokens.labels, tokens.special, words, strict=True)):
-        bare = label.strip().removeprefix("##").strip("▁ĠĊ ").lower()
+        written = bare(label).lower()
         if special:
             found.append(START if place == 0 else SEPARATOR)
-        elif not any(letter.isalnum() for letter in bare):
+        elif not any(letter.isalnum() for letter in written):
             found.append(PUNCTUATION)
-        elif _NUMBER.fullmatch(bare):
+        elif _NUMBER.fullmatch(written):
             found.append(NUMBER)
         elif label.startswith("##") or (word is not None and word == before):
             found.append(PIECE)
         else:
-            found.append(FUNCTION if bare in FUNCTION_WORDS else WORD)
+            found.append(FUNCTION if written in FUNCTION_WORDS else WORD)
         before = None if special else word
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 #: The name of each kind -> its rule.
 KINDS = {
-    "previous token": "at least 0.3 of its weight on the text lies on the token before",
+    "previous token": "at least 0.3 of its weight lies on the token before, where there is one",
     "next token": "at least 0.3 of its weight on the text lies on the token after",
     "itself": "at least 0.3 of its weight on the text lies on the query itself",
     "same token": "at least 0.3 of its weight on the text lies on the same token elsewhere, where there is one",

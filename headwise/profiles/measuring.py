@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from headwise.analyses.patterns import previous_token
 from headwise.analyses.stack import self_attention
 from headwise.capture.context import watch
 from headwise.capture.pretrained import Pretrained
@@ -34,7 +35,7 @@ class Batch:
     ids: Tensor  # int64 [B, N]; -1 = padding
     text: Tensor  # bool [B, N]: neither special nor padding
     classes: Tensor  # float [B, N, C], one-hot; 0 for padding
-    own: Tensor  # bool [B, N (query), N (key)]: both are the same token of the text; also True on the diagonal
+    own: Tensor  # bool [B, N (query), N (key)]: both are the same known token of the text; also on the diagonal
 
     @classmethod
     def of(cls, windows: Sequence[Window]) -> Batch:
@@ -43,7 +44,8 @@ class Batch:
         codes = padded([classify_tokens(each.tokens) for each in windows], -1)
         text = (codes >= 0) & (codes != START) & (codes != SEPARATOR)
         classes = one_hot(codes.clamp(min=0), len(CLASSES)).float() * (codes >= 0)[..., None]
-        own = (ids[:, :, None] == ids[:, None, :]) & text[:, :, None] & text[:, None, :]
+        known = text & (padded([each.tokens.unknown or [False] * len(each.tokens.ids) for each in windows], 1) == 0)
+        own = (ids[:, :, None] == ids[:, None, :]) & known[:, :, None] & known[:, None, :]
         return cls(windows, ids, text, classes, own)
 
 
@@ -82,7 +84,9 @@ def measure(sums: LayerSums, record: AttentionRecord, batch: Batch, length: int)
     """
     self_attention([record], "a profile")
     heads, size = record.shape[1], record.shape[3]
-    statistics = record.statistics(*OF_RECORDS)
+    statistics = record.statistics(*OF_RECORDS, "lse", "offset_mass")
+    for name, x in zip(("previous", "previous_rows"), previous_token(statistics, batch.ids >= 0), strict=True):
+        sums.add(name, x)
     rows = torch.stack([getattr(statistics, name).float().cpu() for name in OF_RECORDS])  # [S, B, H, N]
     step = max(1, CELLS // max(1, record.shape[0] * size * size))
     for first in range(0, heads, step):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -91,18 +92,25 @@ class Head:
     def patterns(self) -> dict[str, float]:
         """The score of each pattern, 0 to 1, over the corpus, and on a repeated random block if the model can read it.
 
-        previous_token  mean weight on the previous token
+        previous_token  mean weight on the previous token, over all queries that may see one; NaN in files of 0.2
         duplicate_token mean weight on earlier copies of the token, over the queries that have some
         induction       mean weight on the tokens after earlier copies, over the queries that have some
         block_…         the same on the repeated block, by `headwise.analyses.pattern_scores`
         """
         numbers, h = self.sums.numbers, self.head
         return {
-            "previous_token": self.offsets["-1"],
+            "previous_token": float(numbers["previous"][h]) / (self.supports["previous_token"] or math.nan),
             "duplicate_token": float(self._mean(numbers["duplicate"][h], "duplicate_rows")),  # type: ignore[arg-type]
             "induction": float(self._mean(numbers["induction"][h], "induction_rows")),  # type: ignore[arg-type]
             **self.block,
         }
+
+    @property
+    def supports(self) -> dict[str, int]:
+        """The number of queries behind each of `patterns` that is of the corpus."""
+        numbers, h = self.sums.numbers, self.head
+        rows = {"previous_token": numbers["previous_rows"][h], "duplicate_token": numbers["duplicate_rows"]}
+        return {name: int(x) for name, x in {**rows, "induction": numbers["induction_rows"]}.items()}
 
     @functools.cached_property
     def relative_entropy(self) -> float:
@@ -116,9 +124,9 @@ class Head:
         numbers, h = self.sums.numbers, self.head
         text = max(1e-12, sum(self.offsets.values()))
         near = sum(self.offsets[f"{d:+d}"] for d in range(-3, 4) if d)
-        even = self.even_classes
+        even, previous = self.even_classes, self.patterns["previous_token"]
         shares = {
-            "previous token": self.offsets["-1"] / text,
+            "previous token": self.offsets["-1"] / text if math.isnan(previous) else previous,
             "next token": self.offsets["+1"] / text,
             "itself": self.offsets["0"] / text,
             "same token": float(numbers["same"][h]) / max(1e-12, float(numbers["same_text"][h])),

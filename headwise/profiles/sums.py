@@ -63,6 +63,8 @@ FIELDS: dict[str, tuple[tuple[int | str, ...], torch.dtype]] = {
     "classes": (("H", _CLASSES, _CLASSES), _SUM),  # weight by class of query and of key
     "class_rows": ((_CLASSES,), _COUNT),  # queries of each class
     "even": ((_CLASSES, _CLASSES), _SUM),  # the same weight, if attention were spread evenly over the visible keys
+    "previous": (("H",), _SUM),  # weight on the token before, special or not, of all queries …
+    "previous_rows": (("H",), _COUNT),  # … that may see one
     "same": (("H",), _SUM),  # weight on the same token at other positions …
     "same_text": (("H",), _SUM),  # … and on all of the text, of the queries that have some
     "same_rows": ((), _COUNT),

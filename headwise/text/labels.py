@@ -6,7 +6,8 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+
+from headwise.text.spelling import WORD_END, Spelling
 
 # Characters that are words by themselves, so a mark that they continue a word would be meaningless.
 HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
@@ -15,53 +16,64 @@ BY_ITSELF = re.compile(f"[{HAN}{HIRAGANA}]")
 
 
 def label(
-    text: str,
-    names: Sequence[str],
-    offsets: Sequence[tuple[int, int]],
-    word_ids: Sequence[int | None],
-    special: Sequence[bool],
+    text: str, names: Sequence[str], offsets: Sequence[tuple[int, int]], special: Sequence[bool], spelling: Spelling
 ) -> list[str]:
     """Make the label of each token of `text`; the docstring of `Tokens` describes labels.
 
     Args:
         text: the text that the offsets point into.
-        names: for each token its spelling in the vocabulary, which is the label of a special token.
-        offsets: for each token (start, end): the token covers text[start:end].
-        word_ids: for each token the number of its word (pieces of one word have the same number); None = in no word.
-        special: for each token whether it is a special token, not text.
+        names: for each token its name in the vocabulary, which tells the white space around it and its marks.
+        offsets: for each token (start, end), as `own_offsets` returns them: the token covers text[start:end].
+        special: for each token whether it is a special token, whose label is its name.
+        spelling: how the vocabulary spells its tokens.
     """
     character_at = characters(text)
     # The whole characters of each token, even if it holds only some bytes of one.
     touched = [
-        [] if sign or added else list(dict.fromkeys(character_at[start : min(end, start + _LONGEST)]))
-        for (start, end), sign, added in zip(offsets, special, _added_spaces(names, offsets), strict=True)
+        [] if sign else list(dict.fromkeys(character_at[start : min(end, start + _LONGEST)]))
+        for (start, end), sign in zip(offsets, special, strict=True)
     ]
     sharing = Counter(span for spans in touched for span in spans)
     seen: Counter[tuple[int, int]] = Counter()
     labels = []
-    for i, (word_before, word) in enumerate(pairwise([None, *word_ids])):
-        spans = touched[i]
+    for name, (start, end), sign, spans in zip(names, offsets, special, touched, strict=True):
         seen.update(spans)
-        if special[i]:
-            name = names[i].strip(" ")  # some names include the space before the token
-        elif not spans:  # byte-level tokenizers may give a lone space an empty offset
-            name = _trim(names[i].translate(_SPACES))
-        else:
-            name = _trim("".join(_visible(text[slice(*span)]) + _part(seen[span], sharing[span]) for span in spans))
-            name = name if offsets[i][1] - offsets[i][0] <= _LONGEST else f"{name[:_LONGEST]}…"
-            start = spans[0][0]
-            continues = (
-                word is not None
-                and word == word_before
-                and touched[i - 1]  # after an invisible space it begins the word
-                and seen[spans[0]] == 1  # otherwise the mark (2/3) shows it
-                and not (text[start].isspace() or _is_loose_byte(text[start]))
-                and not text[start - 1].isspace()  # " w" in two tokens: the second begins the word
-                and not (BY_ITSELF.match(text, start) or BY_ITSELF.match(text, start - 1))
-            )
-            name = f"##{name}" if continues else name
-        labels.append(name)
+        spelt = "" if sign else spelling.find_bytes(name).decode("utf-8", "replace")
+        if sign or not spelt.strip(_WHITE):
+            labels.append(name.strip(" ") if sign else show_spaces(_cut(spelt)))  # some names include the space before
+            continue
+        written = [_visible(text[slice(*span)]) + _part(seen[span], sharing[span]) for span in spans]
+        inked = [i for i, span in enumerate(spans) if text[slice(*span)].strip(_WHITE)]
+        if inked:
+            first, last = inked[0], inked[-1] + 1
+            at = spans[first]
+            # A mark such as (2/3) already shows that a word goes on, and "##" may be written in the text.
+            goes_on = spelling.is_piece(name) and seen[at] == 1 and not text.startswith("##", at[0])
+            before = "##" if goes_on else _cut(spelt[: len(spelt) - len(spelt.lstrip(_WHITE))])
+            after = "…" if end - start > _LONGEST else _cut(spelt[len(spelt.rstrip(_WHITE)) :])
+            written = [before, *written[first:last], after]
+        elif not written:
+            written = [spelt]
+        labels.append(show_spaces("".join(written)) + WORD_END * spelling.ends_word(name))
     return labels
+
+
+def own_offsets(names: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the offsets without those of added spaces, to which tokenizers give the offset of the next token."""
+    return [
+        (start, start) if name in ("▁", "Ġ") and start == following else (start, end)
+        for name, (start, end), (following, _) in zip(names, offsets, [*offsets[1:], (-1, -1)], strict=False)
+    ]
+
+
+def show_spaces(text: str) -> str:
+    """Replace line breaks, tabs and spaces by signs; a single space inside remains."""
+    return _SPACE.sub("␣", text.translate(_PICTURES))
+
+
+def bare(label: str) -> str:
+    """Return a label without the marks of its vocabulary: spaces and line breaks around it, ## and </w>."""
+    return label.removesuffix(WORD_END).strip("".join(["␣▁ĠĊ ", *_PICTURES.values()])).removeprefix("##")
 
 
 def shown(text: str) -> str:
@@ -73,21 +85,18 @@ def shown(text: str) -> str:
 
 
 _LONGEST = 64  # the number of code points of a token that its label shows; an [UNK] may stand for a word of any length
-_SPACES = str.maketrans("▁Ġ", "  ")  # spaces in the vocabularies of sentencepiece and GPT-2
+_WHITE = " \n\r\t"
+_PICTURES = {ord("\n"): "⏎", ord("\r"): "␍", ord("\t"): "⇥"}
+_SPACE = re.compile(r"(?<![^\s⏎␍⇥]) | (?![^\s⏎␍⇥])")  # at an end, or beside other white space
 
 
-def _added_spaces(names: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[bool]:
-    """Return for each token whether it is only an added space: the tokenizer gave it the offset of the next token."""
-    return [
-        name in ("▁", "Ġ") and start == following
-        for name, (start, _), (following, _) in zip(names, offsets, [*offsets[1:], (-1, -1)], strict=False)
-    ]
+def _cut(spelt: str) -> str:
+    return spelt if len(spelt) <= _LONGEST else f"{spelt[:_LONGEST]}…"
 
 
 # --- Characters as people count them ----------------------------------------------------------------------------------
 
 _ZERO_WIDTH_JOINER = "\u200d"
-_PICTURES = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def characters(text: str) -> list[tuple[int, int]]:
@@ -110,7 +119,7 @@ def characters(text: str) -> list[tuple[int, int]]:
 def _joins(text: str, start: int, end: int) -> bool:
     """Return whether text[end] belongs to the character text[start:end] before it, as an accent does."""
     first, last, following = text[start], text[end - 1], text[end]
-    if first in _PICTURES or _is_loose_byte(first):
+    if ord(first) in _PICTURES or _is_loose_byte(first):
         return False
     category = unicodedata.category(following)
     return (
@@ -134,8 +143,8 @@ def _is_regional(code_point: str) -> bool:
 
 def _visible(character: str) -> str:
     """Return a symbol for a newline or tab, <U+…> for other invisible characters (some reorder a page), or itself."""
-    if character in _PICTURES:
-        return _PICTURES[character]
+    if character in "\n\r\t":
+        return character.translate(_PICTURES)
     if _is_loose_byte(character):
         return f"<0x{ord(character) - 0xDC00:02X}>"
     return character if len(character) > 1 or character.isprintable() else f"<U+{ord(character):04X}>"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwise.text.spelling import WORD_END, Spelling, is_piece, is_sign
+from headwise.text.spelling import WORD_END, Spelling, is_sign
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -44,7 +44,7 @@ def rebuild_from_offsets(encoding: Encoding, special: list[bool], spelling: Spel
             section = end
         else:
             within = word is not None and word == word_before and not special[i - 1]
-            spelt = spelling.find_bytes(name[2:] if is_piece(name) and within and not spelling.has_spaces else name)
+            spelt = spelling.find_bytes(name[2:] if spelling.is_piece(name) and within else name)
             if spelling.has_spaces and start == section and (i == 0 or special[i - 1] or apart):
                 followers = offsets[i + 1 : i + 2] if not any(special[i + 1 : i + 2]) else []
                 spelt = _without_added_space(spelt, (start, end), followers)
@@ -83,7 +83,7 @@ def rebuild_from_names(names: list[str], special: list[bool], spelling: Spelling
             continues = continues and not name.startswith("▁")
         else:
             continues = continues and spelling.continues(name, before)
-            if continues and is_piece(name):
+            if continues and spelling.is_piece(name):
                 piece = spelling.find_bytes(name[2:])
             between = "" if continues or not before or _touch(words[max(0, i - 2) : i + 1]) else " "
         parts.append(Part(piece, "\n" if apart else between))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from headwise.errors import ArgumentError, DtypeError
 from headwise.text.frames import Frames
 from headwise.text.groups import number_words
-from headwise.text.labels import label
+from headwise.text.labels import label, own_offsets
 from headwise.text.rebuild import rebuild_from_names, rebuild_from_offsets, without_loose_bytes
 from headwise.text.spelling import Spelling, is_sign, is_unknown
 from headwise.text.tokens import Patches, Tokens
@@ -153,7 +153,7 @@ def _read_encoding(encoding: Encoding, names: list[str], text: Text | None, spel
         whole, offsets = rebuild_from_offsets(encoding, special, spelling)
     else:
         whole, offsets = _place(text, encoding, special, spelling)
-    return _build(encoding.ids, names, whole, offsets, word_ids, special)
+    return _build(encoding.ids, names, whole, offsets, word_ids, special, spelling)
 
 
 def _read_names(names: list[str], spelling: Spelling) -> Tokens:
@@ -164,15 +164,22 @@ def _read_names(names: list[str], spelling: Spelling) -> Tokens:
     else:
         numbers = [count - 1 for count in accumulate(begins)]
     word_ids = [None if sign else number for number, sign in zip(numbers, special, strict=True)]
-    return _build([-1] * len(names), names, text, offsets, word_ids, special)
+    return _build([-1] * len(names), names, text, offsets, word_ids, special, spelling)
 
 
 def _build(
-    ids: list[int], names: list[str], text: str, offsets: list[Span], word_ids: list[int | None], special: list[bool]
+    ids: list[int],
+    names: list[str],
+    text: str,
+    offsets: list[Span],
+    word_ids: list[int | None],
+    special: list[bool],
+    spelling: Spelling,
 ) -> Tokens:
+    offsets = own_offsets(names, offsets)
     return Tokens(
         ids=tuple(ids),
-        labels=tuple(label(text, names, offsets, word_ids, special)),
+        labels=tuple(label(text, names, offsets, special, spelling)),
         offsets=tuple(offsets),
         special=tuple(special),
         text=without_loose_bytes(text),

@@ -55,8 +55,7 @@ class Spelling:
         batch = [list(names) for names in batch]
         every = {name for names in batch for name in names}
         ended = any(name.endswith(WORD_END) and name != WORD_END for name in every)
-        pieces = any(map(_CONTINUES.match, every))
-        if not pieces and any("▁" in name for name in every):
+        if sum("▁" in name for name in every) > sum(map(bool, map(_CONTINUES.match, every))):
             return cls(spaces_are_marked=True)
         return cls(
             letters_are_bytes=_are_bytes([[name.removesuffix(WORD_END) for name in names] for names in batch]),
@@ -70,7 +69,7 @@ class Spelling:
 
     def find_bytes(self, name: str) -> bytes:
         """Return the UTF-8 bytes that a token spells, without the mark </w>. Not for special tokens."""
-        if self.word_ends_are_marked:
+        if self.ends_word(name):
             name = name.removesuffix(WORD_END)
         if self.letters_are_bytes:
             known = all(letter in _BYTES for letter in name)  # otherwise a token added to the vocabulary
@@ -85,12 +84,15 @@ class Spelling:
             return not before.endswith(WORD_END)
         if _BYTE.match(name) and _BYTE.match(before):
             return True
-        return is_piece(name)
+        return self.is_piece(name)
 
+    def is_piece(self, name: str) -> bool:
+        """Return whether `name` is WordPiece's name of a token that continues a word (##ing)."""
+        return not self.has_spaces and _CONTINUES.match(name) is not None
 
-def is_piece(name: str) -> bool:
-    """Return whether `name` is WordPiece's name of a token that continues a word (##ing)."""
-    return _CONTINUES.match(name) is not None
+    def ends_word(self, name: str) -> bool:
+        """Return whether `name` has the mark </w> of the end of a word."""
+        return self.word_ends_are_marked and name.endswith(WORD_END)
 
 
 def _utf8(name: str) -> bytes:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
 from headwise.files import read_json
-from headwise.text.labels import label
+from headwise.text.labels import label, own_offsets
+from headwise.text.spelling import Spelling, is_sign
 from headwise.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -79,11 +80,13 @@ class Tokenizer:
     def tokens(self, read: Encoded, max_length: int | None = None) -> Tokens:
         """Make the `Tokens` that `encode` would return, from a text that `read` has encoded."""
         text, ids, encoding = read
-        offsets = encoding.offsets  # every access creates a new list
+        names = encoding.tokens  # every access creates a new list
+        offsets = own_offsets(names, encoding.offsets)
         special = [id_ in self._special_ids for id_ in ids]
         word_ids = [None if sign else word for word, sign in zip(encoding.word_ids, special, strict=True)]
         # Before cutting, so that a character cut in half still counts all its tokens: 🐈(1/3).
-        labels = label(text, encoding.tokens, offsets, word_ids, special)
+        spelling = Spelling.of([[name for name in names if not is_sign(name)]])
+        labels = label(text, names, offsets, special, spelling)
         whole = Tokens(
             ids=tuple(ids),
             labels=tuple(labels),

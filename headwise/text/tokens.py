@@ -10,6 +10,7 @@ from typing import Any
 from headwise.errors import ArgumentError
 from headwise.text.groups import Groups, number_words, sentence_ends
 from headwise.text.labels import shown
+from headwise.text.spelling import WORD_END
 
 LABELS = 16  # the number of labels in a `repr`
 
@@ -18,11 +19,12 @@ LABELS = 16  # the number of labels in a `repr`
 class Tokens:
     """One tokenized text. Every tuple has one entry per token.
 
-    A label shows the whole characters that its token stands for, and in some cases one of these marks:
+    A label shows the whole characters that its token stands for, and the marks of its vocabulary:
 
-        ##ing      the token continues the previous token's word (as in BERT)
+        ␣Mary ⏎⇥   a leading space, as GPT-2's ĠMary and Llama's ▁Mary have it; a newline, a tab
+        ##ing      the token continues the previous token's word, as in BERT
+        ing</w>    the token ends a word, as in CLIP
         🐈(2/3)    three tokens share this character, and this is the second
-        ⏎ ⇥ ␣      a newline, a tab, a token that is only a space
         <0xE7>     a byte of a character whose other bytes are missing
         aaaa…      the beginning of a token of more than 64 code points
 
@@ -107,6 +109,26 @@ class Tokens:
                 text = self.text[min(start for start, _ in read) : max(end for _, end in read)]
                 labels.append(shown(" ".join(text.split()) or text))
         return Groups(tuple(labels), tuple(map(tuple, spans.values())), level)
+
+
+def cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
+    """Return (the text between each token and the token before it, the text or label of each token).
+
+    Joined, they are the text: each character once, and again only in labels with marks such as 🐈(2/3).
+    """
+    gaps, pieces, end = [], [], 0
+    for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
+        gap, piece = "", label.removesuffix(WORD_END)
+        if end <= start < stop:
+            gap, piece = tokens.text[end:start], tokens.text[start:stop]
+        elif start < end < stop:  # bytes of a character that is already shown, and more
+            piece = label[: label.find(")") + 1] + tokens.text[end:stop]
+        elif end < start == stop and not special and tokens.text[end:start].isspace():
+            piece, end = tokens.text[end:start], start  # a space that the tokenizer's offsets leave out
+        gaps.append(gap)
+        pieces.append(piece)
+        end = max(end, stop)
+    return gaps, pieces
 
 
 @dataclass(frozen=True)

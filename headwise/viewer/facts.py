@@ -14,8 +14,8 @@ from headwise.analyses.gradient_relevance import relevance_by_layer
 from headwise.errors import RecordError
 from headwise.language import asked
 from headwise.records import AttentionRecord
-from headwise.text import Tokens
 from headwise.text.groups import Groups
+from headwise.text.tokens import cut_at_tokens as _cut_at_tokens
 from headwise.viewer.inputs import Axis, Input, Layer, Stack, is_long
 from headwise.viewer.pairs import find_pairs
 from headwise.viewer.statistics import choose_rows, compute_statistics, cost, descriptions
@@ -56,7 +56,10 @@ def facts_of(
     for stack, pairs in zip(stacks, find_pairs(stacks), strict=True):
         example = stack.layers[0].example
         relevances = relevance(tuple(layer.record for layer in stack.layers)) if complete else None
-        layers = [{**_layer(layer), "stats": statistics.get((layer.record, layer.example))} for layer in stack.layers]
+        layers = [
+            {**_layer(layer), **statistics.get((layer.record, layer.example), {"stats": None})}
+            for layer in stack.layers
+        ]
         told.append(
             {
                 "name": stack.name,
@@ -122,9 +125,9 @@ def _weights(record: AttentionRecord) -> int | None:
 
 
 def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[AttentionRecord, int], dict[str, Any]]:
-    """Compute the statistics of each (record, example).
+    """Compute the "stats" of each (record, example), and what "supports" suggestions.
 
-    "estimated" in them is the number of rows that were used, if not all rows were used.
+    "estimated" in the first is the number of rows that were used, if not all rows were used.
     """
     examples: dict[AttentionRecord, dict[int, Stack]] = {}
     for stack in stacks:
@@ -134,8 +137,12 @@ def _statistics(stacks: Sequence[Stack], rows: int | None) -> dict[tuple[Attenti
     def of(record: AttentionRecord) -> dict[int, dict[str, Any]]:
         tokens = {example: stack.cols.tokens for example, stack in examples[record].items()}
         some = None if rows is None or cost(record) <= QUICK_CELLS else choose_rows(record, rows)
-        found = compute_statistics(record, tokens, kind=next(iter(examples[record].values())).kind, rows=some)
-        return {example: {**numbers, **({"estimated": some} if some else {})} for example, numbers in found.items()}
+        queries = {example: stack.rows.tokens for example, stack in examples[record].items()}
+        kind = next(iter(examples[record].values())).kind
+        found = compute_statistics(record, tokens, kind=kind, rows=some, queries=queries)
+        supports = {example: numbers.pop("supports") for example, numbers in found.items()}
+        estimated = {"estimated": some} if some else {}
+        return {b: {"stats": {**stats, **estimated}, "supports": supports[b]} for b, stats in found.items()}
 
     found = zip(examples, on_threads(of, examples), strict=True)
     return {(record, example): numbers for record, told in found for example, numbers in told.items()}
@@ -187,14 +194,3 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 def _groups(groups: Groups) -> dict[str, Any]:
     return {"index": groups.index, "labels": groups.labels}
-
-
-def _cut_at_tokens(tokens: Tokens) -> tuple[list[str], list[str]]:
-    """Return (the text between each token and the token before it, the text or label of each token)."""
-    gaps, pieces, end = [], [], 0
-    for label, (start, stop), special in zip(tokens.labels, tokens.offsets, tokens.special, strict=True):
-        own = not special and start >= end  # otherwise a special token, or another token of a character already shown
-        gaps.append(tokens.text[end:start] if own else "")
-        pieces.append((own and tokens.text[start:stop]) or label)
-        end = stop if own else end
-    return gaps, pieces

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
+from headwise.text.labels import bare
 from headwise.viewer.inputs import Stack, is_long
 from headwise.viewer.threads import on_threads
 
@@ -129,7 +130,7 @@ class _Readable:
         self.words = self.names = None  # the number of each token's word, and a number by its text
         if stack.kind == "self" and len(self.rows) == len(self.cols):
             numbers: dict[str, int] = {}
-            self.names = torch.tensor([numbers.setdefault(x.strip().lower(), len(numbers)) for x in keys.labels])
+            self.names = torch.tensor([numbers.setdefault(bare(x).lower(), len(numbers)) for x in keys.labels])
             self.words = torch.tensor(keys.words().index)
 
     def worth(self, rows: Sequence[int]) -> Tensor:
@@ -147,8 +148,7 @@ def _are_readable(tokens: Tokens) -> Tensor:
     Such a token has letters or digits, is not a single ASCII character, is known to the model, and is no special token.
     """
     readable = [
-        any(map(str.isalnum, label)) and not (len(label.strip()) == 1 and label.strip().isascii())
-        for label in tokens.labels
+        any(map(str.isalnum, label)) and not (len(label) == 1 and label.isascii()) for label in map(bare, tokens.labels)
     ]
     unknown = tokens.unknown or [False] * len(readable)
     return torch.tensor(readable) & ~(torch.tensor(tokens.special) | torch.tensor(unknown)).bool()

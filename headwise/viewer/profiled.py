@@ -13,14 +13,16 @@ from headwise.profiles import CLASSES, KINDS, MEASURES, Head, Profile
 from headwise.profiles.bins import NEAR, OFFSETS
 from headwise.profiles.examples import Window, distinct
 from headwise.profiles.profile import DEFAULT_MODEL
+from headwise.text.tokens import cut_at_tokens
 from headwise.viewer.page import page_of
+from headwise.viewer.statistics import LEAST
 
 PAIRS = 24  # the number of pairs of tokens shown for each head
 ENTRY = "profile.js"
 
 #: The scores of patterns, with a description of each.
 PATTERNS = {
-    "previous_token": "The mean weight on the token before.",
+    "previous_token": "The mean weight on the token before, of the queries that may see one.",
     "duplicate_token": "The mean weight on the same token before, of the queries that have one.",
     "induction": "The mean weight on what followed the same token before, of the queries that have such.",
     "block_previous_token": "The mean weight on the token before, in a random block that is repeated.",
@@ -95,7 +97,11 @@ def _head(
         "offsets": _short(head.offsets.values()),
         "classes": _short(head.classes.values()),
         "matrix": [_short(head.classes_from(name).values()) for name in CLASSES],
-        "patterns": {name: round(head.patterns[name], 5) for name in patterns},
+        "patterns": {
+            name: round(head.patterns[name], 5) if head.supports.get(name, LEAST) >= LEAST else None
+            for name in patterns
+        },
+        "supports": head.supports,
         "pairs": [[each.query, each.key, round(each.weight, 3)] for each in pairs],
         "error": round(pairs[0].error, 3) if pairs else 0.0,
         "examples": [
@@ -116,7 +122,9 @@ def _window(window: Window, model: str) -> dict[str, Any]:
     text = shlex.quote(tokens.text)
     given = "" if model == DEFAULT_MODEL else f"--model {shlex.quote(model)} "
     command = f"headwise watch {given}--out text.hw -- {text} && headwise view text.hw"
-    return {"text": window.text, "labels": tokens.labels, "special": tokens.special, "command": command}
+    pieces = [gap[len(gap.rstrip()) :] + piece for gap, piece in zip(*cut_at_tokens(tokens), strict=True)]
+    told = {"text": window.text, "labels": tokens.labels, "special": tokens.special}
+    return {**told, "pieces": pieces, "command": command}
 
 
 def _short(numbers: Any) -> list[float]:

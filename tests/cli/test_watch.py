@@ -185,7 +185,7 @@ def test_a_decoder(run: Run, checkpoint: Checkpoint, name: str, tmp_path: Path) 
     assert result.code == 0
     assert result.out.endswith("Next: headwise stats 'a b.hw'\n")
     seen = headwise.load(tmp_path / "a b.hw")
-    assert seen.tokens[0].labels == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
+    assert seen.tokens[0].labels == ("the", "␣cat", "␣saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
     assert seen[0].site.causal
     assert seen[0].k.shape[1] == 2
     assert_equal_weights(seen, eager(checkpoint(name), seen.tokens[0].ids))
@@ -200,7 +200,7 @@ def test_a_generation_is_one_record_a_layer(run: Run, checkpoint: Checkpoint, na
     ids = byte_level()(SENTENCE)["input_ids"]
     (expected,) = model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False, pad_token_id=0).tolist()
     assert list(seen.tokens[0].ids) == expected[:-1]  # nobody has read the last one
-    assert seen.tokens[0].labels[:7] == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
+    assert seen.tokens[0].labels[:7] == ("the", "␣cat", "␣saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
     assert_equal_weights(seen, eager(folder, expected[:-1], transformers.AutoModelForCausalLM))
 
 
@@ -211,7 +211,7 @@ def test_an_encoder_decoder_has_tokens_on_both_sides(run: Run, checkpoint: Check
     assert [record.site.kind for record in seen if record.site] == ["self", "self", *["self", "cross"] * 2]
     cross = seen["decoder.block.1.layer.1"]
     assert cross.shape == (1, 2, 4, 7)
-    assert seen.col_labels(cross) == ("the", "cat", "saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
+    assert seen.col_labels(cross) == ("the", "␣cat", "␣saw", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
     assert (seen.row_labels(cross) or ())[0] == "<|end|>"
 
 
@@ -401,7 +401,7 @@ def test_a_continuation_goes_on_in_the_prompts_text_and_words() -> None:
     (whole,) = as_tokens([["the", "Ġ", "c", "a", "t", "Ġsaw", "<|end|>"]])
     found = pretrained._continued(prompt, whole)
     assert found.text == "the cat saw"
-    assert found.labels == ("the", "␣", "c", "##a", "##t", "saw", "<|end|>")
+    assert found.labels == ("the", "␣", "c", "a", "t", "␣saw", "<|end|>")
     assert [found.text[start:stop] for start, stop in found.offsets] == ["the", " ", "c", "a", "t", " saw", ""]
     assert [group for group in found.words().labels if group.strip()] == ["the", "cat", "saw", "<|end|>"]
 
@@ -437,7 +437,7 @@ def test_the_tokenizer_of_a_model_on_the_hub_is_read_from_its_cache(
 ) -> None:
     cached = checkpoint("gpt2") / "tokenizer.json"
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda name, file: str(cached))
-    assert pretrained._encoder("somebody/gpt2", "gpt2")("the cat", None).labels == ("the", "cat")
+    assert pretrained._encoder("somebody/gpt2", "gpt2")("the cat", None).labels == ("the", "␣cat")
 
 
 # --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+import headwise
 from headwise.errors import ArgumentError, DtypeError, FileError, RecordError
 from headwise.profiles import MEASURES, Profile, load, measuring, profile, windows
 from headwise.profiles.resuming import partial
 from headwise.text import Tokens
+from headwise.viewer.profiled import collect_facts
+from headwise.viewer.statistics import compute_statistics
 
 from .tiny import Attend, code, encode, tiny
 
@@ -45,11 +48,52 @@ def test_a_head_on_the_token_before(abab: Profile) -> None:
     near(sum(head.offsets.values()), 3 / 4)
     near([head.patterns["duplicate_token"], head.patterns["induction"]], [0, 1])
     near([head.patterns["block_previous_token"], head.patterns["block_induction"]], [1, 0])
+    near(head.patterns["previous_token"], 1)  # all but [CLS] have a token before them, and look at it
+    assert head.supports == {"previous_token": 5, "duplicate_token": 2, "induction": 2}
     assert head.kind == ("previous token", pytest.approx(1.0))
     assert [(pair.query, pair.key, round(pair.weight, 4), pair.error) for pair in head.pairs()] == [
         ("b", "a", 2.0, 0.0),
         ("a", "b", 1.0, 0.0),
     ]
+
+
+def test_the_previous_token_score_is_that_of_the_analyses_the_summary_and_the_page() -> None:
+    texts = ["a b a b c d e", "c a"]
+    model = tiny(sharpness=3.0)
+    found = profile(model, texts, length=16, batch=2)
+    totals, count = torch.zeros(2), 0
+    for text in texts:
+        tokens = model.encode(text, None)
+        with torch.no_grad(), headwise.watch(model.model, tokens=tokens) as seen:
+            model.model(torch.tensor([tokens.ids]))
+        rows = len(tokens.ids) - 1
+        shown = compute_statistics(seen[0], {0: tokens}, kind="self")[0]["previous"]
+        assert [row.previous for row in seen.summary()] == pytest.approx(shown, rel=1e-4)
+        near(headwise.analyses.pattern_scores(seen, 1).previous_token[0], [row.previous for row in seen.summary()])
+        totals, count = totals + rows * torch.tensor([row.previous for row in seen.summary()]), count + rows
+    near([found[0, head].patterns["previous_token"] for head in range(2)], totals / count)
+
+
+def test_a_file_of_an_older_version_does_not_know_it(abab: Profile, tmp_path: Path) -> None:
+    for sums in abab.layers:
+        del sums.numbers["previous"], sums.numbers["previous_rows"]
+    abab.save(tmp_path / "old.hw")
+    head = load(tmp_path / "old.hw")[0, 0]
+    assert math.isnan(head.patterns["previous_token"])
+    assert head.kind == ("previous token", pytest.approx(1.0))  # of its weight on the text
+    assert collect_facts(load(tmp_path / "old.hw"), title="")["heads"][0]["patterns"]["previous_token"] is None
+
+
+def test_unknown_tokens_are_no_repetition() -> None:
+    text = "a b a b a b"
+    known = tiny()
+
+    def encode(text: str, limit: int | None) -> Tokens:
+        tokens = known.encode(text, limit)
+        return dataclasses.replace(tokens, unknown=tuple(label == "a" for label in tokens.labels))
+
+    head = profile(dataclasses.replace(known, encode=encode), [text], length=16)[0, 1]
+    assert head.supports["duplicate_token"] == 2  # the second b and the third
 
 
 def test_a_head_on_everything_alike(abab: Profile) -> None:

@@ -36,7 +36,7 @@ def test_a_head_that_looks_everywhere_alike() -> None:
     assert (head.layer, head.index, head.call, head.head, head.kind) == ("attention", 0, 0, 0, "self")
     assert head.entropy == pytest.approx(math.log(3), abs=1e-6)
     assert head.distance == pytest.approx((1 + 2 / 3 + 1) / 3, abs=1e-6)  # of 0 1 2, 1 0 1 and 2 1 0
-    assert head.previous == pytest.approx((0 + 1 / 3 + 1 / 3) / 3, abs=1e-6)  # the first has no previous token
+    assert head.previous == pytest.approx(1 / 3, abs=1e-6)  # the first has no previous token, and does not count
     assert head.first_visible == pytest.approx(1 / 3, abs=1e-6)
     assert head.keys_needed == 3
     assert head.weight == pytest.approx(1 / 3, abs=1e-6)
@@ -67,6 +67,30 @@ def test_queries_that_see_nothing_are_left_out_of_the_means() -> None:
     assert head.first_visible == pytest.approx(1 / 2, abs=1e-6)
 
 
+def looking_back(mask: Mask | None = None, bias: torch.Tensor | None = None) -> float:
+    """The previous-token score of a head of six tokens that looks at the token before, as far as it may."""
+    keys = torch.eye(6)[None, None]
+    queries = 100 * keys.roll(1, -2)  # query i asks for key i - 1
+    seen = headwise.attention(queries, keys, keys, mask=mask, bias=bias, scale=1.0, record=True)[1]
+    (head,) = Seen([seen]).summary()
+    return head.previous
+
+
+def test_a_query_without_a_previous_token_does_not_count() -> None:
+    barred = torch.zeros(6, 6)
+    barred[[2, 5], [1, 4]] = -math.inf
+    for given in (
+        {},
+        {"mask": masks.causal()},
+        {"mask": masks.documents([0, 0, 1, 1, 1, 2])},  # each document has a first token
+        {"mask": masks.causal() & masks.padding(torch.tensor([[False, False, True, True, True, True]]))},
+        {"bias": barred},
+        {"mask": masks.from_tensor(barred == 0)},
+    ):
+        assert looking_back(**given) == pytest.approx(1, abs=1e-6), given  # type: ignore[arg-type]
+    assert math.isnan(looking_back(masks.from_tensor(torch.eye(6).bool())))
+
+
 def test_what_has_no_numbers_says_so() -> None:
     nothing = rows_of(attended(torch.zeros(1, 3, 4), torch.zeros(1, 3, 4), masks.lengths([0])))[0]
     nobody = rows_of(attended(torch.zeros(1, 0, 4), torch.zeros(1, 3, 4)))[0]
@@ -91,7 +115,7 @@ def test_agrees_with_dense_weights() -> None:
         a_BQK = a_BHQK[:, head]
         assert row.entropy == pytest.approx(-torch.special.xlogy(a_BQK, a_BQK).sum(-1).mean().item())
         assert row.distance == pytest.approx((a_BQK * away_QK).sum(-1).mean().item())
-        assert row.previous == pytest.approx(a_BQK.diagonal(-1, 1, 2).sum().item() / 40)
+        assert row.previous == pytest.approx(a_BQK.diagonal(-1, 1, 2).sum().item() / (19 + 15))  # see lengths
         assert row.first_visible == pytest.approx(a_BQK[..., 0].mean().item())
         held = a_BQK.sort(-1, descending=True).values.cumsum(-1)
         assert row.keys_needed == pytest.approx(((held < 0.9 - 1e-9).sum(-1) + 1).double().mean().item())

@@ -34,8 +34,8 @@ def names(tokenizer: PreTrainedTokenizerFast, batch: BatchEncoding) -> list[list
 class TestByteLevel:
     TEXT = "the cats 猫🐈é\n<mask>  the"
     LABELS = (
-        "the", "cat", "##s", "猫", "🐈(1/4)", "🐈(2/4)", "🐈(3/4)", "🐈(4/4)", "é(1/2)", "é(2/2)", "⏎",
-        "<mask>", "␣", "the",
+        "the", "␣cat", "s", "␣猫", "🐈(1/4)", "🐈(2/4)", "🐈(3/4)", "🐈(4/4)", "é(1/2)", "é(2/2)", "⏎",
+        "<mask>", "␣", "␣the",
     )  # fmt: skip
 
     def test_by_hand(self, gpt2: PreTrainedTokenizerFast) -> None:
@@ -74,7 +74,7 @@ class TestByteLevel:
         (tokens,) = as_tokens(gpt2("猫" + text))
         joined = ""
         for label in tokens.labels:
-            whole, _, part = label.removeprefix("##").partition("(")
+            whole, _, part = label.partition("(")
             joined += whole if part == "" or part.startswith("1/") else ""
         assert joined == "猫" + text
 
@@ -89,7 +89,7 @@ class TestByteLevel:
         batch = gpt2("the", "é cat")
         for tokens in (*as_tokens(batch), *as_tokens(batch, ("the", "é cat"))):
             assert tokens.text == "the\né cat"
-            assert tokens.labels == ("the", "é(1/2)", "é(2/2)", "cat")
+            assert tokens.labels == ("the", "é(1/2)", "é(2/2)", "␣cat")
             assert tokens.offsets == ((0, 3), (4, 5), (4, 5), (5, 9))
 
     def test_the_space_before_a_mask(self, roberta: PreTrainedTokenizerFast) -> None:
@@ -101,7 +101,7 @@ class TestByteLevel:
         batch = roberta(["the <mask>é"])
         assert names(roberta, batch)[0][:2] == ["Ġthe", "<mask>"]
         for tokens in (*as_tokens(batch), *as_tokens(batch, "the <mask>é"), *as_tokens(names(roberta, batch))):
-            assert tokens.labels == ("the", "<mask>", "␣", "é(1/2)", "é(2/2)")
+            assert tokens.labels == ("␣the", "<mask>", "␣", "é(1/2)", "é(2/2)")
             assert tokens.special == (False, True, False, False, False)
             assert tokens.text.lstrip() in ("the <mask>é", "the <mask> é")  # the model did read a space
 
@@ -128,16 +128,48 @@ class TestByteLevel:
         assert tokens.labels == ("the", "␣", "🐈(1/2)", "🐈(2/2)")
 
     def test_a_token_that_was_added_to_the_vocabulary(self) -> None:
-        assert as_tokens(["Ġthe", "写真", "Ã©"])[0].labels == ("the", "写真", "é")
+        assert as_tokens(["Ġthe", "写真", "Ã©"])[0].labels == ("␣the", "写真", "é")
 
     def test_clip_marks_where_words_end(self, clip: PreTrainedTokenizerFast) -> None:
         batch = clip(["the cat é. 猫"])
         assert names(clip, batch)[0][-4:-1] == ["Ã©</w>", ".</w>", "çĮ«</w>"]
-        expected = ("<|startoftext|>", "the", "cat", "é", ".", "猫", "<|endoftext|>")
+        expected = ("<|startoftext|>", "the</w>", "cat</w>", "é</w>", ".</w>", "猫</w>", "<|endoftext|>")
         assert [tokens.labels for tokens in as_tokens(batch)] == [expected]
         assert [tokens.labels for tokens in as_tokens(names(clip, batch))] == [expected]
         assert as_tokens(batch)[0].text == "the cat é. 猫"
         assert as_tokens(names(clip, batch))[0].text == "the cat é. 猫"
+
+
+class TestMarksOfTheVocabulary:
+    """Two tokens of one vocabulary never look alike, and no mark is that of another vocabulary."""
+
+    @pytest.mark.parametrize(
+        ("given", "labels"),
+        [
+            (["Mary", "Ġgave", "Mary", "ĠMary"], ("Mary", "␣gave", "Mary", "␣Mary")),
+            (["Ġcan", "als", "to", "ols"], ("␣can", "als", "to", "ols")),
+            (["if", "Ġx", "):", "ĊĠĠĠ", "Ġreturn", "Ċĉ", ";Ċ"], ("if", "␣x", "):", "⏎␣␣␣", "␣return", "⏎⇥", ";⏎")),
+            (["##", "ĠA", "Ċ", "##b", "####"], ("##", "␣A", "⏎", "##b", "####")),
+            (["▁a", "▁b", "##c", "ls", "▁▁▁", "<0x0A>"], ("␣a", "␣b", "##c", "ls", "␣␣␣", "⏎")),
+            (["of", " Mary", "Mary", "\n   ", " the end"], ("of", "␣Mary", "Mary", "⏎␣␣␣", "␣the end")),
+            (["play", "##ing", "ing", "##"], ("play", "##ing", "ing", "##")),
+            (["un", "do</w>", "do"], ("un", "do</w>", "do")),
+        ],
+        ids=["a leading space", "pieces", "code", "headings", "sentencepiece", "decoded", "WordPiece", "CLIP"],
+    )
+    def test_stay(self, given: list[str], labels: tuple[str, ...]) -> None:
+        assert as_tokens(given)[0].labels == labels
+
+    def test_are_those_of_the_name_where_the_offsets_leave_spaces_out(self, roberta: PreTrainedTokenizerFast) -> None:
+        for tokens in (*as_tokens(roberta("the cat"), "the cat"), *as_tokens(roberta("the cat"))):
+            assert tokens.labels == ("␣the", "␣cat")
+
+    def test_a_heading_that_the_tokenizer_calls_one_word_stays(self) -> None:
+        backend = tokenizers.Tokenizer(
+            tokenizers.models.BPE({"a": 0, "#": 1, "b": 2, "##": 3, "##b": 4}, [("#", "#"), ("##", "b")])
+        )
+        (tokens,) = as_tokens(backend.encode("a##b"), "a##b")
+        assert tokens.labels == Tokenizer(backend).encode("a##b").labels == ("a", "##b")
 
 
 class TestSentencepiece:
@@ -145,7 +177,7 @@ class TestSentencepiece:
         batch = t5(["the cats 猫"])
         assert names(t5, batch) == [["<s>", "▁", "t", "h", "e", "▁cat", "s", "▁", "猫", "</s>"]]
         for tokens in (*as_tokens(batch), *as_tokens(batch, "the cats 猫"), *as_tokens(names(t5, batch))):
-            assert tokens.labels == ("<s>", "␣", "t", "##h", "##e", "cat", "##s", "␣", "猫", "</s>")
+            assert tokens.labels == ("<s>", "␣", "t", "h", "e", "␣cat", "s", "␣", "猫", "</s>")
             assert tokens.text == "the cats 猫"
             assert tokens.special == (True, *[False] * 8, True)
             assert tokens.word_ids == (None, 0, 0, 0, 0, 1, 1, 2, 2, None)
@@ -164,7 +196,7 @@ class TestSentencepiece:
             as_tokens(batch, ["the 猫 the", "猫"]),
             as_tokens(names(llama2, batch)),
         ):
-            assert first.labels == ("the", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)", "the")
+            assert first.labels == ("␣the", "␣", "猫(1/3)", "猫(2/3)", "猫(3/3)", "␣the")
             assert second.labels == ("␣", "猫(1/3)", "猫(2/3)", "猫(3/3)")
 
     @given(text=st.text("the s猫é🐈\n", max_size=20).filter(lambda text: not text.startswith(" ")))
@@ -235,7 +267,7 @@ class TestWordPiece:
         texts = ["One two three", "Unrelatably"]
         batch = bert(texts, truncation=True, max_length=4, return_overflowing_tokens=True)
         assert [tokens.labels[1:-1] for tokens in as_tokens(batch, texts)] == [
-            ("One", "two"), ("three",), ("Un", "##rel"), ("ata", "##bly"),
+            ("One", "two"), ("three",), ("Un", "##rel"), ("##ata", "##bly"),
         ]  # fmt: skip
         assert as_tokens(batch)[3].labels[1:-1] == ("##ata", "##bly")  # all that its name says
 

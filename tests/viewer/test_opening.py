@@ -94,7 +94,7 @@ def test_it_opens_on_the_strongest_pair_and_suggests_others(tab: Page) -> None:
     buttons.nth(2).click()
     assert state(tab) == {"layer": 0, "head": 1, "pinRow": None, "pinCol": None}
     assert lines(tab) == [
-        "layer 0 · head 1 gives 94 % to the first token that can be seen, on average: a sink.",
+        "layer 0 · head 1 gives 94 % to the first token that can be seen, on average over 10 queries: a sink.",
         "In the map: a strong column at the left.",
     ]
     assert buttons.nth(2).get_attribute("aria-current") == "true"

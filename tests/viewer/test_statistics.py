@@ -40,7 +40,7 @@ def test_the_numbers_are_those_of_the_record_for_each_example() -> None:
     for example in range(2):
         a, found = dense(seen, example), told(seen, example=example)
         assert found["entropy"] == pytest.approx(seen.entropy()[example].mean(-1).tolist(), abs=1e-4)
-        assert found["previous"] == pytest.approx((a.diagonal(-1, 1, 2).sum(-1) / 9).tolist(), abs=1e-4)
+        assert found["previous"] == pytest.approx((a.diagonal(-1, 1, 2).sum(-1) / (8, 5)[example]).tolist(), abs=1e-4)
         assert found["strongest"] == pytest.approx(a.amax((1, 2)).tolist(), abs=1e-4)
         assert found == together[example]
 
@@ -121,6 +121,45 @@ def test_ids_tell_tokens_apart_that_look_the_same() -> None:
     assert told(record(length=3), tokens(list("aba")))["induction"] == [None, None]  # their ids are 0, 1 and 2
     alike = dataclasses.replace(tokens(list("abc")), ids=(7, 8, 7))
     assert told(record(length=3, size=0.0), alike)["induction"] == pytest.approx([1 / 3] * 2, rel=1e-4)
+
+
+# --- What supports a pattern ------------------------------------------------------------------------------------------
+
+
+def supports(seen: AttentionRecord, read: Tokens) -> Any:
+    return compute_statistics(seen, {0: read}, kind="self", queries={0: read})[0]["supports"]
+
+
+def test_an_even_head_and_one_on_one_key_are_chance() -> None:
+    text = named("abcabcabc")
+    found = supports(record(length=9, size=0.0, mask=masks.causal()), text)
+    for name, queries in (("previous", 8), ("first_visible", 9), ("induction", 6)):
+        assert found[name]["queries"] == queries
+        assert found[name]["values"] == pytest.approx(found[name]["chance"], rel=1e-4) or name == "induction"
+    # Every earlier place of the third a, b and c is one of two: the key that most queries could look at has 2 of 6.
+    assert found["induction"]["chance"] == pytest.approx([2 / 6] * 2, rel=1e-4)
+    assert found["previous"]["chance"] == pytest.approx([sum(1 / n for n in range(2, 10)) / 8] * 2, rel=1e-4)
+
+
+def test_one_query_that_repeats_does_not_support_induction() -> None:
+    found = supports(record(length=9), named("abcdefgha"))
+    assert (found["induction"]["queries"], found["induction"]["chance"]) == (1, [1.0, 1.0])
+
+
+def test_chance_follows_the_mask_of_each_head() -> None:
+    allowed = torch.ones(1, 2, 6, 6, dtype=torch.bool).tril()
+    allowed[:, 1] &= torch.ones(6, 6, dtype=torch.bool).triu(-1)  # head 1 sees itself and the token before
+    found = supports(record(length=6, mask=masks.from_tensor(allowed)), named("abcdef"))["previous"]
+    assert found["chance"] == pytest.approx([sum(1 / n for n in range(2, 7)) / 5, 1 / 2], rel=1e-4)
+
+
+def test_unknown_tokens_support_nothing() -> None:
+    text = dataclasses.replace(named("xaxbxcxdxa"), unknown=tuple(name == "x" for name in "xaxbxcxdxa"))
+    found = supports(record(length=10), text)
+    assert found["previous"]["queries"] == 0
+    assert found["first_visible"]["queries"] == 5
+    assert found["induction"] is None
+    assert told(record(length=10), text)["induction"] == [None, None]
 
 
 # --- What gradients tell ----------------------------------------------------------------------------------------------

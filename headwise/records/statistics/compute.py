@@ -77,7 +77,8 @@ def compute(call: Scores, statistics: Sequence[Statistic], rows: int | None = No
     whole = rows is None and call.places is None  # kernels assume that the last query is at the last key
     answers = by_native(call, statistics) or by_triton(call, statistics) if whole else {}
     left = [each for each in statistics if each.name not in answers]
-    return {**answers, **by_tiles(call, left, rows)} if left else answers
+    answers = {**answers, **by_tiles(call, left, rows)} if left else answers
+    return {each.name: each.close(call, answers[each.name]) for each in statistics}
 
 
 def by_native(call: Scores, statistics: Sequence[Statistic]) -> dict[str, Any]:

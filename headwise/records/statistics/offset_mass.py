@@ -19,7 +19,8 @@ from headwise.records.statistics.statistic import Column, Statistic
 class OffsetMass(Statistic):
     """The weight A[i, i - d] on the key d tokens before the query, for each offset d: [B, H, Q, offsets].
 
-    It is 0 where there is no such key. d = 1 measures previous-token heads. If a text repeats a block of T tokens, d =
+    It is 0 where there is no such key, or none that the query may see; this 0 is -0.0, by which a mean can leave these
+    queries out. d = 1 measures previous-token heads. If a text repeats a block of T tokens, d =
     T measures duplicate-token heads, and d = T - 1 induction heads.
     """
 
@@ -30,9 +31,10 @@ class OffsetMass(Statistic):
         "prev",
         name="previous",
         title="previous token",
-        sentence="The weight on the token just before the query.",
+        sentence="The weight on the token just before the query, of the queries that may see one.",
         options={"offsets": (1,)},
         values=lambda mass: mass[..., 0],
+        counts=lambda mass: (mass[..., 0] != 0) | ~mass[..., 0].signbit(),
         within_sequence=True,
     )
     native = ("at_offsets",)
@@ -71,6 +73,11 @@ class OffsetMass(Statistic):
                 diagonal = tile.weights.diagonal(shift, 1, 2)
                 start = tile.q_lo + first
                 self.answer[:, start : start + diagonal.shape[1], i] = diagonal
+
+    def close(self, call: Scores, answer: Tensor) -> Tensor:
+        for i, offset in enumerate(self.offsets):
+            answer[..., i].masked_fill_(~call.has_key(offset), -0.0)
+        return answer
 
     def native_options(self, call: Scores) -> dict[str, Any] | None:
         return {"offsets": tuple(self.offsets)} if call.share is None else None

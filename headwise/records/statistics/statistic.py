@@ -32,6 +32,7 @@ class Column:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  #: options of the statistic
     values: Callable[[Any], Tensor] = lambda answer: answer  #: from the answer to one value for each query, [B, H, Q]
     largest: bool = False  #: take the largest value, not the mean
+    counts: Callable[[Any], Tensor] | None = None  #: from the answer to the queries that count, [B, H, Q]; None = all
     within_sequence: bool = False  #: NaN if queries and keys are two sequences, as for distances
 
     def over(self, answer: Any, attends: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -39,8 +40,13 @@ class Column:
 
         `attends`, bool [B, H, Q]: False = leave this row out, because it attends to nothing.
         """
+        attends = self.rows(answer, attends)
         values = self.values(answer).double().masked_fill(~attends, 0.0)
         return values.amax(dims) if self.largest else values.sum(dims) / attends.sum(dims)
+
+    def rows(self, answer: Any, attends: Tensor) -> Tensor:
+        """Return which of the queries that attend to anything the number is a mean over, bool [B, H, Q]."""
+        return attends if self.counts is None else attends & self.counts(answer)
 
 
 class Statistic:
@@ -111,6 +117,10 @@ class Statistic:
 
     def finish(self) -> None:
         """Complete the answer of a part. Called after its last tile; does nothing by default."""
+
+    def close(self, call: Scores, answer: Any) -> Any:
+        """Complete the answer of a whole call, however it was computed. Returns it unchanged by default."""
+        return answer
 
     def native_options(self, call: Scores) -> dict[str, Any] | None:
         """Return the options for `headwise.native.attend.look`; None = `look` cannot compute this statistic."""

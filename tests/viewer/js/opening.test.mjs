@@ -7,27 +7,33 @@ import { firstAllowed } from "../../../headwise/viewer/static/data/sink.js";
 import { found, matcher } from "../../../headwise/viewer/static/profile/matching.js";
 
 const pair = (weight, keys, place) => ({ layer: 0, head: 0, row: 1, col: 2, weight, keys, ...place });
-const stats = (given) => ({ previous: [0, 0], first_visible: [0, 0], induction: [0, 0], distance: [1, 1], ...given });
-const kinds = (pairs, layers, length = 10) => worthALook({ pairs, layers, cols: { length } }).map(({ kind }) => kind);
+const support = (values, queries = 9, chance = [0.1]) => ({ values, queries, chance });
+const none = { previous: support([0, 0]), first_visible: support([0, 0]), induction: null };
+const supports = (given) => ({ supports: { ...none, ...given } });
+const kinds = (pairs, layers) => worthALook({ pairs, layers }).map(({ kind }) => kind);
 
 test("the strongest pair first, then patterns that exist, then other pairs", () => {
-  const layers = [{ stats: stats({ previous: [0.9, 0.3], induction: [0.3, null] }) }, { stats: stats({ first_visible: [0, 0.5] }) }];
+  const layers = [
+    supports({ previous: support([0.9, 0.3], 8), induction: support([0.3, null]) }),
+    supports({ first_visible: support([0, 0.5]) }),
+  ];
   const pairs = [pair(0.9, 10), pair(0.8, 10)];
   assert.deepEqual(kinds(pairs, layers), ["pair", "previous", "sink", "pair"]);
-  const [first, previous, sink] = worthALook({ pairs, layers, cols: { length: 10 } });
+  const [first, previous, sink] = worthALook({ pairs, layers });
   assert.deepEqual(first, { kind: "pair", layer: 0, head: 0, row: 1, col: 2, value: 0.9, keys: 10 });
   assert.deepEqual([previous, sink], [
-    { kind: "previous", layer: 0, head: 0, value: 0.9 }, { kind: "sink", layer: 1, head: 1, value: 0.5 },
+    { kind: "previous", layer: 0, head: 0, value: 0.9, queries: 8 }, { kind: "sink", layer: 1, head: 1, value: 0.5, queries: 9 },
   ]);
-  assert.deepEqual(kinds(pairs, layers, 7), ["pair", "pair"]); // of few keys
   assert.deepEqual(kinds([], [{ stats: null }]), []); // not known yet
 });
 
-test("the farthest head is one without a sink, and far", () => {
-  const reach = (distance, first_visible = [0, 0]) => kinds([], [{ stats: stats({ distance, first_visible }) }]);
-  assert.deepEqual(reach([1, 3]), ["reach"]);
-  assert.deepEqual(reach([2, 2.2]), []);
-  assert.deepEqual(reach([1, 3], [0, 0.4]), ["sink"]);
+test("a pattern has five queries, and is twice as strong as chance", () => {
+  const of = (...given) => kinds([], [supports({ induction: support(...given) })]);
+  assert.deepEqual(of([0.4, 0], 5), ["induction"]);
+  assert.deepEqual(of([0.9, 0], 4), []);
+  assert.deepEqual(of([0.39, 0], 99), []);
+  assert.deepEqual(of([0.9, 0.8], 9, [0.46, 0.39]), ["induction"]); // of the other head
+  assert.deepEqual(of([0.9, 0.8], 9, [0.46]), []);
 });
 
 test("a page opens with the strongest pair of the first input", () => {

@@ -20,6 +20,6 @@ export function bars(heights, label, { marked = -1, height = 40 } = {}) {
   return chart;
 }
 
-export const share = (x) => (x >= 0.995 && x < 1 ? "0.99" : x.toFixed(2));
+export const share = (x) => rounded(x);
 
-export const rounded = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2));
+export const rounded = (x) => (x === null ? "–" : x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2));

@@ -28,15 +28,16 @@ export function exampleOf(example, place, head, facts) {
     links(example, place, head, window, facts));
 }
 
-function token(i, { query, weights }, { labels, special }, top) {
+function token(i, { query, weights }, { labels, special, pieces }, top) {
   const label = labels[i];
-  const joined = label.startsWith("##");
-  const shown = element("span", { className: "token", textContent: joined ? label.slice(2) : label });
+  const text = pieces[i].trimStart();
+  const space = special[i] || special[i - 1] ? " " : pieces[i].slice(0, pieces[i].length - text.length);
+  const shown = element("span", { className: "token", textContent: text || label });
   shown.title = `${label}: ${weights[i].toFixed(4)}`;
   shown.style.setProperty("--part", `${special[i] ? 0 : Math.min(1, weights[i] / top) * 70}%`);
   if (special[i]) shown.classList.add("special");
   if (i === query) shown.classList.add("query");
-  return [joined || i === 0 ? "" : " ", shown];
+  return [i === 0 ? "" : space, shown];
 }
 
 // The whole row, by weight; made when it is opened.

@@ -103,7 +103,8 @@ function pairs(head) {
 function patterns(head, facts) {
   const rows = Object.entries(facts.patterns).map(([name, sentence]) => {
     const made = row(say(name.replaceAll("_", " ")), share(head.patterns[name]));
-    made.title = say(sentence);
+    const n = head.supports[name];
+    made.title = n === undefined ? say(sentence) : `${say(sentence)} ${say("Queries: {n}.", { n })}`;
     return made;
   });
   const means = facts.measures.map(({ name, unit, sentence }) => {

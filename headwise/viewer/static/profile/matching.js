@@ -1,6 +1,6 @@
 // Which heads a search for a token finds: in their pairs, or in the texts of their examples.
 
-const bare = (label) => label.replace(/^##/, "").trim().toLowerCase();
+const bare = (label) => label.replace(/^(##|[␣⏎␍⇥\s]+)(?=.)|<\/w>$/gs, "").trim().toLowerCase();
 
 export function matcher(query) {
   const wanted = bare(query);

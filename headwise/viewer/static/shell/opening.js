@@ -52,7 +52,7 @@ export class Opening {
     this.list.replaceChildren(...this.items.map((item) => {
       const made = element("button", { type: "button", title: this.app.plainHeadName(item.layer, item.head) });
       made.dataset.kind = item.kind;
-      made.append(...this.nameOf(item), " ", element("small", { textContent: this.valueOf(item) }));
+      made.append(...this.nameOf(item), " ", element("small", { textContent: percent(item.value) }));
       made.addEventListener("click", () => this.choose(item));
       return element("li", {}, made);
     }));
@@ -67,23 +67,17 @@ export class Opening {
 
   nameOf({ kind, row, col }) {
     if (kind === "pair") return [...this.token("rows", row), " → ", ...this.token("cols", col)];
-    return [{
-      previous: say("previous token"), sink: say("sink"), induction: say("induction"), reach: say("longest reach"),
-    }[kind]];
-  }
-
-  valueOf({ kind, value }) {
-    return kind === "reach" ? say("{n} tokens", { n: NUMBER.format(value) }) : percent(value);
+    return [{ previous: say("previous token"), sink: say("sink"), induction: say("induction") }[kind]];
   }
 
   // Up to three lines on a suggestion, each a list of texts and nodes.
   linesOf(item, view) {
-    const { kind, layer, head, row, col, value, keys } = item;
+    const { kind, layer, head, row, col, value, keys, queries } = item;
     const name = element("b", { textContent: this.app.plainHeadName(layer, head) });
-    const share = element("b", { textContent: this.valueOf(item) });
+    const share = element("b", { textContent: percent(item.value) });
     if (kind !== "pair") {
       const sentences = SENTENCES[kind].slice(0, view === "head" ? 2 : 1);
-      return sentences.map((sentence) => filled(say(sentence), { head: name, share }));
+      return sentences.map((sentence) => filled(say(sentence), { head: name, share, n: queries }));
     }
     const [from] = this.token("rows", row);
     const [to] = this.token("cols", col);
@@ -105,19 +99,15 @@ export class Opening {
 // The meaning of each pattern, and the look of its map.
 const SENTENCES = {
   previous: [
-    "{head} gives {share} to the token just before, on average.",
+    "{head} gives {share} to the token just before, on average over {n} queries.",
     "In the map: a line beside the diagonal.",
   ],
   sink: [
-    "{head} gives {share} to the first token that can be seen, on average: a sink.",
+    "{head} gives {share} to the first token that can be seen, on average over {n} queries: a sink.",
     "In the map: a strong column at the left.",
   ],
   induction: [
-    "{head} gives {share} to what followed earlier occurrences of the same token, on average.",
+    "{head} gives {share} to what followed earlier occurrences of the same token, on average over {n} queries.",
     "In the map: lines parallel to the diagonal where the text repeats itself.",
-  ],
-  reach: [
-    "{head} looks farthest of the heads without a sink: {share} away, on average.",
-    "In the map: weight far from the diagonal.",
   ],
 };

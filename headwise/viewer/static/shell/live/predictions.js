@@ -67,7 +67,7 @@ export class Predictions {
       bar.style.setProperty("--share", share);
       return element("td", { className: name }, element("b", { textContent: percent(share) }), bar);
     };
-    const shown = text.replace(/^\s|\s$|[\n\t]/g, (space) => VISIBLE[space] ?? space);
+    const shown = text.replace(/^ +| +$| {2,}|[\n\t]/g, (space) => [...space].map((one) => VISIBLE[one]).join(""));
     const difference = Math.abs(edited - plain) < SMALL ? "" : `${edited > plain ? "+" : "−"}${percent(Math.abs(edited - plain))}`;
     const name = element("th", { scope: "row", className: "token", title: `${shown} · ${say("token {n}", { n: id })}` });
     name.append(element("bdi", { textContent: shown }), element("small", { textContent: difference || "\u00a0" }));
