@@ -371,7 +371,7 @@ class TestUse:
             "decoder.layers.0.cross_attention",
         ]
         record = seen["decoder.layers.0.cross_attention"]
-        assert seen.col_labels(record) == ("[BOS]", "ant", "bee", "[EOS]")
+        assert seen.col_labels(record) == ("[BOS]", "␣ant", "␣bee", "[EOS]")
         assert (seen.row_labels(record) or ())[0] == "[BOS]"
 
     def test_sampled_texts_depend_on_the_seed(self) -> None:

@@ -36,7 +36,7 @@ def test_what_is_frequent_is_one_token_wherever_it_stands() -> None:
     first, later = VOCABULARY.encode(["the", "sat the"])
     assert len(first) == 3
     assert first[1] == later[-2]
-    assert VOCABULARY.tokens(VOCABULARY.read("the cat")).labels == ("[BOS]", "the", "cat", "[EOS]")
+    assert VOCABULARY.tokens(VOCABULARY.read("the cat")).labels == ("[BOS]", "␣the", "␣cat", "[EOS]")
 
 
 def test_a_longer_text_keeps_its_beginning_or_its_end() -> None:
@@ -44,7 +44,7 @@ def test_a_longer_text_keeps_its_beginning_or_its_end() -> None:
     assert VOCABULARY.encode(["the cat sat"], 4) == [[*whole[:3], whole[-1]]]
     assert VOCABULARY.encode(["the cat sat"], 4, keep="end") == [[whole[0], *whole[2:]]]
     tokens = VOCABULARY.tokens(VOCABULARY.read("the cat sat"), 4, keep="end")
-    assert tokens.labels == ("[BOS]", "cat", "sat", "[EOS]")
+    assert tokens.labels == ("[BOS]", "␣cat", "␣sat", "[EOS]")
     assert tokens.cut == 1
     with pytest.raises(ArgumentError, match="at least 2"):
         VOCABULARY.encode(["the cat sat"], 1)
@@ -54,7 +54,7 @@ def test_what_a_model_wrote_has_names() -> None:
     ids = VOCABULARY.encode(["the 猫"])[0]
     tokens = VOCABULARY.named(ids[:-1])
     assert tokens.ids == tuple(ids[:-1])
-    assert tokens.labels[:2] == ("[BOS]", "the")
+    assert tokens.labels[:2] == ("[BOS]", "␣the")
     assert "猫" in "".join(tokens.labels)
     assert VOCABULARY.named([VOCABULARY.begin]).labels == ("[BOS]",)
 

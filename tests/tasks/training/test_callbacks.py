@@ -39,7 +39,7 @@ def test_a_terminal_has_a_bar_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def terminal(**options: Any) -> Console:
         return Console(file=shown, force_terminal=True, width=100, highlight=options["highlight"])
 
-    monkeypatch.setattr("headwise.tasks.training.callbacks.progress.Console", terminal)
+    monkeypatch.setattr("headwise.tasks.training.callbacks.progress.make_console", terminal)
     monkeypatch.setattr("headwise.tasks.training.callbacks.progress._EVERY", 0.0)
     MiniTask.fit(40, **OPTIONS)
     assert "tokens/s" in shown.getvalue()
@@ -50,7 +50,8 @@ def test_a_terminal_has_a_bar_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bar_goes_when_the_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(
-        "headwise.tasks.training.callbacks.progress.Console", lambda **options: Console(file=shown, force_terminal=True)
+        "headwise.tasks.training.callbacks.progress.make_console",
+        lambda **options: Console(file=shown, force_terminal=True),
     )
 
     def broken(task: MiniTask, batch: Any) -> Any:

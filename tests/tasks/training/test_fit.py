@@ -330,17 +330,16 @@ class TestFullDisk:
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
 
     def test_the_old_weights_stay(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write, written = Path.write_bytes, 0
+        sync, synced = os.fsync, 0
 
-        def full(path: Path, data: bytes) -> int:
-            nonlocal written
-            written += "weights" in path.name
-            if "weights" in path.name and written == 2:
-                write(path, data[: len(data) // 2])
+        def full(file: int) -> None:  # when all is written, but not yet in the place of the old file
+            nonlocal synced
+            synced += "weights" in os.readlink(f"/proc/self/fd/{file}")
+            if synced == 2:
                 raise OSError(28, "No space left on device")
-            return write(path, data)
+            sync(file)
 
-        monkeypatch.setattr(Path, "write_bytes", full)
+        monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(FileError, match=r"cannot write .*weights\.safetensors.*No space left"):
             fit(tmp_path / "run", validation_share=0.0)
         monkeypatch.undo()
