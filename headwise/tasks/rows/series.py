@@ -6,7 +6,7 @@ The series are regular: every series has a row at each of its time steps, and a 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,16 +50,13 @@ class SeriesData(Data):
     time_format: str | None = None
 
 
-def read_series(
-    source: Any, options: ForecastOptions, *, least: int, columns: Sequence[str] | None = None
-) -> SeriesData:
+def read_series(source: Any, options: ForecastOptions, *, least: int, columns: Sequence[str] | None = None) -> Data:
     """Read the rows of all series, one series after another, with the columns TIME, SERIES and VALUE + name.
 
     Args:
         source: as for `read_table`.
         least: the smallest number of rows of a series; if there are several series, shorter series are left out.
-        columns: the columns to take after training; None = to train, those that the options name, or all columns of
-            numbers.
+        columns: the columns to take after training; None = to train, those of the options, or all columns of numbers.
 
     Raises:
         FileError, ArgumentError: a missing file or column; cells that are not numbers; timestamps of no or several
@@ -224,7 +221,7 @@ def _find_time(table: Table, options: ForecastOptions, training: bool) -> tuple[
     read = {name: read_times(table.columns[name], options.time_format, only=training) for name in names}
     read = {name: found for name, found in read.items() if named or (found and NUMBERS not in found)}
     for name, found in read.items():
-        (written, times), *others = list(found.items()) or [(None, pd.Index([None]))]
+        (written, times), *others = list(found.items()) or [("", pd.Index([None]))]
         if times.notna().all() and not others:
             return name, written, times
     for name, found in read.items():
@@ -253,9 +250,7 @@ def _list_others(table: Table, options: ForecastOptions) -> list[str]:
     return [name for name in table.columns if name != options.series and name not in options.target]
 
 
-def _find_targets(
-    table: Table, options: ForecastOptions, time: str | None, groups: Collection[Sequence[int]]
-) -> Sequence[str]:
+def _find_targets(table: Table, options: ForecastOptions, time: str | None, groups: Iterable[Any]) -> Sequence[str]:
     """Return the names of the columns to forecast: the requested ones, or all columns of numbers but counts of rows."""
     others = [name for name in _list_others(table, options) if name != time]
     numeric = options.target or [name for name in others if _is_numeric(table.columns[name])]

@@ -16,22 +16,20 @@ from headwise.tasks.rows.tables import as_text
 from headwise.tasks.rows.time_steps import Times
 
 NUMBERS = "numbers"
-
 # Signs and Chinese letters between the parts count as blanks: see `_plain`.
 _DAYS = ["%Y %m %d", "%d %m %Y", "%m %d %Y", "%d %m %y", "%m %d %y", "%y %m %d"]
 _DAYS += [f"{day} %Y" for month in ("%b", "%B") for day in (f"%d {month}", f"{month} %d", f"%a %d {month}")]
 _CLOCKS = ("", " %H", " %H %M", " %H %M %S", " %H %M %S %f", " %I %M %p", " %I %M %S %p", " %H %M %S GMT")
 _FORMATS = [ISO, *(day + clock for day in _DAYS for clock in _CLOCKS), "%Y %m", "%m %Y", "%b %Y", "%B %Y"]
 _RANGES = {"%Y%m%d": (19e6, 21e6), "%Y%m": (19e4, 21e4), "unix": (1e8, 1e10), "unix-ms": (1e11, 1e13)}
-_SAMPLE = 100  # cells on which all formats are tried; those that fit most of them are tried on all cells
+_SAMPLE = 100  # cells on which all formats are tried; the best are tried on all cells
 _LEAST = 5  # steps of numbers that may count rows; fewer are equal by chance
 
 
 def read_times(cells: Sequence[Any], written: str | None = None, *, only: bool = True) -> dict[str, Times]:
     """Return a dict: format -> the times of all cells, for each format that fits the most cells.
 
-    A cell that is no time is NaT or NaN. Formats that give the same times are one; numbers and ISO 8601 go first.
-    `written` is the first format to try, and with `only` the only one.
+    A cell that is no time is NaT or NaN. Formats that give the same times are one. `written` is tried first, or `only`.
     """
     texts = ["" if isinstance(cell, bytes) else as_text(cell).strip() for cell in cells]
     if written is not None and ((times := _parse(texts, written)).notna().all() or only):
@@ -56,10 +54,7 @@ def read_times(cells: Sequence[Any], written: str | None = None, *, only: bool =
 
 
 def find_count(numbers: Times, groups: Iterable[Sequence[int]]) -> float | None:
-    """Return the usual step of numbers that count rows; None if they do not.
-
-    They rise in every row of each group, or fall in every row, and most times by the same step.
-    """
+    """Return the step by which numbers rise (or fall) in most rows, if they do so in every row of each group."""
     values = numbers.to_numpy(np.float64)
     with np.errstate(over="ignore"):
         steps = np.concatenate([np.diff(each[np.isfinite(each)]) for each in (values[rows] for rows in groups)])
