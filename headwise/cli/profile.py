@@ -75,6 +75,8 @@ def profile(
             path.stat()
     corpus = _corpus(path, dataset, column, lines)
     check_writable(out, "--out", [path] if path else [])
+    if out.suffix != ".hw":  # headwise view knows a file by it
+        raise ArgumentError(f"--out: expected a name that ends in .hw. Received: {out}")
     next(iter(corpus), None)  # a wrong name is reported before the model is loaded
 
     from headwise.profiles import profile as collect

@@ -157,9 +157,10 @@ def _train(
         if not _LAUNCHED & os.environ.keys():  # with several processes only the first may look, in `fit`
             check_new(folder)
         _check(options, given, config, set(from_line))
-    task = _fit(word, data or _read_data_name(folder), folder, resume, given)
+    data = data or _read_data_name(folder)
+    task = _fit(word, data, folder, resume, given)
     if _is_first():
-        _sum_up(task, folder)
+        _sum_up(task, folder, data)
 
 
 def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | None, on_line: set[str]) -> None:
@@ -213,13 +214,16 @@ def _is_first() -> bool:
     return strategies.first()
 
 
-def _sum_up(task: Task[Any], folder: Path) -> None:
-    """Print the validation scores and the commands to use next."""
+def _sum_up(task: Task[Any], folder: Path, data: str) -> None:
+    """Print the validation scores and the commands to use next, with a file of the kind of the training data."""
+    from headwise.tasks.rows.sources import find_suffix
+
     if task.scores is not None:
         print_scores(task.scores, "validation")
-    run = shlex.quote(str(folder))
+    run, test = shlex.quote(str(folder)), f"test{find_suffix(Path(data)) or '.csv'}"
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     echo(said(f"Wrote {run} ({size(written)}). Next:"))
-    texts = task.options.input_example
-    for command in (f"predict {run} {texts}", f"evaluate {run} test.csv", f"view {run} {texts}"):
+    example = shlex.quote(data) if task.reads_files else task.options.input_example
+    views = [f"view {run} {example}"] if example else []
+    for command in (f"predict {run} {example or f'--file {test}'}", f"evaluate {run} {test}", *views):
         echo(f"  headwise {command}")

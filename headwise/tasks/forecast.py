@@ -25,7 +25,7 @@ from headwise.tasks.columns import Columns, Row
 from headwise.tasks.forecasting import served
 from headwise.tasks.forecasting.served import Past
 from headwise.tasks.options.forecast import ForecastOptions
-from headwise.tasks.rows.series import TIME, VALUE, group_rows, list_channels, read_series, read_step
+from headwise.tasks.rows.series import TIME, VALUE, SeriesData, group_rows, list_channels, read_series, read_step
 from headwise.tasks.rows.series_windows import SeriesWindow, SeriesWindows
 from headwise.tasks.rows.tables import Data
 from headwise.tasks.scores import Scores
@@ -134,6 +134,8 @@ class Forecast(Task[ForecastOptions]):
                     f"{data.name}: column {channel!r} is constant, so there is nothing to learn. Name other columns "
                     "with --target"
                 )
+        if isinstance(data, SeriesData):  # other data are read as these were
+            options = replace(options, time=data.time, time_format=data.time_format)
         return cls._make(options, channels, facts, season, linear=options.model == "patch")
 
     @classmethod

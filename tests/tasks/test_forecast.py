@@ -235,7 +235,7 @@ def test_the_held_out_part_is_never_learned_from() -> None:
 def test_what_is_predicted_comes_after_the_end_of_each_series() -> None:
     days = [f"2024-02-{day:02}" for day in range(20, 28)]
     table = {"s": ["a"] * 8 + ["b"] * 8, "day": days * 2, "x": [*range(8), *range(100, 108)], "y": [0, 1] * 8}
-    task = untrained(table, series="s")
+    task = untrained(table, series="s", target=("x", "y"))
     rows = task.predict(table)
     assert len(rows) == 2 * 2 * 2  # series, columns, steps
     assert list(rows[0]) == ["series", "time", "column", "forecast", "0.1", "0.5", "0.9"]
@@ -262,7 +262,7 @@ def test_a_prediction_is_of_the_last_context_whatever_comes_before() -> None:
 def test_patches_are_named_by_their_time_span(model: str) -> None:
     times = [f"2024-01-01 {hour:02}:00" for hour in range(12)]
     table = {"time": times, "x": list(range(12)), "y": [0, 1] * 6}
-    task = untrained(table, model=model, horizon=4)
+    task = untrained(table, model=model, horizon=4, target=("x", "y"))
     (seen,) = task.look(table)
     assert seen.tokens is not None
     assert [tokens.text for tokens in seen.tokens] == ["x", "y"]
@@ -281,13 +281,29 @@ def test_patches_without_timestamps_are_named_by_their_rows() -> None:
 @pytest.mark.parametrize("model", ["patch", "causal"])
 def test_a_run_that_was_kept_forecasts_the_same(model: str, tmp_path: Path) -> None:
     days = np.datetime64("2024-01-01") + np.arange(60)
-    table = {"day": days.astype(str).tolist(), "x": np.sin(np.arange(60.0)).tolist(), "y": list(range(60))}
+    table = {
+        "day": days.astype(str).tolist(),
+        "x": np.sin(np.arange(60.0)).tolist(),
+        "y": np.cos(np.arange(60.0)).tolist(),
+    }
     task = Forecast.fit(table, out=tmp_path / "run", epochs=1, model=model, **TINY)
     again = tasks.load(tmp_path / "run")
     assert isinstance(again, Forecast)
     assert again.predict(table) == task.predict(table)
     assert again.evaluate(table) == task.evaluate(table)
     assert again.season == 7
+
+
+def test_a_run_reads_times_in_the_format_of_its_training(tmp_path: Path) -> None:
+    days = [f"{day:%d/%m/%Y}" for day in np.arange("2024-01-20", "2024-03-20", dtype="datetime64[D]").tolist()]
+    table = {"day": days, "x": np.sin(np.arange(60.0)).tolist()}
+    Forecast.fit(table, out=tmp_path / "run", epochs=1, **TINY)
+    run = tasks.load(tmp_path / "run")
+    # These rows alone may be of the 1st to the 6th of February, or the 2nd of January to June.
+    few = {"day": days[12:18], "x": table["x"][12:18]}
+    assert [row["time"] for row in run.predict(few)] == ["2024-02-07 00:00:00", "2024-02-08 00:00:00"]
+    answer = run.answer_rows([run.read_row({"history": np.array(few["x"])[:, None], "time": few["day"]})])
+    assert list(answer[0]["time"]) == ["2024-02-07 00:00:00", "2024-02-08 00:00:00"]
 
 
 # What cannot be used.
@@ -299,7 +315,7 @@ def test_a_run_that_was_kept_forecasts_the_same(model: str, tmp_path: Path) -> N
         ({"x": [1.0, 2, 3]}, {}, "expected at least 8 rows. Received: 3; choose a smaller context or horizon"),
         ({"x": list(range(9))}, {}, "expected 10 rows or more in some series, to learn from and to hold out"),
         ({"x": [5.0] * 20}, {}, "column 'x' is constant, so there is nothing to learn"),
-        ({"x": [0.1] * 20, "y": list(range(20))}, {}, "column 'x' is constant"),
+        ({"x": [0.1] * 20, "y": [0.0, 1] * 10}, {}, "column 'x' is constant"),
         ({"x": list(range(20))}, {"quantiles": ("0.5", "2")}, "quantiles: expected numbers between 0 and 1"),
         ({"x": list(range(20))}, {"quantiles": ("0.5", ".5")}, "quantiles: expected different numbers"),
         ({"x": list(range(20))}, {"patch_length": 7}, "patch_length: expected at most context=6"),

@@ -94,7 +94,8 @@ def read_history(row: Row, options: ForecastOptions, channels: Sequence[str]) ->
                 f"time: expected {len(values)} times, one per row of history. Received: {len(columns[time])} times"
             )
     table = Table("history", columns, [*range(len(values))])
-    chosen = replace(options, time=time if time in columns else "none", series=None)
+    written = options.time_format if time in columns else None
+    chosen = replace(options, time=time if time in columns else "none", time_format=written, series=None)
     data = read_series(table, chosen, least=options.context, columns=channels)
     if row.get("series") is not None:
         name = take_text(row, "series")

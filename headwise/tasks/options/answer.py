@@ -14,7 +14,7 @@ class AnswerOptions(EncoderOptions):
 
     about = "Reads a question and a context, and finds the words of the context that answer it."
     data_example = "squad.json"
-    input_example = '"a question" --context "a text"'
+    input_example = '"a question [SEP] a text"'
 
     question: str = column("question", "The column with the question.")
     context: str = column("context", "The column with the text that answers it.")

@@ -33,6 +33,10 @@ class ClassifyOptions(EncoderOptions):
     )
 
     @property
+    def input_example(self) -> str:
+        return '"a text"' if self.text_pair is None else '"a text [SEP] a second text"'
+
+    @property
     def is_pretrained(self) -> bool:
         """Whether the model starts from a checkpoint."""
         return self.model != LATENT and super().is_pretrained

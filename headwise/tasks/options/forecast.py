@@ -8,6 +8,9 @@ from typing import Literal
 from headwise.errors import ArgumentError
 from headwise.tasks.options.train import TrainOptions, check_heads, column, option
 
+ISO = "ISO8601"
+UNIX = {"unix": "s", "unix-ms": "ms"}  # formats of numbers -> the unit that they count since 1970
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastOptions(TrainOptions):
@@ -19,10 +22,12 @@ class ForecastOptions(TrainOptions):
 
     about = "Reads the past of a series and forecasts its future, with quantiles."
     data_example = "series.csv --target OT --horizon 96"
-    input_example = "series.csv"
 
     target: tuple[str, ...] = column((), "A column to forecast; may be repeated. Default: all columns of numbers.")
     time: str | None = column(None, "The column of timestamps; none = count rows. Default: the first one found.")
+    time_format: str | None = option(
+        None, "With time: its format, such as %d/%m/%Y; unix or unix-ms = since 1970. Default: the one that fits."
+    )
     series: str | None = column(None, "The column with the name of a row's series, if there are several.")
     context: int = option(336, "Number of past steps that the model reads.", least=1)
     horizon: int = option(96, "Number of future steps to forecast.", least=1)
@@ -73,6 +78,12 @@ class ForecastOptions(TrainOptions):
         if len({float(text) for text in self.quantiles}) < len(self.quantiles):
             raise ArgumentError(
                 f"quantiles: expected different numbers. Received: quantiles={','.join(self.quantiles)}"
+            )
+        written = self.time_format or ISO
+        if not ("%" in written or written in (ISO, *UNIX)) or (self.time_format and self.time in (None, "none")):
+            raise ArgumentError(
+                "time_format: expected a format such as %d/%m/%Y, unix or unix-ms, and the name of its column as time. "
+                f"Received: time_format={written!r}, time={self.time!r}"
             )
         for name in ("patch_length", "season"):
             if (value := getattr(self, name)) is not None and value > self.context:

@@ -47,6 +47,10 @@ class LanguageOptions(TrainOptions):
     lr: float = option(1e-3, "The highest learning rate.")
 
     @property
+    def input_example(self) -> str:
+        return '"a [MASK] text"' if self.objective == "masked" else '"a text"'
+
+    @property
     def sequence_processes(self) -> int:
         return self.context_parallel
 

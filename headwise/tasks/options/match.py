@@ -46,6 +46,10 @@ class MatchOptions(TrainOptions):
     batch_size: int | None = option(64, "Most pairs in a batch; each is contrasted with the others.", least=2)
     lr: float = option(2e-3, "The highest learning rate.")
 
+    @property
+    def input_example(self) -> str:
+        return '"a text"' if self.gallery else ""  # without a gallery, only pairs can be scored
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.channels not in (1, 3):

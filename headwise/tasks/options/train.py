@@ -49,7 +49,6 @@ class TrainOptions:
 
     about: ClassVar[str] = "A task of another package."  #: a description, for --help and for cards of exports
     data_example: ClassVar[str] = "data.csv"  #: an example of data after `headwise train NAME`
-    input_example: ClassVar[str] = '"a text"'  #: an example of an input after `headwise predict RUN`
 
     validation: str | None = option(
         None, "A file with validation data, to select the best weights. Default: a share of the data."
@@ -90,6 +89,11 @@ class TrainOptions:
     def sequence_processes(self) -> int:
         """The number of processes that share each sequence; 1 = no sequence is divided among processes."""
         return 1
+
+    @property
+    def input_example(self) -> str:
+        """An example of an input after `headwise predict RUN` and `headwise view RUN`; "" if it has to be a file."""
+        return '"a text"'
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))

@@ -5,7 +5,8 @@ The series are regular: every series has a row at each of its time steps, and a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +18,12 @@ from headwise.tasks.options.forecast import ForecastOptions
 from headwise.tasks.rows.labels import read_labels
 from headwise.tasks.rows.sources import Table, open_table
 from headwise.tasks.rows.tables import Data, as_text, as_texts, describe_cell, find_column, grouped, take_column
-from headwise.tasks.rows.time_steps import Step, Times, find_step, places, read_times
+from headwise.tasks.rows.time_formats import NUMBERS, find_count, read_times, suggest_format
+from headwise.tasks.rows.time_steps import Step, Times, find_step, places
 
 TIME, SERIES, VALUE = "time", "series", "value of "  #: columns of the Data; VALUE and a column's own name
 MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}  # cells without a number
+_ADVICE = {True: "pass", False: "train again with"}  # before an option; whether it is the training that reads
 
 
 @dataclass(frozen=True)
@@ -40,31 +43,41 @@ class Series:
     rows: list[int]
 
 
+@dataclass(frozen=True)
+class SeriesData(Data):
+    """The rows of all series, and the options `time` and `time_format` by which their times are read again."""
+
+    time: str = "none"
+    time_format: str | None = None
+
+
 def read_series(source: Any, options: ForecastOptions, *, least: int, columns: Sequence[str] | None = None) -> Data:
     """Read the rows of all series, one series after another, with the columns TIME, SERIES and VALUE + name.
 
     Args:
         source: as for `read_table`.
         least: the smallest number of rows of a series; if there are several series, shorter series are left out.
-        columns: the columns to take; None = the columns that the options name, or all columns of numbers.
+        columns: the columns to take after training; None = to train, those of the options, or all columns of numbers.
 
     Raises:
-        FileError, ArgumentError: a missing file or column; cells that are not numbers; timestamps that are out of
-            order, occur twice or are irregular; gaps; a series that is too short or constant.
+        FileError, ArgumentError: a missing file or column; cells that are not numbers; timestamps of no or several
+            formats, out of order, irregular or twice; a count of rows that may be the time; gaps; a series that is too
+            short or constant.
     """
     table = source if isinstance(source, Table) else open_table(source)
     if not table.numbers:
         raise ArgumentError(f"{table.name}: there are no rows in it")
-    time, times = _times(table, options)
+    training = columns is None
+    time, written, times = _find_time(table, options, training)
     series = None if options.series is None else find_column(table, options.series)
-    names = _targets(table, options, [time, series], columns)
-    values = np.stack([_numbers(table, name) for name in names], axis=1)
     named = [""] * len(table.numbers) if series is None else as_texts(table, series, take_column(table, series))
     groups = grouped(read_labels(named))
+    names = _find_targets(table, options, time, groups.values()) if columns is None else columns
+    values = np.stack([_numbers(table, find_column(table, name)) for name in names], axis=1)
     found, dropped = list[Series](), dict[str, list[str]]()
     for name, rows in groups.items():
         index = None if times is None else times[rows]
-        each = _Reader(table, name, options).regular(Series(name, values[rows], index, rows))
+        each = _Reader(table, name, options, training).regular(Series(name, values[rows], index, rows))
         why = _unusable(each, names, least)
         if why is None:
             found.append(each)
@@ -74,7 +87,13 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
         whys = "; ".join(why if series is None else f"{_some(which)}: {why}" for why, which in dropped.items())
         raise ArgumentError(f"{table.name}: {whys}")
     left_out = tuple(f"{len(which)} series left out: {why} ({_some(which)})" for why, which in dropped.items())
-    return _data(table, found, names, left_out)
+    if training:
+        how = f"{time!r} ({written})" if time else "none, rows are counted"
+        unused = ", ".join(repr(name) for name in table.columns if name not in (time, series, *names)) or "none"
+        how = f"time: {how}; series: {series or 'none'}; forecast: {', '.join(map(repr, names))}; not used: {unused}"
+        left_out = (f"columns of {table.name}: {how}", *left_out)
+    data = _data(table, found, names, left_out)
+    return replace(data, time=time or "none", time_format=None if written == NUMBERS else written)
 
 
 def read_step(data: Data) -> Step | None:
@@ -111,8 +130,8 @@ def list_channels(data: Data) -> list[str]:
 class _Reader:
     """Checks the rows of one series and fills its gaps. Its error messages name the series."""
 
-    def __init__(self, table: Table, name: str, options: ForecastOptions) -> None:
-        self.table, self.options = table, options
+    def __init__(self, table: Table, name: str, options: ForecastOptions, training: bool) -> None:
+        self.table, self.options, self.advise = table, options, _ADVICE[training]
         self.where = f"{table.name}, series {name!r}" if name else table.name
 
     def regular(self, series: Series) -> Series:
@@ -126,7 +145,7 @@ class _Reader:
             row, count = int(gaps.any(1).argmax()), int(gaps.sum())
             raise ArgumentError(
                 f"{self.where}: {count} {'cell has' if count == 1 else 'cells have'} no number, the first in "
-                f"{self._place(series, row)}; pass --interpolate to fill them linearly"
+                f"{self._place(series, row)}; {self.advise} --interpolate to fill them linearly"
             )
         steps = np.arange(len(gaps))
         values = series.values.copy()
@@ -142,14 +161,14 @@ class _Reader:
                 row = int(np.argmax(times[1:] < times[:-1])) + 1
                 raise ArgumentError(
                     f"{self.where}: timestamps are out of order: {self._place(series, row)} has {times[row]} after "
-                    f"{times[row - 1]}; pass --sort to sort them"
+                    f"{times[row - 1]}; {self.advise} --sort to sort them"
                 )
             order = times.argsort(kind="stable")
             times = times[order]
             series = Series(series.name, series.values[order], times, [series.rows[i] for i in order])
         if not times.is_unique:
             row = int(times.duplicated().argmax())
-            hint = "" if self.options.series else "; if they are of several series, name their column with --series"
+            hint = "" if self.options.series else f"; if they are of several series, {self.advise} --series COLUMN"
             raise ArgumentError(
                 f"{self.where}: timestamp {times[row]} comes twice, in {self._place(series, row - 1)} and "
                 f"{self._place(series, row)}{hint}"
@@ -166,8 +185,8 @@ class _Reader:
             row = int((differences != usual).to_numpy().argmax()) + 1
             raise ArgumentError(
                 f"{self.where}: the time step is irregular: {self._place(series, row)} has {series.times[row]} after "
-                f"{series.times[row - 1]}, most steps are {usual}; bring them to one step first, or say "
-                "--time none to count rows"
+                f"{series.times[row - 1]}, most steps are {usual}; bring them to one step first, or "
+                f"{self.advise} --time none to count rows"
             )
         place = places(series.times, step)
         missing = int(place[-1]) + 1 - len(place)
@@ -175,10 +194,12 @@ class _Reader:
             return series
         if not self.options.interpolate:
             row = int((np.diff(place) > 1).argmax()) + 1
+            written = suggest_format(series.times) if step.unit == "number" else None
+            hint = f"; if they are dates, {self.advise} --time-format {written}" if written else ""
             raise ArgumentError(
                 f"{self.where}: {missing} rows are missing, the first before {self._place(series, row)}: "
-                f"{series.times[row]} comes after {series.times[row - 1]}, and the step is {step}; pass --interpolate "
-                "to fill them, or --time none to count rows"
+                f"{series.times[row]} comes after {series.times[row - 1]}, and the step is {step}; {self.advise} "
+                f"--interpolate to fill them, or --time none to count rows{hint}"
             )
         values = np.full((place[-1] + 1, series.values.shape[1]), np.nan)
         values[place] = series.values
@@ -190,45 +211,71 @@ class _Reader:
         return f"{self.table.unit} {self.table.numbers[series.rows[row]]}"
 
 
-def _times(table: Table, options: ForecastOptions) -> tuple[str | None, Times | None]:
-    """Find the column of timestamps: the requested one, or the first with only timestamps. Returns (name, times)."""
+def _find_time(table: Table, options: ForecastOptions, training: bool) -> tuple[str | None, str | None, Times | None]:
+    """Find the column of times: the requested one, or the first with only times. Returns (name, format, times).
+
+    After training, it is the column of the training if there is one, in the format of the training if that fits.
+    """
     if options.time == "none" and "none" not in table.columns:
-        return None, None
-    if options.time is not None:
-        name = find_column(table, options.time)
-        cells = take_column(table, name)
-        times = read_times(cells)
-        if times is None:
-            row = next((row for row, cell in enumerate(cells) if read_times([cell]) is None), 0)
-            raise ArgumentError(
-                f"{table.name}: column {name!r} holds {describe_cell(cells[row])} in {table.unit} "
-                f"{table.numbers[row]}, expected timestamps such as 2024-01-31 18:00"
-            )
-        return name, times
-    for name, cells in table.columns.items():
-        if name == options.series or name in options.target or _is_number(cells[0]):
-            continue
-        # The first cell is cheap to read, and distinguishes most text columns from timestamps.
-        if read_times(cells[:1]) is not None and (times := read_times(cells)) is not None:
-            return name, times
-    return None, None
+        return None, None, None
+    named = options.time is not None and (training or options.time in table.columns)
+    names = [find_column(table, str(options.time))] if named else _list_others(table, options)
+    read = {name: read_times(take_column(table, name), options.time_format, only=training) for name in names}
+    read = {name: found for name, found in read.items() if named or (found and NUMBERS not in found)}
+    for name, found in read.items():
+        (written, times), *others = list(found.items()) or [("", pd.Index([None]))]
+        if times.notna().all() and not others:
+            return name, written, times
+    for name, found in read.items():
+        if named or next(iter(found.values())).notna().mean() >= 0.5:
+            raise ArgumentError(_explain_times(table, name, found, options.time_format, training))
+    return None, None, None
 
 
-def _targets(
-    table: Table, options: ForecastOptions, others: Sequence[str | None], columns: Sequence[str] | None
-) -> list[str]:
-    """Return the names of the columns to forecast: the requested ones, or all columns of numbers."""
-    wanted = columns if columns is not None else options.target
-    if wanted:
-        return [find_column(table, name) for name in wanted]
-    names = [name for name in table.columns if name not in others]
-    found = [name for name in names if _is_numeric(table.columns[name])]
-    if not found:
+def _explain_times(table: Table, name: str, found: dict[str, Times], wanted: str | None, training: bool) -> str:
+    """Say why a column is not read as times, in the formats that fit most of its cells."""
+    cells, several = take_column(table, name), list(found.items())[:2]
+    fits = several[0][1].notna() if several else np.zeros(len(cells), bool)
+    if fits.all():
+        row, how = int(np.argmax(several[0][1] != several[1][1])), "all its cells fit both"
+        what = " or ".join(f"{times[row].date()} ({written})" for written, times in several)
+    else:
+        row, how = int(np.argmin(fits)), f"correct or remove that {table.unit}"
+        what = f"timestamps such as {as_text(cells[int(np.argmax(fits))]) if several else wanted or '2024-01-31 18:00'}"
+    return (
+        f"{table.name}: column {name!r} holds {describe_cell(cells[row])} in {table.unit} {table.numbers[row]}, "
+        f"expected {what}; {how}, {_ADVICE[training]} --time {shlex.quote(name)} --time-format FORMAT, or --time none"
+    )
+
+
+def _list_others(table: Table, options: ForecastOptions) -> list[str]:
+    return [name for name in table.columns if name != options.series and name not in options.target]
+
+
+def _find_targets(table: Table, options: ForecastOptions, time: str | None, groups: Iterable[Any]) -> Sequence[str]:
+    """Return the names of the columns to forecast: the requested ones, or all columns of numbers but counts of rows."""
+    others = [name for name in _list_others(table, options) if name != time]
+    numeric = options.target or [name for name in others if _is_numeric(table.columns[name])]
+    if not numeric:
         raise ArgumentError(
-            f"{table.name}: no column holds only numbers; there are {_some(names)}; name those to forecast with "
+            f"{table.name}: no column holds only numbers; there are {_some(others)}; name those to forecast with "
             "--target to hear what is wrong with them"
         )
-    return found
+    if options.target and (time or options.time):
+        return numeric
+    read = {name: read_times(table.columns[name]).get(NUMBERS) for name in others}
+    counts = {name: step for name, each in read.items() if each is not None and (step := find_count(each, groups))}
+    found = [name for name in numeric if name not in counts]
+    if found and counts and options.time is None:
+        name, step = next(iter(counts.items()))
+        written = suggest_format(read_times(table.columns[name])[NUMBERS])
+        how = f"--time {shlex.quote(name)}{f' --time-format {written}' if written else ''}{' --sort' * (step < 0)}"
+        raise ArgumentError(
+            f"{table.name}: column {name!r} counts rows, mostly by {step:g}, as times do; expected --time. Pass {how} "
+            f"if it holds the times; otherwise --time none or another column, and --target {shlex.quote(name)} to "
+            "forecast it"
+        )
+    return found or numeric  # a count alone is what there is to forecast
 
 
 def _numbers(table: Table, name: str) -> np.ndarray:
@@ -273,7 +320,7 @@ def _unusable(series: Series, names: Sequence[str], least: int) -> str | None:
     return None
 
 
-def _data(table: Table, found: Sequence[Series], names: Sequence[str], left_out: tuple[str, ...]) -> Data:
+def _data(table: Table, found: Sequence[Series], names: Sequence[str], left_out: tuple[str, ...]) -> SeriesData:
     columns: dict[str, list[Any]] = {}
     if any(each.name for each in found) or len(found) > 1:
         columns[SERIES] = [each.name for each in found for _ in each.rows]
@@ -282,7 +329,8 @@ def _data(table: Table, found: Sequence[Series], names: Sequence[str], left_out:
     values = np.concatenate([each.values for each in found])
     columns |= {VALUE + name: column.tolist() for name, column in zip(names, values.T, strict=True)}
     numbers = [table.numbers[row] for each in found for row in each.rows]
-    return Data(table.name, columns, numbers, (*table.notes, *left_out), table.fingerprint, table.unit)
+    notes = (*table.notes, *left_out)
+    return SeriesData(table.name, columns, numbers, notes, table.fingerprint, table.unit)
 
 
 def _some(names: Sequence[str]) -> str:

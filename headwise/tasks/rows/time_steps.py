@@ -6,8 +6,6 @@ the times are plain numbers.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -35,7 +33,7 @@ _NAMES = {_DAY: "day", 60 * 60: "hour", 60: "minute", 1: "second"}
 class Step:
     """The time from one row of a series to the next: a number of units, such as months.
 
-    >>> step = find_step(read_times(["2024-01-31", "2024-02-29", "2024-03-31"]))
+    >>> step = find_step(pd.DatetimeIndex(["2024-01-31", "2024-02-29", "2024-03-31"]))
     >>> str(step), step.season, step.after(pd.Timestamp("2024-03-31"), 1)[0]
     ('1 month', 12, Timestamp('2024-04-30 00:00:00'))
     """
@@ -70,30 +68,6 @@ class Step:
         """Return all times from `first` to `last`, both included."""
         count = round(float(_ordinals(pd.Index([first, last]), self.unit)[1:].item() / self.size))
         return pd.Index([first, *self.after(first, count)])
-
-
-def read_times(cells: Sequence[Any]) -> Times | None:
-    """Read the timestamps in cells of text, dates or numbers; None if a cell is something else.
-
-    Dates are read month first.
-    """
-    try:
-        numbers = np.asarray(cells, dtype=np.float64)
-        if np.isfinite(numbers).all():
-            whole = (numbers == np.round(numbers)).all()
-            return pd.Index(numbers.astype(np.int64) if whole else numbers)
-        return None
-    except (TypeError, ValueError):
-        pass
-    for how in ({"format": "ISO8601"}, {}, {"utc": True}):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that a format is guessed, or that a day came before a month
-                times = pd.DatetimeIndex(pd.to_datetime(pd.Series(list(cells), dtype=object), **how))
-        except (TypeError, ValueError, OverflowError):
-            continue
-        return None if times.isna().any() else times
-    return None
 
 
 def find_step(times: Times) -> Step | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from headwise.errors import ArgumentError
@@ -59,7 +60,7 @@ def test_a_list_is_no_missing_number() -> None:
 def test_series_that_are_too_short_are_left_out_and_counted() -> None:
     data = read({"shop": list("aabc"), "x": [1, 2, 3, 4]}, series="shop", least=2)
     assert list(group_rows(data)) == ["a"]
-    assert data.left_out == (
+    assert data.left_out[1:] == (
         "2 series left out: expected at least 2 rows. Received: 1; choose a smaller context or horizon ('b', 'c')",
     )
 
@@ -82,6 +83,145 @@ def test_timestamps_may_be_left_out_of_account() -> None:
     data = read({"time": hours(0, 1, 5, 4), "x": [1, 2, 3, 4]}, time="none")
     assert TIME not in data.columns
     assert list_channels(data) == ["x"]
+
+
+DAYS = pd.date_range("2024-01-20", periods=30)
+LOAD = [float(row * 7 % 5) for row in range(30)]
+
+
+def test_the_use_of_every_column_is_said_in_a_line() -> None:
+    table = {"day": [f"{day:%d/%m/%Y}" for day in DAYS], "city": ["Oslo"] * 30, "load": LOAD, "end": ["?"] * 30}
+    assert read(table).left_out == (
+        "columns of the dict: time: 'day' (%d %m %Y); series: none; forecast: 'load'; not used: 'city', 'end'",
+    )
+    assert read({"shop": ["a"] * 30, "load": LOAD}, series="shop").left_out == (
+        "columns of the dict: time: none, rows are counted; series: shop; forecast: 'load'; not used: none",
+    )
+    later = read_series(table, ForecastOptions(), least=1, columns=["load"])
+    assert later.left_out == ()  # what is read after the training has the columns of the training
+
+
+def test_a_column_of_times_that_is_certain_goes_before_one_that_is_not() -> None:
+    data = read({"sold": ["01/02/2024", "02/02/2024"], "seen": ["2024-03-01", "2024-03-02"], "x": [5, 3]})
+    assert (data.time, data.time_format) == ("seen", "ISO8601")
+
+
+def test_times_after_training_are_read_in_the_format_of_the_training() -> None:
+    day = [f"{day:%d/%m/%Y}" for day in DAYS]
+    data = read({"day": day, "load": LOAD})
+    assert (data.time, data.time_format) == ("day", "%d %m %Y")
+    options = ForecastOptions(time=data.time, time_format=data.time_format)
+    # The 1st to the 7th of February alone may be the 2nd of January to July.
+    few = read_series({"day": day[12:19], "load": LOAD[:7]}, options, least=1, columns=["load"])
+    assert [str(time.date()) for time in few.columns[TIME]][-1] == "2024-02-07"
+    # Another format that is certain is taken, too.
+    other = {"day": [f"{day:%Y-%m-%d}" for day in DAYS], "load": LOAD}
+    assert str(read_series(other, options, least=1, columns=["load"]).columns[TIME][-1].date()) == "2024-02-18"
+
+
+@pytest.mark.parametrize("advised", ["--interpolate", "--sort", "--time none"])
+def test_after_training_advice_is_for_another_training(advised: str) -> None:
+    hour = {"--interpolate": [0, 1, 2, 5], "--sort": [0, 2, 1, 3], "--time none": [0, 1, 2, 5]}[advised]
+    with pytest.raises(ArgumentError, match=f"train again with --.*{advised[2:]}"):
+        read_series({"t": hours(*hour), "x": [1, 2, 3, 4]}, ForecastOptions(), least=1, columns=["x"])
+
+
+SECONDS = [1704067200 + 3600 * row for row in range(40) if not 10 <= row < 20]  # some hours are missing
+
+
+@pytest.mark.parametrize(
+    ("cells", "advised"),
+    [
+        (SECONDS, "--time t --time-format unix"),
+        ([1000 * each for each in SECONDS], "--time t --time-format unix-ms"),
+        (list(map(str, SECONDS)), "--time t --time-format unix"),
+        (SECONDS[::-1], "--time t --time-format unix --sort"),
+        (list(range(1990, 2020)), "--time t"),
+        ([float(year) for year in range(1990, 2020)], "--time t"),
+        ([f"{day:%Y%m%d}" for day in DAYS], "--time t --time-format %Y%m%d"),
+        ([int(f"{day:%Y%m}") for day in pd.date_range("2024-01-01", periods=30, freq="MS")], "--time-format %Y%m"),
+        ([f"{row * 0.1:.1f}" for row in range(30)], "--time t"),
+        ([*map(str, range(29)), "Total"], "--time t"),
+        ([row // 2 for row in range(30)], None),  # several series would be named by --series
+        ([row * row for row in range(30)], None),
+    ],
+)
+def test_numbers_that_count_rows_are_not_forecast_unasked(cells: list, advised: str | None) -> None:
+    table = {"t": cells, "load": LOAD}
+    if advised is None:
+        assert read(table).left_out[0].endswith("forecast: 't', 'load'; not used: none")
+        return
+    for options in ({}, {"target": ("load",)}):
+        with pytest.raises(
+            ArgumentError, match=r"column 't' counts rows, mostly by .*; expected --time. Pass "
+        ) as found:
+            read(table, **options)
+        assert f"{advised} if it holds the times" in str(found.value)
+    assert read(table, time="none").left_out[0].endswith("forecast: 'load'; not used: 't'")
+    if "Total" in cells:
+        with pytest.raises(ArgumentError, match="column 't' holds 'Total' in row 29, expected timestamps such as 0"):
+            read(table, time="t")
+    else:  # what is advised is right
+        assert list_channels(read(table, time="none", target=("t",))) == ["t"]
+        words = advised.split()
+        written = words[words.index("--time-format") + 1] if "--time-format" in words else None
+        data = read(table, time="t", time_format=written, sort="--sort" in words, interpolate=True)
+        assert list_channels(data) == ["load"]
+        assert len(data) == (40 if "unix" in advised else 30)
+
+
+def test_numbers_that_count_the_rows_of_each_series_are_not_forecast_unasked() -> None:
+    table = {"shop": list("ab") * 15, "year": [1990 + row // 2 for row in range(30)], "load": LOAD}
+    with pytest.raises(ArgumentError, match="column 'year' counts rows, mostly by 1"):
+        read(table, series="shop")
+    assert read(table, series="shop", time="year").time == "year"
+
+
+def test_a_count_alone_is_what_there_is_to_forecast() -> None:
+    assert list_channels(read({"day": [f"{day:%Y-%m-%d}" for day in DAYS], "x": list(range(30))})) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (
+            [*(f"{day:%Y-%m-%d}" for day in DAYS[:29]), "Total"],
+            "column 't' holds 'Total' in row 29, expected timestamps such as 2024-01-20; correct or remove that row, "
+            "pass --time t --time-format FORMAT, or --time none",
+        ),
+        (
+            ["", *(f"{day:%d.%m.%Y}" for day in DAYS[:29])],
+            "holds nothing in row 0, expected timestamps such as 20.01.2024",
+        ),
+        (
+            [f"01/{1 + row % 12:02}/{2020 + row // 12}" for row in range(30)],
+            "column 't' holds '01/02/2020' in row 1, expected 2020-02-01 (%d %m %Y) or 2020-01-02 (%m %d %Y); all its "
+            "cells fit both, pass --time t --time-format FORMAT",
+        ),
+    ],
+)
+def test_times_of_no_certain_format_are_refused(cells: list[str], said: str) -> None:
+    with pytest.raises(ArgumentError) as found:
+        read({"t": cells, "load": LOAD})
+    assert said in str(found.value)
+    assert list_channels(read({"t": cells, "load": LOAD}, time="none")) == ["load"]
+
+
+def test_a_format_is_said(tmp_path: Path) -> None:
+    months = [f"01/{1 + row % 12:02}/{2020 + row // 12}" for row in range(30)]
+    data = read({"t": months, "load": LOAD}, time="t", time_format="%d/%m/%Y")
+    assert str(read_step(data)) == "1 month"
+    with pytest.raises(ArgumentError, match="holds 'x' in row 1, expected timestamps such as 01/01/2020"):
+        read({"t": ["01/01/2020", "x"], "x": [1, 2]}, time="t", time_format="%d/%m/%Y")
+    for options in ({"time": "t", "time_format": "days"}, {"time_format": "%Y"}, {"time": "none", "time_format": "%Y"}):
+        with pytest.raises(ArgumentError, match="time_format: expected a format such as %d/%m/%Y"):
+            ForecastOptions(**options)
+
+
+def test_numbers_that_may_be_dates_are_not_filled_without_a_word() -> None:
+    table = {"month": [202311, 202312, 202401], "x": [1, 2, 4]}
+    with pytest.raises(ArgumentError, match=r"88 rows are missing.*; if they are dates, pass --time-format %Y%m"):
+        read(table, time="month")
 
 
 @pytest.mark.parametrize(
