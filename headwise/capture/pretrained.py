@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError, CheckpointError, FileError, HeadwiseError
+from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
+from headwise.images import read_image
 from headwise.text import Tokenizer, Tokens, as_tokens
 
 _SPACES = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write a space before a word
@@ -106,16 +107,8 @@ class Pictured:
     missing: tuple[str, ...] = ()  #: parameters that the checkpoint lacks; their values are random
 
     def read(self, path: Path) -> None:
-        """Run the model on the image in this file. FileError if it cannot be read."""
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            with Image.open(path) as image:
-                colours = image.convert("RGB")
-        except (OSError, UnidentifiedImageError) as error:
-            raise FileError(
-                f"{path} cannot be read as an image: {getattr(error, 'strerror', None) or error}"
-            ) from error
+        """Run the model on the image in this file, upright. FileError if it cannot be read."""
+        colours = read_image(path).convert("RGB")
         with torch.no_grad(), _explained(f"{self.name} does not run on an image alone"):
             pixels = self.processor(images=colours, return_tensors="pt")["pixel_values"]
             self.model(pixel_values=pixels.to(_device(self.model)))

@@ -87,7 +87,8 @@ def export(
 
 
 def _manifest(form: Format, order: Order, written: Written) -> Manifest:
-    notes = [*written.notes, *_comparison(order, written)]
+    ends = [f"The size of axis {axis} is at most {most}." for axis, most in written.longest.items()]
+    notes = [*written.notes, *ends, *_comparison(order, written)]
     versions = {"headwise": __version__, "torch": str(torch.__version__), **written.versions}
     options = {**written.options} | ({"weights": order.weights} if form.weights else {})
     return Manifest(form.name, order.task, order.precision, tuple(written.files), tuple(notes), versions, options)
@@ -98,6 +99,8 @@ def _comparison(order: Order, written: Written) -> Iterator[str]:
     missing = [graph.file for graph in written.files if not graph.differences]
     if missing:
         yield f"Not compared with PyTorch: {', '.join(missing)}."
+    if left_out := sum(found.left_out for graph in written.files for found in graph.differences):
+        yield f"{left_out} values at padding were not compared: nn.TransformerEncoder writes 0 there in PyTorch alone."
     if len(missing) < len(written.files) and not any(graph.real for graph in order.graphs):
         yield RANDOM_ONLY
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import io
+import logging
+import traceback
 import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules import transformer
 
 from headwise.errors import ExportError
 from headwise.graphs.graph import Graph
@@ -32,30 +41,55 @@ def trace(graph: Graph, dtype: torch.dtype = torch.float32) -> ExportedProgram:
     ]
     given = tuple(x.clone() for x in graph.examples[0])  # a view would keep a reference to its base
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", DEPRECATED, FutureWarning)
+        with torch.no_grad(), quiet(), patch.object(transformer, "_detect_is_causal_mask", _is_called_causal):
             return torch.export.export(module.eval(), given, dynamic_shapes=_pack_args(module, open_axes), strict=False)
     except Exception as cause:  # a user's module may raise anything, and so does PyTorch
-        raise ExportError(f"{graph.name}: torch.export cannot trace the module: {first_line(cause)}") from cause
+        raise ExportError(f"{graph.name}: torch.export cannot trace the module: {_explain(cause)}") from cause
 
 
-def longest(graph: Graph, program: ExportedProgram) -> dict[str, int]:
-    """Return the maximum size of each named axis that has one in the traced program (such as positions), by name."""
-    names = program.graph_signature.user_inputs
-    traced = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+def find_longest(graphs: Iterable[Graph], programs: Iterable[ExportedProgram]) -> dict[str, int]:
+    """Find the maximum size of each named axis that has one in a traced program (such as positions), by name."""
     found: dict[str, int] = {}
-    for value, name in zip(graph.inputs, names, strict=True):
-        for axis, size in zip(value.axes, traced[str(name)].shape, strict=True):
-            span = program.range_constraints.get(getattr(getattr(size, "node", None), "expr", None))
-            if isinstance(axis, str) and span is not None and span.upper < _ENDLESS:
-                found[axis] = int(span.upper)
+    for graph, program in zip(graphs, programs, strict=True):
+        traced = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+        for value, name in zip(graph.inputs, program.graph_signature.user_inputs, strict=True):
+            for axis, size in zip(value.axes, traced[str(name)].shape, strict=True):
+                span = program.range_constraints.get(getattr(getattr(size, "node", None), "expr", None))
+                if isinstance(axis, str) and span is not None and span.upper < _ENDLESS:
+                    found[axis] = min(int(span.upper), found.get(axis, _ENDLESS))
     return found
 
 
 _ENDLESS = 2**31  # above any limit of a model
 
 
-DEPRECATED = r"`isinstance\(treespec, LeafSpec\)` is deprecated"  # raised inside PyTorch
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Return a context in which the exporters of PyTorch log and print nothing: what matters is in their exceptions."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # torch.export prints its graph
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _is_called_causal(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Answer PyTorch's transformers without the values of a mask, which a trace lacks: it is only a hint for speed."""
+    return is_causal is True
+
+
+def _explain(error: Exception) -> str:
+    """Say in a sentence why a trace failed, and at which line outside of PyTorch."""
+    frames = traceback.extract_tb(error.__traceback__)
+    library, own = Path(torch.__file__).parent, Path(__file__)
+    lines = [each for each in frames if library not in Path(each.filename).parents and each.filename != str(own)]
+    where = f", at {Path(lines[-1].filename).name}:{lines[-1].lineno}: {lines[-1].line}" if lines else ""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return f"it decides by the values of a tensor{where}. Compute both cases, and choose by torch.where"
+    return f"{first_line(error)}{where}"
 
 
 def first_line(error: BaseException) -> str:

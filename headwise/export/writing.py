@@ -66,6 +66,7 @@ class Written:
         versions: the versions of further packages that wrote the files, by name.
         options: the options with which the files were written, by name.
         speed: the times of calls; () = not measured.
+        longest: the maximum size of named axes, by name; see `headwise.export.tracing.find_longest`.
     """
 
     files: Sequence[GraphFile]
@@ -73,3 +74,4 @@ class Written:
     versions: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     speed: tuple[Timing, ...] = ()
+    longest: Mapping[str, int] = field(default_factory=dict)

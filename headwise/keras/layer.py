@@ -46,6 +46,8 @@ class Layer(keras.layers.Layer):
             TWINS[cls] = twin
             cls.__doc__ = _with_arguments(inspect.getdoc(cls) or "", inspect.getdoc(twin) or "")
             cls.__init__.__signature__ = _with_options(cls, twin)  # type: ignore[attr-defined]
+        if "query_mask" in inspect.signature(cls.call).parameters and "call" in vars(cls):
+            cls.call = _taking_mask(cls.call)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         layer = super().__new__(cls, *args, **kwargs)
@@ -61,6 +63,7 @@ class Layer(keras.layers.Layer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
+        self._call_has_mask_arg = "query_mask" in self.call_signature_parameters  # for keras.layers.TimeDistributed
 
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
         """Begin the constructor: initialise the Keras layer, and return the twin's options, with their defaults."""
@@ -93,8 +96,10 @@ class Layer(keras.layers.Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args = tuple(saving.wrapped(x) for x in args)
         kwargs = {name: saving.wrapped(x) for name, x in kwargs.items()}
+        if self._call_has_mask_arg and "mask" in kwargs:
+            kwargs.setdefault("query_mask", kwargs.pop("mask"))
         query = args[0] if args else kwargs.get("query")
-        alone = "query_mask" in self.call_signature_parameters and all(x is None for x in args[1:])
+        alone = self._call_has_mask_arg and all(x is None for x in args[1:])
         if alone and kwargs.get("query_mask") is None and not isinstance(query, keras.KerasTensor):
             kwargs["query_mask"] = get_keras_mask(query)  # Keras passes it only if there is a second tensor
         return super().__call__(*args, **kwargs)
@@ -102,6 +107,10 @@ class Layer(keras.layers.Layer):
     def compute_mask(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         """Return the padding mask of the output: the mask of the queries, because each query has one output."""
         return kwargs.get("query_mask", kwargs.get("previous_mask", args[0] if len(args) == 1 else None))
+
+    def compute_output_shape(self, *shapes: Any) -> Any:
+        """Return the shape of the output, for inputs of these shapes: `keras.layers.TimeDistributed` asks for it."""
+        return self.compute_output_spec(*(keras.KerasTensor(shape, dtype=self.compute_dtype) for shape in shapes)).shape
 
     @classmethod
     def from_torch(cls, module: nn.Module, *, kernel: str | None = None, dtype: Any = None, **kwargs: Any) -> Any:
@@ -175,6 +184,16 @@ class Layer(keras.layers.Layer):
     def dense(self, width: int, *, name: str, bias: bool = True, **kwargs: Any) -> keras.layers.Dense:
         """Make a linear map to `width` outputs, in the dtype of this layer."""
         return keras.layers.Dense(width, use_bias=bias, name=name, dtype=self.dtype_policy, **kwargs)
+
+
+def _taking_mask(call: Any) -> Any:
+    """Make a layer's `call` take `mask`, as keras.layers.TimeDistributed names the padding mask of the queries."""
+
+    @functools.wraps(call)
+    def taking(self: Layer, *args: Any, mask: Tensor | None = None, **kwargs: Any) -> Any:
+        return call(self, *args, **(kwargs if mask is None else {"query_mask": mask, **kwargs}))
+
+    return taking
 
 
 def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None) -> None:

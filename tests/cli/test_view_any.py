@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +137,35 @@ def test_an_image_is_shown_behind_its_patches(make: Callable[[], Any], run: Run,
     assert axis["patches"] == {"rows": 4, "cols": 4, "prefix": ["[CLS]"]}
     assert axis["image"].startswith("data:image/png;base64,")
     assert axis["imageNote"] is None  # the processor's normalisation was removed
+
+
+def turned(path: Path) -> None:
+    """Write a photo as a phone does: its pixels lie on their side, and a tag says so. Upright, the top right is red."""
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[:16, :16, 0] = 255
+    photo = Image.fromarray(pixels)
+    tags = photo.getexif()
+    tags[0x0112] = 6
+    photo.save(path, exif=tags, quality=95)
+
+
+def test_a_photo_is_read_upright(run: Run, tmp_path: Path) -> None:
+    for name in ("photo.jpg", "photo.png", "photo.webp"):
+        turned(tmp_path / name)
+        result = run("view", "--image", tmp_path / name, "--model", saved(tmp_path, vit, images=True))
+        assert result.code == 0, result.err
+        (axis,) = (each for each in facts(tmp_path / "attention.html")["axes"] if each.get("image"))
+        shown = Image.open(io.BytesIO(base64.b64decode(axis["image"].partition(",")[2]))).convert("RGB")
+        red = [shown.getpixel((x, y))[0] > 128 for y in (8, 24) for x in (8, 24)]
+        assert red == [False, True, False, False], name
+
+
+def test_an_image_that_claims_to_be_huge_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    refused(
+        run("view", "--image", image(tmp_path), "--model", saved(tmp_path, vit, images=True)),
+        "cat.png: not an image that can be read",
+    )
 
 
 def test_windows_are_shown_without_the_image(run: Run, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,13 @@ from headwise.export.onnx.check import TOLERANCES, compared
 from headwise.export.onnx.session import Session
 from headwise.export.onnx.write import need, save, to_onnx
 from headwise.export.speed import Runs, timings
+from headwise.export.tracing import find_longest, trace
 from headwise.export.writing import Order, Written
 from headwise.graphs.graph import Graph
 from headwise.version import __version__
+
+if TYPE_CHECKING:
+    import onnx_ir
 
 
 def write(order: Order, *, attention: forms.Asked = "auto") -> Written:
@@ -45,23 +50,23 @@ def write(order: Order, *, attention: forms.Asked = "auto") -> Written:
         "headwise.precision": order.precision,
         "headwise.source": fingerprint(order.subject),
     }
-    files = []
-    for graph in order.graphs:
+    dtype = torch.float16 if order.precision == "fp16" else torch.float32
+    files, traced = [], [trace(graph, dtype) for graph in order.graphs]
+    for graph, program in zip(order.graphs, traced, strict=True):
         path = order.folder / f"{graph.name}.onnx"
-        _write(graph, path, form, order.precision, metadata)
+        _write(to_onnx(graph, program, form, metadata=metadata), path, order.precision)
         file = GraphFile(graph.name, path.name, graph.inputs, graph.outputs, (), limit, forms.OPSETS[form])
         files.append(replace(file, differences=compared(order.folder, file, graph, limit)))
-    notes = [said, *tensorrt.write(order.folder, files, order.graphs, limit)]
+    longest = find_longest(order.graphs, traced)
+    notes = [said, *tensorrt.write(order.folder, files, order.graphs, limit, longest)]
     if order.precision in precisions.SAYS:
         notes.append(precisions.SAYS[order.precision])
     versions = {each: importlib.metadata.version(each) for each in ("onnx", "onnxruntime")}
     taken = timings(order.graphs, lambda graph: _runs(order.folder, files, graph)) if order.speed else ()
-    return Written(files, notes, versions, {"attention": form}, taken)
+    return Written(files, notes, versions, {"attention": form}, taken, longest)
 
 
-def _write(graph: Graph, path: Path, form: forms.Form, precision: str, metadata: dict[str, str]) -> None:
-    dtype = torch.float16 if precision == "fp16" else torch.float32
-    model = to_onnx(graph, form, dtype=dtype, metadata=metadata)
+def _write(model: onnx_ir.Model, path: Path, precision: str) -> None:
     if precision != "int8":
         save(model, path)
         return

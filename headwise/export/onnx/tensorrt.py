@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from headwise.export.comparing import compared
 from headwise.export.manifest import GraphFile
 from headwise.export.onnx.check import outputs
 from headwise.graphs.graph import Graph, Value
-from headwise.models.bert import Bert
 
 PROVIDER = "TensorrtExecutionProvider"
 SCRIPT, SHAPES, PROGRAM = "tensorrt.sh", "tensorrt.json", "run_tensorrt.py"
@@ -20,17 +19,19 @@ BATCH, LENGTH = (8, 32), (128, 512)  # for the axis "batch", and for others: (si
 Sizes = dict[str, tuple[int, int, int]]  # name of an axis -> (smallest, usual, largest) size
 
 
-def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tolerance: float) -> list[str]:
+def write(
+    folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tolerance: float, longest: Mapping[str, int]
+) -> list[str]:
     """Write the scripts. If ONNX Runtime supports TensorRT, also run each graph on it and compare it with the model.
 
-    Returns notes on what was run. May raise OSError.
+    `longest`: the maximum size of named axes. Returns notes on what was run. May raise OSError.
 
     Raises:
         ExportError: TensorRT cannot run a graph, or its outputs differ by more than the tolerance.
     """
     import onnxruntime
 
-    sizes = [_sizes(graph) for graph in graphs]
+    sizes = [_sizes(graph, longest) for graph in graphs]
     (folder / SCRIPT).write_text(_script(files, sizes), encoding="utf-8")
     (folder / SCRIPT).chmod(0o755)
     told = [_told(file, each) for file, each in zip(files, sizes, strict=True)]
@@ -52,22 +53,19 @@ def write(folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tol
     return notes
 
 
-def _sizes(graph: Graph) -> Sizes:
+def _sizes(graph: Graph, longest: Mapping[str, int]) -> Sizes:
     """Return (smallest, usual, largest) size of each dynamic axis of the graph, by the name of the axis.
 
     The smallest size is 1, or 0 if an example has an axis of size 0. The usual and the largest size are `BATCH` for the
-    axis "batch", else `LENGTH`, but at most the number of positions of a BERT in the graph.
+    axis "batch", else `LENGTH`, but at most its size in `longest`.
     """
-    longest = min(
-        (part.config.max_positions for part in graph.module.modules() if isinstance(part, Bert)), default=LENGTH[1]
-    )
     found: Sizes = {}
     for number, value in enumerate(graph.inputs):
         for place, axis in enumerate(value.axes):
             if isinstance(axis, str):
                 least = min(1, *(given[number].shape[place] for given in graph.examples))
                 usual, largest = BATCH if axis == "batch" else LENGTH
-                largest = largest if axis == "batch" else min(largest, longest)
+                largest = min(largest, longest.get(axis, largest))
                 found[axis] = (least, min(usual, largest), largest)
     return found
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.export import ExportedProgram
 
 from headwise.errors import ArgumentError, ExportError
 from headwise.export.onnx.attention import OPSETS, Form, translations
-from headwise.export.tracing import DEPRECATED, first_line, trace
+from headwise.export.tracing import first_line, quiet
 from headwise.graphs.graph import Graph
 
 if TYPE_CHECKING:
@@ -36,21 +34,20 @@ def need() -> None:
 
 
 def to_onnx(
-    graph: Graph, form: Form, *, dtype: torch.dtype = torch.float32, metadata: Mapping[str, str] | None = None
+    graph: Graph, program: ExportedProgram, form: Form, *, metadata: Mapping[str, str] | None = None
 ) -> onnx_ir.Model:
     """Translate a graph to an ONNX model.
 
     Args:
+        program: the traced graph; it also determines the dtype of the computation.
         form: how attention is written; it also determines the opset.
-        dtype: the dtype of the computation, such as float16; inputs and outputs keep the graph's dtypes.
         metadata: further metadata properties of the model, by name.
 
     Raises:
-        ExportError: the graph cannot be traced, or ONNX lacks one of its operations.
+        ExportError: ONNX lacks one of the graph's operations.
     """
-    program = trace(graph, dtype)
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             written = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -125,19 +122,3 @@ def _forget(model: onnx_ir.Model) -> None:
             value.metadata_props.clear()
     for value in (*model.graph.inputs, *model.graph.initializers.values()):
         value.metadata_props.clear()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Return a context that suppresses messages of the exporters, such as that torchvision is missing."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", DEPRECATED, FutureWarning)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

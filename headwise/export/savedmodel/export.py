@@ -13,6 +13,7 @@ from headwise.export.manifest import GraphFile
 from headwise.export.savedmodel.processes import check_installed, convert, run_alone
 from headwise.export.savedmodel.request import TWINS, Request
 from headwise.export.speed import Timing
+from headwise.export.tracing import find_longest, trace
 from headwise.export.writing import Order, Written
 from headwise.tasks.task import Task
 
@@ -44,7 +45,8 @@ def write(order: Order) -> Written:
     file = GraphFile(graph.name, VERSION, graph.inputs, graph.outputs, differences, limit)
     notes = ["The SavedModel was tested in TensorFlow, not in TensorFlow Serving."]
     options = {"signatures": ["serving_default", *(["classify"] if labels else [])]}
-    return Written([file], notes, found["versions"], options, tuple(Timing(**each) for each in found["speed"]))
+    speed = tuple(Timing(**each) for each in found["speed"])
+    return Written([file], notes, found["versions"], options, speed, find_longest([graph], [trace(graph)]))
 
 
 def _check_twin(subject: Task[Any] | nn.Module, model: nn.Module) -> None:

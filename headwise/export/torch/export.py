@@ -15,7 +15,7 @@ from headwise.export.comparing import compared
 from headwise.export.manifest import GraphFile
 from headwise.export.speed import Runs, timings
 from headwise.export.torch import programs
-from headwise.export.tracing import longest, trace
+from headwise.export.tracing import find_longest, trace
 from headwise.export.writing import Order, Written
 from headwise.graphs.graph import Graph
 
@@ -43,16 +43,15 @@ def write(order: Order, *, aoti: bool | None = None) -> Written:
     limit = TOLERANCES[order.precision] if order.tolerance is None else order.tolerance
     folder, graphs = order.folder, order.graphs
     traced = [trace(graph, DTYPES[order.precision]) for graph in graphs]
-    ends = {axis: most for pair in zip(graphs, traced, strict=True) for axis, most in longest(*pair).items()}
     files = [_save(folder, graph, program, limit) for graph, program in zip(graphs, traced, strict=True)]
     asked = list(zip(files, graphs, strict=True))
     if compiles:
         packages, note = _compile(folder, files, traced, must=aoti is True)
         asked += zip(packages, graphs, strict=bool(packages))
     checked = _checked(folder, asked)
-    notes = [note, *(f"The size of axis {axis} is at most {most}." for axis, most in ends.items())]
     taken = timings(graphs, lambda graph: _runs(folder, checked, graph)) if order.speed else ()
-    return Written(checked, notes, options={"aoti": len(checked) > len(graphs)}, speed=taken)
+    options, ends = {"aoti": len(checked) > len(graphs)}, find_longest(graphs, traced)
+    return Written(checked, [note], options=options, speed=taken, longest=ends)
 
 
 def _whether(aoti: bool | None) -> tuple[bool, str]:

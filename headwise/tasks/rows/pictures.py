@@ -1,4 +1,4 @@
-"""Reads images as pixels of one size: from files (by Pillow), arrays and Pillow images."""
+"""Reads images as pixels of one size: from files, arrays and Pillow images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.errors import ArgumentError, DtypeError, FileError, HeadwiseError
+from headwise.errors import ArgumentError, DtypeError, HeadwiseError
+from headwise.images import read_image
 
 Pixels = NDArray[np.uint8]  # [height, width, channels]
 
@@ -36,15 +37,13 @@ def read_picture(image: Any, size: int, channels: int, folder: Path | None = Non
         FileError: the file does not exist, or is not an image.
         ArgumentError, DtypeError: the object has no pixels.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     if isinstance(image, (str, Path)):
-        opened = _open(Path(image) if folder is None else folder / image)
-    elif isinstance(image, Image.Image):
-        opened = image
-    else:
-        opened = Image.fromarray(_array(image))
-    upright = ImageOps.exif_transpose(opened).convert("L" if channels == 1 else "RGB")
+        image = Path(image) if folder is None else folder / image
+    elif not isinstance(image, Image.Image):
+        image = Image.fromarray(_array(image))
+    upright = read_image(image).convert("L" if channels == 1 else "RGB")
     if upright.size != (size, size):
         upright = upright.resize((size, size), Image.Resampling.BILINEAR)
     return np.array(upright, dtype=np.uint8).reshape(size, size, channels)
@@ -92,19 +91,6 @@ def why_not(image: Any, error: HeadwiseError) -> str:
     if isinstance(image, str | Path):
         return "no such image" if isinstance(error.__cause__, FileNotFoundError) else "an image that cannot be read"
     return str(error)
-
-
-def _open(path: Path) -> Any:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as opened:
-            opened.load()
-            return opened
-    except FileNotFoundError as error:
-        raise FileError(f"{path}: no such image") from error
-    except Exception as error:  # Pillow raises many kinds of errors for damaged files
-        raise FileError(f"{path}: not an image that can be read") from error
 
 
 def _array(image: Any) -> Pixels:

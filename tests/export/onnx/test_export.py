@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -278,6 +279,24 @@ def test_a_runtime_that_lets_empty_rows_see_everything_is_found_out(monkeypatch:
 
     monkeypatch.setattr(attention, "_run_op", wrong)
     assert attention.wrong_with_op.__wrapped__() == "computes wrong results for a query that may attend to nothing"
+
+
+class Placed(torch.nn.Module):
+    """A module with 20 positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.attention = torch.nn.Parameter(torch.randn(1, 20, 8)), MultiHeadAttention(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x + self.places[:, : x.shape[1]])
+
+
+def test_the_longest_input_is_told_and_the_recipe_keeps_to_it(tmp_path: Path) -> None:
+    done = export(Placed(), out=tmp_path / "out", examples=[(torch.randn(2, 5, 8),), (torch.randn(3, 6, 8),)])
+    assert "The size of axis input_0_1 is at most 20." in done.manifest.notes
+    assert "The size of axis input_0_1 is at most 20." in (done.folder / "card.md").read_text()
+    assert re.search(r"--maxShapes=input_0:\d+x20x8 ", (done.folder / "tensorrt.sh").read_text())
 
 
 # --- The recipe for TensorRT ------------------------------------------------------------------------------------------

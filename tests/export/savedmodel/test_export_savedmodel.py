@@ -82,6 +82,13 @@ def test_the_card_says_how_it_is_called_and_a_classifier_names_its_classes(
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
 
 
+@needs_tensorflow
+@pytest.mark.slow
+def test_the_longest_input_is_told(tiny_bert: Path, tmp_path: Path) -> None:
+    done = export(tiny_bert, "savedmodel", tmp_path / "out", speed=False)
+    assert "The size of axis length is at most 32." in done.manifest.notes
+
+
 def test_a_model_without_a_twin_is_told_what_can_be_done_instead(tmp_path: Path) -> None:
     model = models.CausalLanguageModel(models.CausalConfig(20, dim=8, num_layers=1, num_heads=2))
     for given in (model, nn.Linear(2, 2)):
