@@ -82,7 +82,7 @@ def test_the_packed_model_becomes_a_checkpoint(
     monkeypatch.syspath_prepend(tmp_path)
     script.main(tmp_path / "model")
     tokens = Tokenizer.from_pretrained(tmp_path / "model").encode("这只动物。猫")
-    assert tokens.labels == ("<s>", "这", "只", "动物", "。", "猫", "</s>")
+    assert tokens.labels == ("<s>", "␣这", "只", "动物", "。", "猫", "</s>")
     assert tokens.ids[:5] == (0, 5, 6, 7, 8)
     assert tokens.unknown_count == 1
     bert = headwise.Bert.from_pretrained(tmp_path / "model")

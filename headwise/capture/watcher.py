@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -16,7 +17,7 @@ from headwise.call import AttentionCall
 from headwise.capture.appended import Appended, Keys
 from headwise.capture.assembly import Assembly, Recorder
 from headwise.capture.entry import Entry, Reserved, State
-from headwise.capture.follower import Event, Refusal
+from headwise.capture.follower import Arrange, Event, Refusal
 from headwise.capture.generating import OTHER_KEYS, Generating, find_padding_rows, without_empty_buffer
 from headwise.capture.keep import Keeper, Keeping
 from headwise.capture.layout import copy_from_buffer, share_heads
@@ -97,7 +98,7 @@ class Watcher(Recorder):
             out = event.out[0] if isinstance(event.out, tuple) else event.out
             entry = self.found(place, dataclasses.replace(event, call=dataclasses.replace(call, k=k, v=v), out=out))
             if entry is not None:
-                self._note_nan(entry.site.name, call, event.arrange(out))
+                self._note_nan(entry.site.name, call, out, event.arrange)
             if entry is not None and self.needs_values:
                 event.project(lambda weight: entry.keep("output_weight", self._keeper.convert(weight)))
             if self.generating.run is not None and call.shape[2] == 1:
@@ -109,17 +110,18 @@ class Watcher(Recorder):
                     if part is not None:
                         self._assembly.recorded(place, softmax, part, entry)
 
-    def _note_nan(self, name: str, call: AttentionCall, out: Tensor) -> None:
+    def _note_nan(self, name: str, call: AttentionCall, out: Tensor, arrange: Arrange) -> None:
         """Note the first layer in which queries that may attend to no key have NaN: records show weights of 0 there."""
         if self._has_nan or (call.mask is None and call.bias is None) or not bool(out.isnan().any()):
             return
         self._has_nan = True  # later layers have it from their input
-        empty = compute_normaliser(call).lse == -torch.inf
-        count = int((out.isnan().any(-1) & empty).any(1).sum())
-        if count:
-            self.note(
-                f"{name}: {count:,} queries may attend to no key. The model computes NaN for them, the record has 0"
-            )
+        with contextlib.suppress(RuntimeError):  # an output with more dimensions than [B, H, Q, E]
+            empty = compute_normaliser(call).lse == -torch.inf
+            count = int((arrange(out).isnan().any(-1) & empty).any(1).sum())
+            if count:
+                self.note(
+                    f"{name}: {count:,} queries may attend to no key. The model computes NaN for them, the record has 0"
+                )
 
     def refuse(self, place: Place, refusal: Refusal) -> None:
         """Note a computation that does not become a record, once for each softmax."""

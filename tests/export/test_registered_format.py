@@ -77,7 +77,7 @@ EXAMPLES = [(torch.ones(2, 3),), (torch.ones(5, 3),)]
 
 def test_a_module_is_exported_measured_and_described(tmp_path: Path) -> None:
     found = export(nn.Linear(3, 4, bias=False), "matrix", tmp_path / "out", precision="fp32", examples=EXAMPLES)
-    assert set(found.files) == {"matrix.npy", "export.json", "card.md"}
+    assert set(found.files) == {"matrix.npy", "export.json", "checksums.json", "card.md"}
     assert (found.manifest.kind, found.manifest.precision) == ("matrix", "fp32")
     assert set(found.speed[0].seconds) == {"PyTorch", "NumPy"}
     card = (found.folder / "card.md").read_text(encoding="utf-8")

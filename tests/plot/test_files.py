@@ -111,7 +111,7 @@ def test_the_ending_says_the_format_in_any_case(seen: Seen, tmp_path: Path) -> N
 
 def test_a_folder_is_not_written_over(seen: Seen, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(FileError, match=r"cannot write .*folder\.png: Is a directory. Choose another file"):
+    with pytest.raises(FileError, match=r"cannot write .*folder\.png: expected a file. Received: a folder"):
         plot.heatmap(seen, layer=0, out=tmp_path / "folder.png")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
     with pytest.raises(FileError, match=r"No such file or directory. Choose another file"):

@@ -483,7 +483,8 @@ def test_it_opens_the_page_and_runs_until_ctrl_c() -> None:
         try:
             line = process.stdout.readline().decode()
             found = re.fullmatch(
-                r"Serving A  \[31mred \[0m title at (http://127\.0\.0\.1:\d+/\S+/) — Ctrl-C stops it\n", line
+                r"Serving A \\u001b\[31mred\\u001b\[0m title at (http://127\.0\.0\.1:\d+/\S+/) — Ctrl-C stops it\n",
+                line,
             )
             assert found is not None, line
             assert process.stdout.readline().decode() == f"opened {found[1]} 200\n"

@@ -19,7 +19,7 @@ from headwise.export.torch import programs
 
 def test_a_checkpoint_becomes_a_program_that_its_card_can_call(tiny_bert: Path, tmp_path: Path) -> None:
     found = export(tiny_bert, "torch", tmp_path / "out", aoti=False)
-    assert {"model.pt2", "card.md", "export.json", "tokenizer.json"} == set(found.files)
+    assert {"model.pt2", "card.md", "export.json", "checksums.json", "tokenizer.json"} == set(found.files)
     manifest = found.manifest
     assert (manifest.kind, manifest.task, manifest.precision) == ("torch", "tensors", "fp32")
     (graph,) = manifest.graphs
