@@ -381,6 +381,7 @@ def work(folder: Path, rank: int, count: int, name: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=count, timeout=timedelta(seconds=60)
     )
+    dist.barrier()  # all are connected before one may end
     mesh = init_device_mesh("cpu", (count,))
     found: dict[str, str] = {}
     for check, run in sets()[name].items():
