@@ -234,9 +234,8 @@ class Watcher(Recorder):
     def settle(self) -> None:
         unsettled, self._unsettled = self._unsettled, []
         for state, entry in unsettled:
-            if entry in self.entries and not self._wants(state) and entry in self.entries:
-                self._drop(entry)
-                state.generation = None
+            if entry in self.entries:  # a piece that was merged is not, and is no layer
+                self._wants(state)  # drops it if it is left out
 
     def _wants(self, state: State) -> bool:
         """Return whether `only` selects this layer now, or may do so later: the last layer so far may become number -2.
