@@ -121,31 +121,19 @@ def adding(folder: Path) -> Iterator[Path]:
 def locking(path: Path, busy: str) -> Iterator[None]:
     """A context in which no other process locks this file, which is made if it is missing. It is never waited for.
 
-    On Windows, and on a file system without locks, nothing is locked. OSError passes through.
+    OSError passes through.
 
     Raises:
         ArgumentError: the file is locked; `busy` is the message.
     """
-    while True:
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)) as file:
-            _lock(file, busy)
-            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                yield
-                return
-            # Its owner has deleted it meanwhile: lock the next one.
+    from filelock import FileLock, Timeout
 
-
-def _lock(file: Any, busy: str) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ArgumentError(busy) from error
-    except OSError:  # a file system without locks
-        return
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(FileLock(path, blocking=False))
+        except Timeout as error:
+            raise ArgumentError(busy) from error
+        yield
 
 
 def restore_folder(path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import gzip
-import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,23 +13,8 @@ from headwise.errors import ArgumentError, FileError
 
 _encoding: ContextVar[str] = ContextVar("encoding", default="utf-8")
 
-# Encodings, and in a group the bytes of one common character: of two similar scores the first counts.
-_CHINESE = rb"([\xa1\xa3\xb0-\xd7][\xa1-\xfe])|[\x80-\xff]."
-_JAPANESE = rb"(\x81[\x40-\x5b]|[\x82\x83\x88-\x97][\x40-\xfc])|[\xa1-\xdf]|[\x80-\xff]."
-_COMMON = {
-    "cp1252": rb"(?<![\x80-\xff])([\x80\x85\x91-\x97\xa0\xa3\xab\xb0\xbb\xc0-\xff])(?![\x80-\xff])|[\x80-\xff]",
-    "gbk": _CHINESE,
-    "gb18030": _CHINESE,
-    "big5": rb"(\xa1[\x40-\xbf]|[\xa4-\xc6][\x40-\x7e\xa1-\xfe])|[\x80-\xff].",
-    "shift_jis": _JAPANESE,
-    "cp932": _JAPANESE,
-    "cp1251": rb"([\xb8\xe0-\xff])|[\x80-\xff]",
-    "euc_kr": rb"([\xb0-\xc8][\xa1-\xfe])|[\x80-\xff].",
-}
-
-
-_MARKS = (b"\xff\xfe", b"\xfe\xff")  # with which UTF-16 begins
-_ENOUGH = 1 << 20  # bytes by which encodings are compared
+_NARROW = ["gbk", "gb18030", "big5", "shift_jis", "cp932", "euc_kr", "cp949", "cp1252", "cp1251"]
+_WIDE = ["utf_16", "utf_16_le", "utf_16_be"]  # a line end in them has a zero byte
 
 
 @contextlib.contextmanager
@@ -80,18 +64,16 @@ def decode(data: bytes, name: str, line: int = 1, path: Path | None = None) -> s
 
 
 def guess_encodings(data: bytes) -> list[str]:
-    """Return the encodings that can decode a file, the likeliest first; none, if most characters would be rare ones."""
-    patterns = _COMMON
-    if b"\0" in data or data[:2] in _MARKS:
-        is_big = data[:2] not in _MARKS and data[::2].count(0) > data[1::2].count(0)
-        patterns = {"utf-16-be" if is_big else "utf-16": rb"(.)"}
-    scores = {}
-    for name, pattern in patterns.items():
-        with contextlib.suppress(UnicodeDecodeError):
-            data.decode(name)
-            characters = [each[1] for each in re.finditer(pattern, data[:_ENOUGH], re.DOTALL)]
-            scores[name] = sum(each is not None for each in characters) / max(len(characters), 1)
-    return sorted(scores, key=lambda name: -scores[name]) if max(scores.values(), default=0) >= 0.5 else []
+    """Return the encodings in which a whole file is text as people write it, the likeliest first; maybe none."""
+    from charset_normalizer import from_bytes
+
+    known = _WIDE if b"\0" in data else _NARROW
+    found = sorted(
+        from_bytes(data, cp_isolation=known),
+        key=lambda m: (m.chaos, -m.coherence, -m.multi_byte_usage, min(map(known.index, m.could_be_from_charset))),
+    )
+    names = [name for match in found for name in sorted(match.could_be_from_charset, key=known.index)]
+    return [codecs.lookup(name).name for name in names]
 
 
 def _refuse(data: bytes, at: int, name: str, encoding: str, line: int = 1, path: Path | None = None) -> FileError:
