@@ -68,6 +68,7 @@ _TEXTS = ("the doctor looks at every layer of this model", "one at a time")
     metavar="GB",
     help="With --isolate: memory limit of the process.  [default: 8]",
 )
+@click.option("--notes", is_flag=True, help="Also write the notes, which hold for most modules.")
 @json_option
 @file_option("--sarif", "Write SARIF, for code review tools; - is standard output.")
 @shared
@@ -81,6 +82,7 @@ def doctor(
     isolate: bool,
     timeout: float | None,
     memory: float | None,
+    notes: bool,
     json_path: Path | None,
     sarif_path: Path | None,
 ) -> int:
@@ -112,9 +114,9 @@ def doctor(
 
     if STDOUT not in (json_path, sarif_path):
         if base is None:
-            _print(found)
+            _print(found, notes)
         else:
-            _list(found)
+            _list(found, notes)
     for option, path, write in (("--json", json_path, as_json), ("--sarif", sarif_path, _as_sarif)):
         if path is not None:
             write_json(path, option, write(found))
@@ -328,21 +330,20 @@ def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callab
     return pretrained.model, lambda: pretrained.read(tokens)
 
 
-def _list(found: Sequence[Diagnosis]) -> None:
+def _list(found: Sequence[Diagnosis], notes: bool) -> None:
     """Print the full reports of the modules with a bug, then one line for each module."""
     from headwise.doctor.telling.line import line
 
     if not found:
         echo(said("nothing to examine: no attention class was changed"))
     if sick := [each for each in found if each.bugs]:
-        _print(sick, "changed classes with a bug")
+        _print(sick, notes, "changed classes with a bug")
         echo()
     for each in found:
         echo(line(each, f"{each.where.path if each.where else ''}:{each.subject}"))
 
 
-def _print(found: Sequence[Diagnosis], what: str = "kinds of attention layers") -> None:
-
+def _print(found: Sequence[Diagnosis], notes: bool, what: str = "kinds of attention layers") -> None:
     from headwise.doctor.telling.report import as_text, counts, report
 
     console = make_console(highlight=False)
@@ -350,9 +351,9 @@ def _print(found: Sequence[Diagnosis], what: str = "kinds of attention layers") 
         if number:
             echo()
         if console.is_terminal:
-            console.print(report(diagnosis))
+            console.print(report(diagnosis, notes=notes))
         else:  # for a log: no colours, no blanks at the ends of lines
-            echo(as_text(diagnosis))
+            echo(as_text(diagnosis, notes=notes))
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
         echo("\n" + said(f"{len(found)} {what}: {counts(findings)}."))

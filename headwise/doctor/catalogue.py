@@ -87,10 +87,10 @@ def _entries() -> Iterable[Entry]:
     yield Entry("positions-ignored", "bug", "Its positions change nothing", None, ("facebookresearch/xformers #841",))
     yield Entry("window-ignored", "bug", "The window that it has is not applied", 5, ("keras-team/keras-hub #2186",))
     yield Entry("empty-row-nan", "risk", "A query with no allowed key gives NaN", 6, ("pytorch #41508 #103963",))
-    yield Entry("masked-nan-leaks", "risk", "NaN in a masked position reaches the output", 7, ("pytorch #101967",))
+    yield Entry("masked-nan-leaks", "note", "NaN in a masked position reaches the output", 7, ("pytorch #101967",))
     yield Entry(
         "mask-overflows-half",
-        "risk",
+        "note",
         "The mask's fill value overflows half precision",
         8,
         ("apex #93", "fairseq #3575", "transformers #17306"),

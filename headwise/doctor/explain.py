@@ -11,8 +11,8 @@ from headwise.doctor.reading.site import Site
 
 def understood(patient: Patient) -> tuple[str, ...]:
     """A line each: how it is called, its masks, its heads, each attention found, and the variant that reproduces it."""
-    lines = list(patient.interface.describe())
     anatomy = patient.anatomy
+    lines = patient.interface.describe(heads=anatomy is None or all(site.grid is None for site in anatomy.sites))
     if anatomy is not None:
         twins = anatomy.again or (None,) * len(anatomy.sites)
         told = [_site(site, twin) for site, twin in zip(anatomy.sites, twins, strict=True)]

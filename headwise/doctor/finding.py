@@ -104,6 +104,11 @@ class Findings:
         return tuple(x for x in self.findings if x.severity == "bug")
 
     @property
+    def notes(self) -> tuple[Finding, ...]:
+        """Remarks that hold for most modules. The report counts them, and shows them if it is asked to."""
+        return tuple(x for x in self.findings if x.severity == "note")
+
+    @property
     def healthy(self) -> bool:
         """Whether it was examined and no bug was found; risks and notes do not count."""
         return not self.bugs and not self.not_examined

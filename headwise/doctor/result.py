@@ -17,7 +17,7 @@ class Diagnosis(Findings, Printed):
     def __repr__(self) -> str:
         from headwise.doctor.telling.report import conclusion
 
-        names = ", ".join(dict.fromkeys(finding.name for finding in self.findings))
+        names = ", ".join(dict.fromkeys(finding.name for finding in self.findings if finding.severity != "note"))
         found = f" Found: {names}." if names else ""
         return f"Diagnosis of {self.subject}. {conclusion(self)}{found} print(...) says all."
 

@@ -122,6 +122,11 @@ class Subject:
         """Whether the class is in an installed package; `severity` and `reports` say what follows from it."""
         return self.where is not None and bool(re.search(r"[/\\](site|dist)-packages[/\\]", self.where.file))
 
+    @functools.cached_property
+    def in_half(self) -> bool:
+        """Whether the module was given in half precision, so that what goes wrong there is more than a note."""
+        return any(x.dtype in (torch.float16, torch.bfloat16) for x in self.original.parameters())
+
     def severity(self, case: str, usual: Severity) -> Severity:
         """The severity of a finding in a case of `released.GRAVEST`: in released code no more than stands there."""
         gravest = GRAVEST[case]

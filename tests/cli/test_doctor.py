@@ -33,7 +33,12 @@ def test_a_healthy_class(run: Run) -> None:
     assert result.code == 0
     assert result.err == ("headwise: importing odd.py (this executes its code; --isolate uses a separate process)\n")
     assert re.match(r"Healthy  odd\.py:10\n  forward\(x, mask\)", result.out)
-    assert result.out.splitlines()[-1].startswith("No bug")
+    lines = [line for line in result.out.splitlines() if line]
+    assert len(lines) <= 5
+    assert re.fullmatch(r"Healthy: no bug, no risk\.  \d notes?: --notes", lines[-1])
+    noted = run("doctor", "odd.py:Healthy", "--set", "width=32", "--set", "heads=4", "--notes").out
+    assert "note  masked-nan-leaks" in noted
+    assert noted.splitlines()[-1] == "Healthy: no bug, no risk."
 
 
 def test_a_bug_is_exit_code_1_and_names_its_line(run: Run) -> None:

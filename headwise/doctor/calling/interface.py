@@ -170,8 +170,8 @@ class Interface:
         """The same interface for another module of the same class, such as a copy."""
         return dataclasses.replace(self, module=module)
 
-    def describe(self) -> list[str]:
-        """Lines for the report: how it is called, its masks, its heads."""
+    def describe(self, *, heads: bool = True) -> list[str]:
+        """Lines for the report: how it is called, its masks and, unless they are known elsewhere, its heads."""
         called = {"self": "one input", "memory": "a query and a memory", "qkv": "query, key and value"}[self.takes]
         inputs = [name for _, name in self.way.slots if not name[0].isdigit() and "." not in name]
         names = list(dict.fromkeys([*inputs, *(m.parameter for m in self.masks)]))
@@ -184,15 +184,19 @@ class Interface:
             if mask.parameter not in seen:
                 lines.append(f"mask: {mask.describe()}{'' if mask.works else ' (it does not block what it should)'}")
                 seen.add(mask.parameter)
+        if heads:
+            lines.append(self._describe_heads())
+        if self.causal_claim:
+            lines.append(f"causal by itself: {self.causal_claim}")
+        return lines
+
+    def _describe_heads(self) -> str:
         widths = f"width {self.width}"
         if (self.key_width, self.value_width) != (self.width, self.width) and self.takes != "self":
             widths += f", keys {self.key_width}" + (f", values {self.value_width}" if self.takes == "qkv" else "")
         heads = f"{self.heads} heads" if self.heads else "number of heads unknown"
         shared = f", {self.kv_heads} of keys and values" if self.kv_heads and self.kv_heads != self.heads else ""
-        lines.append(f"{widths}, {heads}{shared}")
-        if self.causal_claim:
-            lines.append(f"causal by itself: {self.causal_claim}")
-        return lines
+        return f"{widths}, {heads}{shared}"
 
 
 def discover(

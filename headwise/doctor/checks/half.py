@@ -42,7 +42,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if isinstance(out, Exception):
             if not _platform(out):
                 if dtype is torch.float16 and "overflow" in str(out):
-                    yield _overflows("its own mask", f"it raises {sentence(out)}")
+                    yield _overflows(patient, "its own mask", f"it raises {sentence(out)}")
                 elif dtype is not torch.bfloat16 or not failed:
                     yield _fails(dtype, f"it raises {sentence(out)}")
                 failed = True
@@ -53,8 +53,8 @@ def check(patient: Patient) -> Iterator[Finding]:
                 yield _fails(dtype, f"{int((~out.isfinite()).sum())} of its {out.numel()} numbers are NaN or infinite")
             failed = True
         elif dtype is torch.float16:
-            yield from _masks(probe, other, inputs)
-            yield from _softmax(other, inputs, expected)
+            yield from _masks(patient, probe, other, inputs)
+            yield from _softmax(patient, other, inputs, expected)
             if patient.has_softmax:
                 yield from _large_half(probe, other, inputs)
 
@@ -69,10 +69,10 @@ def _fails(dtype: torch.dtype, what: str, severity: Severity = "risk") -> Findin
     )
 
 
-def _overflows(what: str, said: str) -> Finding:
+def _overflows(patient: Patient, what: str, said: str) -> Finding:
     return Finding(
         "mask-overflows-half",
-        "risk",
+        "risk" if patient.in_half else "note",
         f"in fp16 {what} fails: {said}",
         "fill with torch.finfo(scores.dtype).min or -inf, not with a number such as -1e9 that fp16 cannot hold",
     )
@@ -116,7 +116,7 @@ def _unstable(severity: Severity, factor: float, out: Tensor, where: str, fix: s
     )
 
 
-def _masks(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
+def _masks(patient: Patient, probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
     ways = [("a mask that hides key 1", options) for options in hiding(inputs, 1)]
     if not probe.rectangular:
         padded, causal = left_padding(inputs), hide(inputs).tril()
@@ -138,11 +138,11 @@ def _masks(probe: Probe, half: Probe, inputs: Inputs) -> Iterator[Finding]:
         elif not out.isfinite().all():
             said = f"{int((~out.isfinite().all(-1)).sum())} rows are NaN or infinite; in float32 none is"
         if said:
-            yield _overflows(what, said)
+            yield _overflows(patient, what, said)
             return
 
 
-def _softmax(half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]:
+def _softmax(patient: Patient, half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]:
     small = inputs.each(lambda x: x.half())
     try:
         with Softmaxes() as seen:
@@ -154,7 +154,7 @@ def _softmax(half: Probe, inputs: Inputs, expected: Tensor) -> Iterator[Finding]
         error = gap(expected, out.float())
         yield Finding(
             "softmax-half",
-            "note",
+            "risk" if patient.in_half else "note",
             f"in fp16 the softmax is also computed in fp16; the output is off by up to {error:.2g} of its size",
             "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
             where=low[0].where,

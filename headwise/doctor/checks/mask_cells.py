@@ -222,7 +222,7 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
     if not bool((wrong & ~padding).any()):
         hidden = expected & open_ & ~wrong
         lowest, added = float(after[hidden].max()), float(change[hidden].max())
-        yield from _overflowing(name, after[hidden], where)
+        yield from _overflowing(patient, name, after[hidden], where)
         if max(min(lowest, 0.0), min(added, 0.0)) > _SAFE and lowest > _SAFE:
             yield Finding(
                 "mask-fill-too-small",
@@ -233,18 +233,18 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
                 numbers={"fill": lowest},
             )
         return
-    yield from _overflowing(name, after[forbidden], where)
+    yield from _overflowing(patient, name, after[forbidden], where)
     yield from _elsewhere(mask, forbidden, expected, open_, where)
 
 
-def _overflowing(name: str, filled: Tensor, where: Where | None) -> Iterator[Finding]:
+def _overflowing(patient: Patient, name: str, filled: Tensor, where: Where | None) -> Iterator[Finding]:
     """A fill value written as a number in the code that overflows float16."""
     fill = float(filled[0])
     fixed = bool((filled == fill).all()) and math.isfinite(fill) and abs(fill) < 1e38  # otherwise from torch.finfo
     if fixed and fill < torch.finfo(torch.float16).min:
         yield Finding(
             "mask-overflows-half",
-            "risk",
+            "risk" if patient.in_half else "note",
             f"{name} fills with {fill:g}, which float16 (down to -65504) cannot hold",
             "fill with -inf, or torch.finfo(scores.dtype).min",
             where,

@@ -25,14 +25,14 @@ _MANY = 3  # checks of one reason are listed one by one up to here
 _LABEL_WIDTH = 8  # of "evidence", the widest
 
 
-def report(diagnosis: Findings) -> RenderableType:
-    """Everything that a diagnosis says, for rich to print."""
-    return Group(*_parts(diagnosis))
+def report(diagnosis: Findings, *, notes: bool = False) -> RenderableType:
+    """A diagnosis for rich to print. Notes are counted, or written like other findings if `notes` is True."""
+    return Group(*_parts(diagnosis, notes))
 
 
-def as_text(diagnosis: Findings, width: int = 100) -> str:
+def as_text(diagnosis: Findings, width: int = 100, *, notes: bool = False) -> str:
     """The same without colours or links."""
-    return plain(report(diagnosis), width)
+    return plain(report(diagnosis, notes=notes), width)
 
 
 def plain(found: RenderableType, width: int = 100) -> str:
@@ -43,21 +43,22 @@ def plain(found: RenderableType, width: int = 100) -> str:
 
 
 def conclusion(diagnosis: Findings) -> str:
-    """The last line: what it all comes to."""
-    counted = counts(diagnosis.findings)
+    """What it all comes to, in a sentence; without notes."""
+    graver = [x for x in diagnosis.findings if x.severity != "note"]
+    counted = counts(graver)
     if diagnosis.bugs:
         first = diagnosis.bugs[0]
         name, at = printable(first.name), said(" at ") + printable(str(first.where)) if first.where else ""
-        if len(diagnosis.findings) > 1:
+        if len(graver) > 1:
             return said(f"{counted}. Fix {name}{at} first, then run the doctor again.")
         return said(f"{counted}. Fix {name}{at}, then run the doctor again.")
     if diagnosis.not_examined:
         return said("Not examined: say how it is called, and run the doctor again.")
     if not diagnosis.understood:
         return said(
-            "No bug was found, but nothing was understood either" + (f"; {counted}." if diagnosis.findings else ".")
+            "No bug was found, but nothing was understood either" + (f"; {counted}." if graver else ".")
         )
-    if diagnosis.findings:
+    if graver:
         rest = f" {_plural(len(diagnosis.unchecked), 'check')} could not be made." if diagnosis.limited else ""
         return said(f"No bug; {counted}.{rest}")
     if diagnosis.unchecked:
@@ -68,8 +69,8 @@ def conclusion(diagnosis: Findings) -> str:
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """ "2 bugs, 1 risk"."""
-    numbers = {severity: sum(x.severity == severity for x in findings) for severity in _STYLE}
+    """ "2 bugs, 1 risk"; notes do not count."""
+    numbers = {severity: sum(x.severity == severity for x in findings) for severity in ("bug", "risk")}
     return said(", ").join(_plural(count, severity) for severity, count in numbers.items() if count) or said("nothing")
 
 
@@ -79,7 +80,7 @@ def indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
         yield Padding(Text(printable(said(line)), style=style), (0, 0, 0, 2))
 
 
-def _parts(diagnosis: Findings) -> Iterator[RenderableType]:
+def _parts(diagnosis: Findings, notes: bool) -> Iterator[RenderableType]:
     title = Text(printable(diagnosis.subject), style="bold")
     if diagnosis.where:
         title.append(f"  {printable(str(diagnosis.where))}", style="not bold dim")
@@ -87,7 +88,7 @@ def _parts(diagnosis: Findings) -> Iterator[RenderableType]:
     yield from indented(diagnosis.understood)
     if diagnosis.limited:
         yield from indented([diagnosis.evidence])
-    for finding in diagnosis.findings:
+    for finding in (x for x in diagnosis.findings if notes or x.severity != "note"):
         yield Text()
         yield from _finding(finding)
     if diagnosis.not_examined:
@@ -105,7 +106,10 @@ def _parts(diagnosis: Findings) -> Iterator[RenderableType]:
         yield table
     yield Text()
     style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if _worrying(diagnosis) else "bold green"
-    yield Text(conclusion(diagnosis), style=style)
+    last = Text(conclusion(diagnosis), style=style)
+    if diagnosis.notes and not notes:
+        last.append(f"  {_plural(len(diagnosis.notes), 'note')}: --notes", style="not bold dim")
+    yield last
 
 
 def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -134,12 +138,11 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=_LABEL_WIDTH + 2)
     table.add_column(overflow="fold")
-    noted = finding.severity == "note"  # its fix and sources are in the JSON
     for label, shown in (
         ("evidence", Text(printable(said(finding.evidence)))),
         ("where", _where(finding.where)),
-        ("fix", Text() if noted else Text(printable(said(finding.fix)))),
-        ("see", Text() if noted else _sources(finding.sources)),
+        ("fix", Text(printable(said(finding.fix)))),
+        ("see", _sources(finding.sources)),
     ):
         if shown:
             table.add_row(Text(f"  {said(label)}", style="dim"), shown)

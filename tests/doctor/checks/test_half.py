@@ -86,7 +86,7 @@ def test_new_tensors_of_another_dtype() -> None:
 
 def test_a_fill_that_fp16_cannot_hold() -> None:
     finding = one("half", seeded(FillsWithABillion))
-    assert (finding.name, finding.severity) == ("mask-overflows-half", "risk")
+    assert (finding.name, finding.severity) == ("mask-overflows-half", "note")
     assert "overflow" in finding.evidence
 
 
@@ -115,8 +115,13 @@ def test_two_masks_that_add_up_to_infinity() -> None:
 
 def test_its_own_mask_in_fp16() -> None:
     finding = one("half", seeded(CausalWithABillion))
-    assert (finding.name, finding.severity) == ("mask-overflows-half", "risk")
+    assert (finding.name, finding.severity) == ("mask-overflows-half", "note")
     assert "its own mask" in finding.evidence
+
+
+def test_what_fails_in_half_is_a_risk_for_a_module_in_half() -> None:
+    finding = one("half", seeded(CausalWithABillion).half())
+    assert (finding.name, finding.severity) == ("mask-overflows-half", "risk")
 
 
 def test_numbers_that_fp16_cannot_hold() -> None:

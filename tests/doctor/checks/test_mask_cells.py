@@ -295,9 +295,9 @@ class TooLowForHalf(Masked):
         return scores if allowed is None else scores.masked_fill(~allowed, -1e9)
 
 
-def test_a_fill_that_float16_does_not_hold_is_a_risk() -> None:
+def test_a_fill_that_float16_does_not_hold_is_a_note() -> None:
     finding = one("mask_cells", seeded(TooLowForHalf))
-    assert (finding.name, finding.severity) == ("mask-overflows-half", "risk")
+    assert (finding.name, finding.severity) == ("mask-overflows-half", "note")
     assert finding.numbers["fill"] == -1e9
     assert_at(finding, TooLowForHalf, "masked_fill(~allowed, -1e9)")
 
