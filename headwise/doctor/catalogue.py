@@ -260,7 +260,6 @@ def _entries() -> Iterable[Entry]:
     yield Entry("too-large", "bug", "The code takes too much memory")
     yield Entry("not-attention", "note", "The module does not compute attention")
     yield Entry("output-shape", "bug", "The output has another shape than expected, or is NaN")
-    yield Entry("wrong-variant", "bug", "A wrong variant of attention gives the same output")
 
 
 CATALOGUE = {entry.name: entry for entry in _entries()}

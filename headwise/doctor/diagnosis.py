@@ -23,7 +23,7 @@ from headwise.doctor.calling.first_call import first_call
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.stated_shapes import other_memories
 from headwise.doctor.calling.way import NoOutput
-from headwise.doctor.causes import proved, settled, unnamed
+from headwise.doctor.causes import settled
 from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Finding
 from headwise.doctor.foreign import as_module
@@ -91,9 +91,6 @@ def diagnose(
                 found, reason = _made(check.check, patient)
                 if name in checks.READ:
                     causes += found
-                elif name == "explained":
-                    causes = proved(causes, found)
-                    symptoms = proved(symptoms, found) + unnamed(found, [*causes, *symptoms])
                 else:
                     symptoms += found
                 if reason:

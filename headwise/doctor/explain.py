@@ -10,7 +10,7 @@ from headwise.doctor.reading.site import Site
 
 
 def understood(patient: Patient) -> tuple[str, ...]:
-    """A line each: how it is called, its masks, its heads, each attention found, and the variant that reproduces it."""
+    """A line each: how it is called, its masks, its heads, and each attention found."""
     anatomy = patient.anatomy
     lines = patient.interface.describe(heads=anatomy is None or all(site.grid is None for site in anatomy.sites))
     if anatomy is not None:
@@ -19,9 +19,6 @@ def understood(patient: Patient) -> tuple[str, ...]:
         lines += [
             f"{line} (seen {told.count(line)} times)" if told.count(line) > 1 else line for line in dict.fromkeys(told)
         ]
-    fit = patient.__dict__.get("fit")  # only if a check has computed it
-    if fit is not None and fit.healthy:
-        lines.append(f"hypothesis: {fit.sentence}")
     return tuple(lines)
 
 

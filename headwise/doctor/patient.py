@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import functools
 
-from headwise.doctor.fitting.fit import Fit, fit
-from headwise.doctor.limits import out_of_memory
 from headwise.doctor.not_checked import NotApplicable as NotApplicable
 from headwise.doctor.not_checked import NotChecked as NotChecked
 from headwise.doctor.probing.reached import Reached, reached
 from headwise.doctor.reading.anatomy import Anatomy, NoAttention, NoSoftmax, Unreadable, dissect
 from headwise.doctor.subject import Subject
-from headwise.errors import shortened
 
 
 class Patient(Subject):
     """A module and what has been found out about it."""
 
     anatomy_problem = ""
-    fit_problem = "no variant of the catalogue reproduces its output"
     has_attention = True  # until `anatomy` finds that there is none
     _without_softmax = False
 
@@ -45,17 +41,6 @@ class Patient(Subject):
     def has_softmax(self) -> bool:
         """Whether there is a softmax, or its operations could not be traced."""
         return self.anatomy is not None or not self._without_softmax
-
-    @functools.cached_property
-    def fit(self) -> Fit | None:
-        """The variant of attention that reproduces the output from the module's projection weights, or None."""
-        try:
-            return fit(self)
-        except (RuntimeError, TypeError, ValueError) as error:  # whatever the module raises, in float64 for example
-            if out_of_memory(error):
-                raise
-            self.fit_problem = f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 200)}"
-            return None
 
     @functools.cached_property
     def reached(self) -> Reached:

@@ -20,7 +20,6 @@ GRAVEST: dict[str, Severity | None] = {
     "wrong-scale: none": None,
     "wrong-scale: of a bias": "note",
     "wrong-scale: without YaRN's temperature": "note",
-    "wrong-variant: a convention": "note",  # by whatever name the variant is told
     "window-off-by-one: the other reading": "note",  # a window of w has w keys, or w before the query
     # It is meant: papers reduce over the batch, attend to their padding, estimate a gradient.
     "batch-mixing: in the outputs": "risk",

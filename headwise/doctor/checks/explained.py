@@ -1,13 +1,15 @@
-"""The variant of attention that reproduces the output to rounding, where tracing failed or did not show the mistake."""
+"""Layers whose operations torch does not see: the mistake with which their own weights give their output."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headwise.doctor.finding import Finding, Severity
-from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.finding import Finding
+from headwise.doctor.foreign import foreign_backend
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.recomputing import recompute
 
-FINDINGS = ("wrong-variant", "not-attention")
+FINDINGS = ("not-attention",)
 
 _FIX = "do this as the definition of attention does; the evidence says what the module does instead"
 
@@ -22,28 +24,16 @@ def check(patient: Patient) -> Iterator[Finding]:
             patient.where,
         )
         return
-    if "projection-zero" in patient.excused:
-        raise NotChecked("a projection is 0, so that many variants give the same output")
-    fit = patient.fit
-    if fit is None:
-        raise NotChecked(patient.fit_problem)
-    met, missed = f"{fit.error:.0e}", f"{fit.healthy_error:.0e}"
-    proof = f"computed this way from its own weights, the output matches to {met}, and by the definition to {missed}"
-    numbers = {"error": fit.error, "healthy_error": fit.healthy_error}
-    for deviation in fit.deviations:
-        if deviation.name in patient.excused:
-            continue
-        told = deviation.told(fit.numbers)
-        severity: Severity = "bug"
-        if deviation.convention:
-            severity = patient.severity("wrong-variant: a convention", "risk")
-        elif fit.alternatives and len(fit.deviations) > 1:
-            severity = "risk"
-        if deviation.name == "wrong-scale" and fit.projections.kind == "none" and severity == "bug":
-            severity = "risk"  # Luong's dot-product attention is not scaled
-        yield Finding(deviation.name, severity, f"{told}; {proof}", _FIX, patient.where, numbers=numbers)
-    for parameter, wrong in fit.masks.items():
-        if wrong is not None and wrong.name not in patient.excused:
+    if not foreign_backend(patient.module):
+        raise NotApplicable("its operations are seen")
+    match, masks = recompute(patient)
+    for parameter, each in {"": match, **masks}.items():
+        if each.mistake is not None:
             yield Finding(
-                wrong.name, "bug", f"`{parameter}`: {wrong.told(fit.numbers)}", _FIX, patient.where, numbers=numbers
+                each.mistake.name,
+                "bug",
+                f"{f'`{parameter}`: ' if parameter else ''}{each.told}",
+                _FIX,
+                patient.where,
+                numbers={"error": each.error, "healthy_error": each.healthy_error},
             )

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import torch
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.marks import MIXED
+from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("head-merge", "output-projection-missing")

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
 from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.placement import Placement
+from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "batch-mixing")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.projection_names import read_name
 
 FINDINGS = ("norm-swapped",)
 

@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
-from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import left_padding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.marks import tensors_in
+from headwise.doctor.reading.projection_names import read_name
 
 FINDINGS = ("normaliser-wrong",)
 

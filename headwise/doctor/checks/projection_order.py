@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.events import Seed
+from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("qkv-order", "projection-reused", "argument-order")

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.fitting.rope_tables import rope_bases
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.creation import uses
+from headwise.doctor.reading.rope_tables import rope_bases
 from headwise.doctor.reading.rotation import Rotation, rotation, turned
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site

@@ -129,8 +129,6 @@ def _judge(patient: Patient, anatomy: Anatomy, site: Site, factor: float) -> Ite
             return
     known = _known(patient, anatomy, site, factor)
     severity, words = _severity(patient, site, factor, known)
-    if severity == "bug" and len(anatomy.sites) == 1 and patient.fit is not None and patient.fit.healthy:
-        severity = None  # the scale is part of the inputs or weights: the definition gives the same output
     if severity != "bug":
         patient.excused.add("wrong-scale")
     if not severity:

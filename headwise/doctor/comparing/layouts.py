@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.comparing.dimensions import Dimensions
-from headwise.doctor.fitting.projection_names import read_name
+from headwise.doctor.reading.projection_names import read_name
 
 WEIGHTS = ("q.weight", "k.weight", "v.weight", "o.weight")
 SLOTS = (*WEIGHTS, "q.bias", "k.bias", "v.bias", "o.bias")

@@ -55,9 +55,7 @@ def conclusion(diagnosis: Findings) -> str:
     if diagnosis.not_examined:
         return said("Not examined: say how it is called, and run the doctor again.")
     if not diagnosis.understood:
-        return said(
-            "No bug was found, but nothing was understood either" + (f"; {counted}." if graver else ".")
-        )
+        return said("No bug was found, but nothing was understood either" + (f"; {counted}." if graver else "."))
     if graver:
         rest = f" {_plural(len(diagnosis.unchecked), 'check')} could not be made." if diagnosis.limited else ""
         return said(f"No bug; {counted}.{rest}")

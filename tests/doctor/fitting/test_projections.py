@@ -9,9 +9,9 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.fitting.fit import fit
-from headwise.doctor.fitting.projection_names import read_name
 from headwise.doctor.fitting.projections import Projections, find_projections
 from headwise.doctor.patient import Patient
+from headwise.doctor.reading.projection_names import read_name
 
 M, H, D = 24, 3, 8
 

@@ -1,0 +1,294 @@
+"""Computes attention from a layer's own weights, by the definition and with one mistake: which of them is its output?
+
+This is for layers whose operations torch does not see, of Keras on TensorFlow and JAX. Their projections are read by
+their names: kernels [in, H·D], [in, H, D] or, of all three in one, [in, 3·H·D]; and [H·D, out] or [H, D, out].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.copying import at_rest
+from headwise.doctor.not_checked import NotApplicable, NotChecked
+from headwise.doctor.reading.projection_names import read_name
+
+if TYPE_CHECKING:
+    from headwise.doctor.calling.interface import Inputs, Interface, MaskInput
+    from headwise.doctor.subject import Subject
+
+_LENGTH = 7  # of the inputs: unlikely to equal a width or a number of heads
+_SAME = 1e-4  # relative error of the same computation in float32
+_FAR = 100  # times as far as the mistake: the definition, if it is a mistake
+_NAMES = {"q": "queries", "k": "keys", "v": "values"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Decisions:
+    """How attention is computed. The defaults are the definition."""
+
+    projections: str = "qkv"  # by which of the projections queries, keys and values are computed
+    split: str = "heads"  # "view": [B, N, H·D] is viewed as [B, H, N, D]
+    scale: str = "sqrt(head width)"
+    axis: str = "keys"  # over which the softmax is taken
+    transposed: bool = False  # the weights are
+    merge: str = "heads"  # "view": [B, H, N, D] is viewed as [B, N, H·D]
+    causal: bool = False
+    mask: str = "fill"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """A decision that differs from the definition."""
+
+    name: str  # of the finding
+    sentence: str  # with places for the sizes
+    changes: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """The computation that gives an output."""
+
+    layer: Layer
+    decisions: Decisions
+    mistake: Mistake | None  # None: it is the definition
+    error: float  # the largest difference, relative to the largest output
+    healthy_error: float  # the same for the definition
+
+    @property
+    def told(self) -> str:
+        """The sentence of the mistake, with both errors."""
+        assert self.mistake is not None
+        return (
+            f"{self.mistake.sentence.format(**self.layer.numbers)}; computed this way from its own weights, the output "
+            f"matches to {self.error:.0e}, and by the definition to {self.healthy_error:.0e}"
+        )
+
+
+_SCALES = {
+    "none": "the scores are not divided at all; the head width is {head_width}, expected {root_head_width:.3f}",
+    "sqrt(width)": "the scores are divided by {root_width:.3f} = sqrt({width}), the model width; the head width is "
+    "{head_width}, expected {root_head_width:.3f}",
+    "head width": "the scores are divided by {head_width:.3f}, the head width (or twice by its square root); the head "
+    "width is {head_width}, expected {root_head_width:.3f}",
+    "times sqrt(head width)": "the scores are multiplied by {root_head_width:.3f} = sqrt({head_width}), where they "
+    "should be divided by it",
+}
+_AXIS = ", so that the weights of a query do not sum to 1; it should be taken over the keys"
+_MISTAKES = (
+    *(Mistake("wrong-scale", sentence, {"scale": scale}) for scale, sentence in _SCALES.items()),
+    Mistake("softmax-axis", f"the softmax is taken over the queries{_AXIS}", {"axis": "queries"}),
+    Mistake("softmax-axis", f"the softmax is taken over the heads{_AXIS}", {"axis": "heads"}),
+    Mistake(
+        "head-split",
+        "[B, N, H·D] is viewed as [B, H, N, D] without a transpose, so that every head mixes positions",
+        {"split": "view"},
+    ),
+    Mistake(
+        "head-merge",
+        "[B, H, N, D] is viewed as [B, N, H·D] without a transpose, so that positions and heads are mixed",
+        {"merge": "view"},
+    ),
+    Mistake(
+        "weights-transposed",
+        "the weights are transposed: the values are summed over the queries, not over the keys",
+        {"transposed": True},
+    ),
+    *(
+        Mistake(
+            "projection-reused",
+            f"{_NAMES[role]} are computed by the projection of the {_NAMES[used]}",
+            {"projections": "qkv".replace(role, used)},
+        )
+        for role, used in ("vk", "vq", "kq", "kv", "qk", "qv")
+    ),
+)
+_MASK_MISTAKES = (
+    Mistake("mask-ignored", "the mask has no effect", {"mask": "ignored"}),
+    Mistake("mask-polarity", "the mask is used with the opposite polarity", {"mask": "inverted"}),
+    Mistake("mask-broadcast", "the mask hides queries instead of keys", {"mask": "queries"}),
+    Mistake("mask-multiplied", "forbidden scores are multiplied by 0 instead of set to -inf: they keep a weight",
+            {"mask": "zero"}),
+    Mistake("mask-after-softmax", "the mask is applied to the weights after the softmax, so that they do not sum to 1",
+            {"mask": "weights"}),
+)  # fmt: skip
+
+
+@torch.no_grad()
+def recompute(subject: Subject) -> tuple[Match, dict[str, Match]]:
+    """Find the computation that gives a layer's output without a mask, and for each mask the one that gives it with it.
+
+    Raises:
+        NotApplicable: its weights are not those of one attention layer.
+        NotChecked: it cannot be called so, or no computation here gives its output.
+    """
+    interface = subject.interface.on(at_rest(subject.interface.module))
+    length = interface.length or _LENGTH
+    inputs = interface.inputs(3, length, length)
+    output = _run(interface, inputs)
+    matches = []
+    for layer in _read_layers(interface):
+        for right in (Decisions(), Decisions(causal=True)):
+            wrong = [(each, dataclasses.replace(right, **each.changes)) for each in _MISTAKES]
+            if (match := _match(layer, inputs, output, right, wrong, None)) is not None:
+                matches.append(match)
+    if not matches:
+        raise NotChecked("neither the definition nor a known mistake gives its output")
+    match = min(matches, key=lambda each: (each.mistake is not None, each.error))
+    masks = {}
+    for mask in {mask.what: mask for mask in reversed(interface.masks) if not mask.own}.values():
+        if (found := _match_mask(match, interface, inputs, mask)) is not None:
+            masks[mask.parameter] = found
+    return match, masks
+
+
+def _match_mask(match: Match, interface: Interface, inputs: Inputs, mask: MaskInput) -> Match | None:
+    """What the layer does with a mask, if it computes all else as in `match`; None if that is not known."""
+    layer, plain = match.layer, match.decisions
+    batch, queries, keys = *inputs.query.shape[:2], inputs.key_length
+    if mask.what == "keys":
+        allowed = torch.arange(keys) < torch.tensor([keys - 1, keys - 3, keys - 2])[:, None]
+        output, allowed = _run(interface, inputs, padding=allowed), allowed[:, None, None]
+    else:
+        cells = (torch.arange(queries)[:, None] * 3 + torch.arange(keys) * 2) % 7 < 4
+        cells |= torch.arange(queries)[:, None] == torch.arange(keys)
+        output, allowed = _run(interface, inputs, allowed=cells), cells.expand(batch, 1, queries, keys)
+    right = [dataclasses.replace(plain, causal=causal) for causal in {plain.causal, False}]
+    wrong = [(each, dataclasses.replace(right[0], **each.changes)) for each in _MASK_MISTAKES]
+    if mask.claimed is None and not mask.works:  # either polarity is right
+        right.append(dataclasses.replace(plain, mask="inverted"))
+    matches = [_match(layer, inputs, output, each, wrong, allowed) for each in right]
+    found = [each for each in matches if each is not None]
+    return min(found, key=lambda each: (each.mistake is not None, each.error), default=None)
+
+
+def _run(
+    interface: Interface, inputs: Inputs, *, allowed: Tensor | None = None, padding: Tensor | None = None
+) -> Tensor:
+    try:  # the user's code may raise anything
+        return interface.run(inputs.each(torch.clone), allowed=allowed, padding=padding).output.double()
+    except Exception as error:
+        raise NotChecked(f"a call raises {type(error).__name__}") from error
+
+
+def _match(
+    layer: Layer,
+    inputs: Inputs,
+    output: Tensor,
+    right: Decisions,
+    wrong: list[tuple[Mistake, Decisions]],
+    allowed: Tensor | None,
+) -> Match | None:
+    """The definition, if it gives the output; else the mistake that gives it, if the definition is far from it."""
+    healthy = layer.error(inputs, right, allowed, output)
+    if healthy < _SAME:
+        return Match(layer, right, None, healthy, healthy)
+    tried = [(layer.error(inputs, decisions, allowed, output), each, decisions) for each, decisions in wrong]
+    error, mistake, decisions = min(tried, key=lambda each: each[0])
+    return Match(layer, decisions, mistake, error, healthy) if _FAR * error < min(healthy, _FAR * _SAME) else None
+
+
+# --- The layer's weights ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """The projections of an attention layer of H heads: weights [in, H·D] and biases [H·D]; those of the output."""
+
+    heads: int
+    weights: Mapping[str, Tensor]  # of "q", "k", "v", "o"
+    biases: Mapping[str, Tensor]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The sizes that sentences have, and their roots."""
+        width, columns = self.weights["q"].shape
+        head_width = columns // self.heads
+        sizes = {"width": width, "head_width": head_width, "heads": self.heads}
+        return {**sizes, **{f"root_{name}": size**0.5 for name, size in sizes.items()}}
+
+    def error(self, inputs: Inputs, how: Decisions, allowed: Tensor | None, output: Tensor) -> float:
+        """The largest difference between an output and the computation, relative to the output's largest number."""
+        found = self.compute(inputs, how, allowed)
+        if found.shape != output.shape:
+            return float("inf")
+        return float((found - output).abs().max() / output.abs().max().clamp(min=1e-30))
+
+    def compute(self, inputs: Inputs, how: Decisions, allowed: Tensor | None = None) -> Tensor:
+        """Compute attention, [B, Q, out] in float64. allowed: [B, 1, 1 or Q, K], True = may attend."""
+        query = inputs.query.double()
+        key = query if inputs.key is None else inputs.key.double()
+        value = key if inputs.value is None else inputs.value.double()
+        q, k, v = (self._project(x, used, how) for x, used in zip((query, key, value), how.projections, strict=True))
+        numbers = self.numbers
+        scale = {
+            "sqrt(head width)": 1 / numbers["root_head_width"],
+            "none": 1.0,
+            "sqrt(width)": 1 / numbers["root_width"],
+            "head width": 1 / numbers["head_width"],
+            "times sqrt(head width)": numbers["root_head_width"],
+        }[how.scale]
+        scores = q @ k.mT * scale
+        if how.causal:
+            scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -1e9)
+        after = torch.ones((), dtype=torch.float64)
+        if allowed is not None and how.mask != "ignored":
+            allowed = ~allowed if how.mask == "inverted" else allowed.mT if how.mask == "queries" else allowed
+            if how.mask == "weights":
+                after = allowed.double()
+            else:
+                scores = scores.masked_fill(~allowed, 0.0 if how.mask == "zero" else -1e9)
+        weights = scores.softmax({"keys": -1, "queries": -2, "heads": 1}[how.axis]) * after
+        heads = (weights.mT if how.transposed else weights) @ v
+        merged = (heads.transpose(1, 2) if how.merge == "heads" else heads).reshape(*query.shape[:2], -1)
+        return merged @ self.weights["o"] + self.biases.get("o", 0.0) if "o" in self.weights else merged
+
+    def _project(self, x: Tensor, role: str, how: Decisions) -> Tensor:
+        """Project to [B, H, N, D]."""
+        y = x @ self.weights[role] + self.biases.get(role, 0.0)
+        if how.split == "view":
+            return y.reshape(y.shape[0], self.heads, y.shape[1], -1)
+        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def _read_layers(interface: Interface) -> Iterator[Layer]:
+    """The ways to read the module's weights as those of one attention layer, the likeliest first."""
+    weights, biases = _read_weights(interface.module)
+    known = next((x.shape[1] for role, x in weights.items() if role in "qkv" and x.ndim == 3), interface.heads)
+    if "qkv" in weights:
+        fused, heads = weights["qkv"].flatten(1), known or 1
+        for order in ((3, heads), (heads, 3)):
+            parts = {role: _cut(fused, order, i) for i, role in enumerate("qkv")}
+            if "qkv" in biases:
+                row = biases["qkv"].reshape(1, -1)
+                biases |= {role: _cut(row, order, i)[0] for i, role in enumerate("qkv")}
+            yield Layer(heads, {**weights, **parts}, dict(biases))
+        return
+    if not {"q", "k", "v"} <= weights.keys():
+        raise NotApplicable("its weights are not named like those of one attention layer")
+    columns = weights["q"].flatten(1).shape[1]
+    for heads in [known] if known else [n for n in (8, 4, 2, 1) if columns % n == 0]:
+        flat = {role: x.flatten(1) if role != "o" else x.flatten(0, -2) for role, x in weights.items()}
+        yield Layer(heads, flat, {role: x.flatten() for role, x in biases.items()})
+
+
+def _read_weights(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The first weight and the first bias of each role, in float64."""
+    found: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+    for path, parameter in module.named_parameters():
+        named = read_name(path)
+        role = "o" if named.is_output else "qkv" if named.is_fused else named.letters
+        is_bias = parameter.ndim == 1 or path.rpartition(".")[2].startswith("b")
+        found[is_bias].setdefault(role, parameter.detach().double())
+    return found
+
+
+def _cut(fused: Tensor, order: tuple[int, int], i: int) -> Tensor:
+    """The i-th of three weights [in, H·D] in one [in, ...], whose columns are in the order (3, H) or (H, 3)."""
+    parts = fused.unflatten(1, (*order, -1))
+    return parts.select(1 if order[0] == 3 else 2, i).flatten(1)
