@@ -47,8 +47,10 @@ def survey(lines: Callable[[], Iterable[str]], name: str, wanted: Sequence[str],
     Raises:
         FileError: quotes in the first row that are not closed.
     """
-    separator = "\t" if tabs else _separator(next(iter(lines()), ""))
+    separator = "\t" if tabs else _separator(next(iter(lines()), ""), name)
     quoting = csv.QUOTE_NONE if tabs and _are_characters(lines()) else csv.QUOTE_MINIMAL
+    if tabs and quoting == csv.QUOTE_MINIMAL and _joins_rows(_rows(lines(), name, separator, quoting, 1)):
+        quoting = csv.QUOTE_NONE
     first = next(_rows(lines(), name, separator, quoting, 1), None)
     if first is None:
         return Layout((), separator, quoting, True)
@@ -87,8 +89,13 @@ def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> I
         yield number, cells + [""] * (width - len(cells))
 
 
-def _separator(header: str) -> str:
+def _separator(header: str, name: str) -> str:
     header = _QUOTED.sub("", header)
+    if 0 < header.count(",") <= header.count(";"):
+        raise FileError(
+            f"{name}: line 1: expected cells separated by commas or by semicolons. Received: both; quote the headings "
+            "that have one in them"
+        )
     return "," if "," in header else max(",;\t|", key=header.count)
 
 
@@ -107,6 +114,11 @@ def _are_characters(lines: Iterable[str]) -> bool:
             return False
         lone = lone or ('"' in line and any('"' in cell and not _QUOTED.fullmatch(cell) for cell in line.split("\t")))
     return lone
+
+
+def _joins_rows(found: Iterable[tuple[int, list[str]]]) -> bool:
+    """Return whether a cell has tabs and line ends: lone quotes, between which there are other rows."""
+    return any("\t" in cell and "\n" in cell for _, row in found for cell in row)
 
 
 def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: int) -> Iterator[tuple[int, list[str]]]:

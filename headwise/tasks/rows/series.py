@@ -196,8 +196,9 @@ class _Reader:
             row = int((np.diff(place) > 1).argmax()) + 1
             written = suggest_format(series.times) if step.unit == "number" else None
             hint = f"; if they are dates, {self.advise} --time-format {written}" if written else ""
+            told = "row is" if missing == 1 else "rows are"
             raise ArgumentError(
-                f"{self.where}: {missing} rows are missing, the first before {self._place(series, row)}: "
+                f"{self.where}: {missing} {told} missing, the first before {self._place(series, row)}: "
                 f"{series.times[row]} comes after {series.times[row - 1]}, and the step is {step}; {self.advise} "
                 f"--interpolate to fill them, or --time none to count rows{hint}"
             )

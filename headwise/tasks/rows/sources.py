@@ -35,6 +35,7 @@ _ACCEPTED = (
 )
 _BATCH = 10_000  # rows at a time
 _MISSING = 'tables are read by datasets, which is not installed: pip install "headwise[train]"'
+_INDEX = "the index of the frame is not read: reset_index() makes it a column"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+){0,2}(:\w+)?")
 
 
@@ -78,7 +79,9 @@ def open_table(source: Any, wanted: Sequence[str] = ()) -> Table:
         return _from_hub(source)
     module = type(source).__module__.partition(".")[0]
     if module == "pandas" and hasattr(source, "columns"):
-        return _make_table("the frame", [(name, cells.tolist()) for name, cells in source.items()])
+        told = source.index.inferred_type.startswith(("datetime", "period")) or any(source.index.names)
+        columns = [(name, cells.tolist()) for name, cells in source.items()]
+        return _make_table("the frame", columns, notes=(_INDEX,) if told else ())
     if module == "datasets":
         return _read_dataset("the data set", source)
     if isinstance(source, Mapping):
@@ -123,8 +126,8 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     if suffix in (".csv", ".tsv"):
         return _separated(path, text, wanted, fingerprint)
     if suffix == ".txt":
-        lines = text.splitlines()
-        return Table(name, {"text": list(lines)}, list(range(1, len(lines) + 1)), "line", fingerprint, plain=True)
+        lines = [line.rstrip("\n") for line in io.StringIO(text, newline=None)]  # not U+2028, as in chunks
+        return Table(name, {"text": lines}, list(range(1, len(lines) + 1)), "line", fingerprint, plain=True)
     return _parse_table(name, text, lines=suffix != ".json", fingerprint=fingerprint)
 
 
@@ -237,7 +240,12 @@ def _listed(name: Any, cells: Any) -> list[Any]:
 
 
 def _make_table(
-    name: str, given: Iterable[tuple[Any, list[Any]]], fingerprint: str | None = None, *, first: int = 0
+    name: str,
+    given: Iterable[tuple[Any, list[Any]]],
+    fingerprint: str | None = None,
+    *,
+    first: int = 0,
+    notes: tuple[str, ...] = (),
 ) -> Table:
     """Make a table of columns, whose names may be equal.
 
@@ -252,7 +260,7 @@ def _make_table(
         raise ArgumentError(f"{name}: expected columns of one length. Received: {said}")
     numbers = list(range(first, first + next(iter(lengths.values()), 0)))
     fingerprint = _fingerprint(columns) if fingerprint is None else fingerprint
-    return Table(name, columns, numbers, fingerprint=fingerprint, notes=note_renamed(told, columns))
+    return Table(name, columns, numbers, fingerprint=fingerprint, notes=(*notes, *note_renamed(told, columns)))
 
 
 def _fingerprint(columns: Mapping[str, Sequence[Any]]) -> str:

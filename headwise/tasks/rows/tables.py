@@ -292,8 +292,8 @@ def as_text(cell: Any) -> str:
     if (
         isinstance(cell, list | tuple | dict)
         or cell is None
-        or cell != cell
         or type(cell).__name__ in ("NAType", "NaTType")
+        or cell != cell
     ):
         return ""
     return write_number(cell) if isinstance(cell, float) else str(cell)

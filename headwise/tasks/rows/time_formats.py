@@ -16,12 +16,18 @@ from headwise.tasks.rows.tables import as_text
 from headwise.tasks.rows.time_steps import Times
 
 NUMBERS = "numbers"
-# Signs and Chinese letters between the parts count as blanks: see `_plain`.
+# Signs and letters between the parts of a date count as blanks: see `_plain`.
+_SIGNS = re.compile(r"(?:[-/.,:\s年月日号號时時点點分秒년월일시분초]|(?:星期|周|週)[一二三四五六日天]|\([^\d\W]+\))+")
+_HALVES = {"上午": " AM ", "午前": " AM ", "오전": " AM ", "下午": " PM ", "午後": " PM ", "오후": " PM "}
+_ZONE = r"(?:Z|[+-]\d\d:?(?:\d\d)?)$"  # at the end of a time
+_PADDED = re.compile(r"[+-]?0\d")  # 06.2023 is no number
 _DAYS = ["%Y %m %d", "%d %m %Y", "%m %d %Y", "%d %m %y", "%m %d %y", "%y %m %d"]
 _DAYS += [f"{day} %Y" for month in ("%b", "%B") for day in (f"%d {month}", f"{month} %d", f"%a %d {month}")]
-_CLOCKS = ("", " %H", " %H %M", " %H %M %S", " %H %M %S %f", " %I %M %p", " %I %M %S %p", " %H %M %S GMT")
+_CLOCKS: tuple[str, ...] = ("", " %H", " %H %M", " %H %M %S", " %H %M %S %f", " %H %M %S GMT")
+_CLOCKS += (" %I %M %p", " %I %M %S %p", " %p %I %M", " %p %I %M %S")
 _FORMATS = [ISO, *(day + clock for day in _DAYS for clock in _CLOCKS), "%Y %m", "%m %Y", "%b %Y", "%B %Y"]
-_RANGES = {"%Y%m%d": (19e6, 21e6), "%Y%m": (19e4, 21e4), "unix": (1e8, 1e10), "unix-ms": (1e11, 1e13)}
+_RANGES = {"%Y%m%d": (19e6, 21e6), "%Y%m": (19e4, 21e4), "%Y%m%d%H%M": (19e10, 21e10), "%Y%m%d%H%M%S": (19e12, 21e12)}
+_RANGES |= {"unix": (1e8, 1e10), "unix-ms": (1e11, 1e13)}
 _SAMPLE = 100  # cells on which all formats are tried; the best are tried on all cells
 _LEAST = 5  # steps of numbers that may count rows; fewer are equal by chance
 
@@ -36,7 +42,7 @@ def read_times(cells: Sequence[Any], written: str | None = None, *, only: bool =
         return {written: times} if times.notna().any() else {}
     numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(np.float64)
     numbers[np.isinf(numbers)] = np.nan
-    if 2 * np.isfinite(numbers).sum() > len(texts):
+    if 2 * np.isfinite(numbers).sum() > len(texts) and not any(map(_PADDED.match, texts)):
         whole = (numbers == np.round(numbers)).all() and np.abs(numbers).max() < 2**63
         return {NUMBERS: pd.Index(numbers.astype(np.int64) if whole else numbers)}
     filled = [text for text in texts if text]
@@ -78,6 +84,8 @@ def _parse(texts: Sequence[str], written: str) -> Times:
     elif written != ISO and "%z" not in written:
         cells, how = cells.map(_plain), {"format": _plain(written)}
     for zone in ({}, {"utc": True}):  # the second: if summer has another offset than winter
+        if zone:  # a time without a zone would be one of UTC
+            cells = cells.where(cells.str.contains(_ZONE, na=False) if written == ISO else True)
         with warnings.catch_warnings(), suppress(TypeError, ValueError, OverflowError):
             warnings.simplefilter("ignore")
             return pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", **how, **zone))
@@ -85,6 +93,13 @@ def _parse(texts: Sequence[str], written: str) -> Times:
 
 
 def _plain(text: str) -> str:
-    """Replace signs and Chinese letters by blanks, and a quarter by its first month: 2024年4月, 2024Q2 are 2024 4."""
+    """Write a date without signs, and a quarter as its first month: 2024年4月, 2024/04, 2024Q2 become 2024 4.
+
+    What no date has stays, so that no format fits: offsets from UTC, and words in other languages.
+    """
     text = re.sub(r"^(\d{4})\W?Q([1-4])$", lambda found: f"{found[1]} {3 * int(found[2]) - 2}", text)
-    return re.sub(r"(?:[^\w%]|[^\x00-\x7f])+", " ", text).strip()
+    for word, half in _HALVES.items():
+        text = text.replace(word, half)
+    if re.search(r":.*[-+]|\s[-+]", text):
+        return text
+    return _SIGNS.sub(" ", text).strip()

@@ -5,15 +5,16 @@ A single column of vectors can also be written as .npy, in parts.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from headwise.errors import ArgumentError, shortened
+from headwise.errors import ArgumentError, brief, shortened
 from headwise.files import compute_checksum, damaged, settle, writing
 
 Columns = Mapping[str, Sequence[Any]]
@@ -105,11 +106,8 @@ def schema_with(part: Path, schema: Any) -> Any:
         raise damaged(part) from error
     if schema is None or own == schema:
         return own
-    try:
+    with _one_type():
         return pyarrow.unify_schemas([schema, own], promote_options="permissive")
-    except pyarrow.ArrowException as error:
-        said = " ".join(str(error).split())
-        raise ArgumentError(f"Parquet has one type a column. Received: {shortened(said, 200)}; {_INSTEAD}") from error
 
 
 def choose_writer(path: Path) -> Callable[[Path, Columns], None]:
@@ -127,8 +125,18 @@ def check_vectors(path: Path) -> None:
 
 def _separated(path: Path, rows: Iterable[Sequence[Any]], separator: str) -> None:
     with path.open("w", encoding="utf-8", newline="") as out:
-        table = csv.writer(out, delimiter=separator, lineterminator="\n")
+        table = csv.writer(_Lines(out), delimiter=separator, lineterminator="\r\n")
         table.writerows([_cell(cell) for cell in row] for row in rows)
+
+
+class _Lines:
+    """Ends each row of `csv.writer` by a new line. A cell with a carriage return is quoted only if rows end by one."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, row: str) -> None:
+        self.file.write(row.removesuffix("\r\n") + "\n")
 
 
 def _with_header(separator: str) -> Callable[[Path, Columns], None]:
@@ -145,18 +153,25 @@ def _zip_rows(columns: Columns) -> Iterator[tuple[Any, ...]]:
 def _cell(cell: Any) -> Any:
     if cell is None:
         return ""
-    return json.dumps(cell, ensure_ascii=False, default=str) if isinstance(cell, list | dict) else cell
+    return json.dumps(cell, ensure_ascii=False, default=_text) if isinstance(cell, list | dict | bytes) else cell
+
+
+def _text(cell: Any) -> str:
+    """Convert a cell that JSON does not have, such as a date, to text."""
+    if isinstance(cell, bytes):
+        raise ArgumentError(f"expected texts and numbers. Received: {brief(cell)}. Write bytes to a .parquet file")
+    return str(cell)
 
 
 def _json_lines(path: Path, columns: Columns) -> None:
     with path.open("w", encoding="utf-8") as out:
         for row in _zip_rows(columns):
-            out.write(json.dumps(_object(columns, row), ensure_ascii=False, default=str) + "\n")
+            out.write(json.dumps(_object(columns, row), ensure_ascii=False, default=_text) + "\n")
 
 
 def _json(path: Path, columns: Columns) -> None:
     rows = [_object(columns, row) for row in _zip_rows(columns)]
-    path.write_text(json.dumps(rows, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(rows, ensure_ascii=False, indent=1, default=_text) + "\n", encoding="utf-8")
 
 
 def _object(columns: Columns, row: Sequence[Any]) -> dict[str, Any]:
@@ -176,7 +191,21 @@ def _parquet(path: Path, columns: Columns) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    parquet.write_table(pyarrow.table({name: _array(name, cells) for name, cells in columns.items()}), path)
+    table = pyarrow.table({name: _array(name, cells) for name, cells in columns.items()})
+    with _one_type():
+        parquet.write_table(table, path)
+
+
+@contextlib.contextmanager
+def _one_type() -> Iterator[None]:
+    """A context that turns Arrow's errors about values that have no type in common into an ArgumentError."""
+    import pyarrow
+
+    try:
+        yield
+    except pyarrow.ArrowException as error:
+        said = shortened(" ".join(str(error).split()), 200)
+        raise ArgumentError(f"Parquet has one type a column. Received: {said}; {_INSTEAD}") from error
 
 
 def _array(name: str, cells: Sequence[Any]) -> Any:
@@ -241,7 +270,8 @@ def _join_parquet(path: Path, parts: Sequence[Path]) -> None:
                 table = parquet.read_table(part, partitioning=None)
             except (pyarrow.ArrowException, OSError) as error:
                 raise damaged(part) from error
-            out.write_table(table.cast(schema))
+            with _one_type():
+                out.write_table(table.cast(schema))
 
 
 _WRITERS: dict[str, Callable[[Path, Columns], None]] = {

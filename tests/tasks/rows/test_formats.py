@@ -168,7 +168,8 @@ CASES = [
     *(make("frames", frame.set_index(pd.Index(["x"])), [text]) for text, frame in ARROW.items()),
     *(make("frames", in_frame({"text": [1, 0]}, kind), ["True", "False"] if "bool" in kind else ["1", "0"])
       for kind in ("Int64", "float64", "string", "category", "bool", "boolean", "bool[pyarrow]")),
-    make("frames", DATED, {"text": ["a"], "label": ["2"]}, "1 row left out: no label (row 1)"),
+    make("frames", DATED, {"text": ["a"], "label": ["2"]}, "the index of the frame is not read",
+         "1 row left out: no label (row 1)"),
     *(make_series((kind, KINDS[kind]({"day": [f"{day:{form}}" for day in DAYS], "load": [*map(str, LOAD)]})),
                   "year first" if form[:2] == "%Y" else FIRST,
                   {"time": [str(datetime.strptime(f"{day:{form}}", form)) for day in DAYS], "value of load": LOAD},

@@ -408,3 +408,32 @@ def test_a_label_of_two_rows_is_in_both_parts(counts: list[int], share: float, s
         assert all(label in first.columns["label"] for label in given)
     again = data.split(share, seed, by="label")
     assert again[1].numbers == second.numbers
+
+
+def test_lone_quotes_beside_a_short_row_join_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('text\tid\n"one\t1\nshort\ntwo"\t2\n', encoding="utf-8")
+    assert open_table(tmp_path / "a.tsv").columns == {"text": ['"one', "short", 'two"'], "id": ["1", "", "2"]}
+
+
+def test_a_heading_with_a_comma_between_semicolons_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("date;load, kW\n2024-01-01;1,5\n", encoding="utf-8")
+    with pytest.raises(FileError, match="commas or by semicolons"):
+        open_table(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("dtype", ["string", "Int64", "boolean"])
+def test_missing_values_of_nullable_types_are_empty(dtype: str) -> None:
+    cells: list[Any] = {"string": ["a"], "Int64": [1], "boolean": [True]}[dtype]
+    frame = pandas.DataFrame({"text": pandas.array([*cells, None], dtype)})
+    assert len(read_table(frame, {"text": "text"}, texts=("text",))) == 1
+
+
+def test_lines_of_a_text_file_end_where_they_do_in_chunks(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("a\u2028b\x0cc\r\nd\re\n".encode())
+    with Reader(look_through(tmp_path / "a.txt", (), 9)) as reader:
+        assert open_table(tmp_path / "a.txt").columns == reader.read(0).columns == {"text": ["a\u2028b\x0cc", "d", "e"]}
+
+
+def test_an_index_of_dates_is_not_left_out_without_a_word() -> None:
+    frame = pandas.DataFrame({"text": ["a"]}, index=pandas.date_range("2024", periods=1))
+    assert "index" in " ".join(read_table(frame, {"text": "text"}).left_out)

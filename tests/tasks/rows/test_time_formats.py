@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from headwise.tasks.rows.time_formats import NUMBERS, find_count, read_times
+from headwise.tasks.rows.time_formats import NUMBERS, find_count, read_times, suggest_format
 
 HOURS = pd.date_range("2023-12-20 10:00", periods=300, freq="h")
 
@@ -91,3 +91,40 @@ def test_numbers_are_one_format() -> None:
 )
 def test_numbers_that_count_rows(numbers: list[float], step: float | None) -> None:
     assert find_count(pd.Index(numbers, dtype=float), [range(len(numbers))]) == step
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("{}.01.2024 10:00+01:00", None),
+        ("{}.01.2024 10:00-10:15", None),
+        ("2024-01-{} 10:00 −05:00", None),
+        ("{} мая 2024", None),
+        ("2024年第{}周", None),
+        ("2024年1月{}日 下午3:00", 15),
+        ("2024/1/{} 上午 03:00", 3),
+        ("2024. 1. {}. 오후 3:00", 15),
+        ("2024年1月{}日 (月) 10時30分", 10),
+    ],
+)
+def test_what_is_no_sign_of_a_date_is_not_left_out(cell: str, expected: int | None) -> None:
+    found = read_times([cell.format(day) for day in range(10, 22)])
+    if expected is None:
+        assert not any(times.notna().any() for times in found.values())
+    else:
+        (times,) = found.values()
+        assert [(time.day, time.hour) for time in times] == [(day, expected) for day in range(10, 22)]
+
+
+def test_months_with_a_zero_are_no_numbers() -> None:
+    (times,) = read_times([f"{month:02}.2023" for month in range(6, 13)]).values()
+    assert [time.month for time in times] == [*range(6, 13)]
+
+
+def test_a_time_without_a_zone_among_times_with_one_is_none() -> None:
+    (times,) = read_times(["2024-01-01 05:00", "2024-01-01 07:00+01:00", "2024-07-01 08:00+02:00"]).values()
+    assert times.isna().tolist() == [True, False, False]
+
+
+def test_numbers_of_minutes_are_no_milliseconds() -> None:
+    assert suggest_format(pd.Index([202401131000, 202401131100])) == "%Y%m%d%H%M"

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from headwise.errors import ArgumentError, FileError
+from headwise.tasks.rows.sources import open_table
 from headwise.tasks.rows.written import join_parts, write_part, write_table
 
 COLUMNS: dict[str, list[Any]] = {
@@ -92,3 +93,26 @@ def test_parts_of_vectors_are_joined_to_one_array(tmp_path: Path, rows: int) -> 
     in_parts(tmp_path / "joined.npy", {"vector": vectors}, rows)  # type: ignore[dict-item]
     np.save(tmp_path / "whole.npy", vectors)
     assert (tmp_path / "joined.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_carriage_return_in_a_cell_ends_no_row(tmp_path: Path, suffix: str) -> None:
+    columns = {"text": ["a\rb", "c"], "id": ["1", "2"]}
+    write_table(tmp_path / f"a.{suffix}", columns)
+    assert open_table(tmp_path / f"a.{suffix}").columns == columns
+
+
+def test_values_that_parquet_cannot_have_together_are_one_error(tmp_path: Path) -> None:
+    parts = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    for part, cell in zip(parts, (2**53 + 1, 1.5), strict=True):
+        write_part(part, {"x": [cell]}, {})
+    with pytest.raises(ArgumentError, match="one type a column"):
+        join_parts(tmp_path / "a.parquet", parts, ["x"])
+    with pytest.raises(ArgumentError, match="one type a column"):
+        write_table(tmp_path / "a.parquet", {"x": [{}]})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_bytes_are_not_written_as_python_shows_them(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(ArgumentError, match="Write bytes to a"):
+        write_table(tmp_path / f"a.{suffix}", {"x": [b"\xff"]})
