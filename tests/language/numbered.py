@@ -79,10 +79,13 @@ def compare(template: str, text: str, expected: dict[str, Any], near: float) -> 
     """
     found = search(template, text, expected)
     assert found, (template, expected, text)
-    for place, value in expected.items():
-        if isinstance(value, int | float):
-            shown = found[f"place_{place}"]
-            assert agrees(shown, value, near), f"{template}: {place} is {value}. Shown: {shown}, in {text!r}"
+    assert (place := wrong(found, expected, near)) is None, f"{template}: {place} is {expected[place]}, shown: {text!r}"
+
+
+def wrong(found: re.Match[str], expected: dict[str, Any], near: float) -> str | None:
+    """The first place of a template that was found whose number is not the expected one; None if all are right."""
+    numbers = {place: value for place, value in expected.items() if isinstance(value, int | float)}
+    return next((place for place, value in numbers.items() if not agrees(found[f"place_{place}"], value, near)), None)
 
 
 def search(template: str, text: str, expected: dict[str, Any]) -> re.Match[str] | None:

@@ -82,8 +82,8 @@ def visit_steps_of_a_surface(says: Says) -> None:
     steps = [-(-size // round(np.ptp(limits))) for size, limits in ((150, axes.get_ylim()), (300, axes.get_xlim()))]
     says("each step is the largest of up to {0} × {1} weights", figure, *steps)
     assert axes.get_zlim()[1] == pytest.approx(weights_of(record).max(), rel=1e-5)
-    keys = [int(text) for text in written(figure) if text.isdecimal()]
-    says(" (every {0} named)", figure, f"{keys[1] - keys[0]}th")
+    step = min(int(text) for text in written(figure) if text.isdecimal() and int(text) > 1)
+    says(" (every {0} named)", figure, f"{step}th")
 
 
 def visit_small_maps(says: Says) -> None:
