@@ -109,3 +109,20 @@ def rollout(weights: list[Tensor]) -> Tensor:
     for each in weights:
         found = (0.5 * each.mean(0) + 0.5 * torch.eye(len(found))) @ found
     return found
+
+
+def small_llama(folder: Path, text: str) -> tuple[Any, Any]:
+    """Two layers of two heads with random weights, and a tokenizer of the words of a text, in a folder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = {word: place for place, word in enumerate(["<end>", "<unknown>", *dict.fromkeys(text.split())])}
+    backend = Tokenizer(models.WordLevel(words, unk_token="<unknown>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unknown>", eos_token="<end>")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(words), initializer_range=1.0, bos_token_id=0, eos_token_id=0, **sizes)
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer

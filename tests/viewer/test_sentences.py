@@ -43,11 +43,12 @@ VISITS = [
 ]
 
 
+MARKS = {visits.visit_the_insights: pytest.mark.opening, visits_of_views.visit_a_live_model: pytest.mark.slow}
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    "visit",
-    [pytest.param(each, marks=[pytest.mark.opening] if each is visits.visit_the_insights else []) for each in VISITS],
-    ids=lambda visit: visit.__name__,
+    "visit", [pytest.param(each, marks=MARKS.get(each, ()), id=each.__name__) for each in VISITS]
 )
 def test_a_page_says_what_is_true(
     visit: Callable[[Reader], None], tab: Page, tmp_path: Path, request: pytest.FixtureRequest
