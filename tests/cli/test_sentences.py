@@ -25,7 +25,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.text import Tokenizer
 from tests.language import numbered
 from tests.viewer.conftest import look, placed, record
-from tests.viewer.sentences import small_llama
+from tests.viewer.reader import small_llama
 
 from .conftest import Result, Run
 from .test_train import TINY
@@ -56,7 +56,8 @@ WITHOUT = {
     "headwise: {0}": "name",
     "headwise: {0} {1}": "name",
     "predicted {0}": "name",
-    "the validation part has no row with the label {0}, so its scores say nothing of it: give more rows with it": "name",
+    "the validation part has no row with the label {0}, so its scores say nothing of it: give more rows with "
+    "it": "name",
 }
 
 TEXT = "The cat sat on the mat because it was tired."
@@ -189,7 +190,8 @@ def visit_view(console: Console) -> None:
     console.run("view", TEXT)
     count = count_of(TEXT)
     console.says(
-        "entropy in nats: 0 = all weight on one token, {0} = the same on all {1} · distance in tokens · pair: query → key",
+        "entropy in nats: 0 = all weight on one token, {0} = the same on all {1} · distance in tokens · pair: query → "
+        "key",
         math.log(count),
         count,
     )

@@ -2,13 +2,15 @@
 
 Which sentences belong, by the file in which they are:
 
-- *page*: every sentence of the page with a place, `{n} tokens`: the keys of `zh.json`, which `tests/viewer/test_words.py`
-  compares with the scripts;
+- *page*: every sentence of the page with a place, `{n} tokens`: the keys of `zh.json`, which
+  `tests/viewer/test_words.py` compares with the scripts;
 - *figures*: every string with a place in `headwise/plot`, but what `fonts.py` warns of;
-- *console*: what `said` and `Heading` are given with a place in `headwise/cli` and `headwise/records/summary.py`, and the
-  sentences about the training: `TRAINING`.
+- *console*: what `said` and `Heading` are given with a place in `headwise/cli` and `headwise/records/summary.py`,
+  and the sentences about the training: `TRAINING`.
 
-`WITHOUT` lists those in which no number is computed, each with a word that says why. All others are visited: `Visits`.
+Each of the three tests has a table `WITHOUT` of those in which no number is computed, with a word that says why. All
+others are visited: a function whose name begins with `visit_` makes a small known situation, obtains the sentence as a
+reader does, and gives it to `says` with the numbers as they are computed again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from tests.language import sentences
 
 PLACE = r"\{(\w+)\}"
 NUMBER = r"([+−-]?(?:\d[\d,]*)(?:\.\d+)?(?:e[+−-]?\d+)?(?: ?%)?)"
-Told = Callable[..., None]
 
 
 TRAINING = [f"tasks/training/{name}.py" for name in ("notes", "curve", "callbacks/progress")]
@@ -91,7 +92,7 @@ def wrong(found: re.Match[str], expected: dict[str, Any], near: float) -> str | 
 def search(template: str, text: str, expected: dict[str, Any]) -> re.Match[str] | None:
     assert set(re.findall(PLACE, template)) == expected.keys(), template
     pattern = ""
-    for i, piece in enumerate(re.split(PLACE, template)):
+    for i, piece in enumerate(re.split(PLACE, template.strip())):
         value = expected.get(piece)
         if i % 2 == 0:
             pattern += re.escape(piece)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from headwise import masks
 from headwise.plot import heads, heatmap, mask, surface3d

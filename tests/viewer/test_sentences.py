@@ -14,7 +14,7 @@ import pytest
 from tests.language import numbered
 
 from . import visits, visits_of_views
-from .sentences import Reader
+from .reader import Reader
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -47,9 +47,7 @@ MARKS = {visits.visit_the_insights: pytest.mark.opening, visits_of_views.visit_a
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "visit", [pytest.param(each, marks=MARKS.get(each, ()), id=each.__name__) for each in VISITS]
-)
+@pytest.mark.parametrize("visit", [pytest.param(each, marks=MARKS.get(each, ()), id=each.__name__) for each in VISITS])
 def test_a_page_says_what_is_true(
     visit: Callable[[Reader], None], tab: Page, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -1,4 +1,4 @@
-"""Visits of the page's header and panel, and of the views of one head: what each says is true. `test_sentences.py` runs them."""
+"""Visits of the page's header and panel, and of the views of one head: what each says is true."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headwise.text import Frames, Patches
 from headwise.viewer import facts, inputs
 
 from .conftest import look, placed, record, write
-from .sentences import Reader, causal, made, truth
+from .reader import Reader, causal, made, truth
 
-ANIMALS = "cat owl pig ant fox hen jay cat owl pig ant fox hen jay".split()
+ANIMALS = ["cat", "owl", "pig", "ant", "fox", "hen", "jay", "cat", "owl", "pig", "ant", "fox", "hen", "jay"]
 INSIGHT = ".opening .seen p"
 
 
@@ -65,7 +65,10 @@ def visit_the_rounding(reader: Reader) -> None:
     reader.open(seen, "view=neuron&row=7&col=3")
     reader.says("weights within {tolerance} of the model's", "header .facts", near=0.0, tolerance=1e-4)
     reader.says(
-        "q and k are rounded in this file: the weight is within {tolerance}.", ".view-neuron p", near=0.0, tolerance=1e-4
+        "q and k are rounded in this file: the weight is within {tolerance}.",
+        ".view-neuron p",
+        near=0.0,
+        tolerance=1e-4,
     )
     assert 1e-6 < (shown - truth(seen[0], causal(15))).abs().max() <= 1e-4
 
@@ -237,7 +240,9 @@ def visit_a_weight_and_its_elements(reader: Reader) -> None:
 
 def visit_texts_that_are_too_long(reader: Reader) -> None:
     reader.open(look(record(heads=3, length=1200, dim=1)), "view=lines&heads=0.1,0.2")
-    reader.says("Lines of so long a text are for up to {n} heads at once.", ".view-lines .limit", n=4_000_000 // 1200**2)
+    reader.says(
+        "Lines of so long a text are for up to {n} heads at once.", ".view-lines .limit", n=4_000_000 // 1200**2
+    )
     reader.open(look(record(heads=1, length=2100, dim=1)), "view=lines")
     reader.says("This text is too long for lines: {n} weights. See the Head view.", ".view-lines .limit", n=2100**2)
     reader.patch.setattr(inputs, "LONG", 20)

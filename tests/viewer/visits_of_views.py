@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -21,7 +22,7 @@ from headwise.viewer.server import serving, serving_live
 from tests.profiles.tiny import code, tiny
 
 from .conftest import PIG, PROMPT, look, placed, record
-from .sentences import Reader, causal, rollout, small_llama, truth, unread
+from .reader import Reader, causal, rollout, small_llama, truth, unread
 from .test_flow import with_gradients
 
 COMPARED = ".view-compare .said .note"
@@ -100,7 +101,9 @@ def visit_an_image(reader: Reader) -> None:
     reader.go(over="rollout")
     reader.says("{token} is made of: rollout over {n} layers", ".attention-caption .title", token=..., n=2)
     place = rollout([truth(each) for each in seen])[9].argmax()
-    assert f'data-place="{int(place)}"' in reader.tab.locator(".attention-caption li").first.evaluate("(x) => x.outerHTML")
+    assert f'data-place="{int(place)}"' in reader.tab.locator(".attention-caption li").first.evaluate(
+        "(x) => x.outerHTML"
+    )
 
 
 def divergence(left: Tensor, right: Tensor, rows: list[tuple[int, int]], cols: list[tuple[int, int]]) -> float:
@@ -117,7 +120,7 @@ def divergence(left: Tensor, right: Tensor, rows: list[tuple[int, int]], cols: l
 
 def visit_two_texts(reader: Reader) -> None:
     """The same text twice; then one word replaced, one left out, two more at the end."""
-    texts = ["cat owl pig ant fox hen jay elk".split(), "cat owl bee ant hen jay elk gnu dog".split()]
+    texts = [text.split() for text in ("cat owl pig ant fox hen jay elk", "cat owl bee ant hen jay elk gnu dog")]
     common = [(0, 0), (1, 1), (3, 3), (5, 4), (6, 5), (7, 6)]
     both = [[record(length=len(text)) for _ in range(2)] for text in texts]
     alike = [look(record(length=8), labels=texts[0]) for _ in range(2)]
@@ -178,7 +181,7 @@ def visit_two_long_texts(reader: Reader) -> None:
     reader.says("estimated from {n} of {count}", ".view-compare .where .note", n=64, count=3000)
 
 
-WORDS = "the cat saw the dog , and the cat ran".split()
+WORDS = ["the", "cat", "saw", "the", "dog", ",", "and", "the", "cat", "ran"]
 
 
 def visit_a_profile(reader: Reader) -> None:
@@ -207,7 +210,7 @@ def visit_a_profile(reader: Reader) -> None:
     tab.locator(".card").first.click()
     found = reader.says("Most: {places}.", ".positions figcaption", places=...)
     told = dict(each.split(": ") for each in found[0].removeprefix("Most: ").rstrip(".").split(", "))
-    assert list(told)[0] == f"{best[0]:+d}"
+    assert next(iter(told)) == f"{best[0]:+d}"
     assert len(told) == 3
     for offset, share in told.items():
         assert abs(offsets[int(offset)] - float(share)) < 0.0051
@@ -226,7 +229,9 @@ def visit_a_profile(reader: Reader) -> None:
     score = float((largest * (largest * length).log()).max())
     reader.says("score {score} · text {text}", ".example .caption", score=score, text=0)
     figure = tab.locator(".example").first
-    query = next(i for i, each in enumerate(figure.locator(".token").all()) if "query" in str(each.get_attribute("class")))
+    query = next(
+        i for i, each in enumerate(figure.locator(".token").all()) if "query" in str(each.get_attribute("class"))
+    )
     figure.get_by_text("The whole row").click()
     row = weights[0, query]
     reader.says("{weight} at {place}", ".example .row li", weight=float(row.max()), place=int(row.argmax()))
@@ -245,7 +250,7 @@ def visit_pairs_that_were_dropped(reader: Reader) -> None:
     for text in texts:
         words = text.split()
         share = float(torch.tensor([2.0] + [0.0] * (len(words) + 1)).double().softmax(-1)[0])
-        for before, word in zip(words, words[1:], strict=False):
+        for before, word in itertools.pairwise(words):
             pair = f"{word} → {before}"
             true[pair] = true.get(pair, 0.0) + share
     lines = reader.tab.locator("section:has(h3:text('Strongest pairs')) tbody tr").all_inner_texts()

@@ -51,8 +51,9 @@ class Reader:
     @contextlib.contextmanager
     def online(self) -> Iterator[Reader]:
         """The same reader, of a page that may ask a server."""
-        assert (context := self.tab.context).browser
-        other = Reader(context.browser.new_page(), self.folder, self.request)
+        browser = self.tab.context.browser
+        assert browser
+        other = Reader(browser.new_page(), self.folder, self.request)
         yield other
         other.tab.close()
         self.read |= other.read
