@@ -153,14 +153,14 @@ def visit_a_head(reader: Reader) -> None:
 
 def visit_dots_of_several_weights(reader: Reader) -> None:
     """A map of fewer dots than cells: as many of them as a dot holds at most, in the picture that is drawn."""
-    reader.open(look(record(heads=1, length=1100)), "view=head")
+    reader.open(look(record(heads=1, length=700)), "view=head")
     cells = """async () => {
         const { map } = headwise.app.view;
         await map.settled();
         const [{ canvas }] = map.plates.list();
         const most = (cells, dots) => Math.max(...Array.from({ length: dots }, (_, at) =>
             Math.ceil(((at + 1) * cells) / dots) - Math.ceil((at * cells) / dots)));
-        return [most(1100, canvas.height), most(1100, canvas.width)];
+        return [most(700, canvas.height), most(700, canvas.width)];
     }"""
     rows, cols = reader.tab.evaluate(cells)
     assert rows > 1
