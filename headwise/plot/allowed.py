@@ -135,7 +135,7 @@ def _notes(extents: Array, block: int) -> list[str]:
     if block == 1:
         return ["filled: may attend"]
     pale = "; pale: some of them" if (extents == Extent.SOME).any() else ""
-    return [f"each cell is {block} × {block} pairs; filled: may attend{pale}"]
+    return [f"each cell is up to {block} × {block} pairs; filled: may attend{pale}"]
 
 
 def _draw(axes: Axes, extents: Array, block: int, *, ruled: bool) -> None:

@@ -159,7 +159,7 @@ def _notes(subject: Subject, weights: Weights, letters: Letters) -> list[str]:
     """Return the notes about the cells of a heat map: hatching, blocks, a hidden key."""
     notes = [MASKED_NOTE] if weights.masked else []
     if weights.block != (1, 1):
-        notes.append(f"each cell is the largest of {weights.block[0]} × {weights.block[1]} weights")
+        notes.append(f"each cell is the largest of up to {weights.block[0]} × {weights.block[1]} weights")
     return notes + hidden_note(subject, weights, letters)
 
 

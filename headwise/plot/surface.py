@@ -92,7 +92,7 @@ def surface3d(
         weights = compute_weights(subject, (MOST, MOST))
         notes = [f"grey: {MASKED_NOTE}"] if weights.masked else []
         if weights.block != (1, 1):
-            notes.append(f"each step is the largest of {weights.block[0]} × {weights.block[1]} weights")
+            notes.append(f"each step is the largest of up to {weights.block[0]} × {weights.block[1]} weights")
         notes += scale_note(scale)
         figure, flat, bar = frame(letters, title, notes, EDGE, 0.0, (side, HEIGHT * side), BAR_NAMES[scale])
         box, inches = flat.get_position(), figure.get_figheight()

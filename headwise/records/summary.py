@@ -94,9 +94,9 @@ class Summary:
         """Write the first rows; `print` writes more."""
         if not self.rows:
             return "Summary(no heads)"
-        layers = len({row.layer for row in self.rows})
+        heads, layers = len({(row.layer, row.head) for row in self.rows}), len({row.layer for row in self.rows})
         table = head_table(self.rows, title="", caption="", most=BEGUN)
-        lines = [said(f"Summary of {len(self.rows):,} heads in {layers:,} layer{'s' * (layers > 1)}")]
+        lines = [said(f"Summary of {heads:,} heads in {layers:,} layer{'s' * (layers > 1)}")]
         one_group = [[row for group in table.groups for row in group]]  # without blank lines
         lines += str(dataclasses.replace(table, groups=one_group, notes=())).splitlines()
         if len(self.rows) > BEGUN:

@@ -30,6 +30,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from headwise.errors import ArgumentError, HeadwiseError
 from headwise.records import AttentionRecord
+from headwise.records.tiles import GROUP
 from headwise.viewer.answers import Answer, Answers, How, Numbers, Part, Question
 from headwise.viewer.bundle import assemble, read
 from headwise.viewer.changes import Asked, read_asked
@@ -250,7 +251,8 @@ class Site(Guarded):
 
 def count_rows(record: AttentionRecord) -> int:
     """Return the number of rows from which the statistics of a long record are estimated."""
-    return max(FEWEST_ROWS, min(ESTIMATED_ROWS, ESTIMATED_CELLS * record.shape[2] // cost(record)))
+    rows = max(FEWEST_ROWS, min(ESTIMATED_ROWS, ESTIMATED_CELLS * record.shape[2] // cost(record)))
+    return rows // GROUP * GROUP  # whole groups: as many as are said
 
 
 class Kept:

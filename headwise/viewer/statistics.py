@@ -83,7 +83,7 @@ def compute_statistics(
     values and gradients.
 
     With `queries` there is also, as "supports", what suggestions need of each pattern: `values` without unknown tokens,
-    the number of `queries` behind them, and `chance`: what a head with equal weights scores on the same text, or, if it
+    the number of `queries` behind each, and `chance`: what a head with equal weights scores on the same text, or, if it
     is more, one whose queries all look at the same key.
     """
     found = ask(record, kind, rows=rows)
@@ -128,7 +128,7 @@ def _supports(
             known = known & keys.roll(1) if column.within_sequence and len(keys) == len(known) else known
             rows = column.rows(answer[b], found.lse[b] > -math.inf) & known.to(answer.device)
             values, chance = ((x[b] * rows).nan_to_num().sum(-1) / rows.sum(-1) for x in (column.values(answer), even))
-            told = {"queries": int(rows.sum(-1).min()), "values": _numbers(values), "chance": _numbers(chance)}
+            told = {"queries": rows.sum(-1).tolist(), "values": _numbers(values), "chance": _numbers(chance)}
             supports[b][column.name or statistic.name] = told
     return supports
 
@@ -155,7 +155,7 @@ def _induction(
             followed = [_followed(one, block, set(rows), visible[b]) for block in _joined(repeated)]
             values, even = (sum(sums) / len(rows) for sums in list(zip(*followed, strict=True))[:2])
             chance = even.clamp(min=max(most for _, _, most in followed) / len(rows)).expand(len(values))
-            found[b] = {"queries": len(rows), "values": _numbers(values), "chance": _numbers(chance)}
+            found[b] = {"queries": [len(rows)] * len(values), "values": _numbers(values), "chance": _numbers(chance)}
     return found
 
 

@@ -54,6 +54,12 @@ def of_the_code() -> Iterator[str]:
         yield from _strings(path)[0]
 
 
+def of_files(pattern: str, *, every: bool = False) -> Iterator[str]:
+    """The strings of some files that may be sentences, long or short: those that `said` is given, or every one."""
+    for path in sorted(ROOT.glob(pattern)):
+        yield from (_all if every else _given)(ast.parse(path.read_text("utf-8")))
+
+
 def words_of_the_code() -> set[str]:
     """Every string of the Python files: what a catalogue may hold besides sentences, such as the name of a column."""
     return {text for path in ROOT.rglob("*.py") for text in _strings(path)[1]}

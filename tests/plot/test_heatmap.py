@@ -110,7 +110,7 @@ def test_long_matrices_are_pooled_exactly() -> None:
             assert np.ma.getmaskarray(shown)[r, c]
         else:
             assert shown[r, c] == pytest.approx(np.nanmax(block), rel=1e-5)
-    assert f"each cell is the largest of {rows} × {cols} weights" in written(figure)
+    assert f"each cell is the largest of up to {rows} × {cols} weights" in written(figure)
     # A row or column is found at its own number.
     assert figure.axes[0].get_ylim() == (1202.5, -0.5)
     assert figure.axes[0].get_xlim() == (-0.5, 2500.5)

@@ -99,7 +99,7 @@ def test_long_matrices_are_pooled_and_not_all_are_named() -> None:
     record = make_record(130, 130, heads=1, key_heads=1)
     figure = surface3d(record, tokens=[f"word{i}" for i in range(130)])
     shown = written(figure)
-    assert "each step is the largest of 3 × 3 weights" in shown
+    assert "each step is the largest of up to 3 × 3 weights" in shown
     named = [text for text in shown if text.startswith("word")]
     assert named[0] == "word0"
     assert 2 * 4 <= len(named) <= 2 * 44

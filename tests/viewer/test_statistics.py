@@ -134,7 +134,7 @@ def test_an_even_head_and_one_on_one_key_are_chance() -> None:
     text = named("abcabcabc")
     found = supports(record(length=9, size=0.0, mask=masks.causal()), text)
     for name, queries in (("previous", 8), ("first_visible", 9), ("induction", 6)):
-        assert found[name]["queries"] == queries
+        assert found[name]["queries"] == [queries] * 2
         assert found[name]["values"] == pytest.approx(found[name]["chance"], rel=1e-4) or name == "induction"
     # Every earlier place of the third a, b and c is one of two: the key that most queries could look at has 2 of 6.
     assert found["induction"]["chance"] == pytest.approx([2 / 6] * 2, rel=1e-4)
@@ -143,21 +143,23 @@ def test_an_even_head_and_one_on_one_key_are_chance() -> None:
 
 def test_one_query_that_repeats_does_not_support_induction() -> None:
     found = supports(record(length=9), named("abcdefgha"))
-    assert (found["induction"]["queries"], found["induction"]["chance"]) == (1, [1.0, 1.0])
+    assert (found["induction"]["queries"], found["induction"]["chance"]) == ([1, 1], [1.0, 1.0])
 
 
 def test_chance_follows_the_mask_of_each_head() -> None:
     allowed = torch.ones(1, 2, 6, 6, dtype=torch.bool).tril()
     allowed[:, 1] &= torch.ones(6, 6, dtype=torch.bool).triu(-1)  # head 1 sees itself and the token before
+    allowed[:, 1, 4] = False
     found = supports(record(length=6, mask=masks.from_tensor(allowed)), named("abcdef"))["previous"]
+    assert found["queries"] == [5, 4]
     assert found["chance"] == pytest.approx([sum(1 / n for n in range(2, 7)) / 5, 1 / 2], rel=1e-4)
 
 
 def test_unknown_tokens_support_nothing() -> None:
     text = dataclasses.replace(named("xaxbxcxdxa"), unknown=tuple(name == "x" for name in "xaxbxcxdxa"))
     found = supports(record(length=10), text)
-    assert found["previous"]["queries"] == 0
-    assert found["first_visible"]["queries"] == 5
+    assert found["previous"]["queries"] == [0, 0]
+    assert found["first_visible"]["queries"] == [5, 5]
     assert found["induction"] is None
     assert told(record(length=10), text)["induction"] == [None, None]
 

@@ -7,7 +7,7 @@ import { firstAllowed } from "../../../headwise/viewer/static/data/sink.js";
 import { found, matcher } from "../../../headwise/viewer/static/profile/matching.js";
 
 const pair = (weight, keys, place) => ({ layer: 0, head: 0, row: 1, col: 2, weight, keys, ...place });
-const support = (values, queries = 9, chance = [0.1]) => ({ values, queries, chance });
+const support = (values, queries = 9, chance = [0.1]) => ({ values, queries: values.map(() => queries), chance });
 const none = { previous: support([0, 0]), first_visible: support([0, 0]), induction: null };
 const supports = (given) => ({ supports: { ...none, ...given } });
 const kinds = (pairs, layers) => worthALook({ pairs, layers }).map(({ kind }) => kind);

@@ -20,8 +20,8 @@ export function worthALook({ pairs, layers }) {
 function largestOf(layers, kind, field) {
   const all = layers.flatMap(({ supports: { [field]: found } }, layer) => {
     const { values = [], chance, queries } = found ?? {};
-    const heads = values.map((value, head) => ({ kind, layer, head, value, queries }));
-    return heads.filter(({ value, head }) => queries >= FEW && value >= Math.max(CLEAR, TIMES * chance[head % chance.length]));
+    const heads = values.map((value, head) => ({ kind, layer, head, value, queries: queries[head] }));
+    return heads.filter(({ value, head, queries: n }) => n >= FEW && value >= Math.max(CLEAR, TIMES * chance[head % chance.length]));
   });
   return all.sort((one, other) => other.value - one.value)[0];
 }

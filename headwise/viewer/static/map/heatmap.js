@@ -256,10 +256,10 @@ export class HeatMap {
       if (only) return say("sampled: {n} of {count} rows · zoom in for exact weights", rows);
       return say("sampled: {n} of {count} rows · refining {share} %", { ...rows, share: Math.floor(100 * done) });
     }
-    const [down, across] = this.pixelsPerCell.map((pixels) => Math.max(1, Math.round(1 / pixels)));
+    const [down, across] = this.pixelsPerCell.map((pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-6)));
     const pooled = this.what?.signed
-      ? say("exact · each dot is the largest of {rows} × {cols} differences", { rows: down, cols: across })
-      : say("exact · each dot is the largest of {rows} × {cols} weights", { rows: down, cols: across });
+      ? say("exact · each dot is the largest of up to {rows} × {cols} differences", { rows: down, cols: across })
+      : say("exact · each dot is the largest of up to {rows} × {cols} weights", { rows: down, cols: across });
     return down * across > 1 ? pooled : say("exact");
   }
 

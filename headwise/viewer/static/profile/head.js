@@ -85,7 +85,7 @@ function classes(head, facts) {
 
 function pairsSaid({ error }) {
   const about = say("The weight of all queries whose largest weight on another token of the text was on that one.");
-  return error ? `${about} ${say("Each may have up to {n} more.", { n: rounded(error) })}` : about;
+  return error ? `${about} ${say("Each may have up to {n} more.", { n: rounded(Math.ceil(100 * error) / 100) })}` : about;
 }
 
 function pairs(head) {
@@ -121,7 +121,7 @@ function histograms(head, { measures }) {
     const counts = head.histograms[i];
     const place = counts.indexOf(Math.max(...counts));
     const range = { low: rounded(edges[place]), high: rounded(edges[place + 1]), unit: say(unit) };
-    const said = say("most queries {low} to {high} {unit}", range);
+    const said = say("the tallest bar is {low} to {high} {unit}", range);
     const title = say(name.replaceAll("_", " "));
     const axis = [edges[0], edges[edges.length / 2 | 0], edges.at(-1)].map((edge) =>
       element("small", { textContent: rounded(edge) }));

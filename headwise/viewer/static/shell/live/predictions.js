@@ -57,7 +57,7 @@ export class Predictions {
     const kl = divergence === null ? say("infinite") : say("{n} nats", { n: divergence.toPrecision(3) });
     const said = [say("Total variation {distance} · KL {kl}.", { distance: distance.toFixed(3), kl })];
     if (emptied === 1) said.push(say("1 query was left without any key."));
-    else if (emptied) said.push(say("{n} queries were left without any key.", { n: emptied }));
+    else if (emptied) said.push(say("In {n} places a query was left without any key.", { n: emptied }));
     return said.join(" ");
   }
 
