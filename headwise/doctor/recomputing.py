@@ -260,21 +260,21 @@ def _read_layers(interface: Interface) -> Iterator[Layer]:
     """The ways to read the module's weights as those of one attention layer, the likeliest first."""
     weights, biases = _read_weights(interface.module)
     known = next((x.shape[1] for role, x in weights.items() if role in "qkv" and x.ndim == 3), interface.heads)
-    if "qkv" in weights:
-        fused, heads = weights["qkv"].flatten(1), known or 1
+    weights = {role: x.flatten(0, -2) if role == "o" else x.flatten(1) for role, x in weights.items()}
+    biases = {role: x.flatten() for role, x in biases.items()}
+    if "qkv" in weights and weights["qkv"].shape == (interface.width, 3 * interface.width):
+        heads = known or 1
         for order in ((3, heads), (heads, 3)):
-            parts = {role: _cut(fused, order, i) for i, role in enumerate("qkv")}
+            cut = {role: _cut(weights["qkv"], order, i) for i, role in enumerate("qkv")}
             if "qkv" in biases:
-                row = biases["qkv"].reshape(1, -1)
-                biases |= {role: _cut(row, order, i)[0] for i, role in enumerate("qkv")}
-            yield Layer(heads, {**weights, **parts}, dict(biases))
+                biases |= {role: _cut(biases["qkv"][None], order, i)[0] for i, role in enumerate("qkv")}
+            yield Layer(heads, weights | cut, dict(biases))
         return
     if not {"q", "k", "v"} <= weights.keys():
         raise NotApplicable("its weights are not named like those of one attention layer")
-    columns = weights["q"].flatten(1).shape[1]
+    columns = weights["q"].shape[1]
     for heads in [known] if known else [n for n in (8, 4, 2, 1) if columns % n == 0]:
-        flat = {role: x.flatten(1) if role != "o" else x.flatten(0, -2) for role, x in weights.items()}
-        yield Layer(heads, flat, {role: x.flatten() for role, x in biases.items()})
+        yield Layer(heads, weights, biases)
 
 
 def _read_weights(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -25,8 +25,7 @@ TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
 SPOKEN = [
     *(f"doctor/{name}.py" for name in ("diagnosis", "explain", "finding", "foreign", "limits", "patient")),
     "doctor/checks/*.py",
-    "doctor/fitting/deviations.py",
-    "doctor/fitting/fit.py",
+    "doctor/recomputing.py",
     "doctor/reading/anatomy.py",
     "doctor/probing/probe.py",
     "doctor/comparing/comparison_report.py",
@@ -41,10 +40,6 @@ SPOKEN = [
 # Keys of tables, in words.
 NOT_SHOWN = {
     "times sqrt(head width)",
-    "own heads outside",
-    "over heads turned",
-    "added before scale",
-    "added forbidden before scale",
 }
 
 

@@ -6,6 +6,7 @@ fixed ratio, whatever was biased or masked, and whether the queries, the keys or
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import linecache
 import math
@@ -36,7 +37,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if anatomy.again is None:
         raise NotChecked("two forwards of the module took different code paths")
     measured = 0
-    for site, twin in zip(anatomy.sites, anatomy.again, strict=True):
+    for site, twin in zip(map(_along_keys, anatomy.sites), map(_along_keys, anatomy.again), strict=True):
         if site.grid is None or twin.grid is None or site.grid.element.shape != twin.grid.element.shape:
             continue
         factor = measure(site, twin)
@@ -48,6 +49,17 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield from _judge(patient, anatomy, site, factor)
     if not measured:
         raise NotChecked("the scores are not a multiple of the products of queries and keys")
+
+
+def _along_keys(site: Site) -> Site:
+    """A site whose softmax is over a wrong axis, read as if it were over the keys: its scale may be wrong, too."""
+    dims = ((dim,) for dim in range(site.softmax.scores.ndim) if site.grid is None)
+    others = (Site(site.trace, dataclasses.replace(site.softmax, dims=each), site.product) for each in dims)
+    return next((other for other in others if other.grid is not None), site)
+
+
+def _number(anatomy: Anatomy, site: Site) -> int:
+    return next(i for i, each in enumerate(anatomy.sites) if each.softmax.order == site.softmax.order)
 
 
 def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | None:
@@ -67,7 +79,7 @@ def _measure_by_keys(patient: Patient, anatomy: Anatomy, site: Site) -> float | 
                     parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter) * parameter.std())
 
     sites = look(patient, change=change).sites
-    at = anatomy.sites.index(site)
+    at = _number(anatomy, site)
     if len(sites) != len(anatomy.sites) or sites[at].grid is None or sites[at].scores.shape != site.scores.shape:
         return None
     return measure(site, sites[at])
@@ -219,7 +231,7 @@ def _text_around(patient: Patient, site: Site) -> str:
 
 def _falls_with_the_layer(patient: Patient, site: Site, factor: float) -> bool:
     """Whether the layers divide their scores by 1, 2, 3, ... beside the head width, as GPT-2 may."""
-    number = patient.see().sites.index(site)
+    number = _number(patient.see(), site)
     return number > 0 and _close(factor * (number + 1), site.q.shape[-1] ** -0.5)
 
 

@@ -70,11 +70,11 @@ def test_a_report_says_all_of_a_finding() -> None:
     [
         (diagnosis(unchecked={}), "Healthy: no bug, no risk."),
         (diagnosis(), "No bug and no risk was found, but 1 check could not be made."),
-        (diagnosis(NOTE, unchecked={}), "No bug; 1 note."),
-        (diagnosis(RISK, RISK, NOTE, unchecked={}), "No bug; 2 risks, 1 note."),
+        (diagnosis(NOTE, unchecked={}), "Healthy: no bug, no risk.  1 note: --notes"),
+        (diagnosis(RISK, RISK, NOTE, unchecked={}), "No bug; 2 risks.  1 note: --notes"),
         (diagnosis(SCALE, unchecked={}), "1 bug. Fix wrong-scale at my_model.py:31, then run the doctor again."),
         (Diagnosis("X", ()), "No bug was found, but nothing was understood either."),
-        (Diagnosis("X", (NOTE,)), "No bug was found, but nothing was understood either; 1 note."),
+        (Diagnosis("X", (NOTE,)), "No bug was found, but nothing was understood either.  1 note: --notes"),
     ],
 )
 def test_the_last_line_is_what_it_comes_to(found: Diagnosis, last: str) -> None:

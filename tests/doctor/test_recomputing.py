@@ -1,0 +1,126 @@
+"""Attention computed again from a layer's weights: each mistake gives the layer's output, and no other does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.not_checked import NotApplicable, NotChecked
+from headwise.doctor.recomputing import Match, recompute
+from headwise.doctor.subject import Subject
+
+PLAIN = {
+    "": "",
+    "no scale": "wrong-scale",
+    "width": "wrong-scale",
+    "queries": "softmax-axis",
+    "heads": "softmax-axis",
+    "split": "head-split",
+    "merge": "head-merge",
+    "transposed": "weights-transposed",
+    "keys for values": "projection-reused",
+}
+MASKS = {
+    "": "",
+    "ignored": "mask-ignored",
+    "rows": "mask-broadcast",
+    "zero": "mask-multiplied",
+    "after": "mask-after-softmax",
+}
+
+
+class Layer(nn.Module):
+    """With kernels as Keras has them: [in, H, D], and of the output [H, D, out]."""
+
+    def __init__(self, wrong: str = "", *, causal: bool = False) -> None:
+        super().__init__()
+        self.wrong, self.causal = wrong, causal
+        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(16, 4, 4) * 0.4) for _ in range(3))
+        self.wo, self.out_bias = nn.Parameter(torch.randn(4, 4, 16) * 0.4), nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """mask: [batch, keys], True = may be attended to."""
+        wrong = self.wrong
+        q, k, v = (x @ w.flatten(1) for w in (self.wq, self.wk, self.wk if wrong == "keys for values" else self.wv))
+        if wrong == "split":
+            q, k, v = (y.reshape(len(x), 4, x.shape[1], 4) for y in (q, k, v))
+        else:
+            q, k, v = (y.unflatten(-1, (4, 4)).transpose(1, 2) for y in (q, k, v))
+        scores = q @ k.mT / {"no scale": 1.0, "width": 4.0}.get(wrong, 2.0)
+        if self.causal:
+            scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+        after: Tensor | float = 1.0
+        if mask is not None and wrong != "ignored":
+            if wrong == "after":
+                after = mask[:, None, None].to(x.dtype)
+            else:
+                hidden = ~mask[:, None, :, None] if wrong == "rows" else ~mask[:, None, None]
+                scores = scores.masked_fill(hidden, 0.0 if wrong == "zero" else -1e9)
+        weights = scores.softmax({"queries": -2, "heads": 1}.get(wrong, -1)) * after
+        y = (weights.mT if wrong == "transposed" else weights) @ v
+        y = y.reshape(x.shape) if wrong == "merge" else y.transpose(1, 2).flatten(2)
+        return y @ self.wo.flatten(0, 1) + self.out_bias
+
+
+def examine(module: nn.Module) -> tuple[Match, dict[str, Match]]:
+    return recompute(Subject(module.eval()))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("wrong", PLAIN)
+def test_the_mistake_that_gives_the_output_is_named(wrong: str, causal: bool) -> None:
+    torch.manual_seed(0)
+    if causal and wrong in ("queries", "heads", "transposed", "split"):
+        pytest.skip("then the causal mask does not hold either")
+    match, masks = examine(Layer(wrong, causal=causal))
+    assert (match.mistake.name if match.mistake else "") == PLAIN[wrong]
+    assert match.decisions.causal is causal
+    assert all(each.mistake is None for each in masks.values())
+
+
+@pytest.mark.parametrize("wrong", MASKS)
+def test_what_is_wrong_with_a_mask_is_named(wrong: str) -> None:
+    torch.manual_seed(0)
+    match, masks = examine(Layer(wrong))
+    assert match.mistake is None
+    assert (masks["mask"].mistake.name if masks["mask"].mistake else "") == MASKS[wrong]
+
+
+def test_the_sentence_has_the_sizes_and_both_errors() -> None:
+    torch.manual_seed(0)
+    told = examine(Layer("width"))[0].told
+    assert told.startswith(
+        "the scores are divided by 4.000 = sqrt(16), the model width; the head width is 4, expected 2.000"
+    )
+    assert "by the definition to" in told
+
+
+def test_one_kernel_for_all_three() -> None:
+    class Fused(Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Parameter(torch.randn(16, 48) * 0.4)
+            del self.wq, self.wk, self.wv
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            self.__dict__.update(
+                zip(("wq", "wk", "wv"), (w.unflatten(1, (4, 4)) for w in self.qkv.chunk(3, 1)), strict=True)
+            )
+            return super().forward(x, mask)
+
+    torch.manual_seed(0)
+    subject = Subject(Fused().eval())
+    subject.interface.__dict__["heads"] = 4
+    assert recompute(subject)[0].mistake is None
+
+
+def test_what_is_something_else_is_not_named() -> None:
+    class Sigmoid(Layer):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            return super().forward(x.sigmoid(), mask)
+
+    with pytest.raises(NotChecked, match="neither the definition nor a known mistake"):
+        examine(Sigmoid())
+    with pytest.raises(NotApplicable, match="not named like those of one attention layer"):
+        examine(nn.MultiheadAttention(16, 4, batch_first=True))
