@@ -140,7 +140,7 @@ def restore_folder(path: Path) -> None:
     """Give `path` back its old folder, if a process was killed while it replaced it. Does nothing if `path` exists."""
     if path.exists():
         return
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     for left in _left_behind(path, "old")[:1]:
         os.replace(left, path)
 
@@ -186,6 +186,13 @@ def name_kind(path: Path) -> str:
     return "" if path.is_file() or not path.exists() else "a folder" if path.is_dir() else "a device"
 
 
+def read_text(path: Path) -> str:
+    """Read a file in UTF-8. OSError or ValueError if it cannot be, and for a device, whose end may never come."""
+    if kind := name_kind(path):
+        raise OSError(errno.EINVAL, f"expected a file. Received: {kind}")
+    return path.read_text(encoding="utf-8")
+
+
 def compute_checksum(path: Path) -> str:
     """Compute the CRC-32 of a file: 8 hexadecimal digits. OSError passes through."""
     found = 0
@@ -204,7 +211,7 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """Read the JSON object that `write_sealed` wrote. OSError or ValueError if it is not there, or was changed."""
-    content = parsed(json.loads, path.read_text(encoding="utf-8"))
+    content = parsed(json.loads, read_text(path))
     if not isinstance(content, dict) or content.pop(_SEAL, None) != _checksum(content):
         raise ValueError("it is damaged, or was changed after it was written (checksum)")
     return content
@@ -257,7 +264,7 @@ def parsed(load: Callable[[str], Any], text: str) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file of a checkpoint. Raises CheckpointError if the file has no object."""
     try:
-        content = parsed(json.loads, path.read_text(encoding="utf-8"))
+        content = parsed(json.loads, read_text(path))
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
         raise CheckpointError(f"cannot read {path}: expected JSON ({cause})") from cause
     if not isinstance(content, dict):

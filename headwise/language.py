@@ -27,8 +27,8 @@ _asked = False
 
 
 def printable(text: str) -> str:
-    """Return a text with each character that can control a terminal, but for tabs and line ends, as in "\\u001b"."""
-    return re.sub(r"[\0-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Return a text in which what controls a terminal or the order of letters is as "\\u001b"; lines and tabs stay."""
+    return re.sub(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", lambda at: f"\\u{ord(at[0]):04x}", text)
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:

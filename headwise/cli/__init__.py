@@ -10,8 +10,10 @@ import importlib
 import sys
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Sequence
 from itertools import chain, takewhile
+from typing import Any
 
 import click
 
@@ -20,10 +22,11 @@ from headwise.cli.groups import GROUPS, TRY, WIDEST, Grouped
 from headwise.cli.shared import shared
 from headwise.cli.speaking import hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
-from headwise.language import echo
+from headwise.language import echo, printable
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+_formatted = warnings.formatwarning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments, asked = take_language(given)
     except click.UsageError as error:
         return _refuse(error, f"{error.format_message()}.", debug)
+    warnings.formatwarning = _format_warning
     with speaking(asked):
         return _run(arguments, debug)
+
+
+def _format_warning(*given: Any, **how: Any) -> str:
+    return printable(_formatted(*given, **how))
 
 
 def _run(arguments: list[str], debug: bool) -> int:
@@ -65,6 +73,9 @@ def _run(arguments: list[str], debug: bool) -> int:
     except (click.Abort, KeyboardInterrupt):
         echo("headwise: interrupted", err=True)
         return INTERRUPTED
+    except Exception:  # a mistake of headwise: Python would print the texts in it as they are
+        echo(traceback.format_exc(), err=True)
+        return 1
 
 
 def _refuse(error: Exception, message: str, debug: bool, code: int = BAD_INPUT) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ def evaluate(run: Path, data: str, json_path: Path | None) -> None:
     RUN is the folder that headwise train wrote. DATA has the columns that the task was trained on. Prints the scores
     beside those of trivial baselines and, for a classifier, its confusion table.
     """
-    if json_path is not None and json_path.resolve() == Path(data).resolve():
+    if json_path is not None and os.path.realpath(json_path) == os.path.realpath(data):
         raise ArgumentError(f"--json {json_path}: this is the input file DATA. Choose another file")
     check_there(run)
 

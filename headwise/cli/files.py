@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -131,7 +132,7 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
         raise
     except OSError as error:
         raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
-    if path.resolve() in {each.resolve() for each in read}:
+    if os.path.realpath(path) in map(os.path.realpath, read):  # Path.resolve raises at a link that leads to itself
         raise ArgumentError(f"{option} {path}: this is {what}. Choose another file")
 
 

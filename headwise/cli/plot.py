@@ -90,7 +90,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     import headwise.plot
     from headwise.records.storage import load
 
-    seen = load(path)
+    seen = load(path, verify=None)
     seen = seen if call is None else seen.call(call)
     if ranges is not None:
         given["layers"] = choose_layers(ranges, len(seen.layers))

@@ -12,6 +12,7 @@ import click
 from headwise.cli.later import Later, later
 from headwise.cli.shared import PATH, language
 from headwise.errors import ArgumentError, FileError
+from headwise.language import echo
 from headwise.server.protocols import grpc_protocols
 from headwise.server.settings import Backend, Precision, Settings
 
@@ -145,7 +146,7 @@ def serve(
         token=read_token(token_file, os.environ.get("HEADWISE_TOKEN")),
         **options,
     )
-    run(folders, settings, say=click.echo, debug=debug)
+    run(folders, settings, say=echo, debug=debug)
 
 
 def named(models: Sequence[str]) -> dict[str, Path]:

@@ -53,7 +53,7 @@ def stats(
     from headwise.records.storage import load
     from headwise.records.summary import head_table, make_rows
 
-    seen = load(path, verify=verify)
+    seen = load(path, verify=verify or None)
     chosen = seen.only(*choose_layers(ranges, len(seen.layers))) if len(seen) else seen
     rows: list[HeadSummary] = []
     with progress_bar() as tell:

@@ -164,9 +164,9 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
         )
     if model is not None:
         raise ArgumentError(f"{records[0]} is a file of records, which needs no model. Leave --model out")
-    files_of: dict[Path, list[Path]] = {}
+    files_of: dict[str, list[Path]] = {}
     for path in records:
-        files_of.setdefault(path.resolve(), []).append(path)
+        files_of.setdefault(os.path.realpath(path), []).append(path)
     for same in files_of.values():
         if len(same) > 1:
             echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
@@ -190,7 +190,7 @@ def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
     from headwise.records.storage import load
     from headwise.viewer import inputs_of
 
-    loaded: dict[str, Seen] = {str(path): load(path) for path in paths}
+    loaded: dict[str, Seen] = {str(path): load(path, verify=None) for path in paths}
     chosen = {n for seen in loaded.values() if len(seen) for n in choose_layers(ranges, len(seen.layers))}
     calls = {name: f"headwise.load({_python(name)})" for name in loaded}
     if len(paths) == 1:

@@ -128,7 +128,7 @@ def _make_from_records(path: Path, asked: dict[str, Any]) -> Worksheet:
     from headwise.records.storage import load
     from headwise.worksheet import of_weight
 
-    seen = load(path)
+    seen = load(path, verify=None)
     if "call" in asked:
         seen = seen.call(asked.pop("call"))
     for name in asked.keys() & {"layer", "row", "col"}:

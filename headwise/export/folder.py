@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,7 @@ def replacing_folder(out: Path) -> Iterator[Path]:
         FileError: something cannot be written.
     """
     check_free(out)
-    out = out.resolve()  # a symbolic link stays; its target is replaced
+    out = Path(os.path.realpath(out))  # a symbolic link stays; its target is replaced
     try:
         with files.replacing_folder(out) as part:
             yield part

@@ -11,7 +11,7 @@ import torch
 
 from headwise.errors import CheckpointError
 from headwise.export.comparing import Difference
-from headwise.files import check_seal, parsed, restore_folder, writing
+from headwise.files import check_seal, parsed, read_text, restore_folder, writing
 from headwise.graphs.graph import Value
 
 NAME = "export.json"
@@ -82,7 +82,7 @@ def read(folder: Path) -> Manifest:
         raise CheckpointError(f"{folder} is not an export: {what}. `headwise export ... --out {folder}` writes one")
     check_seal(folder, NAME)
     try:
-        found = parsed(json.loads, path.read_text(encoding="utf-8"))
+        found = parsed(json.loads, read_text(path))
         graphs = tuple(_graph(each) for each in found.pop("graphs"))
         manifest = Manifest(graphs=graphs, notes=tuple(found.pop("notes")), **found)
         names = [x for each in graphs for x in (each.name, each.file)]

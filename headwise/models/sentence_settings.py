@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from headwise.errors import CheckpointError, brief
-from headwise.files import parsed, read_json
+from headwise.files import parsed, read_json, read_text
 from headwise.models.sentence_head import LATER, POOLING, later_module
 
 _FLAGS = {  # the flags of versions before 6, in the order in which the vectors are concatenated
@@ -101,7 +101,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     """Read the kind and the folder of each module. The kind is the name of its class, the same in all versions."""
     path = folder / "modules.json"
     try:
-        found = parsed(json.loads, path.read_text(encoding="utf-8"))
+        found = parsed(json.loads, read_text(path))
         modules = [(str(each["type"]), str(each["path"])) for each in found]
     except (OSError, ValueError, TypeError, KeyError) as cause:
         raise CheckpointError(f"cannot read {path}: expected a list of modules with type and path ({cause})") from cause

@@ -15,7 +15,7 @@ from headwise.profiles.measuring import measured
 from headwise.profiles.memory import give_back
 from headwise.profiles.profile import Profile
 from headwise.profiles.reading import Read, Reading
-from headwise.profiles.resuming import digest_model, partial, resumed
+from headwise.profiles.resuming import digest_model, digest_run, partial, resumed
 from headwise.profiles.sums import LayerSums
 from headwise.tasks.bulk.running import Engine
 
@@ -89,8 +89,10 @@ def profile(
         model.name, name or str(getattr(texts, "name", "texts")), options, model_digest=digest_model(model.model)
     )
     checkpoint = None if out is None else partial(out)
-    if checkpoint is not None and checkpoint.exists():
-        found = resumed(checkpoint, found)
+    if checkpoint is not None:
+        found.run_digest = digest_run(model)
+        if checkpoint.exists():
+            found = resumed(checkpoint, found)
     before = (found.texts, found.corpus_digest, checkpoint) if found.texts else ()
     reading = Reading(texts, model.encode, length, batch, *before)
     if not found.layers:

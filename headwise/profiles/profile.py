@@ -171,6 +171,7 @@ class Profile:
     complete: bool = False
     model_digest: str = ""
     corpus_digest: str = ""  # the digest of the texts that were read
+    run_digest: str = ""  # the digest of the whole model with its tokenizer, which a resumed run must share
 
     def heads(self) -> Iterator[Head]:
         """Yield every head, layer by layer."""

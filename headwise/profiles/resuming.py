@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from headwise.capture.pretrained import Pretrained
 from headwise.errors import ArgumentError
 from headwise.profiles.profile import Profile
 from headwise.profiles.storage import load
+from headwise.tasks.bulk.parts import digest
 
 _SAMPLE = 1024  # about so many values of each parameter go into the digest of a model
+_FILES = ("*.json", "*.txt", "*.model", "*.tiktoken")  # the configuration and the tokenizer, in a model's folder
 
 
 def partial(out: Path) -> Path:
@@ -30,6 +34,18 @@ def digest_model(model: nn.Module) -> str:
         step = max(1, len(flat) // _SAMPLE)
         found.update(f"{name} {tuple(x.shape)} {x.dtype}".encode())
         found.update(flat[::step].cpu().double().numpy().tobytes())
+    return found.hexdigest()
+
+
+def digest_run(model: Pretrained) -> str:
+    """Compute the SHA-256 of all that a model reads texts with: every weight, its configuration and its tokenizer."""
+    folder = Path(model.name).expanduser()
+    files = [path for kind in _FILES for path in folder.glob(kind)] if folder.is_dir() else []
+    commit = getattr(getattr(model.model, "config", None), "_commit_hash", None)  # of a model on the hub
+    found = hashlib.sha256(f"{commit} {digest(sorted(files))}".encode())
+    for name, x in model.model.state_dict().items():
+        found.update(f"{name} {tuple(x.shape)} {x.dtype}".encode())
+        found.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return found.hexdigest()
 
 
@@ -50,8 +66,9 @@ def resumed(checkpoint: Path, wanted: Profile) -> Profile:
 def _differences(checkpoint: Profile, wanted: Profile) -> list[str]:
     """List the differences between a checkpoint and this run, one phrase each; [] = the checkpoint can be resumed."""
     found = []
-    if (checkpoint.model, checkpoint.model_digest) != (wanted.model, wanted.model_digest):
-        found.append(f"model={checkpoint.model} (other weights)" if checkpoint.model == wanted.model else "model")
+    if (checkpoint.model, checkpoint.run_digest) != (wanted.model, wanted.run_digest):
+        same = checkpoint.model == wanted.model
+        found.append(f"model={checkpoint.model}{' (other weights, options or tokenizer)' * same}")
     if checkpoint.corpus != wanted.corpus:
         found.append(f"corpus={checkpoint.corpus}")
     here, there = checkpoint.options, wanted.options

@@ -51,6 +51,7 @@ def load(path: str | Path) -> Profile:
     said = parse_json(file.metadata.get("description", ""), damaged)
     try:
         text = parse_json(file[TEXT].numpy().tobytes(), damaged)
+        said.setdefault("run_digest", "")  # 0.2 did not write it
         profile = Profile(**{name: said[name] for name in FACTS})
         profile.names = {int(code): str(name) for code, name in text["names"].items()}
         windows = [_window(*each) for each in text["windows"]]

@@ -46,7 +46,7 @@ class _Sides:
     source: tuple[Tokens, ...] | None
 
 
-def load(path: str | Path, *, verify: bool = False) -> Seen:
+def load(path: str | Path, *, verify: bool | None = False) -> Seen:
     """Load the records that `seen.save(path)` wrote. The file is mapped: data are read only when they are used.
 
     A folder of files, one from each of several processes (`headwise.parallel.joined`), is opened as the record of the
@@ -60,7 +60,8 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
 
     Args:
         path: the file, or the folder with the files of all processes.
-        verify: read the whole file now, and compare every tensor with the checksum that was stored with it.
+        verify: read the whole file now, and compare every tensor with the checksum that was stored with it. None = only
+            where this takes less than a second, a file of at most 1 GB. The command does this.
 
     Raises:
         FileError: the file is missing, cannot be read, holds no records, is damaged, or needs a newer headwise; some
@@ -76,7 +77,7 @@ def load(path: str | Path, *, verify: bool = False) -> Seen:
     return seen
 
 
-def _load_folder(folder: Path, verify: bool) -> Seen:
+def _load_folder(folder: Path, verify: bool | None) -> Seen:
     """Load the record of the whole sequence from the files of all processes, in one folder."""
     files = sorted(folder.glob("*.hw")) if any(folder.glob("*-of-*.hw")) else []
     found = {path: _read_file(path, verify) for path in files}
@@ -113,7 +114,7 @@ def _load_folder(folder: Path, verify: bool) -> Seen:
     return whole
 
 
-def _read_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
+def _read_file(path: Path, verify: bool | None) -> tuple[Seen, PartOf | None]:
     """Read a file: its records, and which part of a run it holds (None if it is not a part)."""
     file = TensorFile(path)
     version = file.metadata.get("headwise", "")
@@ -127,7 +128,7 @@ def _read_file(path: Path, verify: bool) -> tuple[Seen, PartOf | None]:
             f"Received: version {int(version)}. Upgrade: pip install -U headwise"
         )
     file.check_header()
-    if verify:
+    if verify or (verify is None and path.stat().st_size <= 10**9):
         file.check_data()
     description = parse_json(file.metadata.get("description", ""), f"{path} is damaged: its description")
     try:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
@@ -43,7 +44,7 @@ def write_page(
         FileError: the file cannot be written. No partial file is left behind.
     """
     path, parts = Path(path), whole_page(inputs, title=title, made=made, language=language)
-    if path.is_dir():
+    if os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         raise FileError(f"cannot write the page to {path}: expected a file. Received: a folder. Choose a file in it")
     try:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as out:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from headwise.cli.files import NamedText, check_writable, read_texts
 from headwise.errors import FileError
+
+from .conftest import Run, refused
 
 
 def test_a_file_is_read_as_it_is_but_for_a_byte_order_mark(tmp_path: Path) -> None:
@@ -35,3 +39,26 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="--out"):
         check_writable(tmp_path / "file" / "page.html", "--out")
+
+
+def test_a_link_that_leads_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    check_writable(tmp_path / "page.html", "--out", [tmp_path / "loop"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no such devices here")
+def test_a_device_is_not_waited_for(run: Run, reviews_run: Path, tmp_path: Path) -> None:
+    for name in ("in.csv", "in.txt"):
+        os.mkfifo(tmp_path / name)
+    shutil.copytree(reviews_run, tmp_path / "run")
+    for arguments in (
+        ("predict", "run", "--file", "in.csv", "--out", "out.csv"),
+        ("predict", "run", "--file", "in.csv", "--out", "out.json"),
+        ("evaluate", "run", "in.csv"),
+        ("embed", "--file", "in.txt", "--out", "out.npy"),
+        ("profile", "--file", "in.txt", "--out", "out.hw"),
+    ):
+        refused(run(*arguments), arguments[arguments.index("--file") + 1 if "--file" in arguments else 2], "a device")
+    (tmp_path / "run" / "config.yaml").unlink()
+    os.mkfifo(tmp_path / "run" / "config.yaml")
+    refused(run("predict", "run", "a film"), "config.yaml", "expected a file. Received: a device")

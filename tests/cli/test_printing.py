@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import io
 import json
+import sys
+import warnings
 from pathlib import Path
+
+import pytest
 
 from headwise.language import printable
 from headwise.records import CallSite, Coverage, Seen
@@ -27,6 +31,7 @@ def controls(text: str) -> list[str]:
 def test_what_controls_a_terminal_is_written_out() -> None:
     assert printable(HOSTILE) == SHOWN
     assert json.loads(f'"{SHOWN}"') == HOSTILE
+    assert printable("file\u202egpj.exe\u2066\u2028") == "file\\u202egpj.exe\\u2066\\u2028"
     assert printable("one\ttwo\n猫 שלום 👩‍💻") == "one\ttwo\n猫 שלום 👩‍💻"
 
 
@@ -114,3 +119,16 @@ def test_there_is_one_printer() -> None:
             calls = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
             for call in map(ast.unparse, calls):
                 assert call not in {"print", "click.echo", "click.secho", "Console", "traceback.print_exc"}, path
+
+
+def test_warnings_and_tracebacks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        print(warnings.formatwarning(HOSTILE, UserWarning, HOSTILE, 1, HOSTILE), file=sys.stderr)
+        raise RuntimeError(HOSTILE)
+
+    monkeypatch.setattr("headwise.cli.stats.parse_layers", fail)
+    printed = run("stats", "run.hw")
+    assert printed.code == 1
+    assert not controls(printed.out + printed.err)
+    assert printed.err.count(SHOWN) >= 3
+    assert f"RuntimeError: {SHOWN}" in printed.err

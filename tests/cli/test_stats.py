@@ -119,6 +119,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a table that is a folder": ("run.hw --json .", "--json .", "Received: a folder"),
     "a table over the records": ("run.hw --csv run.hw", "--csv run.hw: this is the file of the records"),
     "two tables in one": ("run.hw --csv a --json ./a", "--json a: this is the file of --csv"),
+    "changed bytes of a small file": ("changed.hw", "changed.hw is damaged", "records.0.q"),
     "changed bytes": ("changed.hw --verify", "changed.hw is damaged", "records.0.q"),
 }
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import headwise
+from headwise.capture.pretrained import Pretrained
 from headwise.errors import ArgumentError, DtypeError, FileError, RecordError
 from headwise.profiles import MEASURES, Profile, load, measuring, profile, windows
 from headwise.profiles.resuming import partial
@@ -239,6 +240,32 @@ def test_a_checkpoint_of_another_run_is_refused(changed: dict, said: str, begun:
     with pytest.raises(ArgumentError, match=said) as error:
         profile(model, texts, out=out, **{**options, **changed})
     assert "delete that file" in str(error.value)
+
+
+@pytest.mark.parametrize("changed", ["weights", "tokenizer"])
+def test_a_resumed_run_has_every_weight_and_the_tokenizer(changed: str, tmp_path: Path) -> None:
+    """Some values of each weight were compared, and no file: a profile could be of two models."""
+
+    def model(last: float = 0.0) -> Pretrained:
+        made = dataclasses.replace(tiny(), name=str(tmp_path))
+        made.model.more = torch.nn.Parameter(torch.zeros(4096))
+        made.model.more.data[-2] = last
+        return made
+
+    def interrupted() -> Iterator[str]:
+        yield from TEXTS[:25]
+        raise KeyboardInterrupt
+
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    options = {"out": tmp_path / "profile.hw", "length": 16, "batch": 20, "name": "corpus"}
+    with pytest.raises(KeyboardInterrupt):
+        profile(model(), interrupted(), every=0, **options)
+    if changed == "tokenizer":
+        (tmp_path / "tokenizer.json").write_text('{"a": 1}', encoding="utf-8")
+    with pytest.raises(ArgumentError, match="other weights, options or tokenizer"):
+        profile(model(float(changed == "weights")), TEXTS, **options)
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    assert profile(model(), TEXTS, **options).complete
 
 
 def test_what_is_kept_does_not_grow_with_the_corpus(tmp_path: Path) -> None:

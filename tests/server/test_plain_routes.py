@@ -46,6 +46,8 @@ def test_of_several_rows_only_the_poisoned_ones_fail() -> None:
         {"error": "a row: expected an object with 'text'. Received: a text", "kind": "bad_input"},
     ]
 
+    many = post("/classify", {"rows": [0] * 8193})
+    assert (many.status_code, "expected at most 8192 rows" in many.json()["error"]) == (413, True)
     assert post("/classify", {"rows": [{}]}).json()["rows"] == [
         {"error": "'text' is missing. Expected: 'text'", "kind": "bad_input"}
     ]

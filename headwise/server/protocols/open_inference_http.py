@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from headwise.server.engine import Engine, Served
 from headwise.server.protocols import open_inference as oip
@@ -18,10 +18,31 @@ from headwise.server.protocols.sdk import InferenceError, InferInput, InferRespo
 JSON_LENGTH = "Inference-Header-Content-Length"  # length of the JSON, if binary data follow it
 
 
+# While one request is parsed, all others wait: it has few tensors, and is refused at the first mistake in a list.
+MOST = 256
+
+
+def _check(parameters: dict[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(value, str | int | float) for value in parameters.values()):
+        raise ValueError("expected texts, numbers, true or false")
+    return parameters
+
+
+Parameters = Annotated[dict[str, Any], AfterValidator(_check)]
+
+
 class Tensor(models.RequestInput):
     """One input tensor with values for all rows, in `data` or as bytes after the JSON."""
 
+    shape: Annotated[list[int], Field(fail_fast=True)]
+    parameters: Parameters | None = None
     data: list[Any] | None = None
+
+
+class Output(models.RequestOutput):
+    """One requested output."""
+
+    parameters: Parameters | None = None
 
 
 class Infer(models.InferenceRequest):
@@ -33,7 +54,9 @@ class Infer(models.InferenceRequest):
         }
     )
 
-    inputs: list[Tensor]
+    parameters: Parameters | None = None
+    inputs: Annotated[list[Tensor], Field(fail_fast=True, max_length=MOST)]
+    outputs: Annotated[list[Output], Field(fail_fast=True, max_length=MOST)] | None = None
 
 
 class Wish(BaseModel):

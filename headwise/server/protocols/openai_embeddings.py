@@ -21,9 +21,9 @@ from headwise.errors import RefusalKind
 from headwise.server.engine import Engine
 from headwise.server.protocols import errors
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
-from headwise.server.protocols.vectors import TEXTS, check_texts, check_width, embedder, of_length_1, vectors
+from headwise.server.protocols.vectors import TEXTS, Texts, check_texts, check_width, embedder, of_length_1, vectors
 
-Id = Annotated[int, Field(ge=0, lt=2**31)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(fail_fast=True)]
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 INPUTS = {"anyOf": [*TEXTS["anyOf"], _IDS, {"type": "array", "items": _IDS, "minItems": 1}]}
 _TYPES: dict[RefusalKind, str] = {
@@ -41,7 +41,7 @@ class Embeddings(BaseModel):
         json_schema_extra={"example": {"input": ["a warm film", "a dull film"], "model": "minilm"}}
     )
 
-    input: Annotated[str | list[str] | list[Id] | list[list[Id]], WithJsonSchema(INPUTS)]
+    input: Annotated[str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)], WithJsonSchema(INPUTS)]
     model: str
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None

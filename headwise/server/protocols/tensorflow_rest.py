@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
@@ -43,7 +43,7 @@ class Classify(BaseModel):
 
     signature_name: str = ""
     context: dict[str, Any] = {}
-    examples: list[dict[str, Any]]
+    examples: Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 
 def router(engine: Engine) -> APIRouter:

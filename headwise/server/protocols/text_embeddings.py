@@ -18,7 +18,7 @@ from headwise.server.engine import Engine
 from headwise.server.protocols import errors
 from headwise.server.protocols.errors import bad_input, piece
 from headwise.server.protocols.routes import Route, checked, json_body, json_of, parsed
-from headwise.server.protocols.vectors import TEXTS, check_texts, check_width, embedder, of_length_1, vectors
+from headwise.server.protocols.vectors import TEXTS, Texts, check_texts, check_width, embedder, of_length_1, vectors
 
 _TYPES: dict[RefusalKind, tuple[str, int]] = {  # kind -> (error_type, status); others: 401 and 404, as in all protocols
     "bad_input": ("Validation", 413),
@@ -42,7 +42,7 @@ class Embed(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a warm film", "a dull film"]}})
 
-    inputs: Annotated[str | list[str], WithJsonSchema(TEXTS)]
+    inputs: Annotated[str | Texts, WithJsonSchema(TEXTS)]
     truncate: bool | None = None
     normalize: bool = True
     prompt_name: str | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from headwise.errors import RequestRefused
 from headwise.server.engine import Engine, Served
@@ -15,6 +16,7 @@ from headwise.server.protocols.errors import bad_input, piece
 
 _TEXT = {"type": "string", "minLength": 1}
 TEXTS: dict[str, Any] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}  #: JSON Schema of texts
+Texts = Annotated[list[str], Field(fail_fast=True)]
 MODELS = "models that make vectors of texts"
 
 

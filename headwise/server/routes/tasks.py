@@ -14,6 +14,7 @@ from headwise.errors import HeadwiseError, RequestRefused
 from headwise.server.engine import Engine
 from headwise.server.interface import Description
 from headwise.server.observing import current
+from headwise.server.protocols.columns import check_count
 from headwise.server.protocols.errors import bad_input
 from headwise.server.protocols.routes import json_of
 from headwise.server.routes.ask import Asked, read
@@ -127,6 +128,7 @@ def _places(given: str) -> list[int]:
 
 async def _each(engine: Engine, asked: Asked) -> list[dict[str, object]]:
     """Return the answers to several rows as JSON data; an invalid row gets its error, and the others are answered."""
+    check_count(len(asked.cells))
     description = asked.served.description
     found = [_read(cells, description) for cells in asked.cells]
     rows = [row for row in found if not isinstance(row, HeadwiseError)]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 VECTOR = "vector"  #: the name of the column of vectors
 Inside = Callable[[int, int], None]  # (texts of the chunk that have a vector, all)
 
-# The files of a checkpoint, and of its modules.
-_FILES = ("*.json", "*.safetensors", "vocab.txt", "[0-9]_*/*.json", "[0-9]_*/*.safetensors", "[0-9]_*/*.bin")
+# The files of a checkpoint, and of its modules, whose folders modules.json names.
+_FILES = ("*.json", "*.safetensors", "vocab.txt", "[!.]*/*.json", "[!.]*/*.safetensors", "[!.]*/*.bin")
 
 
 @dataclass(frozen=True)

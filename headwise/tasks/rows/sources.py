@@ -7,6 +7,7 @@ date.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import io
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, DtypeError, FileError, brief, shortened
-from headwise.files import parsed
+from headwise.files import name_kind, parsed
 from headwise.tasks.rows import separated
 from headwise.tasks.rows.encodings import decode, recode
 from headwise.tasks.rows.names import make_different, note_renamed
@@ -140,6 +141,8 @@ def is_packed(path: Path) -> bool:
 def readable(path: Path) -> Iterator[None]:
     """A context that turns errors of reading the file into a FileError."""
     try:
+        if name_kind(path) == "a device":  # its end may never come
+            raise OSError(errno.EINVAL, "a device")
         yield
     except FileError:
         raise

@@ -25,7 +25,7 @@ import torch
 import yaml
 
 from headwise.errors import CheckpointError, FileError, HeadwiseError
-from headwise.files import adding, check_seal, parsed, read_seal, seal
+from headwise.files import adding, check_seal, parsed, read_seal, read_text, seal
 from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
@@ -96,7 +96,7 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
     check_there(folder)
     check_seal(folder, CONFIG)
     try:
-        config = parsed(yaml.safe_load, (folder / CONFIG).read_text(encoding="utf-8"))
+        config = parsed(yaml.safe_load, read_text(folder / CONFIG))
     except FileNotFoundError as cause:
         raise CheckpointError(f"{folder} is no run folder: there is no {CONFIG} in it") from cause
     except (OSError, ValueError, yaml.YAMLError) as cause:
@@ -178,7 +178,7 @@ def read_scores(folder: Path) -> Scores | None:
     if not path.is_file():
         return None
     try:
-        return Scores.from_json(parsed(json.loads, path.read_text(encoding="utf-8")))
+        return Scores.from_json(parsed(json.loads, read_text(path)))
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise CheckpointError(f"cannot read {path}: {type(cause).__name__}: {cause}") from cause
 

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
+from headwise.server.protocols.open_inference_http import Infer
+from headwise.server.protocols.openai_embeddings import Embeddings
+from headwise.server.protocols.tensorflow_rest import Classify
+from headwise.server.protocols.text_embeddings import Embed
 from tests.server.protocols.clients import Addresses
 
 INFER = "/v2/models/words/infer"
@@ -225,3 +230,23 @@ def test_no_json_is_a_fault_of_the_server(connection: Any, path: str, request: A
 def test_no_bytes_are_a_fault_of_the_server(connection: Any, head: bytes, tail: bytes, length: int) -> None:
     status, answer = post(connection, INFER, head + tail, **{LENGTH: length if length > 50 else len(head)})
     assert status in (200, 400), answer
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        (Infer, {"inputs": [1] * 99}),
+        (Infer, {"inputs": [{**TEXT, "shape": ["a"] * 99}]}),
+        (Infer, {"inputs": [{**TEXT, "parameters": dict.fromkeys(map(str, range(99)), ())}] * 257}),
+        (Infer, {"inputs": [], "outputs": [{}] * 99}),
+        (Classify, {"examples": [1] * 99}),
+        (Embed, {"inputs": [1] * 99}),
+        (Embeddings, {"model": "minilm", "input": [-1] * 99}),
+        (Embeddings, {"model": "minilm", "input": [[-1] * 99] * 99}),
+    ],
+)
+def test_a_list_is_refused_at_its_first_mistake(body: type[BaseModel], given: Any) -> None:
+    """While all mistakes of a long list were collected, all other requests waited."""
+    with pytest.raises(ValidationError) as error:
+        body.model_validate(given, strict=True)
+    assert error.value.error_count() <= 4  # one for each form that the list may have

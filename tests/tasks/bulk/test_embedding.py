@@ -208,6 +208,21 @@ def test_what_was_begun_with_something_else_is_told(tmp_path: Path, monkeypatch:
     assert embed_file(stub.encoder, tmp_path / "in.csv", out, chunk=2, prompt="query: ").before == 4
 
 
+def test_every_module_of_the_checkpoint_is_the_one_of_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder may have any name: modules.json says which."""
+    write(tmp_path / "in.csv")
+    stub, model = Stub(), tmp_path / "model"
+    shutil.copytree(default_model(), model, ignore=shutil.ignore_patterns("*.safetensors"))
+    (model / "1_Pooling").rename(model / "pooling")
+    stub.encoder.settings.folder = model
+    _stopped_at(2, monkeypatch, stub, tmp_path / "in.csv", tmp_path / "out.npy")
+    (model / "pooling" / "config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ArgumentError, match="computed with other weights or settings"):
+        embed_file(stub.encoder, tmp_path / "in.csv", tmp_path / "out.npy", chunk=2)
+
+
 @pytest.mark.parametrize("cells", [[None, "a", float("nan")], [[], "a", None]])
 def test_rows_without_a_text_are_told_before_anything_is_computed(tmp_path: Path, cells: list[Any]) -> None:
     lines = "".join(json.dumps({"text": cell}) + "\n" for cell in cells)

@@ -166,6 +166,19 @@ class TestResume:
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
         assert (tmp_path / "run" / "curve.csv").read_text() == (whole / "curve.csv").read_text()
 
+    @pytest.mark.parametrize("left", [b"", b"other", None])
+    def test_best_weights_that_are_gone_are_told_before_the_first_step(
+        self, left: bytes | None, tmp_path: Path, before_step: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before_step(7, interrupt)
+        with pytest.raises(TrainingInterrupted, match="epoch 2"):
+            fit(tmp_path / "run")
+        weights = tmp_path / "run" / "weights.safetensors"
+        weights.unlink() if left is None else weights.write_bytes(left)
+        before_step(8, lambda *_: pytest.fail("a step was taken"))
+        with pytest.raises(FileError, match=r"run.weights\.safetensors"):
+            MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+
     def test_a_mean_of_the_curve_that_was_interrupted_is_over_both_parts(
         self, tmp_path: Path, before_step: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

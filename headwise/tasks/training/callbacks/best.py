@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pytorch_lightning import Callback, Trainer
 
 from headwise.errors import ArgumentError
+from headwise.records.tensor_file import read_tensors
 from headwise.tasks.training.callbacks.averaging import Averaging
 from headwise.tasks.training.weights import save_weights
 
@@ -40,6 +41,8 @@ class Best(Callback):
         self.waited = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if self.epoch and trainer.is_global_zero:  # resumed: what will be missing in the end is told now
+            read_tensors(self.path)
         self._stop_if_waited(trainer)  # a resumed run that had stopped early has nothing left to do
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
