@@ -18,22 +18,6 @@ import headwise
 from tests.doctor.zoo import BROKEN, HEALTHY, SPECIMENS, Specimen
 from tests.doctor.zoo.ways import WAYS, way
 
-# What the definition of attention alone, with the rotations, biases and masks that the doctor knows, does not explain.
-BEYOND = {
-    "grouped.NormedAttention",  # queries and keys of length one, and a temperature that is learned
-    "sdpa.PackedSequenceAttention",  # positions that are added to what comes in
-    "rotary.PromptAttention",
-    "rotary.LatentAttention",
-    "biases.T5SelfAttention",  # a bias that is learned
-    "biases.T5Attention",
-    "biases.WindowBiasAttention",
-    "biases.SoftcapAttention",
-    "layers.EncoderLayer",  # whole layers
-    "layers.DecoderLayer",
-    "layers.PreNormBlock",
-    "layers.CrossDecoderLayer",
-}
-
 
 def slow_unless(quick: Callable[[Specimen], bool], specimens: Sequence[Specimen]) -> pytest.MarkDecorator:
     cases = [pytest.param(s, marks=() if quick(s) else pytest.mark.slow) for s in specimens]
