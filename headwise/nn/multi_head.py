@@ -50,7 +50,8 @@ class MultiHeadAttention(HeadSizes, nn.Module):
             between 1 and H is grouped-query attention (Ainslie et al. 2023). None = H.
         head_dim: D, the dimensions of a head's queries and keys; None = M / H. H · D need not be M.
         value_head_dim: E, the dimensions of a head's values; None = D.
-        kdim: dimensions of `key`; None = M. vdim: dimensions of `value`; None = kdim.
+        kdim: dimensions of `key`; None = M.
+        vdim: dimensions of `value`; None = kdim.
         bias: whether the projections of queries, keys and values have a bias.
         output_bias: whether the output projection has a bias; None = the value of `bias`.
         qk_norm: "rms" or "layer": normalise queries and keys over D after their projection (Henry et al. 2020; Qwen 3).

@@ -28,7 +28,7 @@ VERBS = {  # beside --lang and --debug, which all have
     "bench": "--length --queries --heads --kv-heads --head-dim --dtype --mask --training --rounds --calibrate "
     "--show --forget --json",
     "compare": "first second --set --set-other --spec --spec-other --json",
-    "doctor": "targets --set --model --input --changed --spec --isolate --timeout --memory --json --sarif",
+    "doctor": "targets --set --model --input --changed --spec --isolate --timeout --memory --notes --json --sarif",
     "embed": "--file --out --column --model --prompt --prompt-name --dtype --batch-tokens --chunk --restart --engine "
     "--workers --ray-address --encoding",
     "evaluate": "run data --json --encoding",
