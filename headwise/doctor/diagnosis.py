@@ -27,7 +27,8 @@ from headwise.doctor.causes import settled
 from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Finding
 from headwise.doctor.foreign import as_module
-from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, last_line, no_memory, out_of_memory, time_limit
+from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, no_memory, out_of_memory, time_limit
+from headwise.doctor.lines import last_line
 from headwise.doctor.parts import attending, calls_in
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
@@ -86,7 +87,8 @@ def diagnose(
             patient = Patient(looked_at, spec=spec, example=call, make=make)
             for check in checks.SOURCE.values():
                 causes += _made(check.check, patient)[0]
-            _ = patient.interface
+            for name, error in patient.interface.refused.items():
+                unchecked[name] = f"each mask that was tried raises: {error}"
             for name, check in (checks.READ | checks.PROBED).items():
                 found, reason = _made(check.check, patient)
                 if name in checks.READ:

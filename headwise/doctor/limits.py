@@ -7,19 +7,14 @@ with time_limit(10):
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-import linecache
 import math
-import os
 import re
 import signal
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,6 +25,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.finding import Finding, Where
+from headwise.doctor.lines import is_users, last_line, line_of
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
 
@@ -132,53 +128,6 @@ def _unprinted(over: _Over) -> Iterator[None]:
 def _seconds(seconds: float) -> str:
     shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}".removesuffix(".0")
     return f"{shown} second" if shown == "1" else f"{shown} seconds"
-
-
-# --- Lines of the user's code ----------------------------------------------------------------------------------------
-
-_HERE = Path(__file__).resolve().parents[1]  # the package: frames of headwise itself are never the user's line
-_TORCH = Path(torch.__file__).resolve().parent
-_STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
-
-
-@functools.cache  # asked of every frame of every call that fails
-def is_users(file: str) -> bool:
-    """Whether a file is the user's or a model library's: not one of headwise, torch or Python itself."""
-    if file.startswith("<"):
-        return False
-    path = Path(file).resolve()
-    if path.is_relative_to(_HERE) or path.is_relative_to(_TORCH):
-        return False
-    in_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-    return in_packages or not path.is_relative_to(_STDLIB)
-
-
-def line_of(file: str, line: int) -> Where:
-    """A line as a `Where`, with its code; the file is relative to the working directory if it is inside it."""
-    return Where(shown_path(file), line, linecache.getline(file, line).strip())
-
-
-def shown_path(file: str | os.PathLike[str]) -> str:
-    """A file as a person would type it: relative to the working directory if it is inside it."""
-    return _shown(os.fspath(file), os.getcwd())
-
-
-@functools.cache
-def _shown(file: str, folder: str) -> str:
-    with contextlib.suppress(ValueError, OSError):
-        return str(Path(file).resolve().relative_to(Path(folder).resolve()))
-    return str(Path(file))
-
-
-def last_line(error: BaseException) -> Where | None:
-    """The last line of the user's code in an error's traceback."""
-    last = None
-    traceback = error.__traceback__
-    while traceback is not None:
-        if is_users(traceback.tb_frame.f_code.co_filename):
-            last = traceback
-        traceback = traceback.tb_next
-    return None if last is None else line_of(last.tb_frame.f_code.co_filename, last.tb_lineno)
 
 
 def _where(frame: FrameType | None, limited: FrameType) -> Where | None:

@@ -14,16 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.doctor.limits import (
-    TookTooLong,
-    TooLarge,
-    can_interrupt,
-    check_size,
-    hangs,
-    is_users,
-    out_of_memory,
-    time_limit,
-)
+from headwise.doctor.limits import TookTooLong, TooLarge, can_interrupt, check_size, hangs, out_of_memory, time_limit
+from headwise.doctor.lines import is_users
 from headwise.errors import DoctorError
 
 LOOP = """

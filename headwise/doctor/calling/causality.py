@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ _TRIANGLE = (
 
 _OPTIONS = ("is_causal", "causal", "autoregressive", "use_causal_mask", "_use_causal_mask", "_causal", "masked")
 _CONDITION = re.compile(r"\s*(?:el)?if (.*?):\s*(?:#.*)?")
-_OPTION = re.compile(r"(not )?self\.(\w+)(?: is True| == True)?")
+_OPTION = re.compile(r"(not )?(self\.)?(\w+)(?: is True| == True)?")
 
 
 def claim(module: nn.Module, flags: dict[str, bool], *, cells: bool, given: bool, keys: bool) -> str:
@@ -76,7 +76,7 @@ def claim(module: nn.Module, flags: dict[str, bool], *, cells: bool, given: bool
         re.search(_MASKED_MODEL, text) or (keys and re.search(r"masked_?att", kind, re.I))
     ):
         return f"class {kind}"
-    return _documented(module) or _in_code(module, text) or _of_parts(module)
+    return _documented(module) or _in_code(module, text, flags) or _of_parts(module)
 
 
 def _named_causal(kind: str) -> bool:
@@ -107,7 +107,13 @@ def _documented(module: nn.Module) -> str:
     return ""
 
 
-def _in_code(module: nn.Module, text: str) -> str:
+def _value(module: nn.Module, option: re.Match[str], flags: Mapping[str, bool]) -> object:
+    """The value of an option: of an attribute, or the default of an argument of forward; if unknown, what lets in."""
+    known = vars(module) if option[2] else flags
+    return known.get(option[3], not option[1])
+
+
+def _in_code(module: nn.Module, text: str, flags: Mapping[str, bool]) -> str:
     """A comment, or a line that makes a triangle, in no branch of an option that is off."""
     lines = text.splitlines()
     for i, line in enumerate(lines):
@@ -115,7 +121,7 @@ def _in_code(module: nn.Module, text: str) -> str:
         below = () if code.strip() else lines[i + 1 : i + 2]  # a comment may stand above its option
         conditions = [x[1] for x in map(_CONDITION.fullmatch, (*_around(lines, i), *below)) if x]
         options = [_OPTION.fullmatch(x) for condition in conditions for x in condition.split(" and ")]
-        if any(x and bool(getattr(module, x[2], not x[1])) == bool(x[1]) for x in options):
+        if any(x and bool(_value(module, x, flags)) == bool(x[1]) for x in options):
             continue
         if re.search(_CAUSAL, comment, re.I) and not re.search(_UNLESS, comment, re.I):
             return f'comment "{shortened(comment.strip(), 80)}"'

@@ -16,7 +16,7 @@ from headwise.doctor.calling.mask_input import Form
 from headwise.doctor.source import source_of
 
 _YES = r"(?:\btrue\b|\b1(?:\.0)?s?\b|\bones\b|\bone(?= (?:where|for|means|if|is|at)\b| ?=)|\bnon-?zeros?\b)"
-_NO = r"(?:\bfalse\b|\b0(?:\.0)?s?\b|(?<!non-)\bzeros?\b)"
+_NO = r"(?:\bfalse\b|\b0(?:\.0)?s?\b|(?<!non-)\bzeros?\b(?![- ]padd))"
 _MAY = "|".join(
     (
         r"^[\s=:(\-]*may\b",

@@ -91,6 +91,11 @@ def noise(at: Sizes, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(7)).to(at.device, at.dtype)
 
 
+def shared(at: Sizes, length: int) -> Tensor:
+    """A table that all examples share: [1, N, M] or [N, 1, M]."""
+    return noise(at, length, at.width).unsqueeze(0 if at.batch_first else 1)
+
+
 def alike(at: Sizes, length: int, width: int) -> Tensor:
     """The same for every example too, so that none differs from the others by it: [B, N, M] or [N, B, M]."""
     return (
@@ -203,11 +208,12 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
     if "cache_position" in name:
         return [lambda at: torch.arange(at.queries, device=at.device)]
     if re.search(r"_ids?$|^positions?$|^pos$|^input_pos$|indices|index|timestep", name):
-        begin, table = constant(0), lambda at: alike(at, at.queries, at.width)
+        begin, table = constant(0), lambda at: shared(at, at.queries)
         return [
             lambda at: torch.arange(at.queries, device=at.device).expand(at.batch, -1),
             lambda at: torch.arange(at.queries, device=at.device),
             *((table, begin) if re.fullmatch(r"pos(itions?)?", name) else (begin, table)),
+            lambda at: shared(at, 2 * at.queries - 1),  # of all distances
         ]
     if "cis" in name:
         forms = ["complex", "complex B", "pair", "angles"]
@@ -222,7 +228,9 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
     dims: list[int | None] = [*sizes.rope_dims(module)[:4]] or [None]
     found: list[Maker] = [_rotation(dim, how, neighbours=neighbours) for dim in dims for how in forms]
     found += [
+        lambda at: shared(at, at.queries),
         lambda at: alike(at, at.queries, at.width),
+        lambda at: shared(at, 2 * at.queries - 1),
         lambda at: noise(at, at.queries, at.width),
         lambda at: noise(at, at.queries, 1, at.width),
         lambda at: noise(at, heads, at.queries, at.keys).expand(at.batch, -1, -1, -1),

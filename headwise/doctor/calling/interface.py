@@ -8,6 +8,7 @@ output = interface.run(inputs, padding=real).output
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -51,10 +52,16 @@ class Interface:
     also: tuple[str, ...] = ()  # other ways in which it can be called: discover(..., spec=Spec(takes=...))
     length: int | None = None  # the only length that works
     same_length: bool = False  # it requires as many keys as queries
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)  # a mask -> the error that each value raised
+
+    @functools.cached_property
+    def batch(self) -> int:
+        """The number of examples in a call."""
+        return sizes.batch(self.module)
 
     def inputs(
         self,
-        batch: int = 3,
+        batch: int | None = None,
         length: int | None = None,
         key_length: int | None = None,
         *,
@@ -65,11 +72,13 @@ class Interface:
         """N(0, 1) for query, key and value, as far as the module takes them.
 
         Args:
+            batch: B; None = a number that is no size of the module.
             length: Q; None = 5, or the only length that works.
             key_length: K; None = 7 if the number of keys may differ from that of the queries, else Q.
             dtype, device: None = those of the module's parameters.
         """
         usual, at_home = home(self.module)
+        batch = self.batch if batch is None else batch
         length = length or self.length or QUERIES
         if key_length is None:
             key_length = length if self.takes == "self" or self.same_length else max(KEYS, length + 2)
@@ -225,7 +234,7 @@ def discover(
         heads = spec.heads or sizes.heads(module)
         if heads and way.layout in ("BNM", "NBM", "NM", "1NM"):
             way = dataclasses.replace(way, heads=heads)
-        way, masks = _masks(trial, way, length, same)
+        way, masks, refused = _masks(trial, way, length, same)
         also = _also(trial, way)
         _build(module, trial, way)
     flags = {p.name: p.default for p in trial.parameters if isinstance(p.default, bool)}
@@ -252,10 +261,11 @@ def discover(
         also=also,
         length=length,
         same_length=same,
+        refused=refused,
     )
 
 
-def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way, tuple[MaskInput, ...]]:
+def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way, tuple[MaskInput, ...], dict[str, str]]:
     try:
         found = MaskTrial(trial, way, length, same)
     except DoctorError:
@@ -305,7 +315,7 @@ def _also(trial: Trial, way: Way) -> tuple[str, ...]:
             slots = (*slots, ("memory", memory.name))
         other = dataclasses.replace(way, takes=takes, slots=slots, output_at=None, weights_at=None)
         if not isinstance(
-            trial.attempt(other, 1 if way.alone else 3, QUERIES, QUERIES if takes == "self" else KEYS), str
+            trial.attempt(other, trial.sizes(way)[0], QUERIES, QUERIES if takes == "self" else KEYS), str
         ):
             works.append(takes)
     return tuple(works)

@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from headwise.doctor.calling.stated_shapes import stated_shapes
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
 from headwise.doctor.calling.way import MAPS, Inputs, Way, noise
 from headwise.doctor.limits import out_of_memory
+from headwise.errors import shortened
 
 _FAR = -1e3  # what is added to hide a key
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
@@ -44,17 +46,19 @@ class MaskTrial:
         self.trial = trial
         self.way = way
         self.heads = trial.spec.heads or sizes.heads(trial.module) or 1
-        batch = 2 if self.heads == 3 else 3
-        batch = 1 if way.alone else batch
+        batch = trial.sizes(way)[0]
         queries = length or QUERIES
         keys = queries if way.takes == "self" or same else KEYS
         self.inputs = trial.inputs(way, batch, queries, keys, seed=3)
         self.text = claims.text_of(trial.module)
         self.shape = trial.run(way, self.inputs).output.shape
         self.rows = self.shape[1]  # of the mask: in a Perceiver not the number of queries
+        self.errors: dict[str, str] = {}  # argument -> the error of the first value that it refused
 
-    def find(self) -> tuple[Way, tuple[MaskInput, ...]]:
-        """Every mask argument and its meaning; and the way to call, with a permissive mask if one is required."""
+    def find(self) -> tuple[Way, tuple[MaskInput, ...], dict[str, str]]:
+        """The way to call, with a permissive mask if one is required; every mask argument and its meaning; and the
+        error of each that takes no mask.
+        """
         found: list[MaskInput] = []
         masks = [p for p in self.trial.parameters if p.role in ("mask", "padding", "lengths") or self._may_be_one(p)]
         for p in masks:
@@ -65,7 +69,7 @@ class MaskTrial:
                 continue  # a mask of two kinds of tokens would say something else
             mine = self.of(p)
             if p.role == "unknown":
-                mine = [m for m in mine if m.works]
+                mine = [m for m in mine if m.works and self._lets_all_in(m)]
             found += mine
             given = dict(self.way.extras).get(p.name)
             as_in_example = bool(mine) and not mine[0].works and self.trial.given.of(p.name) is not None
@@ -75,7 +79,9 @@ class MaskTrial:
         if self.way.takes == "memory" and self._memory_is_optional() and any(m.works for m in found):
             found = [m for m in found if m.works]  # masks of self-attention have no effect here
         found.sort(key=lambda m: (not m.works, m.own, order[m.parameter]))
-        return self.way, tuple(found)
+        taken = {m.parameter for m in found}
+        errors = {p.name: self.errors[p.name] for p in masks if p.name in self.errors.keys() - taken}
+        return self.way, tuple(found), {} if self.way.extras else errors
 
     def _of_pixels(self, p: Parameter) -> bool:
         """Whether it masks the pixels [B, H, W] of an image, which need not be its keys."""
@@ -88,8 +94,21 @@ class MaskTrial:
         documents = names.DOCUMENTS.search(names.simple(p.name)) is not None
         return p.role == "unknown" and p.default is None and not (p.required or documents) and p.name not in given
 
+    def _lets_all_in(self, mask: MaskInput) -> bool:
+        """Whether the output with a mask that allows everything is that without a mask."""
+        value = self._allowing(mask)(self.way.sizes(self.inputs))
+        without, allowed = (self.trial.run(self.way, self.inputs, x).output for x in ({}, {mask.parameter: value}))
+        return torch.allclose(without, allowed, rtol=1e-4, atol=1e-5, equal_nan=True)
+
     def _passing(self, mask: MaskInput) -> Way:
         """The way to call, with a mask that allows everything if the module requires one."""
+        make = self._allowing(mask)
+
+        extras = tuple((name, make if name == mask.parameter else maker) for name, maker in self.way.extras)
+        return dataclasses.replace(self.way, extras=extras)
+
+    def _allowing(self, mask: MaskInput) -> Callable[[Sizes], Tensor]:
+        """A maker of a mask that allows everything."""
         heads = self.heads
         rows = None if self.rows == self.inputs.query.shape[1] else self.rows
 
@@ -98,8 +117,7 @@ class MaskTrial:
             shape = (at.batch, rows or at.queries, keys) if mask.what == "cells" else (at.batch, keys)
             return mask.value(torch.ones(shape, dtype=torch.bool, device=at.device), heads, at.dtype)
 
-        extras = tuple((name, make if name == mask.parameter else maker) for name, maker in self.way.extras)
-        return dataclasses.replace(self.way, extras=extras)
+        return make
 
     def _of_what_is_not_given(self, p: Parameter) -> bool:
         """Whether it masks a memory, or another input, that this way of calling leaves out."""
@@ -272,6 +290,7 @@ class MaskTrial:
         except Exception as error:
             if out_of_memory(error):
                 raise
+            self.errors.setdefault(name, f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 200)}")
             return None
         scale = float(base[base.isfinite()].abs().max()) if bool(base.isfinite().any()) else math.nan
         sums = []
@@ -297,7 +316,7 @@ class MaskTrial:
     def _lengths(self, p: Parameter) -> list[MaskInput]:
         """The effect of lengths, [B]: the number of real keys, from the first, or their share of all keys."""
         batch, keys = (self.inputs.query if self.inputs.key is None else self.inputs.key).shape[:2]
-        count = torch.tensor([keys - 2, keys - 3, keys - 1][:batch], device=self.inputs.query.device)
+        count = torch.tensor([keys - 1 - (i + 1) % 3 for i in range(batch)], device=self.inputs.query.device)
         marked = torch.arange(keys, device=count.device) < count[:, None]
         found: list[MaskInput] = []
         for given in (count, count / keys):

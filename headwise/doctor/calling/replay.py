@@ -53,8 +53,9 @@ def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...], x: T
     by_position = trial.by_position({name for _, name in slots})
     way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)
     own = takes == "self" or keys == queries
-    other = () if given.holds_distances() else ((3, (QUERIES, QUERIES if own else KEYS)),)
-    for count, sizes_ in (*other, (3, (queries, keys)), (batch, (queries, keys))):
+    several = sizes.batch(trial.module)
+    other = () if given.holds_distances() else ((several, (QUERIES, QUERIES if own else KEYS)),)
+    for count, sizes_ in (*other, (several, (queries, keys)), (batch, (queries, keys))):
         got = trial.attempt(way, count, *sizes_)
         if not isinstance(got, str):
             return dataclasses.replace(got[0], layout="1NM") if count == 1 else got[0]

@@ -27,6 +27,7 @@ _ATTEMPTS = 3000  # the maximum number of calls
 _SEQUENCE_FIRST = re.compile(
     r"[\[(]\s*(1|\w*len|\w*length|time|T|S|L)\s*,\s*(batch(_?size)?|bsz|B|N)\s*,\s*\w+\s*[\])]", re.IGNORECASE
 )  # (1, batch, hidden) and (src_len, batch, hidden)
+_MORE = 300  # calls after a way that works for one number of examples only
 _DOUBTFUL = 12  # ways that are called twice more
 _FITTED = 80  # calls for one assignment once readers are known
 
@@ -49,17 +50,21 @@ class _Search:
     def first(self) -> Way:
         """The first way that works. Raises DoctorError if none does."""
         options = self._options()
-        batch = 2 if sizes.heads(self.module) == 3 else 3
+        batch, doubtful, last = sizes.batch(self.module), None, _ATTEMPTS
         of_ids = token_ids.is_on_embeddings(self.module)
         for layouts, several, lengths in self._order(options):
             for layout, option, with_optional in itertools.product(layouts, several, (False, True)):
-                if self.trial.calls > _ATTEMPTS:
+                if self.trial.calls > last:
                     break
                 found = self._try(option, layout, batch, with_optional, lengths)
-                if found is not None and (not of_ids or self._of_each_example(found, batch)):
+                if found is None:
+                    continue
+                if self._of_each_example(found, batch):
                     return found
+                if not of_ids and doubtful is None:
+                    doubtful, last = found, self.trial.calls + _MORE
         whole = [o for o in options if not self._left_out(o)]
-        found = replay(self.trial) or self._by_readers(whole, batch) or self._of_a_step(batch)
+        found = replay(self.trial) or doubtful or self._by_readers(whole, batch) or self._of_a_step(batch)
         if found is not None:
             return found
         raise failure(self.module, self.parameters, self.trial.failed)

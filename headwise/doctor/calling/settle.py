@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import guesses, names
+from headwise.doctor.calling import guesses, names, sizes
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, noise
+from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, noise, pick
 
 _MANY = 3 * KEYS
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
@@ -30,13 +30,14 @@ def settle(trial: Trial, way: Way) -> Way:
         alone = dataclasses.replace(way, takes="self", slots=way.slots[:1], output_at=None, weights_at=None)
         got = trial.attempt(alone, trial.sizes(way)[0], way.lengths[0], way.lengths[0])
         way = way if isinstance(got, str) else got[0]
+    way = _reading(trial, way)
     if way.layout not in ("BNM", "NBM"):
         return way
     other = dataclasses.replace(way, layout="NBM" if way.batch_first else "BNM", output_at=None, weights_at=None)
     if trial.spec.batch_first is not None:
         return way if trial.spec.batch_first == way.batch_first else other
     length = way.lengths[0]
-    inputs = trial.inputs(way, 3, length, length if way.takes == "self" else max(way.lengths))
+    inputs = trial.inputs(way, sizes.batch(trial.module), length, length if way.takes == "self" else max(way.lengths))
     try:
         base = trial.run(way, inputs).output
         moved = _moved(trial, way, base, inputs.each(_other))
@@ -45,9 +46,31 @@ def settle(trial: Trial, way: Way) -> Way:
     # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
     if moved.shape == inputs.query.shape[:2] and bool(moved[1:, :1].any()) and not bool(moved[:, 1:].any()):
         for lengths in (way.lengths, *guesses.lengths(trial.module, trial.given, "fixed", way.takes == "self")):
-            got = trial.attempt(other, 3, *lengths)
+            got = trial.attempt(other, sizes.batch(trial.module), *lengths)
             if not isinstance(got, str):
                 return got[0]
+    return way
+
+
+def _reading(trial: Trial, way: Way) -> Way:
+    """The way with the output that depends on other tokens, if several tensors look like the output."""
+    inputs = trial.inputs(way, *trial.sizes(way))
+    x = inputs.query if inputs.key is None else inputs.key
+    changed = x.clone()
+    changed[:, -1] = -changed[:, -1]
+    moved = Inputs(changed) if inputs.key is None else dataclasses.replace(inputs, key=changed)
+    try:
+        before, after = (trial.run(way, each).raw for each in (inputs, moved))
+    except Exception:  # another number of keys than of values, for example
+        return way
+    paths = way.find_outputs(before, way.sizes(inputs))
+    for path in paths if len(paths) > 1 else ():
+        one, other = (pick(raw, path) for raw in (before, after))
+        rows = slice(None) if inputs.key is not None else slice(0, x.shape[1] - 1)
+        if one is None or other is None:
+            continue
+        if one.shape != other.shape or not torch.allclose(one[:, rows], other[:, rows], atol=1e-6, equal_nan=True):
+            return dataclasses.replace(way, output_at=path)
     return way
 
 

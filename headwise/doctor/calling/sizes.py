@@ -58,6 +58,14 @@ def _by_default(module: nn.Module, wanted: list[str]) -> list[int]:
     return [arguments[name].default for name in wanted if name in arguments and _is_size(arguments[name].default)]
 
 
+def batch(module: nn.Module) -> int:
+    """A number of examples that is no other size of the module, so that no axis is taken for that of the batch."""
+    numbers = {n for place in places(module) for n in vars(place).values() if isinstance(n, int)}
+    tensors = (x for x in (*module.parameters(), *module.buffers()) if not is_lazy(x))
+    numbers |= {n for x in tensors for n in x.shape}
+    return next(n for n in (3, 4, 6, 11, 13, 3) if n not in numbers or n == 13)
+
+
 def heads(module: nn.Module) -> int | None:
     """The number of heads by an attribute, or None."""
     found = find(module, names.HEADS)

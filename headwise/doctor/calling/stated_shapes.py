@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Interface
     from headwise.doctor.calling.spec import Spec
 
-_BATCH, _SIZE = r"\*|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?", r"[A-Za-z]\w*(?:\s*[+-]\s*\d+)?|\d+"
+_BATCH = r"\*|1|(?:n_?)?[Bb](?:atch)?(?:_?s(?:i?z(?:e)?)?)?"
+_SIZE = r"(?:\d+ ?\*? ?)?[A-Za-z]\w*(?:\s*[+-]\s*\d+)?|\d+"
 _SHAPE = rf"[\[(]\s*((?:{_BATCH})(?:\s*,\s*(?:{_SIZE})){{0,4}})\s*,?\s*[\])]"
-_SUM = re.compile(r"(\w+)\s*([+-])\s*(\d+)")  # N + 1
+_SUM = re.compile(r"(?:(\d+) ?\*? ?)?([A-Za-z]\w*)\s*([+-])\s*(\d+)")  # N + 1, 2N - 1
 _LENGTH = re.compile(r"[nltkqhw]|len(gth)?|time|steps?|seq\w*|\w*_len", re.IGNORECASE)
 _FEATURES = re.compile(r"dim|feat|width|size$")
 _IDS = re.compile(r"\b(ids?|indices|index|int(eger)?s?|int64|long|LongTensor)\b|\b0 (is|=|for) pad", re.IGNORECASE)
@@ -98,7 +99,7 @@ def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec
     for name, shape in stated_shapes(interface.module, sorted(free)).items():
         begins = _BEGINS.search(name) or re.search(r"\binitial", shape.said, re.IGNORECASE)
         if len(shape.shape) == 3 and shape.width(interface.module) and not begins:
-            arguments = {} if known is None else {known: interface.inputs(3).key}
+            arguments = {} if known is None else {known: interface.inputs().key}
             roles = {name: "memory", **({} if known is None else {known: "other"})}
             roles, arguments = {**spec.roles, **roles}, {**spec.arguments, **arguments}
             yield name, dataclasses.replace(spec, takes="memory", roles=roles, arguments=arguments)
@@ -146,7 +147,7 @@ def maker(stated: Stated, of_inputs: Mapping[str, Stated], module: nn.Module, *,
         else:
             one = noise(at, 1, *most)[0][inside]
             one = one.sigmoid() if _SHARE.search(stated.said) else one
-        return one.to(at.device).repeat(at.batch, *(1 for _ in sizes))
+        return one.to(at.device).repeat(1 if stated.shape[0] == "1" else at.batch, *(1 for _ in sizes))
 
     return make
 
@@ -164,19 +165,19 @@ def _of_input(shape: tuple[str, ...], length: int, width: int | None) -> dict[st
 def _with_bases(lengths: dict[str, int]) -> dict[str, int]:
     """Sizes by name, and of "N + 1" also that of N."""
     sums = ((_base(name), size) for name, size in lengths.items())
-    return {**{base[0]: size - base[1] for base, size in sums if base}, **lengths}
+    return {**{base[0]: size - base[1] for base, size in sums if base and base[2] == 1}, **lengths}
 
 
 def _sum(name: str, lengths: dict[str, int]) -> int | None:
     """The size of "N + 1" where that of N is known."""
     base = _base(name)
-    return lengths[base[0]] + base[1] if base and base[0] in lengths else None
+    return base[2] * lengths[base[0]] + base[1] if base and base[0] in lengths else None
 
 
-def _base(name: str) -> tuple[str, int] | None:
-    """N and 1 of "N + 1", N and -1 of "N - 1"; None for a plain size."""
+def _base(name: str) -> tuple[str, int, int] | None:
+    """N, 1 and 1 of "N + 1"; N, -1 and 2 of "2N - 1"; None for a plain size."""
     match = _SUM.fullmatch(name)
-    return match and (match[1], int(f"{match[2]}{match[3]}"))
+    return match and (match[2], int(f"{match[3]}{match[4]}"), int(match[1] or 1))
 
 
 def _size_of(name: str, known: Mapping[str, int]) -> int | None:

@@ -22,7 +22,8 @@ from headwise.doctor.calling.signature import parameters, signature
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, describe, home
 from headwise.doctor.finding import Where
-from headwise.doctor.limits import LONG, last_line, out_of_memory
+from headwise.doctor.limits import LONG, out_of_memory
+from headwise.doctor.lines import last_line
 from headwise.doctor.probing.listen import NaNs
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
@@ -162,7 +163,7 @@ class Trial:
 
     def sizes(self, way: Way) -> tuple[int, int, int]:
         """Batch, queries and keys for which a way is known to work."""
-        return (1 if way.alone else 3, *way.lengths)
+        return (1 if way.alone else sizes.batch(self.module), *way.lengths)
 
     def passes_itself(self, way: Way) -> bool:
         """Whether the example passes the queries as the memory, too: the layer then attends to its own input."""

@@ -145,17 +145,17 @@ class Way:
     def read(self, raw: Any, inputs: Inputs) -> Result:
         """The output and the weights in the returned value."""
         at = self.sizes(inputs)
-        output = _at(raw, self.output_at)
+        output = pick(raw, self.output_at)
         if output is None or unlay(output, self.layout, at) is None:
             path = self.find_output(raw, at)
             if path is None:
                 raise OutputProblem(describe(raw))
-            output = _at(raw, path)
-            weights = _at(raw, self.find_weights(raw, at, path))
+            output = pick(raw, path)
+            weights = pick(raw, self.find_weights(raw, at, path))
         else:
-            weights = _at(raw, self.weights_at)
+            weights = pick(raw, self.weights_at)
             if weights is None:
-                weights = _at(raw, self.find_weights(raw, at, self.output_at or ()))
+                weights = pick(raw, self.find_weights(raw, at, self.output_at or ()))
         assert output is not None
         laid = unlay(output, self.layout, at)
         if laid is None:
@@ -164,11 +164,15 @@ class Way:
 
     def whole(self, raw: Any) -> bool:
         """Whether the output has as many dimensions as the inputs."""
-        output = _at(raw, self.output_at)
+        output = pick(raw, self.output_at)
         return output is not None and output.ndim == len(self.layout.partition(",")[0])
 
     def find_output(self, raw: Any, at: Sizes) -> tuple[Any, ...] | None:
         """The path to the output: the first tensor of the queries' shape that does not look like weights."""
+        return next(iter(self.find_outputs(raw, at)), None)
+
+    def find_outputs(self, raw: Any, at: Sizes) -> list[tuple[Any, ...]]:
+        """The paths to all tensors that look most like the output, in order."""
         rated = []
         for order, (path, x) in enumerate(tensors_in(raw)):
             laid = unlay(x, self.layout, at)
@@ -187,7 +191,8 @@ class Way:
                     path,
                 )
             )
-        return min(rated)[-1] if rated else None
+        best = min((x[:4] for x in rated), default=None)
+        return [path for *rates, _, path in sorted(rated) if tuple(rates) == best]
 
     def find_weights(self, raw: Any, at: Sizes, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The path to the weights: a tensor [..., Q, K] for these examples, without negative numbers."""
@@ -291,7 +296,7 @@ def tensors_in(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any
         yield from tensors_in(part, (*path, key))
 
 
-def _at(raw: Any, path: tuple[Any, ...] | None) -> Tensor | None:
+def pick(raw: Any, path: tuple[Any, ...] | None) -> Tensor | None:
     if path is None:
         return None
     for key in path:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from headwise.doctor.calling import names
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import Patient
@@ -35,13 +36,13 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield from _lengths(probe)
     if probe.crosses and not probe.rectangular and not probe.interface.causal_claim:  # else it needs the same positions
         queries = probe.inputs().query.shape[1]
-        problems = ((more, probe.attempt(probe.interface.inputs(3, None, queries + more))) for more in (2, 16))
+        problems = ((more, probe.attempt(probe.interface.inputs(None, None, queries + more))) for more in (2, 16))
         more, problem = next((x for x in problems if isinstance(x[1], Exception)), (2, None))
         if not isinstance(problem, Exception):
             return
         yield _finding(
             patient.severity("sizes-fixed: more keys than queries", "bug")
-            if probe.interface.takes == "memory"
+            if probe.interface.takes == "memory" and names.role(dict(probe.interface.way.slots)["memory"]) == "memory"
             else patient.severity("sizes-fixed: queries, keys and values", "risk"),
             f"with {more} more keys than queries it raises {sentence(problem)}",
             "take the length of keys and values from the keys, not from the queries",
@@ -50,13 +51,15 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _batches(probe: Probe) -> Iterator[Finding]:
-    failed = {n: out for n in (1, 2, 4) if isinstance(out := probe.attempt(probe.inputs(batch=n)), Exception)}
+    usual = probe.interface.batch
+    others = {n: probe.attempt(probe.inputs(batch=n)) for n in (1, 2, 4) if n != usual}
+    failed = {n: out for n, out in others.items() if isinstance(out, Exception)}
     if failed:
         n = next(iter(failed))
         alone = list(failed) == [1]
         yield _finding(
             "bug" if alone else "risk",
-            f"it runs with a batch of 3, and raises with a batch of {' or '.join(map(str, failed))}: "
+            f"it runs with a batch of {usual}, and raises with a batch of {' or '.join(map(str, failed))}: "
             f"{sentence(failed[n])}",
             "squeeze() needs a dimension, or it drops a batch of 1" if alone else "take the batch size from the input",
             {"batch": n},

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,13 +12,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.finding import Where
-from headwise.doctor.limits import line_of
+from headwise.doctor.lines import running_line
 from headwise.doctor.reading.trace import without_fused
 
 STAGES = ("queries", "keys", "values", "scores", "weights", "context", "output")
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # frames of the doctor itself are not the user's code
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_STDLIB = sysconfig.get_path("stdlib") + os.sep
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
 _EXPONENTIAL = {"exp", "exp2", "pow", "_log_softmax"}
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm"}
@@ -70,7 +64,7 @@ class Recording(TorchDispatchMode):
         live = live or any(self.steps[i].live for i in parents)
         learned = learned or any(self.steps[i].learned for i in parents)
         value = x.detach().clone() if live else x.detach()
-        where = _running_line() if parents else None
+        where = running_line() if parents else None
         step = Step(len(self.steps), name, parents, value, where, live, learned)
         self.steps.append(step)
         self._of[id(x)] = step.number
@@ -230,24 +224,3 @@ def _joined(steps: Sequence[Step]) -> Step:
 
 def _adds_to_one(x: Tensor, dim: int) -> bool:
     return bool((x >= 0).all()) and bool(((x.sum(dim) - 1).abs() < 1e-5).all())
-
-
-def _running_line() -> Where | None:
-    """The innermost running line that is not torch's; torch's own if there is no other."""
-    frame: Any = sys._getframe(3)
-    inner: Where | None = None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_HERE) and file != __file__:
-            break
-        if file.startswith(_TORCH):
-            if inner is None and f"{os.sep}nn{os.sep}" in file:
-                inner = line_of(file, frame.f_lineno)
-        elif not file.startswith("<") and file != __file__ and (_is_library(file) or not file.startswith(_STDLIB)):
-            return line_of(file, frame.f_lineno)
-        frame = frame.f_back
-    return inner
-
-
-def _is_library(file: str) -> bool:
-    return f"-packages{os.sep}" in file

@@ -8,8 +8,6 @@ scores are, and to what value masked scores are set.
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,9 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.finding import Where
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # frames of the doctor itself are not the user's code
+from headwise.doctor.lines import running_line
 
 # name -> position of its probability and its default; position of its switch (None: the probability is the switch).
 _DROPOUTS: dict[str, tuple[int, str, float, int | None, str]] = {
@@ -71,11 +67,11 @@ class Dice(TorchFunctionMode):
             p = _argument(args, kwargs, at, word, default)
             acts = p and (switch_at is None or _argument(args, kwargs, switch_at, switch, True))
             if acts:
-                self.heard.append(Throw(name, float(p), where()))
+                self.heard.append(Throw(name, float(p), running_line()))
                 if self.still:
                     args, kwargs = _replaced(args, kwargs, at, word, 0.0)
         elif name in _EVEN or name in _OTHER:
-            self.heard.append(Throw(name, None, where()))
+            self.heard.append(Throw(name, None, running_line()))
         return func(*args, **kwargs)
 
 
@@ -114,7 +110,7 @@ class Softmaxes(TorchFunctionMode):
             if isinstance(x, Tensor) and x.is_floating_point():
                 asked = next((y for y in (*args[1:], *kwargs.values()) if isinstance(y, torch.dtype)), x.dtype)
                 dim = next((y for y in (*args[1:2], kwargs.get("dim")) if isinstance(y, int)), -1)
-                self.heard.append(Scores(x.detach().clone(), asked, where(), dim))
+                self.heard.append(Scores(x.detach().clone(), asked, running_line(), dim))
         return func(*args, **kwargs)
 
 
@@ -136,19 +132,6 @@ class LoneKeys(TorchFunctionMode):
         elif name == "multi_head_attention_forward":  # its keys are [K, B, M]
             self.met = self.met or args[1].shape[0] == 1
         return func(*args, **kwargs)
-
-
-def where() -> Where | None:
-    """The line outside torch and the doctor that is running."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_HERE) and not file.endswith("listen.py"):
-            return None  # a call of the doctor itself, with no user code in between
-        if not file.startswith((_TORCH, _HERE)) and not file.startswith("<"):
-            return Where.at(file, frame.f_lineno)
-        frame = frame.f_back
-    return None
 
 
 def _argument(args: Sequence[Any], kwargs: dict[str, Any], at: int, word: str, default: Any) -> Any:
@@ -187,5 +170,5 @@ class NaNs(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if self.began is None and isinstance(out, Tensor) and bool(out.isnan().any()):
-            self.began = where()
+            self.began = running_line()
         return out

@@ -56,12 +56,12 @@ class Probe:
         """Whether it runs with more keys than queries."""
         return self.crosses and not self.interface.same_length
 
-    def inputs(self, batch: int = 3, length: int = 5, *, seed: int = 0) -> Inputs:
+    def inputs(self, batch: int | None = None, length: int = 5, *, seed: int = 0) -> Inputs:
         """Inputs for a call; if keys are a separate argument, two more than queries, if the module accepts that."""
         length = self.interface.length or length
         return self.interface.inputs(batch, length, length + 2 if self.rectangular else length, seed=seed)
 
-    def square(self, batch: int = 3, length: int = 5) -> Inputs:
+    def square(self, batch: int | None = None, length: int = 5) -> Inputs:
         """The same with as many keys as queries."""
         length = self.interface.length or length
         return self.interface.inputs(batch, length, length)

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Where
+from headwise.doctor.lines import running_line
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.code_line import running_line
 from headwise.doctor.reading.events import Kind, Seed, Softmax, Step, Trace
 from headwise.doctor.reading.marks import Marks
 

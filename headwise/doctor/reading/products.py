@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.doctor.lines import running_line
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.code_line import running_line
 from headwise.doctor.reading.events import Kind, Operand, Trace, pair_tokens
 from headwise.doctor.reading.ledger import Ledger
 

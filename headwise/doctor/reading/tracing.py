@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from headwise.doctor.lines import running_line
 from headwise.doctor.reading import marks, products
-from headwise.doctor.reading.code_line import running_line
 from headwise.doctor.reading.events import Norm, Reshape, exchanges, regroups
 from headwise.doctor.reading.ledger import Ledger
 from headwise.doctor.reading.marks import Marks

@@ -24,9 +24,17 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}  # the strin
 class Arguments:
     """The arguments of a constructor: settings by name, which may be dotted, and some by position."""
 
-    def __init__(self, name: str, made: Any, settings: Mapping[str, Any], positional: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        made: Any,
+        settings: Mapping[str, Any],
+        positional: tuple[Any, ...] = (),
+        *,
+        prefix: str = "",  # of each name in the line to paste: "config."
+    ) -> None:
         self._name, self._made, self._positional = name, made, positional
-        self._settings = settings
+        self._settings, self._prefix = settings, prefix
 
     def __str__(self) -> str:
         shown = [repr(x) for x in self._positional]
@@ -79,7 +87,7 @@ class Arguments:
     def _missing(self, missing: list[inspect.Parameter]) -> str:
         names = [x.name for x in missing]
         listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-        ready = " ".join(f"--set {setting}" for x in missing for setting in _suggested(x, self._made))
+        ready = " ".join(f"--set {self._prefix}{setting}" for x in missing for setting in _suggested(x, self._made))
         return f"{self._name}{_signature(self._made)} needs {listed}: for example {ready}"
 
     def _parameters(self) -> Mapping[str, inspect.Parameter] | None:
@@ -107,7 +115,7 @@ class Arguments:
     def _config(self, owner: str, parts: Mapping[str, Any]) -> Any:
         kind = config_class(self._made, owner)
         if kind is not None:
-            args, kwargs = Arguments(f"{kind.__name__} (of {owner})", kind, parts).bind()
+            args, kwargs = Arguments(f"{kind.__name__} (of {owner})", kind, parts, prefix=f"{owner}.").bind()
             return kind(*args, **kwargs)
         return Settings(owner, parts)
 
@@ -115,7 +123,8 @@ class Arguments:
 class Settings(types.SimpleNamespace):
     """A config made of `--set config.name=value`. For a missing attribute, the error says how to set it."""
 
-    def __init__(self, owner: str, parts: Mapping[str, Any]) -> None:
+    def __init__(self, owner: str = "config", parts: Mapping[str, Any] = types.MappingProxyType({})) -> None:
+        # Without arguments: `copy` makes an empty one and fills it.
         whole = {name: value for name, value in parts.items() if "." not in name}
         for first in dict.fromkeys(name.partition(".")[0] for name in parts if "." in name):
             inner = {n.partition(".")[2]: value for n, value in parts.items() if n.startswith(f"{first}.")}

@@ -16,12 +16,12 @@ from headwise.doctor.limits import (
     alone,
     crashes,
     hangs,
-    last_line,
     no_memory,
     out_of_memory,
     time_limit,
     too_large,
 )
+from headwise.doctor.lines import last_line
 from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets.arguments import parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend

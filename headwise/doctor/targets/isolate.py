@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from headwise.doctor.finding import Finding, Where
-from headwise.doctor.limits import GIGABYTE, alone, crashes, hangs, is_users, line_of, too_large
+from headwise.doctor.limits import GIGABYTE, alone, crashes, hangs, too_large
+from headwise.doctor.lines import is_users, line_of
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
 

@@ -22,7 +22,8 @@ from typing import Any
 from torch import nn
 
 from headwise.doctor.finding import Where
-from headwise.doctor.limits import LARGEST, last_line, line_of, shown_path, size_limit
+from headwise.doctor.limits import LARGEST, size_limit
+from headwise.doctor.lines import last_line, line_of, shown_path
 from headwise.doctor.targets.arguments import Arguments, parse_setting
 from headwise.doctor.targets.places import nearest, place_of
 from headwise.doctor.telling.printable import printable
@@ -246,6 +247,8 @@ def _explained(doing: str) -> Iterator[None]:
         at = f"{shown_path(cause.filename)}, line {cause.lineno}" if cause.filename else doing
         raise DoctorError(f"{at}: {cause.msg}") from cause
     except ModuleNotFoundError as cause:
+        if not cause.name:  # raised by the user's own code
+            raise DoctorError(f"{doing} raised {said(cause)}{raised_at(cause)}") from cause
         raise DoctorError(f"{doing} needs the module {cause.name}, which cannot be found{raised_at(cause)}") from cause
     except (Exception, SystemExit) as cause:
         raise DoctorError(f"{doing} raised {said(cause)}{raised_at(cause)}") from cause
