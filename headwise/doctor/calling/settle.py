@@ -57,7 +57,7 @@ def _reading(trial: Trial, way: Way) -> Way:
     inputs = trial.inputs(way, *trial.sizes(way))
     x = inputs.query if inputs.key is None else inputs.key
     changed = x.clone()
-    changed[:, -1] = -changed[:, -1]
+    changed[:, [0, -1]] *= -1
     moved = Inputs(changed) if inputs.key is None else dataclasses.replace(inputs, key=changed)
     try:
         before, after = (trial.run(way, each).raw for each in (inputs, moved))
@@ -66,7 +66,7 @@ def _reading(trial: Trial, way: Way) -> Way:
     paths = way.find_outputs(before, way.sizes(inputs))
     for path in paths if len(paths) > 1 else ():
         one, other = (pick(raw, path) for raw in (before, after))
-        rows = slice(None) if inputs.key is not None else slice(0, x.shape[1] - 1)
+        rows = slice(None) if inputs.key is not None else slice(1, x.shape[1] - 1)
         if one is None or other is None:
             continue
         if one.shape != other.shape or not torch.allclose(one[:, rows], other[:, rows], atol=1e-6, equal_nan=True):

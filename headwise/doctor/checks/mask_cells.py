@@ -194,7 +194,7 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
     where = _where(site, twin)
     name = f"`{mask.parameter}`"
     if not bool(open_.any()):
-        yield _inverted(mask, where, "with a mask that forbids nothing, every key is masked")
+        yield from _inverted(mask, where, "with a mask that forbids nothing, every key is masked")
         return
     opened = ~open_ & torch.isfinite(after) & (after > FORBIDDEN) & ~padding
     if bool(opened.any()):
@@ -354,7 +354,7 @@ def _elsewhere(
     """Cells are masked, but not the right ones."""
     name = f"`{mask.parameter}`"
     if bool((forbidden == (~expected & open_)).all()):
-        yield _inverted(mask, where, "it masks exactly the cells that it should allow")
+        yield from _inverted(mask, where, "it masks exactly the cells that it should allow")
         return
     batch, heads = expected.shape[:2]
     rows = [
@@ -396,9 +396,11 @@ def _elsewhere(
     yield Finding("mask-broadcast", "bug", f"{name} {what}", fix, where)
 
 
-def _inverted(mask: MaskInput, where: Where | None, evidence: str) -> Finding:
+def _inverted(mask: MaskInput, where: Where | None, evidence: str) -> Iterator[Finding]:
+    if not mask.works and mask.claimed is None:  # nobody says what its values mean
+        return
     claim = f" ({quoted(mask.claim)})" if mask.claim else ""
-    return Finding(
+    yield Finding(
         "mask-polarity",
         "risk" if ambiguous(mask) else "bug",
         f"`{mask.parameter}`{claim}: {evidence}",

@@ -38,7 +38,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotChecked("two forwards of the module took different code paths")
     measured = 0
     for site, twin in zip(map(_along_keys, anatomy.sites), map(_along_keys, anatomy.again), strict=True):
-        if site.product.kind != "product":  # a sum of numbers of queries and of keys has no scale
+        if site.sources.unique().numel() < site.sources.numel():  # sums of numbers of queries and of keys have no scale
             continue
         if site.grid is None or twin.grid is None or site.grid.element.shape != twin.grid.element.shape:
             continue
