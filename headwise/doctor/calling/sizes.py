@@ -60,10 +60,11 @@ def _by_default(module: nn.Module, wanted: list[str]) -> list[int]:
 
 def batch(module: nn.Module) -> int:
     """A number of examples that is no other size of the module, so that no axis is taken for that of the batch."""
-    numbers = {n for place in places(module) for n in vars(place).values() if isinstance(n, int)}
+    attributes = (x if isinstance(x, dict) else getattr(x, "__dict__", {}) for x in places(module))
+    numbers = {n for known in attributes for n in known.values() if isinstance(n, int)}
     tensors = (x for x in (*module.parameters(), *module.buffers()) if not is_lazy(x))
     numbers |= {n for x in tensors for n in x.shape}
-    return next(n for n in (3, 4, 6, 11, 13, 3) if n not in numbers or n == 13)
+    return next((n for n in (3, 4, 6, 11) if n not in numbers), 13)
 
 
 def heads(module: nn.Module) -> int | None:

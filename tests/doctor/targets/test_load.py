@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from headwise.doctor.calling.copying import copied
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import TooLarge
 from headwise.doctor.targets.arguments import parse_setting
@@ -61,6 +63,22 @@ def text():
 
 ready = make(4)
 number = 3
+
+class Keeping(Loose):
+    def __init__(self, config):
+        super().__init__(config)
+        self.config = config
+
+@dataclass
+class Sizes:
+    n_embd: int
+    max_len: int
+
+def needy(config: Sizes):
+    return nn.Linear(config.n_embd, config.max_len)
+
+def lacking():
+    raise ModuleNotFoundError("install what I need")
 """
 
 
@@ -173,7 +191,7 @@ def test_a_setting_has_a_name_and_a_value(text: str) -> None:
         (
             "models.py:Zzz",
             [],
-            "models.py has no such class. Received: Zzz. Its classes: SelfAttention, Loose, Strict, Dies",
+            "models.py has no such class. Received: Zzz. Its classes: SelfAttention, Loose, Strict, Dies, Keeping",
         ),
         (
             "models.py:Plain",
@@ -309,3 +327,16 @@ def test_where_a_class_is_defined() -> None:
         "models.py", 11, "class SelfAttention(nn.Module):"
     )
     assert definition(3) is None
+
+
+def test_a_config_that_the_module_keeps_is_copied_with_it() -> None:
+    module: Any = copied(parse("models.py:Keeping", ["config.n_embd=64", "config.bias=false"]).build())
+    assert module.config.n_embd == 64
+
+
+def test_a_line_to_paste_has_the_name_of_the_config() -> None:
+    assert "--set config.max_len=128" in refusal("models.py:needy", "config.n_embd=64")
+
+
+def test_a_missing_module_without_a_name_is_told_in_its_own_words() -> None:
+    assert "raised ModuleNotFoundError: install what I need" in refusal("models.py:lacking")
