@@ -109,8 +109,8 @@ def _documented(module: nn.Module) -> str:
 
 def _value(module: nn.Module, option: re.Match[str], flags: Mapping[str, bool]) -> object:
     """The value of an option: of an attribute, or the default of an argument of forward; if unknown, what lets in."""
-    known = vars(module) if option[2] else flags
-    return known.get(option[3], not option[1])
+    unknown = not option[1]
+    return getattr(module, option[3], unknown) if option[2] else flags.get(option[3], unknown)
 
 
 def _in_code(module: nn.Module, text: str, flags: Mapping[str, bool]) -> str:

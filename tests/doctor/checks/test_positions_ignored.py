@@ -230,7 +230,7 @@ class BeginsAt(Detr):
 
 def test_positions_that_every_call_must_pass() -> None:
     interface = discover(seeded(Encoder))
-    assert dict(interface.way.extras)["pos"](interface.way.sizes(interface.inputs())).shape == (3, 5, 16)
+    assert dict(interface.way.extras)["pos"](interface.way.sizes(interface.inputs())).shape == (1, 5, 16)
     assert found("positions_ignored", seeded(Encoder)) == []
     with pytest.raises(NotApplicable, match="no positions"):
         found("positions_ignored", seeded(BeginsAt))

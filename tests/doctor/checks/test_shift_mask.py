@@ -74,7 +74,7 @@ class ChannelsFirst(Shifted):
 def test_how_a_map_is_passed() -> None:
     interface = discover(seeded(Shifted))
     assert (interface.way.layout, interface.length, interface.width) == ("BHWM", 36, 16)
-    assert interface.run(interface.inputs()).output.shape == (3, 36, 16)
+    assert interface.run(interface.inputs()).output.shape == (interface.batch, 36, 16)
     assert discover(seeded(ChannelsFirst)).way.layout == "BMHW"  # it pads a single row
 
 
