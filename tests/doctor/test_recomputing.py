@@ -67,12 +67,14 @@ def examine(module: nn.Module) -> tuple[Match, dict[str, Match]]:
     return recompute(Subject(module.eval()))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("wrong", PLAIN)
+UNMASKED = ("queries", "heads", "transposed", "split")  # of these a causal mask hides no future
+
+
+@pytest.mark.parametrize(
+    ("wrong", "causal"), [*((x, False) for x in PLAIN), *((x, True) for x in PLAIN if x not in UNMASKED)]
+)
 def test_the_mistake_that_gives_the_output_is_named(wrong: str, causal: bool) -> None:
     torch.manual_seed(0)
-    if causal and wrong in ("queries", "heads", "transposed", "split"):
-        pytest.skip("then the causal mask does not hold either")
     match, masks = examine(Layer(wrong, causal=causal))
     assert (match.mistake.name if match.mistake else "") == PLAIN[wrong]
     assert match.decisions.causal is causal
