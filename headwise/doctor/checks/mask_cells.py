@@ -40,8 +40,6 @@ _SAFE = -9e3
 def check(patient: Patient) -> Iterator[Finding]:
     patient.see()
     masks = [m for m in patient.interface.masks if not m.own and not _of_edges(patient, m)]
-    if any(_of_edges(patient, m) for m in patient.interface.masks):
-        patient.excused.add("mask-broadcast")
     if not masks:
         raise NotApplicable("it takes no mask")
     if "projection-zero" in patient.excused:

@@ -51,7 +51,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             unless = "" if severity == "bug" else ", unless its causal mask is switched off"
             if _by_starts(patient):
                 severity = patient.severity("mask-ignored: beside starts of sequences", severity)
-            patient.excused |= {"mask-ignored"} if severity != "bug" else set()
             yield _finding(
                 f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
                 f"none{unless}",

@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.creation import uses
-from headwise.doctor.reading.rope_tables import rope_bases
 from headwise.doctor.reading.rotation import Rotation, rotation, turned
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
@@ -26,6 +25,7 @@ from headwise.doctor.reading.waves import may_be_rope
 
 FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-unused", "rope-scaling", "mscale-twice")
 
+_BASES = ("base", "theta", "rope_theta", "rope_base", "rotary_base", "rotary_emb_base")
 _SLOWEST, _NEAR = 1e-4, 0.03  # a slower pair turns too little in a few positions to be measured; of a share
 
 
@@ -277,7 +277,7 @@ def _ramp(patient: Patient, site: Site, q: Rotation) -> Iterator[Finding]:
     if float(turned(steps - steps[:1]).abs().max()) > 1e-2:
         return  # not those of a sequence
     measured = steps.mean(0).abs()
-    for base in rope_bases(patient.module):
+    for base in _bases(patient.module):
         usual = base ** -(torch.arange(len(measured)) / len(measured)).double()
         share = (measured / usual)[usual > _SLOWEST]
         fast, slow = float(share[0]), float(share[-1])
@@ -304,3 +304,14 @@ def _asymmetric(evidence: str, where: Where | None, severity: Severity = "bug", 
 
 def _pairs(x: Rotation) -> str:
     return ", ".join(f"{a} with {b}" for a, b in x.pairs[:2])
+
+
+def _bases(module: nn.Module) -> tuple[float, ...]:
+    """The bases of RoPE in attributes, and that of the paper."""
+    found = [10000.0]
+    for part in module.modules():
+        for name in _BASES:
+            value = vars(part).get(name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1:
+                found.append(float(value))
+    return tuple(dict.fromkeys(found))[:3]
