@@ -2,6 +2,8 @@
 
     python benchmarks/matrix.py FILE.csv                  # all, half an hour on two processors
     python benchmarks/matrix.py FILE.csv --sets wild usual_1 --texts bare
+    python benchmarks/matrix.py FILE.csv --touched OLD.csv cache state_kept   # cases of which these checks said a word
+    python benchmarks/matrix.py FILE.csv --checks cache state_kept            # all cases, and these checks alone
     python benchmarks/matrix.py FILE.csv --read           # what a file says, and run nothing
     python benchmarks/matrix.py FILE.csv --read --against OLD.csv
 
@@ -34,6 +36,7 @@ from typing import Any
 import torch
 
 import headwise.doctor.diagnosis as diagnosing
+from headwise.doctor import checks as registry
 from headwise.cli import main as command
 
 HERE = Path(__file__).parent
@@ -205,7 +208,7 @@ def tell(rows: list[Row]) -> None:
     for check, numbers in sorted(name_alone(rows).items(), key=lambda each: each[1]):
         print(f"{check or '(no check)':<24} {numbers[0]:>5} {numbers[1]:>5} {numbers[2]:>5}")
     told = {row["check"] for row in rows}
-    silent = [path.stem for path in (HERE.parent / "headwise/doctor/checks").glob("[a-z]*.py") if path.stem not in told]
+    silent = {*registry.SOURCE, *registry.READ, *registry.PROBED} - told
     print("\nchecks that never said anything:", *sorted(silent))
 
 
@@ -230,6 +233,8 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=[], metavar="SET", help="wild, wild/kept, usual_1, …; all")
     parser.add_argument("--texts", nargs="*", default=TEXTS, choices=TEXTS)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th case of a set")
+    parser.add_argument("--touched", nargs="+", default=[], metavar=("OLD.csv", "CHECK"), help="cases of these checks")
+    parser.add_argument("--checks", nargs="*", default=[], metavar="CHECK", help="make these checks alone")
     parser.add_argument("--read", action="store_true", help="run nothing: say what the file says")
     parser.add_argument("--against", type=Path, metavar="CSV", help="also the cases that differ from this file")
     asked = parser.parse_args()
@@ -247,11 +252,28 @@ def run(asked: argparse.Namespace) -> None:
         table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
         table.writeheader()
         wanted = [x for x in list_cases(Path(folder)) if not asked.sets or {x.set, x.set.split("/")[0]} & {*asked.sets}]
-        pairs = [(case, text) for case in wanted[:: asked.every] for text in asked.texts]
+        wanted = choose(wanted, *asked.touched)[:: asked.every]
+        pairs = [(case, text) for case in wanted for text in asked.texts]
+        limit_to(asked.checks)
         with multiprocessing.get_context("fork").Pool(PROCESSES, warm_up) as pool:
             for rows in pool.imap(_examine_pair, pairs):
                 table.writerows(rows)
                 out.flush()
+
+
+def choose(cases: list[Case], old: str = "", *checks: str) -> list[Case]:
+    """The cases of which one of these checks said something in an older file; all without such a file."""
+    if not old:
+        return cases
+    said = {(row["set"], row["case"]) for row in read(Path(old)) if row["check"] in checks}
+    return [case for case in cases if (case.set, case.name) in said]
+
+
+def limit_to(names: list[str]) -> None:
+    """Make no other checks than these; none: all."""
+    for group in (registry.SOURCE, registry.READ, registry.PROBED):
+        for name in set(group) - set(names) if names else ():
+            del group[name]
 
 
 def warm_up() -> None:
