@@ -36,8 +36,8 @@ from typing import Any
 import torch
 
 import headwise.doctor.diagnosis as diagnosing
-from headwise.doctor import checks as registry
 from headwise.cli import main as command
+from headwise.doctor import checks as registry
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "wild")]

@@ -23,7 +23,9 @@ class Check(Protocol):
 
 
 def _load(names: str) -> dict[str, Check]:
-    return {name: cast(Check, importlib.import_module(f"headwise.doctor.checks.{name}")) for name in names.split()}
+    """The checks of these names, in this order; `laws.cache` is in the folder of laws."""
+    paths = {x.rpartition(".")[2]: x if "." in x else f"checks.{x}" for x in names.split()}
+    return {name: cast(Check, importlib.import_module(f"headwise.doctor.{path}")) for name, path in paths.items()}
 
 
 # SOURCE checks read the code alone, also where no call is found.
