@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling import names, sizes
 
+_COORDINATES = ("xyz", "xy", "coord", "coords", "coordinates", "points", "centers", "centroids", "locations")
+
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -128,9 +130,9 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         return [lambda at: sides(at.queries), lambda at: sides(at.keys)]  # the map may be the memory
     if names.PAGES.search(name):
         return [lambda at: torch.arange(4 * at.batch, device=at.device).view(at.batch, 4)]
-    if names.COORDINATES.search(name):  # of points in space, or in a plane
+    if name.rsplit("_", 1)[-1] in _COORDINATES:  # of points in space, or in a plane
         return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
-    if names.TYPES.search(name):
+    if names.is_types(name):
         return [lambda at: torch.zeros(at.tokens(), dtype=torch.int64, device=at.device)]
     if names.DOCUMENTS.search(name):
         return [lambda at: torch.ones(at.tokens(), dtype=torch.int64, device=at.device)]

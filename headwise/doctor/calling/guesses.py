@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling import claims, names, sizes, token_ids
 from headwise.doctor.calling import forward_arguments as arguments
+from headwise.doctor.calling import names, sizes, token_ids
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.given import Given, is_sequence
 from headwise.doctor.calling.signature import Parameter
@@ -100,21 +98,19 @@ def hinted_widths(
     return [(wanted, wanted, wanted)]
 
 
-def hinted_lengths(said: Iterable[str]) -> list[tuple[int, int]]:
-    """Numbers of tokens that errors ask for: "shape '[3, 8, 8, 32]' is invalid", for the tokens of a map in a row."""
-    found = (re.search(r"shape '\[(\d+), (\d+), (\d+), \d+\]' is invalid for input of size", x) for x in said)
-    sides = ((int(x[2]), int(x[3])) for x in found if x)
-    return [(n, n) for n in dict.fromkeys(a * b for a, b in sides if a == b > 1)]
+def hinted_lengths(said: str, widths: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Numbers of tokens that an error may ask for: "shape '[-1, 20, 3, 64]' is invalid", or two sides of a map."""
+    known = {QUERIES, KEYS, *(x for each in widths[:1] for x in each)}
+    found = [int(n) for n in re.findall(r"(?<![\dx])\d+(?![\dx])", said)]
+    pairs = [a * b for a, b in itertools.pairwise(found) if a == b > 1]
+    return [(n, n) for n in dict.fromkeys((*pairs, *found)) if 1 < n <= 1024 and n not in known][:6]
 
 
-def makers(
-    module: nn.Module, given: Given, p: Parameter, reader: nn.Module | None, stated: Maker | None
-) -> list[Maker]:
+def makers(module: nn.Module, given: Given, p: Parameter, reader: nn.Module | None) -> list[Maker]:
     """Makers of one argument's value to try, that of the example among the first.
 
     Args:
         reader: the layer that reads this argument, if that is known: what it takes is tried first.
-        stated: makes a value of the shape that the documentation states for this argument, if it does.
     """
     masks = [x.name for x in given.parameters if x.role in ("mask", "padding") and x.name != p.name]
     own = names.about_memory(p.name) is None and any(names.about_memory(name) for name in masks)
@@ -126,17 +122,6 @@ def makers(
         found = found[:4]
     if reader is not None and p.role in ("unknown", "other", "positions", "query", "memory"):
         found[:0] = arguments.read_by(reader)
-    bias = p.role == "mask" and p.required and names.simple(p.name).endswith("bias")
-    if stated is not None and (bias or p.role in ("unknown", "other", "positions", "query", "key", "value", "memory")):
-        found.insert(0, stated)
-    elif stated is not None and p.required and p.role in ("mask", "padding"):
-        at = arguments.Sizes(3, QUERIES, QUERIES, 1, torch.float32, torch.device("cpu"))
-        shape = stated(at).shape
-        found.sort(key=lambda make: getattr(make(at), "shape", None) != shape)
-        if getattr(found[0](at), "shape", None) != shape:  # such as [B, H, W], of an image: a mask that hides nothing
-            text = claims.text_of(module)
-            hides = claims.of_mask(p.name, p.annotation, text, sole=False)[1] == "forbidden"
-            found.insert(0, lambda x: torch.full_like(stated(x), not hides, dtype=torch.bool))
     value, x = given.of(p.name), given.input()
     if value is not None and x is not None:
         shapes = arguments.Shapes(x.shape[0], x.shape[1], given.keys(x), sizes.heads(module) or 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -24,7 +24,7 @@ from headwise.doctor.calling.search import search
 from headwise.doctor.calling.settle import lengths, settle
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
-from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, home
+from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, home, noise
 from headwise.doctor.limits import out_of_memory
 from headwise.errors import DoctorError, shortened
 
@@ -319,6 +319,27 @@ def _also(trial: Trial, way: Way) -> tuple[str, ...]:
         ):
             works.append(takes)
     return tuple(works)
+
+
+def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec]]:
+    """Arguments that a call may leave out, of which a trial shows that they take sequences [B, N, M], and how to call
+    the module with each of them as its memory. The usual memory then holds the same numbers in every call.
+    """
+    way, inputs = interface.way, interface.inputs()
+    taken = {name for _, name in way.slots} | {name for name, _ in way.extras} | {m.parameter for m in interface.masks}
+    known = dict(way.slots).get("memory")
+    if way.takes not in ("self", "memory") or way.layout != "BNM" or (known is not None and "." in known):
+        return
+    for name in (n for n, role in interface.roles.items() if role in ("unknown", "memory") and n not in taken):
+        x = noise(interface.batch, KEYS, interface.key_width, seed=6, dtype=inputs.query.dtype, device="cpu")
+        try:
+            one, other = (interface.run(inputs, given={name: y}).output for y in (x, -x))
+        except Exception:  # it takes another thing
+            continue
+        if one.shape == other.shape and not torch.equal(one, other):
+            roles = {**spec.roles, name: "memory", **({} if known is None else {known: "other"})}
+            arguments = {**spec.arguments, **({} if known is None else {known: inputs.key})}
+            yield name, dataclasses.replace(spec, takes="memory", roles=roles, arguments=arguments)
 
 
 def _same_for_all(x: Tensor) -> bool:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,23 +19,16 @@ from headwise.doctor.calling import claims, names, sizes
 from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.signature import Parameter
-from headwise.doctor.calling.stated_shapes import stated_shapes
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import MAPS, Inputs, Way, noise
+from headwise.doctor.calling.way import Inputs, Way, noise
 from headwise.doctor.limits import out_of_memory
 from headwise.errors import shortened
 
 _FAR = -1e3  # what is added to hide a key
 _EXACT = 1e-6  # a smaller relative change of the output counts as none
-_CELLS = ("B1QK", "BQK", "QK", "BHQK", "(BH)QK", "1QK", "11QK", "HQK")
-_KEYS = ("BK", "B1K", "B11K", "K", "KB", "1K")
-_BY_CHANCE = ("1QK", "11QK", "BHQK")  # of cells: shapes that may run by chance where [B, K] is meant
-_DTYPES: tuple[tuple[Form, torch.dtype], ...] = (
-    ("allowed", torch.bool),
-    ("allowed", torch.int64),
-    ("allowed", torch.float32),
-    ("additive", torch.float32),
-)
+_CELLS = ("B1QK", "BQK", "BHQK", "(BH)QK", "QK", "HQK")
+_KEYS = ("BK", "B1K", "B11K", "K", "KB")
+_BY_CHANCE = ("BHQK", "HQK")  # of cells: shapes that may run by chance where [B, K] is meant
 
 
 class MaskTrial:
@@ -50,7 +42,6 @@ class MaskTrial:
         queries = length or QUERIES
         keys = queries if way.takes == "self" or same else KEYS
         self.inputs = trial.inputs(way, batch, queries, keys, seed=3)
-        self.text = claims.text_of(trial.module)
         self.shape = trial.run(way, self.inputs).output.shape
         self.rows = self.shape[1]  # of the mask: in a Perceiver not the number of queries
         self.errors: dict[str, str] = {}  # argument -> the error of the first value that it refused
@@ -62,17 +53,15 @@ class MaskTrial:
         found: list[MaskInput] = []
         masks = [p for p in self.trial.parameters if p.role in ("mask", "padding", "lengths") or self._may_be_one(p)]
         for p in masks:
-            spec = self.trial.spec
-            if p.name in spec.arguments or self._of_what_is_not_given(p) or self._of_pixels(p):
-                continue
-            if _is_of_three_kinds(self.trial.given.of(p.name)):
+            passed = self.trial.given.of(p.name)
+            if p.name in self.trial.spec.arguments or self._of_what_is_not_given(p) or _kinds(passed) == "three":
                 continue  # a mask of two kinds of tokens would say something else
             mine = self.of(p)
             if p.role == "unknown":
                 mine = [m for m in mine if m.works and self._lets_all_in(m)]
             found += mine
             given = dict(self.way.extras).get(p.name)
-            as_in_example = bool(mine) and not mine[0].works and self.trial.given.of(p.name) is not None
+            as_in_example = bool(mine) and not mine[0].works and passed is not None
             if mine and given is not None and given(self.way.sizes(self.inputs)) is not None and not as_in_example:
                 self.way = self._passing(mine[0])
         order = {p.name: i for i, p in enumerate(sorted(masks, key=lambda p: p.role != "mask"))}
@@ -83,16 +72,15 @@ class MaskTrial:
         errors = {p.name: self.errors[p.name] for p in masks if p.name in self.errors.keys() - taken}
         return self.way, tuple(found), {} if self.way.extras else errors
 
-    def _of_pixels(self, p: Parameter) -> bool:
-        """Whether it masks the pixels [B, H, W] of an image, which need not be its keys."""
-        stated = stated_shapes(self.trial.module, [p.name]).get(p.name)
-        return self.way.layout in MAPS and stated is not None and {"h", "w"} <= {x.lower() for x in stated.shape}
-
     def _may_be_one(self, p: Parameter) -> bool:
         """Whether the name says nothing and the argument is optional: a trial tells whether it is a mask."""
         given = {name for _, name in self.way.slots} | {name for name, _ in self.way.extras}
-        documents = names.DOCUMENTS.search(names.simple(p.name)) is not None
-        return p.role == "unknown" and p.default is None and not (p.required or documents) and p.name not in given
+        return (
+            p.role == "unknown"
+            and p.default is None
+            and p.name not in given
+            and not names.DOCUMENTS.search(names.simple(p.name))
+        )
 
     def _lets_all_in(self, mask: MaskInput) -> bool:
         """Whether the output with a mask that allows everything is that without a mask."""
@@ -103,7 +91,6 @@ class MaskTrial:
     def _passing(self, mask: MaskInput) -> Way:
         """The way to call, with a mask that allows everything if the module requires one."""
         make = self._allowing(mask)
-
         extras = tuple((name, make if name == mask.parameter else maker) for name, maker in self.way.extras)
         return dataclasses.replace(self.way, extras=extras)
 
@@ -123,35 +110,11 @@ class MaskTrial:
         """Whether it masks a memory, or another input, that this way of calling leaves out."""
         if self.way.takes != "self":
             return False
-        given = {name for _, name in self.way.slots}  # the one input may be called a memory: learned queries read it
-        others = [x for x in self.trial.parameters if x.name not in given and not x.required]
-        memories = [x.name for x in self.trial.parameters if x.role == "memory" and x.name not in given]
-        if any(names.about_memory(p.name) or p.name.startswith(f"{name}_") for name in memories):
-            return True
-        known = self.trial.given
-        absent = [x for x in self.trial.parameters if known.of(x.name) is None and (known.values or not x.required)]
-        absent = [x for x in absent if x.name not in given and x.role in ("unknown", "memory")]
-        if any(p.name.endswith(f"_{x.name}") or p.name.startswith(f"{x.name}_") for x in absent):
-            return True  # attn_mask_g without g, guide_pad without guide
-        stem = re.sub(r"_?(attention_|padding_)?mask$", "", p.name)  # text_mask, where text_embeds is left out
-        kinds = r"embeds?|embeddings?|states?|feat\w*|tokens?|ids|hidden\w*|seq|inputs?"
-        named = re.compile(rf"{re.escape(stem)}(_({kinds}))?")
-        inputs = [x.name for x in others if x.role in ("query", "memory", "unknown")]
-        return bool(stem) and any(named.fullmatch(name) for name in inputs)
-
-    def _said_by_a_part(self, p: Parameter) -> tuple[str, Form | None]:
-        """What a part that takes an argument of the same name says of it: the mask is passed on to it."""
-        for part in self.trial.module.modules():
-            forward = getattr(type(part), "forward", None)
-            if part is self.trial.module or type(part).__module__.startswith(("torch.", "keras.")) or forward is None:
-                continue
-            taken = list(inspect.signature(forward).parameters)[1:]
-            if p.name in taken:
-                others = [name for name in taken if name != p.name]
-                claim, claimed = claims.of_mask(p.name, "", claims.text_of(part), sole=False, others=others)
-                if claimed is not None and not claim.startswith("the name "):
-                    return claim, claimed
-        return "", None
+        taken, known = {name for _, name in self.way.slots}, self.trial.given
+        left = [x for x in self.trial.parameters if x.role in ("query", "memory", "unknown") and x.name not in taken]
+        left = [x for x in left if not x.required or (known.values and known.of(x.name) is None)]
+        of_memory = names.about_memory(p.name) and any(x.role == "memory" for x in left)
+        return bool(of_memory) or any(names.about(p.name, x.name) for x in left)
 
     def _memory_is_optional(self) -> bool:
         given = {name for role, name in self.way.slots if role != "query"}
@@ -159,63 +122,42 @@ class MaskTrial:
 
     def of(self, p: Parameter) -> list[MaskInput]:
         """The forms that one argument takes, best first; if none blocks exactly, the best one with works=False."""
-        outcomes = self._outcomes(p)
-        sole = sum(x.role in ("mask", "padding") for x in self.trial.parameters) == 1
-        others = [x.name for x in self.trial.parameters if x.name != p.name]
-        claim, claimed = "", None
-        if p.role != "lengths":  # a number of keys has no polarity
-            claim, claimed = claims.of_mask(p.name, p.annotation, self.text, sole=sole, others=others)
-        if claimed is None:
-            claim, claimed = self._said_by_a_part(p)
-        if claimed is None and self.way.takes == "self":
-            claim, claimed = claims.by_keras(p.name, self.trial.module)
-        working = [o for o in outcomes if o.works]
-        stated = claims.shape_of(claim)
-        as_stated = [o for o in outcomes if o.shape == stated]
-        if as_stated and not any(o.works and "B" in o.shape for o in outcomes):
-            working = [o for o in as_stated if o.works]  # others that block only run by chance
-            outcomes = as_stated
-        if working:
-            kept: list[MaskInput] = []
-            for o in sorted(working, key=lambda o: self._rank(p, o, stated)):
-                if not any(k.shape == o.shape and (k.form == "additive") == (o.form == "additive") for k in kept):
-                    kept.append(o)
-            keys = [o for o in kept if o.what == "keys" and "B" in o.shape]
-            by_chance = _BY_CHANCE if self.rows > 1 else (*_BY_CHANCE, "QK")
-            if keys and all(o.shape.replace("QQ", "QK") in by_chance for o in kept if o.what == "cells"):
-                kept = keys
-            if claimed in ("allowed", "forbidden") and any(o.form != "additive" for o in kept):
-                kept = [o for o in kept if o.form != "additive"]
-            wanted = "keys" if p.role == "padding" else "cells"
-            kept = [o for o in kept if o.what == wanted] or kept
-        elif outcomes:
-            kept = [self._best(p, outcomes, stated, claimed)]
-        else:
-            return []
-        if _is_added(self.trial.given.of(p.name)) and all(o.form == "additive" for o in kept):
+        outcomes = self._lengths(p) if p.role == "lengths" else self._outcomes(p)
+        claim, claimed = ("", None) if p.role == "lengths" else self._claim(p)  # a number of keys has no polarity
+        kept = [o for o in outcomes if o.works]
+        if not kept and outcomes:
+            kept = [self._best(p, outcomes, claimed)]
+        if claimed in ("allowed", "forbidden") and any(o.form != "additive" for o in kept):
+            kept = [o for o in kept if o.form != "additive"]
+        if kept and _kinds(self.trial.given.of(p.name)) == "added" and all(o.form == "additive" for o in kept):
             claimed = "additive"  # so its model passes it: what is said is of another form, which it takes too
         return [dataclasses.replace(o, claim=claim, claimed=claimed) for o in kept]
 
-    def _rank(self, p: Parameter, o: MaskInput, stated: str | None) -> tuple[Any, ...]:
-        dtypes = [torch.bool, torch.int64, torch.float32]
-        shape = o.shape[:-1].replace("QQ", "Q") + "K" if o.own else o.shape
-        order = {letters: i for i, letters in enumerate((*_CELLS, *_KEYS))}.get({"QB": "KB"}.get(o.shape, shape), 0)
-        return (
-            *(o.form == "additive", dtypes.index(o.dtype), o.shape != stated),
-            *((o.what == "keys") != (p.role == "padding"), "B" not in o.shape, order),
-        )
+    def _claim(self, p: Parameter) -> tuple[str, Form | None]:
+        """What the module says of this mask, or else a part to which it may be passed on; or else what Keras says."""
+        others = [x for x in self.trial.parameters if x.name != p.name]
+        sole = not any(x.role in ("mask", "padding") for x in others)
+        text = claims.text_of(self.trial.module)
+        claim, claimed = claims.of_mask(p.name, p.annotation, text, sole=sole, others=[x.name for x in others])
+        if claimed is None:
+            taking = (x for x in self.trial.module.modules() if p.name in inspect.signature(x.forward).parameters)
+            said = (claims.of_mask(p.name, "", claims.text_of(part), sole=False) for part in taking)
+            claim, claimed = next((x for x in said if x[1] is not None), (claim, claimed))
+        if claimed is None and self.way.takes == "self":
+            return claims.by_keras(p.name, self.trial.module)
+        return claim, claimed
 
-    def _best(self, p: Parameter, outcomes: list[MaskInput], stated: str | None, claimed: Form | None) -> MaskInput:
+    def _best(self, p: Parameter, outcomes: list[MaskInput], claimed: Form | None) -> MaskInput:
         """If no form blocks: the one that leaks least, or the stated one if all leak alike."""
-        passed: Form | None = "additive" if _is_added(self.trial.given.of(p.name)) else None
+        passed: Form | None = "additive" if _kinds(self.trial.given.of(p.name)) == "added" else None
         likely: Form = self._stated(p) or passed or claimed or ("forbidden" if p.role == "padding" else "allowed")
 
         def rank(o: MaskInput) -> tuple[Any, ...]:
             alike = o.what == "keys" or self.rows == 1  # [Q, K] of one query
             odd = (alike and "B" not in o.shape, o.own and names.about_memory(p.name) is not False)
-            return (*odd, _grade(o.leak), (o.form == "additive") != (likely == "additive"), *self._rank(p, o, stated))
+            return (*odd, _grade(o.leak), (o.form == "additive") != (likely == "additive"))
 
-        best = min(outcomes, key=rank)
+        best = min(outcomes, key=rank)  # of equals the one that was tried first
         if _grade(best.leak) == 0 and best.form != "additive" and likely != "additive":
             best = dataclasses.replace(best, form=likely)
         return best
@@ -223,34 +165,50 @@ class MaskTrial:
     def _stated(self, p: Parameter) -> Form | None:
         return self.trial.spec.padding if p.role == "padding" else self.trial.spec.mask
 
-    def _outcomes(self, p: Parameter) -> list[MaskInput]:
-        spec = self.trial.spec
-        if p.role == "lengths":
-            return self._lengths(p)
-        shapes = [*_KEYS, *_CELLS] if p.role == "padding" else [*_CELLS, *_KEYS]
-        stated = spec.padding_shape if p.role == "padding" else spec.mask_shape
-        form = self._stated(p)
-        passed = self.trial.given.of(p.name)
+    def _shapes(self, p: Parameter) -> list[str]:
+        """The shapes to try, the likely ones first."""
+        spec, passed = self.trial.spec, self.trial.given.of(p.name)
+        if stated := (spec.padding_shape if p.role == "padding" else spec.mask_shape):
+            return [stated]
+        certain = [shape for shape in _CELLS if shape not in _BY_CHANCE and (self.rows > 1 or shape != "QK")]
+        cells = [*certain, *_KEYS, *(x for x in _CELLS if x not in certain)]
+        shapes = [*_KEYS, *_CELLS] if p.role == "padding" else cells
         if isinstance(passed, Tensor) and passed.ndim > 1:
             shapes = [s for s in shapes if len(s.replace("(BH)", "B")) == passed.ndim] or shapes
-        if stated:
-            shapes = [stated]
-        if self.way.layout == "NM":
-            shapes = [s for s in shapes if "B" not in s]
+        return [s for s in shapes if "B" not in s] if self.way.layout == "NM" else shapes
+
+    def _outcomes(self, p: Parameter) -> list[MaskInput]:
+        """What trials show, until a shape of the memory's keys works, or else of the queries' own tokens."""
+        form = self._stated(p)
         found: list[MaskInput] = []
-        own_too = self.way.takes != "self" and p.role != "lengths"
-        for own in (False, True) if own_too else (False,):
-            for dtype_form, dtype in _DTYPES:
-                if form is not None and (form == "additive") != (dtype_form == "additive"):
-                    continue
-                for shape in shapes:
-                    found += self._try(p, shape.replace("K", "Q") if own else shape, dtype_form, dtype, own)
+        for own in (False, True) if self.way.takes != "self" else (False,):
+            shapes = [shape.replace("K", "Q") if own else shape for shape in self._shapes(p)]
+            found += self._in_dtypes(p, shapes, form, own)
             if any(o.works for o in found):
                 break
         if form is None:
             return found
         # A stated form is taken literally: if the trial shows the opposite, it does not work as stated.
         return [o if o.form == form else dataclasses.replace(o, form=form, works=False, leak=1.0) for o in found]
+
+    def _in_dtypes(self, p: Parameter, shapes: list[str], form: Form | None, own: bool) -> Iterator[MaskInput]:
+        """Trials with True and False; with 0 and 1, if a module takes no such mask; and with numbers that are added."""
+        ran = works = False
+        for dtype in () if form == "additive" else (torch.bool, torch.int64, torch.float32):
+            for shape in () if ran else shapes:
+                for outcome in self._try(p, shape, "allowed", dtype, own):
+                    ran, works = True, works or outcome.works
+                    yield outcome
+                if works and "B" in shape:
+                    shapes = [shape]
+                    break
+            if works:
+                break
+        for shape in shapes if form in (None, "additive") else ():
+            for outcome in self._try(p, shape, "additive", torch.float32, own):
+                yield outcome
+                if outcome.works and "B" in shape:
+                    return
 
     def _try(self, p: Parameter, shape: str, form: Form, dtype: torch.dtype, own: bool) -> list[MaskInput]:
         keys = self.inputs.query.shape[1] if own or self.inputs.key is None else self.inputs.key.shape[1]
@@ -338,18 +296,14 @@ def _judged(tried: MaskInput, of_marked: float, of_others: float) -> MaskInput:
     return dataclasses.replace(tried, form=form, works=works, leak=forbidden / max(allowed, 1e-12))
 
 
-def _is_added(value: Any) -> bool:
-    """Whether a mask that a real call passes holds 0 and numbers far below it."""
+def _kinds(value: Any) -> str:
+    """What a mask that a real call passes holds: "added" if 0 and numbers far below it; "three" if numbers below and
+    above 0 (Longformer: padding, and global tokens); else "".
+    """
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
-        return False
-    return bool((value <= 0).all()) and float(value.min()) < _FAR
-
-
-def _is_of_three_kinds(value: Any) -> bool:
-    """Whether a mask that a real call passes has numbers below and above 0 (Longformer: padding, and global tokens)."""
-    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
-        return False
-    return float(value.min()) < 0 < float(value.max())
+        return ""
+    least, most = float(value.min()), float(value.max())
+    return "three" if least < 0 < most else "added" if most <= 0 and least < _FAR else ""
 
 
 def _grade(leak: float) -> int:

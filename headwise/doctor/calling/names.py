@@ -21,90 +21,60 @@ ROLES = (
     *("cache", "positions", "weights-flag", "flag", "other", "unknown"),
 )
 
-_WORDS = {
+# A name is one of these and words that say nothing: `input_k` is `k`.
+_FILLING = frozenset(_words("x input inputs in hidden state states tensor seq sequence token tokens embeds embeddings"))
+_NAMES = {
     "query": """
-        query queries q qs quer x text texts input inputs hidden hidden_states hidden_state states tgt trg target
-        targets tokens embeddings embedding embeds emb embs seq sequence seqs features feats feat inp xq x_q q_in qx
-        query_states query_input input_tensor tensor input_embeds inputs_embeds sentence dec decoder_input
-        decoder_hidden decoder_hidden_states decoder_states dec_input dec_inputs x1 data src source src_seq residual
-        latents latent activations qkv x_in words patches z input_q inputs_q q_input q_inputs input_query query_tensor
-        image images img query_seq query_sequence target_seq u idx ids indices token_idx x_ids xb
+        query queries q qs quer xq text texts tgt trg target targets embedding emb embs seqs features feats feat inp
+        sentence dec decoder x1 data src source residual latents latent activations qkv words patches z image images
+        img u idx ids indices token_idx x_ids
     """,
-    "key": """
-        key keys k ks key_states key_input k_in x_k xk kx input_k inputs_k k_input k_inputs key_tensor input_key key_seq
-    """,
-    "value": """
-        value values v vs val vals value_states value_input v_in x_v xv vx input_v inputs_v v_input v_inputs
-        value_tensor input_value value_seq
-    """,
+    "key": "key keys k ks xk kx",
+    "value": "value values v vs val vals xv vx",
     "memory": """
-        memory mem mems context ctx contexts encoder_hidden_states encoder_output encoder_outputs enc_output enc_outputs
-        enc_out encoder_out encoder_states encoder_hidden enc memories kv kvs x_kv kv_states key_value key_values
-        keys_values key_value_states kv_input inputs_kv input_kv cond condition conditioning other y media source_states
-        cross_states crossattention_states cross_attention_states cross_inputs cross kv_seq src_output src_out enc_src
-        encoder_input encoder_inputs encoded encodings x2 second xkv kv_x x_context x_memory to_attend attend_to against
-        enc_hidden encoder_memory src_memory memory_states kv_in kv_source key_value_input prefix
+        memory mem mems memories context contexts ctx encoder enc encoded encodings encoder_output encoder_outputs
+        enc_output enc_outputs enc_out encoder_out src_output src_out enc_src kv kvs xkv kv_source key_value key_values
+        keys_values cross cross_attention crossattention cond condition conditioning other y media x2 second to_attend
+        attend_to against prefix
     """,
     "cache": """
-        cache kv_cache layer_past past past_kv past_key_value past_key_values past_keys_values past_state past_states
-        state incremental_state prev_kv layer_cache caches key_value_cache kvcache saved_state init_state k_cache
-        v_cache cached_kv
+        cache caches kv_cache layer_cache layer_past past past_kv past_key_value past_key_values incremental prev_kv
+        saved init kvcache k_cache v_cache cached_kv
     """,
-    "other": """
-        dropout dropout_p scale layer_idx layer batch_size seq_len max_len max_seq_len num_heads heads h w height width
-    """,
+    "other": "dropout dropout_p scale layer_idx layer batch_size seq_len max_len max_seq_len num_heads heads h w "
+    "height width",
 }
-_VOCABULARY = {word: role for role, text in _WORDS.items() for word in text.split()}
+_VOCABULARY = {word: role for role, text in _NAMES.items() for word in text.split()}
+# Of other names, words that say what they are, the plainest first.
+_PARTS = {
+    "cache": {"past", "cache"},
+    "query": {"query", "queries"},
+    "key": {"key", "keys"},
+    "value": {"value", "values"},
+    "memory": {"memory", "context", "encoder", "encoded", "enc", "cross"},
+    "": {*_words("decoder dec hidden embed embeds embedding embeddings input inputs token tokens state states x")},
+}
+_MASKS = frozenset(_words("pad padding valid real visible allowed forbidden blocked ignore adj adjacency"))
+_OF_KEYS = frozenset(_words("key k keys value valid real"))
+_OTHER_MASKS = frozenset(_words("head global query q queries ratio mod loss additional position"))
+_POSITIONS = frozenset(
+    _words("pos position positions positional posemb rotary rope freq freqs cos sin cis alibi offset step timestep r")
+)
+_ASKING = frozenset(_words("return output need with get average keep store save give"))
+_WEIGHTS = frozenset(_words("attn attention attentions att weight weights scores probs map maps record"))
+_FLAGS = frozenset(_words("is use need return output with do should enable training train average deterministic debug"))
 # The sides of a map whose tokens come row by row: forward(x, H, W).
 SIDES = {"h": "h", "height": "h", "hh": "h", "w": "w", "width": "w", "ww": "w"}
 # What a loss compares the output with, if it may be left out: forward(idx, targets=None).
 LABELS = frozenset(_words("target targets label labels target_ids"))
 # Next to a clearer query, these are the memory: forward(src, tgt).
 _SOURCES = frozenset(_words("src source src_seq encoder_input"))
-_TARGETS = frozenset(
-    _words("tgt trg target targets target_seq dec decoder_input dec_input dec_inputs decoder_hidden_states")
-)
+_TARGETS = frozenset(_words("tgt trg target targets target_seq dec decoder decoder_input dec_input dec_inputs"))
 # The state of an RNN.
 STATE = re.compile(r"((last|prev|previous|decoder|dec|rnn)_)?(hiddens?|hidden_state|state|h|s)(_(t|0|prev))?")
-
-_CAUSAL = re.compile(r"^(is_)?causal|^use_causal_mask$|^autoregressive$|is_causal$")
-_WEIGHTS_FLAG = re.compile(
-    r"need_?weights|return_record|^record$"
-    r"|(return|output|need|with|get|average|keep|store|save|give|visuali[sz]e)_?"
-    r"(attn|attention|attentions|att|weights?|scores?|probs?|maps?|head_weights)"
-)
-_LENGTHS = re.compile(r"(^|_)(lens?|lengths?|num_valid|seqlens?)$")
-_MASK = re.compile(
-    r"mask|(^|_)(pad|padding|is_pad|valid|real|visible|allowed|forbidden|blocked|ignore|adj|adjacency)(_|$)"
-    r"|(^|_)keep$"
-)
-_OTHER_MASK = re.compile(
-    r"(^|_)head_mask|(^|_)global_|query_mask|q_mask|queries_mask|mask_token|mask_ratio|mask_mod|loss_mask|mem_mask$|additional_|position_mask"
-)
-_PADDING = re.compile(r"pad|(key|k|keys|value)_mask|valid|(^|_)real(_|$)")
-_BIAS = re.compile(r"(^|_)(attn|attention|score|logit)s?_bias$|^bias$")
-_POSITIONS = re.compile(
-    r"^r(_emb)?$|(^|_)(pos|position|positions|positional|rotary|rope|freqs?|cos|sin|rel_pos|alibi|offset|start_pos|input_pos|cis"
-    r"|step|time_step|timestep)(_|$)|pos_emb|pos_enc|position_|posemb|_pos$"
-)
-_FLAG = re.compile(
-    r"^(is|use|need|return|output|with|do|should|enable|training|train|average|deterministic|verbose|debug|self_attn)(_|$)"
-)
-_PARTS = (  # of names that are not in the vocabulary
-    (re.compile(r"^(num|n)_"), "other"),  # a count
-    (re.compile(r"(^|_)(past|cache)(_|$)"), "cache"),
-    (re.compile(r"(^|_)(query|queries)(_|$)"), "query"),
-    (re.compile(r"(^|_)keys?(_|$)"), "key"),
-    (re.compile(r"(^|_)values?(_|$)"), "value"),
-    (re.compile(r"(^|_)(memory|context|encoder|encoded|enc|cross)(_|$)"), "memory"),
-    (re.compile(r"(^|_)(decoder|dec|hidden|embeds?|embeddings?|inputs?|tokens?|states?|x)(_|$)"), "query"),
-)
-
-COORDINATES = re.compile(r"(^|_)(xyz|xy|coords?|coordinates?|points?|centers?|centroids?|locations?)$")
 GRID = re.compile(r"^(hw|h_w|x_size|grid(_size|_shape)?|patch_grid|spatial_(shape|size)|(feat|feature|map)_size)$")
 PAGES = re.compile(r"^(block|page)_tables?$")  # of a cache: which pages each sequence has
 STARTS = re.compile(r"^cu_?(seq_?)?lens?(_[qk])?$|^cumulative_(seq_?)?len(gth)?s$")  # where packed documents begin
-TYPES = re.compile(r"^(token|tok)?_?types?(_?(ids?|labels?|idx))?$|^segment_labels?$")  # which of two sentences
 # Which document each token of a row belongs to.
 DOCUMENTS = re.compile(
     r"(^|_)(seg(ment)?|doc(ument)?|pack(ing|ed)?|sequence|seq|sample|example|image|graph)_?"
@@ -115,36 +85,57 @@ DOCUMENTS = re.compile(
 def simple(name: str) -> str:
     """`encoderHiddenStates`, `_query` and `Q` as `encoder_hidden_states`, `query` and `q`."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return re.sub(r"_+", "_", spaced).strip("_").lower()
+    return "_".join(word for word in spaced.lower().split("_") if word)
+
+
+def _in_vocabulary(name: str) -> str | None:
+    """The role of a name that is one of the vocabulary, beside words that say nothing."""
+    told = "_".join(word for word in name.split("_") if word not in _FILLING)
+    return _VOCABULARY.get(name) or _VOCABULARY.get(told) or (None if told else "cache" if name == "state" else "query")
 
 
 def role(name: str, default: Any = None, annotation: str = "") -> str:
     """The role of an argument of forward by its name; "unknown" if the name says nothing."""
     name = simple(name)
-    if _CAUSAL.search(name):
-        return "mask" if "mask" in name and not isinstance(default, bool) and name != "use_causal_mask" else "causal"
-    if _WEIGHTS_FLAG.search(name):
+    each = name.split("_") or [""]
+    words, first, last = {*each}, each[0], each[-1]
+    if words & {"causal", "autoregressive"}:
+        return "mask" if "mask" in words and not isinstance(default, bool) and first != "use" else "causal"
+    if name == "record" or (first in _ASKING and words & _WEIGHTS):
         return "weights-flag"
     if isinstance(default, bool) or annotation.strip() == "bool":
         return "flag"
-    if name in _VOCABULARY:
-        return _VOCABULARY[name]
-    if TYPES.search(name):
+    if (found := _in_vocabulary(name)) is not None:
+        return found
+    if is_types(name):
         return "other"
-    if _LENGTHS.search(name):
+    if last in ("len", "lens", "length", "lengths", "seqlen", "seqlens") or name == "num_valid":
         # cu_seqlens holds the starts of packed documents, and max_seqlen the length of the longest.
         return "other" if name.startswith(("cu", "max")) else "lengths"
-    if _MASK.search(name):
-        return "other" if _OTHER_MASK.search(name) else "padding" if _PADDING.search(name) else "mask"
-    for pattern, found in ((_BIAS, "mask"), (_POSITIONS, "positions"), (_FLAG, "flag"), *_PARTS):
-        if pattern.search(name):
-            return found
-    return "unknown"
+    if "mask" in name or words & _MASKS or last == "keep":
+        if ("mask" in words and words & _OTHER_MASKS) or name == "mask_token":
+            return "other"
+        return "padding" if "pad" in name or words & _OF_KEYS else "mask"
+    if last == "bias" and (words <= {"bias"} or words & {"attn", "attention", "score", "scores", "logit", "logits"}):
+        return "mask"
+    if words & _POSITIONS:
+        return "positions"
+    if first in _FLAGS:
+        return "flag"
+    if len(each) > 1 and first in ("num", "n"):  # a count
+        return "other"
+    return next((part or "query" for part, of in _PARTS.items() if words & of), "unknown")
+
+
+def is_types(name: str) -> bool:
+    """Whether it tells which of two sentences each token belongs to: `token_type_ids`."""
+    words = {*simple(name).split("_")}
+    return bool(words & {"type", "types"}) and words <= {"token", "tok", "type", "types", "id", "ids", "idx", "labels"}
 
 
 def exact(name: str) -> bool:
     """Whether the whole name is in the vocabulary, not only a part of it."""
-    return simple(name) in _VOCABULARY
+    return _in_vocabulary(simple(name)) is not None
 
 
 def untangle(roles: dict[str, str]) -> dict[str, str]:
@@ -169,20 +160,20 @@ def untangle(roles: dict[str, str]) -> dict[str, str]:
     return found
 
 
+_OF_MEMORY = frozenset(_words("memory mem context ctx enc encoder cross src source kv"))
+_OF_QUERIES = frozenset(_words("tgt trg target dec decoder self ahead causal x"))
+
+
 def about_memory(name: str) -> bool | None:
     """Whether a mask is, by its name, for the memory (True), for the query's own sequence (False), or neither."""
-    name = simple(name)
-    if re.search(r"(^|_)(memory|mem|context|ctx|enc|encoder|cross|src|source|kv)(_|$)", name):
-        return True
-    if re.search(r"(^|_)(tgt|trg|target|dec|decoder|self|look_ahead|causal|x)(_|$)", name):
-        return False
-    return None
+    words = {*simple(name).split("_")}
+    return True if words & _OF_MEMORY else False if words & _OF_QUERIES else None
 
 
 def about(mask: str, argument: str) -> bool:
     """Whether a mask is named after an argument: question_mask after encoded_question."""
-    words = set(re.split("_", simple(mask))) - {"mask", "padding", "pad", "valid", "key", "attn", "attention"}
-    of = set(simple(argument).split("_"))
+    words = {*simple(mask).split("_")} - {"mask", "padding", "pad", "valid", "key", "attn", "attention"}
+    of = {*simple(argument).split("_")}
     return bool(words) and words <= of | {word.removesuffix("s") for word in of}  # region_mask after regions
 
 

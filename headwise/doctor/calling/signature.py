@@ -12,7 +12,6 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.stated_shapes import Stated, stated_shapes
 from headwise.errors import DoctorError
 
 
@@ -85,25 +84,8 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
     memories = [n for n, r in roles.items() if r == "memory" and found[n].default is inspect.Parameter.empty]
     if not {"query", "key", "value", "unknown"} & set(roles.values()) and len(memories) > 1:
         roles[memories[0]] = "query"  # forward(encoded_passage, encoded_question)
-    stated = stated_shapes(module, roles)
-    inputs = [n for n, r in roles.items() if r in ("query", "key", "value", "memory")]
-    if any(len(x.shape) > 1 for x in stated.values()):  # one number for each example, or its features, is no sequence
-        roles |= dict.fromkeys((n for n in inputs if n in stated and stated[n].is_of_an_example(module)), "unknown")
-    counts = [n for n, r in roles.items() if r in ("other", "unknown") and n in stated and stated[n].counts]
-    roles |= dict.fromkeys(counts, "lengths")
-    roles |= _of_another_length(roles, stated, {n for n, p in found.items() if p.default is p.empty})
     roles.update(spec.roles)
     return [Parameter(n, r, found[n].default, _text(found[n].annotation), found[n].kind) for n, r in roles.items()]
-
-
-def _of_another_length(roles: dict[str, str], stated: dict[str, Stated], required: set[str]) -> dict[str, str]:
-    """The memory, where no name tells it: text (B, L, D) and regions (B, R, E) are sequences of their own."""
-    queries = [stated[n].shape for n, role in roles.items() if role == "query" and n in stated]
-    if len(queries) != 1 or len(queries[0]) != 3 or {"key", "value", "memory"} & set(roles.values()):
-        return {}
-    others = [n for n, role in roles.items() if role == "unknown" and n in required and n in stated]
-    found = [n for n in others if len(stated[n].shape) == 3 and stated[n].shape[1] not in (*queries[0], "1")]
-    return {found[0]: "memory"} if len(found) == 1 else {}
 
 
 def _text(annotation: Any) -> str:
@@ -120,6 +102,7 @@ class Assignment:
     slots: tuple[tuple[str, str], ...]
     positional: tuple[str, ...] = ()
     packed: bool = False
+    turned: bool = False  # against what the names say
 
 
 def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Assignment]:
@@ -129,8 +112,8 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
     queries = by["query"]
     result: list[Assignment] = []
 
-    def add(kind: str, **slots: Parameter) -> None:
-        made = Assignment(kind, tuple((role, p.name) for role, p in slots.items()))
+    def add(kind: str, *, turned: bool = False, **slots: Parameter) -> None:
+        made = Assignment(kind, tuple((role, p.name) for role, p in slots.items()), turned=turned)
         if len({p.name for p in slots.values()}) == len(slots) and made not in result:
             result.append(made)
 
@@ -154,7 +137,7 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
                 add("qkv", query=asks, key=first, value=rest[0])
             add("memory", query=asks, memory=first)
             if first.required and asks.required:
-                add("memory", query=first, memory=asks)
+                add("memory", turned=True, query=first, memory=asks)
         if not (key or value or memory):
             if len(rest) >= 2:
                 for a, b, c in itertools.permutations([asks, *rest][:3]):

@@ -139,6 +139,10 @@ class Trial:
         )
         return said
 
+    def farthest(self) -> str:
+        """What was said of the call that got farthest."""
+        return max(self.failed, key=lambda x: x.reached).said if self.failed else ""
+
     def answers(self, out: Tensor, queries: int) -> bool:
         """Whether it has a row for each query, or each but the first, where that is only a start."""
         return out.shape[1] in (queries, queries - is_taught(self.module))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.stated_shapes import stated_shapes
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import given
@@ -71,11 +69,10 @@ def _beside(probe: Probe) -> Iterator[Finding]:
 def _marked(probe: Probe, known: set[str]) -> Iterator[Finding]:
     """Marks of tokens [B, N] that a call may leave out, and that are not known as masks: visited, unavailable."""
     way = probe.interface.way
-    free = set(probe.interface.roles) - known - {x for _, x in way.slots} - {x for x, _ in way.extras}
-    for name, stated in stated_shapes(probe.module, sorted(free)).items():
+    roles = probe.interface.roles
+    taken = known | {x for _, x in way.slots} | {x for x, _ in way.extras}
+    for name in sorted(name for name, role in roles.items() if role in ("unknown", "mask") and name not in taken):
         inputs = probe.inputs()
-        if len(stated.shape) != 2 or not re.search(r"\bbool", stated.said, re.IGNORECASE):
-            continue
         marks = torch.zeros(inputs.query.shape[:2], dtype=torch.bool)
         try:
             with quiet():
