@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import nn
 
-from headwise.doctor.calling.first_call import first_call
+from headwise.doctor.calling.search import first_call
 from headwise.registry import find_framework
 
 

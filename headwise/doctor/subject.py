@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from headwise.doctor.calling import kept_sides, token_ids
+from headwise.doctor.calling import other_forward, token_ids
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
@@ -74,7 +74,7 @@ class Subject:
         try:
             return discover(self.module, spec=self.spec, example=self.example)
         except DoctorError:
-            if kept_sides.passed(self.module) is not None:
+            if other_forward.with_sides(self.module) is not None:
                 return discover(self.module, spec=self.spec, example=self.example)
             if not token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
                 return found
@@ -151,7 +151,7 @@ class Subject:
         if token_ids.is_on_embeddings(self.module):
             token_ids.on_embeddings(twin.module)
         elif type(self.module) is not type(self.original):
-            kept_sides.passed(twin.module)
+            other_forward.with_sides(twin.module)
         twin.__dict__["interface"] = known.on(twin.module)
         return twin
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -74,13 +73,16 @@ def makers(
             found.append(constant(0.0) if "drop" in name else constant(1.0))
         if "bool" in annotation:
             found.append(constant(False))
-        if re.search(r"\bint\b", annotation):
+        if "int" in annotation:
             found += [lambda at: at.queries, constant(1), constant(0)]
         if annotation.startswith("str"):
             found.append(constant("test"))
         found.append(constant(None))
     found += [lambda at: alike(at, at.queries, at.width), constant(None), constant(0), constant(1)]
-    found += [lambda at: torch.ones(*at.tokens(), dtype=at.dtype, device=at.device)]
+    found += [
+        lambda at: torch.ones(*at.tokens(), dtype=at.dtype, device=at.device),
+        lambda at: noise(at, 1, at.width).expand(at.batch, -1),  # of an example: [B, M]
+    ]
     return found
 
 
@@ -109,21 +111,20 @@ def alike(at: Sizes, length: int, width: int) -> Tensor:
 
 def _by_word(name: str, module: nn.Module) -> list[Maker]:
     heads = sizes.heads(module) or 4
-    by_words: tuple[tuple[str, Maker], ...] = (
-        ("batch_size bsz b bs batch", lambda at: at.batch),
-        ("seq_len n t length seqlen q_len tgt_len", lambda at: at.queries),
-        ("k_len src_len kv_len memory_len", lambda at: at.keys),
-        ("num_heads heads n_heads", constant(heads)),
-        ("layer_idx layer layer_id idx index", constant(0)),
-        ("dropout dropout_p p_dropout", constant(0.0)),
-        ("scale", constant(1.0)),
-        ("mode", constant("test")),
-    )
-    for words, make in by_words:
+    by_words: dict[str, Maker] = {
+        "batch_size bsz b bs batch": lambda at: at.batch,
+        "seq_len n t length seqlen q_len tgt_len": lambda at: at.queries,
+        "k_len src_len kv_len memory_len": lambda at: at.keys,
+        "num_heads heads n_heads": constant(heads),
+        "layer_idx layer layer_id idx index": constant(0),
+        "dropout dropout_p p_dropout": constant(0.0),
+        "scale": constant(1.0),
+        "mode": constant("test"),
+        "edge_index edges edge_list": _edges,
+    }
+    for words, make in by_words.items():
         if name in words.split():
             return [make]
-    if re.search(r"^edge_?(index|list)$|^edges$", name):
-        return [_edges]
     if name in names.SIDES:  # of a map, or of a row of tokens
         return [lambda at: sides(at.queries)["hw".index(names.SIDES[name])]]
     if names.GRID.search(name):  # (rows, columns)
@@ -132,10 +133,9 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         return [lambda at: torch.arange(4 * at.batch, device=at.device).view(at.batch, 4)]
     if name.rsplit("_", 1)[-1] in _COORDINATES:  # of points in space, or in a plane
         return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
-    if names.is_types(name):
-        return [lambda at: torch.zeros(at.tokens(), dtype=torch.int64, device=at.device)]
-    if names.DOCUMENTS.search(name):
-        return [lambda at: torch.ones(at.tokens(), dtype=torch.int64, device=at.device)]
+    if names.is_types(name) or names.DOCUMENTS.search(name):  # one sentence, and one document
+        number = 0 if names.is_types(name) else 1
+        return [lambda at: torch.full(at.tokens(), number, dtype=torch.int64, device=at.device)]
     if "head_mask" in name:
         return [constant(None), lambda at: torch.ones(heads, dtype=at.dtype, device=at.device)]
     if name.endswith("mask"):
@@ -185,7 +185,8 @@ def read_by(layer: nn.Module) -> list[Maker]:
         rows, columns = noise(at, 2, most, width)
         return (rows[: at.queries, None] * columns[: at.keys]).expand(at.batch, -1, -1, -1)
 
-    return [lambda at: alike(at, at.queries, width), pairs, lambda at: alike(at, at.keys, width)]
+    of_example = lambda at: noise(at, 1, width).expand(at.batch, -1)  # noqa: E731
+    return [lambda at: alike(at, at.queries, width), pairs, lambda at: alike(at, at.keys, width), of_example]
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -205,31 +206,33 @@ def in_neighbours(value: Any) -> bool:
 
 def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list[Maker]:
     """Makers of rotations and positions, by the name of their argument."""
-    if re.search(r"start|offset|^step|past_len|curr", name):
+    words = {*name.split("_")}
+    if words & {"start", "offset", "step"}:
         return [constant(0), lambda at: torch.zeros((), dtype=torch.int64, device=at.device)]
-    if "cache_position" in name:
+    if "cache" in words:
         return [lambda at: torch.arange(at.queries, device=at.device)]
-    if re.search(r"_ids?$|^positions?$|^pos$|^input_pos$|indices|index|timestep", name):
+    heads = sizes.heads(module) or 1
+    if words & {"ids", "indices", "index", "timestep"} or name in ("pos", "position", "positions", "input_pos"):
         begin, table = constant(0), lambda at: shared(at, at.queries)
         return [
             lambda at: torch.arange(at.queries, device=at.device).expand(at.batch, -1),
             lambda at: torch.arange(at.queries, device=at.device),
-            *((table, begin) if re.fullmatch(r"pos(itions?)?", name) else (begin, table)),
+            *((table, begin) if name in ("pos", "position", "positions") else (begin, table)),
             lambda at: shared(at, 2 * at.queries - 1),  # of all distances
         ]
-    if "cis" in name:
-        forms = ["complex", "complex B", "pair", "angles"]
-    elif re.search(r"(^|_)(cos|sin)(_|$)", name) and "cos_sin" not in name:
-        part = "cos" if "cos" in name else "sin"
-        forms = [f"{part} {how}" for how in ("ND", "BND", "Nd", "11ND", "1N1D", "11Nd", "1N1d", "1ND")]
-    elif re.search(r"position_embeddings?|cos_sin|rope|rotary|^pe$|pos_emb", name):
-        forms = ["pair B", "pair", "pair half", "complex", "angles", "pair 11"]
+    usual = ["pair BND", "pair ND", "pair Nd", "complex Nd", "angles ND", "pair 11ND"]
+    if "cis" in words:
+        forms = ["complex Nd", "complex BNd", "pair ND", "angles ND"]
+    elif len(words & {"cos", "sin"}) == 1:
+        part = "cos" if "cos" in words else "sin"
+        forms = [f"{part} {shape}" for shape in ("ND", "BND", "Nd", "11ND", "1N1D", "11Nd", "1N1d", "1ND")]
     else:
-        forms = ["angles", "half angles", "complex", "pair B", "pair", "pair half"]
-    heads = sizes.heads(module) or 1
+        known = words & {"rope", "rotary", "pe", "cos"} or "embedding" in name or "pos_emb" in name
+        forms = usual if known else ["angles ND", "angles Nd", "complex Nd", *usual[:3]]
     dims: list[int | None] = [*sizes.rope_dims(module)[:4]] or [None]
-    found: list[Maker] = [_rotation(dim, how, neighbours=neighbours) for dim in dims for how in forms]
-    found += [
+    found: list[Maker] = [_rotation(dim, *how.split(), neighbours=neighbours) for dim in dims for how in forms]
+    return [
+        *found,
         lambda at: shared(at, at.queries),
         lambda at: alike(at, at.queries, at.width),
         lambda at: shared(at, 2 * at.queries - 1),
@@ -239,35 +242,27 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
         lambda at: noise(at, heads, at.queries, at.keys),
         constant(None),
     ]
-    return found
 
 
-def _rotation(dim: int | None, how: str, *, neighbours: bool = False) -> Maker:
-    """The angles of rotary position embedding, base 10000, in one of the usual forms."""
+def _rotation(dim: int | None, part: str, shape: str, *, neighbours: bool = False) -> Maker:
+    """The angles of rotary position embedding, base 10000: complex, as cos and sin, or as they are. In the shape, "d"
+    is half the width: each angle stands once.
+    """
 
     def make(at: Sizes) -> Any:
         width = dim or at.width
         rates = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
-        half = (torch.arange(at.queries, dtype=torch.float32)[:, None] * rates).to(at.device)
-        full = half.repeat_interleave(2, dim=-1) if neighbours else torch.cat([half, half], dim=-1)
-        batched = full.expand(at.batch, -1, -1)
-        if how.startswith("complex"):
-            turned = torch.polar(torch.ones_like(half), half)
-            return turned.expand(at.batch, -1, -1) if how.endswith("B") else turned
-        if how in ("angles", "half angles"):
-            return (full if how == "angles" else half).to(at.dtype)
-        if how.startswith("pair"):
-            angles = {"pair": full, "pair half": half, "pair B": batched, "pair 11": full[None, None]}[how]
-            return angles.cos().to(at.dtype), angles.sin().to(at.dtype)
-        part, shape = how.split()
-        angles = batched if shape.startswith("B") else half if "d" in shape else full
-        if shape.startswith("11"):
-            angles = angles[None, None]
-        elif shape.startswith("1N1"):
-            angles = angles[None, :, None]
-        elif shape.startswith("1"):
-            angles = angles[None]
-        return (angles.cos() if part == "cos" else angles.sin()).to(at.dtype)
+        angles = (torch.arange(at.queries, dtype=torch.float32)[:, None] * rates).to(at.device)
+        if "D" in shape:
+            angles = angles.repeat_interleave(2, dim=-1) if neighbours else torch.cat([angles, angles], dim=-1)
+        if shape.startswith("B"):
+            angles = angles.expand(at.batch, -1, -1)
+        for i, letter in enumerate(shape):
+            angles = angles.unsqueeze(i) if letter == "1" else angles
+        if part == "complex":
+            return torch.polar(torch.ones_like(angles), angles)
+        cos, sin = angles.cos().to(at.dtype), angles.sin().to(at.dtype)
+        return {"cos": cos, "sin": sin, "pair": (cos, sin), "angles": angles.to(at.dtype)}[part]
 
     return make
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling import forward_arguments as arguments
 from headwise.doctor.calling import names, sizes, token_ids
+from headwise.doctor.calling.example import Given, is_sequence
 from headwise.doctor.calling.forward_arguments import Maker
-from headwise.doctor.calling.given import Given, is_sequence
 from headwise.doctor.calling.signature import Parameter
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES
@@ -51,8 +51,7 @@ def _maps(module: nn.Module, given: Given) -> list[int]:
     maps = [x for x in given.values.values() if isinstance(x, Tensor) and x.ndim == 4]
     known = [x.shape[2] for x in maps if x.shape[2] in (x.shape[1], x.shape[3])]
     known += [2 * n for n in sizes.find(module, ["window_size", "window", "ws", "win_size"])]
-    fitting = [*sizes.image_sides(module), *sizes.relative_sides(module), 8]
-    squares = [[n**2 for n in sides if n <= _LARGEST_SIDE] for sides in (known, fitting)]
+    squares = [[n**2 for n in sides if n <= _LARGEST_SIDE] for sides in (known, [*sizes.image_sides(module), 8])]
     return list(dict.fromkeys((*squares[0], MAP, *squares[1])))
 
 
@@ -98,12 +97,11 @@ def hinted_widths(
     return [(wanted, wanted, wanted)]
 
 
-def hinted_lengths(said: str, widths: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+def hinted_lengths(said: str) -> list[int]:
     """Numbers of tokens that an error may ask for: "shape '[-1, 20, 3, 64]' is invalid", or two sides of a map."""
-    known = {QUERIES, KEYS, *(x for each in widths[:1] for x in each)}
     found = [int(n) for n in re.findall(r"(?<![\dx])\d+(?![\dx])", said)]
-    pairs = [a * b for a, b in itertools.pairwise(found) if a == b > 1]
-    return [(n, n) for n in dict.fromkeys((*pairs, *found)) if 1 < n <= 1024 and n not in known][:6]
+    squares = [a * b for a, b in itertools.pairwise(found) if a == b]
+    return [n for n in dict.fromkeys((*squares, *found)) if 1 < n <= 1024][:8]
 
 
 def makers(module: nn.Module, given: Given, p: Parameter, reader: nn.Module | None) -> list[Maker]:

@@ -155,7 +155,8 @@ class MaskTrial:
         def rank(o: MaskInput) -> tuple[Any, ...]:
             alike = o.what == "keys" or self.rows == 1  # [Q, K] of one query
             odd = (alike and "B" not in o.shape, o.own and names.about_memory(p.name) is not False)
-            return (*odd, _grade(o.leak), (o.form == "additive") != (likely == "additive"))
+            other = (o.what == "keys") != (p.role == "padding")
+            return (*odd, _grade(o.leak), (o.form == "additive") != (likely == "additive"), other)
 
         best = min(outcomes, key=rank)  # of equals the one that was tried first
         if _grade(best.leak) == 0 and best.form != "additive" and likely != "additive":

@@ -184,9 +184,6 @@ WIDTHS = _words("""
     model_size query_dim q_dim d_in input_dim in_dim input_size in_features in_channels
     dim_in channels width query_size units d_emb dmodel size features n_units hidden embed_dimension n_state n_hidden
 """)
-VARIABLES = _words(
-    "c_in enc_in n_vars num_vars n_variables num_variables nvars n_series num_series n_features num_features"
-)
 KEY_WIDTHS = _words("""
     kdim key_size k_dim dim_context context_dim cross_attention_dim memory_dim kv_dim encoder_dim d_context context_size
     encoder_hidden_size dim_key_value ctx_dim kv_size memory_size cond_dim

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import forward_arguments as arguments
 from headwise.doctor.calling import sizes
-from headwise.doctor.calling.given import is_sequence
+from headwise.doctor.calling.example import is_sequence
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
 from headwise.doctor.calling.way import Way, noise
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling import guesses, names, sizes, token_ids
 from headwise.doctor.calling.claims import text_of_all
+from headwise.doctor.calling.example import is_sequence
 from headwise.doctor.calling.failure import failure
 from headwise.doctor.calling.forward_arguments import Maker, constant
-from headwise.doctor.calling.given import is_sequence
 from headwise.doctor.calling.replay import replay
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.trial import QUERIES, Trial
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
 from headwise.doctor.calling.way import MAPS, STATES, Way, noise
 from headwise.errors import DoctorError
 
@@ -35,6 +35,19 @@ _SEQUENCE_FIRST = re.compile(
 def search(trial: Trial) -> Way:
     """The first way that works. Raises DoctorError if none does."""
     return _Search(trial).first()
+
+
+def first_call(
+    module: nn.Module, *, spec: Spec | None = None, example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+) -> None:
+    """Call a module that gets its weights then, in the first way that works; that call is its last one.
+
+    Raises DoctorError if none does.
+    """
+    with undisturbed(module):
+        trial = Trial(module, spec or Spec(), example)
+        way = search(trial)
+        trial.run(way, trial.inputs(way, *trial.sizes(way)))
 
 
 class _Search:
@@ -107,10 +120,12 @@ class _Search:
         yield ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"], whole, "any"
         yield ["BMHW,BNM", "BNM,B1NM"], crossing, "any"
         yield STATES, as_named, "one"
+        yield rows, own, "hinted"
         yield rows, whole, "fixed"
         yield rows, partial, "differ"
         yield rows, partial, "alike"
         yield MAPS, own, "map"
+        yield MAPS, own, "hinted"
 
     def _plain(self, in_rows: bool) -> list[str]:
         """The layouts that its input most likely has."""
@@ -198,8 +213,9 @@ class _Search:
         elif layout in MAPS and option.takes == "self" and self.spec.width is None:  # of an image
             widths = [*((n, n, n) for n in sizes.channels(self.module)), *widths]
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
-        if which == "fixed" and option.takes == "self":
-            lengths = [*guesses.hinted_lengths(self.trial.farthest(), widths), *lengths]
+        if which == "hinted":
+            ours = {QUERIES, KEYS, self.batch, *widths[0]}
+            lengths = [(n, n) for n in guesses.hinted_lengths(self.trial.farthest()) if n not in ours]
         heads = sizes.heads(self.module) or 4
         positional = (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
         way = Way(option.takes, option.slots, positional, option.packed, layout, heads)

@@ -112,15 +112,12 @@ def lengths(module: nn.Module) -> list[int]:
     for place in places(module):
         for name in _SIDES:
             window = names.attribute(place, [name], lambda x: x is not None)
-            if window is None:
-                continue
-            sides = window[1] if isinstance(window[1], (tuple, list)) else (window[1], window[1])
-            if all(_is_size(side) for side in sides):
+            side = window[1] if window else None
+            sides = side if isinstance(side, (tuple, list)) else (side, side)
+            if all(_is_size(n) for n in sides):
                 area = math.prod(sides)  # or the number may be that of all tokens
                 with_class += [area + 1]
-                found += [sides[0], area] if area > _LARGE and isinstance(window[1], int) else [area]
-        both = [names.attribute(place, x, _is_size) for x in (["H", "h", "height"], ["W", "w", "width"])]
-        found += [math.prod(x[1] for x in both if x)] * all(both)  # a map that a constructor got as (rows, columns)
+                found += [side, area] if isinstance(side, int) and area > _LARGE else [area]
     for tensor in (*module.buffers(), *module.parameters()):
         if not is_lazy(tensor):
             found += [n for n in tensor.shape[-2:] if n > 1]
@@ -165,13 +162,6 @@ def channels(module: nn.Module) -> list[int]:
     return _by_default(module, ["channels", "in_channels", "in_chans", "num_channels", "n_channels", "c_in"])[:2]
 
 
-def relative_sides(module: nn.Module) -> list[int]:
-    """Sides of maps of which tables of relative positions have the 2 * side - 1 rows, or their square."""
-    tables = [x.shape[0] for name, x in module.named_parameters() if "rel" in name and not is_lazy(x) and x.ndim == 2]
-    tables += [math.isqrt(rows) for rows in tables if math.isqrt(rows) ** 2 == rows]
-    return list(dict.fromkeys((rows + 1) // 2 for rows in tables if rows % 2 == 1 and rows > 2))
-
-
 def in_features(layer: nn.Module) -> int | None:
     """The input width of a layer: Linear, convolutions, Hugging Face's Conv1D, norms, or any layer that states it."""
     for name in ("in_features", "in_channels", "nx", "input_dim", "in_dim"):
@@ -200,8 +190,7 @@ def _of_projections(module: nn.Module, letters: str) -> list[int]:
 def widths(module: nn.Module) -> list[int]:
     """Guesses of the width of the queries (and of all other inputs, if nothing else is stated)."""
     own = find(module, names.WIDTHS)
-    guesses = find(module, names.VARIABLES) + _by_default(module, names.VARIABLES) + own[:3]
-    guesses += _of_projections(module, "q query queries wq q_a to_q qkv to_qkv in c_attn toqueries")
+    guesses = own[:3] + _of_projections(module, "q query queries wq q_a to_q qkv to_qkv in c_attn toqueries")
     guesses += [layer.out_features for layer in module.modules() if isinstance(layer, nn.LazyLinear)][::-1]
     layers = [n for n in (in_features(layer) for layer in module.modules()) if n is not None]
     guesses += layers[:8] + own[3:]

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling import sizes
 from headwise.doctor.calling.causality import is_taught
-from headwise.doctor.calling.example import Example
+from headwise.doctor.calling.example import Example, Given
 from headwise.doctor.calling.failure import NOT_FINITE, Failed
-from headwise.doctor.calling.given import Given
 from headwise.doctor.calling.signature import parameters, signature
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, describe, home

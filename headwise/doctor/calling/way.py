@@ -145,21 +145,16 @@ class Way:
     def read(self, raw: Any, inputs: Inputs) -> Result:
         """The output and the weights in the returned value."""
         at = self.sizes(inputs)
-        output = pick(raw, self.output_at)
+        path, weights = self.output_at, pick(raw, self.weights_at)
+        output = pick(raw, path)
         if output is None or unlay(output, self.layout, at) is None:
-            path = self.find_output(raw, at)
-            if path is None:
-                raise OutputProblem(describe(raw))
+            path, weights = self.find_output(raw, at), None
             output = pick(raw, path)
-            weights = pick(raw, self.find_weights(raw, at, path))
-        else:
-            weights = pick(raw, self.weights_at)
-            if weights is None:
-                weights = pick(raw, self.find_weights(raw, at, self.output_at or ()))
-        assert output is not None
-        laid = unlay(output, self.layout, at)
+        laid = None if output is None else unlay(output, self.layout, at)
         if laid is None:
             raise OutputProblem(describe(raw))
+        if weights is None:
+            weights = pick(raw, self.find_weights(raw, at, path or ()))
         return Result(laid, weights, raw)
 
     def whole(self, raw: Any) -> bool:
@@ -178,34 +173,20 @@ class Way:
             laid = unlay(x, self.layout, at)
             if laid is None:
                 continue
+            rows, width = laid.shape[1] == at.queries, laid.shape[-1] == at.width
             logits = at.queries == 1 and x.ndim == 2 and x.shape[-1] != at.keys  # beside the state of a decoder
-            looks = x.ndim >= 3 and x.shape[-2:] == (at.queries, at.keys) and laid.shape[-1] != at.width
-            looks = looks or _of_a_pool(x, at)
-            rated.append(
-                (
-                    x.ndim == 1,
-                    looks,
-                    laid.shape[1] != at.queries,
-                    laid.shape[1] == at.queries and laid.shape[-1] != at.width and x.ndim != 3 and not logits,
-                    order,
-                    path,
-                )
-            )
-        best = min((x[:4] for x in rated), default=None)
-        return [path for *rates, _, path in sorted(rated) if tuple(rates) == best]
+            weights = (x.ndim >= 3 and x.shape[-2:] == (at.queries, at.keys) and not width) or _of_a_pool(x, at)
+            odd = rows and not width and x.ndim != 3 and not logits
+            rated.append(((x.ndim == 1, weights, not rows, odd), order, path))
+        best = min((rate for rate, *_ in rated), default=None)
+        return [path for rate, _, path in sorted(rated, key=lambda each: each[:2]) if rate == best]
 
     def find_weights(self, raw: Any, at: Sizes, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The path to the weights: a tensor [..., Q, K] for these examples, without negative numbers."""
         batch = {at.batch, self.heads, at.batch * self.heads}
         for path, x in tensors_in(raw):
             fits = x.ndim >= 2 and tuple(x.shape[-2:]) == (at.queries, at.keys)
-            if (
-                path != output
-                and fits
-                and (x.ndim == 2 or x.shape[0] in batch)
-                and not bool((x < 0).any())
-                and bool(x.any())
-            ):
+            if path != output and fits and (x.ndim == 2 or x.shape[0] in batch) and bool((x >= 0).all() and x.any()):
                 return path
         return None
 
@@ -217,28 +198,20 @@ def _of_a_pool(x: Tensor, at: Sizes) -> bool:
 
 
 def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
-    """[B, N, M] in a module's layout."""
+    """[B, N, M] in a module's layout, letter by letter: "B1NM" has one row of tokens, "NM" is of one example."""
     own, _, of_memory = layout.partition(",")
-    layout = own if query or not of_memory else of_memory
-    if layout in ("BNM", "1NM") or (layout == "BM" and not query):
-        return x
-    if layout == "BM":
-        return x.squeeze(1)
-    if layout == "BN":
-        return x.squeeze(-1)
-    if layout == "NBM":
-        return x.transpose(0, 1).contiguous()  # as the caller's tensor would be
-    if layout == "NM":
-        return x[0]
-    if layout == "B1NM":
-        return x[:, None]
-    if layout == "BMN":
-        return x.transpose(1, 2).contiguous()
-    if layout in MAPS:
-        placed = x.unflatten(1, sides(x.shape[1]))
-        return placed if layout == "BHWM" else placed.permute(0, 3, 1, 2).contiguous()
-    split = x.unflatten(-1, (heads, -1))
-    return split if layout == "BNHD" else split.transpose(1, 2).contiguous()
+    letters = own if query or not of_memory else of_memory
+    if letters == "BM" and not query:
+        letters = "BNM"
+    has = "BNM"
+    if "D" in letters:
+        x, has = x.unflatten(-1, (heads, -1)), "BNHD"
+    elif "W" in letters:
+        x, has = x.unflatten(1, sides(x.shape[1])), "BHWM"
+    for letter in [letter for letter in has if letter not in letters]:
+        x, has = x.select(has.index(letter), 0), has.replace(letter, "")
+    x = x.permute([has.index(letter) for letter in letters if letter != "1"])
+    return (x.unsqueeze(letters.index("1")) if "1" in letters else x).contiguous()  # as the caller's tensor would be
 
 
 def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
@@ -249,32 +222,27 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
         if x.ndim == 2:
             return x[None]
         return x.flatten(1)[None] if x.ndim == 3 and x.shape[0] == length else None
-    if layout == "B1NM" and x.ndim == 4:
-        return x[:, 0] if x.shape[:2] == (batch, 1) else None
-    if layout == "BMHW" and x.ndim == 4:
-        return x.flatten(2).transpose(1, 2) if x.shape[0] == batch else None
-    if layout == "BHWM" and x.ndim == 4:
-        return x.flatten(1, 2) if x.shape[0] == batch and x.shape[1] * x.shape[2] == length else None
-    if layout == "BMN" and x.ndim == 3:
-        return x.transpose(1, 2) if x.shape[0] == batch else None
-    if layout == "NBM":
-        if x.ndim == 3 and x.shape[1] == batch:
-            return x.transpose(0, 1)
-        return x[:, None] if x.ndim == 2 and x.shape[0] == batch else None  # of one query, or pooled
-    if x.ndim == 3 and x.shape[0] == batch:
-        return x
-    if x.ndim == 4 and x.shape[0] == batch:
-        if x.shape[1] == length:
-            return x.flatten(2)
-        if x.shape[2] == length:
-            return x.transpose(1, 2).flatten(2)
-    if x.ndim == 4 and x.shape[1] == batch and x.shape[3] == at.width:
+    if layout == "NBM" and x.ndim == 3:
+        return x.transpose(0, 1) if x.shape[1] == batch else None
+    if x.ndim == 4 and x.shape[1] == batch != x.shape[0] and x.shape[3] == at.width:
         return x[-1]  # those of all layers: the last
-    if x.ndim > 4 and x.shape[:2] == (batch, length):
-        return x.flatten(2)
-    if x.ndim == 2 and x.shape[0] == batch:
-        return x[..., None] if x.shape[1] == length != at.width else x[:, None]  # a number a token; pooled
-    return x[:, None, None] if x.ndim == 1 and x.shape[0] == batch else None
+    if x.ndim == 0 or x.shape[0] != batch:
+        return None
+    if x.ndim == 1:
+        return x[:, None, None]
+    if x.ndim == 2:  # a number a token; or one query, or pooled
+        return x[..., None] if x.shape[1] == length != at.width and layout != "NBM" else x[:, None]
+    if layout == "BMN" and x.ndim == 3:
+        return x.transpose(1, 2)
+    if layout == "BMHW" and x.ndim == 4:
+        return x.flatten(2).transpose(1, 2)
+    if layout == "BHWM" and x.ndim == 4:
+        return x.flatten(1, 2) if x.shape[1] * x.shape[2] == length else None
+    if layout == "B1NM" and x.ndim == 4:
+        return x[:, 0] if x.shape[1] == 1 else None
+    if x.ndim == 3 or x.shape[1] == length:
+        return x.flatten(2) if x.ndim > 3 else x
+    return x.transpose(1, 2).flatten(2) if x.ndim == 4 and x.shape[2] == length else None
 
 
 def tensors_in(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:

@@ -11,7 +11,6 @@ from torch import Tensor
 from headwise.doctor.calling.causality import is_taught
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.stated_output import stated_output
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, sentence
@@ -35,10 +34,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             if batch == 3:
                 raise NotChecked(f"it does not run: {sentence(out)}")
             continue
-        otherwise = _other_than_stated(probe, inputs)
-        if otherwise is not None:
-            yield otherwise
-            return
         if out.ndim == 3 and out.shape[0] == batch:
             rows_of[inputs.query.shape[1]] = out.shape[1]
             joined &= out.shape[1] - inputs.query.shape[1] in _lengths_beside(probe, inputs)
@@ -101,25 +96,6 @@ def _lengths_beside(probe: Probe, inputs: Inputs) -> set[int]:
     made = [make(way.sizes(inputs)) for name, make in way.extras if "mask" not in name]
     tensors = [x for x in made if isinstance(x, Tensor) and x.shape[:1] == inputs.query.shape[:1]]
     return {x.shape[1] for x in tensors if x.ndim == (3 if x.is_floating_point() else 2)}
-
-
-def _other_than_stated(probe: Probe, inputs: Inputs) -> Finding | None:
-    """Whether a docstring states another shape, of what is passed and what comes back as it is."""
-    way = probe.interface.way
-    args, kwargs = way.arguments(inputs, {})
-    given = next(
-        (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.numel() == inputs.query.numel()), None
-    )
-    raw = probe.run(inputs).raw
-    stated = None if given is None or not isinstance(raw, Tensor) else stated_output(probe.module, given.shape)
-    if stated is None or given is None or stated[1] == list(raw.shape):
-        return None
-    return _finding(
-        f"its docstring says {stated[0]}, which is {stated[1]} for an input of {list(given.shape)}; it returns "
-        f"{list(raw.shape)}",
-        "compute with the sizes that were passed to the constructor, or correct the docstring",
-        {"rows": float(raw.shape[1])} if raw.ndim > 1 else {},
-    )
 
 
 def _finding(evidence: str, fix: str, numbers: dict[str, float]) -> Finding:
