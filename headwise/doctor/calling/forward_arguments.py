@@ -285,12 +285,14 @@ def permissive(name: str, role: str, heads: int, *, own: bool = False) -> list[M
     if own or names.about_memory(name) is False:
         cells, keys = ("B1QQ", "QQ", "BQQ"), ("BQ", "B11Q", "B1Q")
     shapes = (*keys, *cells) if role == "padding" else (*keys[1:], keys[0], *cells)
-    ones = [_filled(shape, 1, dtype, heads) for dtype in (torch.bool, torch.int64) for shape in shapes]
-    zeros = [_filled(shape, 0, dtype, heads) for dtype in (torch.bool, None) for shape in shapes]
-    other = [_filled(shape, 1, torch.bool, heads) for shape in ("QQ", "B1QQ", "BQ", "B11Q", "HQK", "BHQK", "Brc")]
-    other += [_filled("Brc", 1, None, heads)]
-    count = len(shapes)
-    return [*ones[:count], *zeros[:count], *ones[count:], *zeros[count:], *other]
+    others = [x for x in ("QQ", "B1QQ", "BQ", "B11Q", "HQK", "BHQK", "Brc") if x not in shapes]
+    numbers: tuple[tuple[int, torch.dtype | None], ...] = ((1, torch.int64), (0, None), (1, None))
+    return [
+        *(_filled(shape, value, torch.bool, heads) for shape in shapes for value in (1, 0)),
+        *(_filled(shape, *number, heads) for number in numbers[:2] for shape in shapes),
+        *(_filled(shape, 1, torch.bool, heads) for shape in others),
+        *(_filled("Brc", *number, heads) for number in numbers[2:]),
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

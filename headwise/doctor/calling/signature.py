@@ -78,7 +78,8 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
     roles = names.untangle(roles)
     if not {"query", "unknown"} & set(roles.values()):  # forward(h, mask): h is not a height here
         first = next(
-            (n for n, r in roles.items() if r == "other" and found[n].default is inspect.Parameter.empty), None
+            (n for n, r in roles.items() if r in ("other", "cache") and found[n].default is inspect.Parameter.empty),
+            None,
         )
         roles |= {first: "query"} if first is not None else {}
     memories = [n for n, r in roles.items() if r == "memory" and found[n].default is inspect.Parameter.empty]
