@@ -17,7 +17,7 @@ from headwise.doctor.calling.mask_input import Form
 from headwise.doctor.source import source_of
 
 _ONE, _ZERO = ("true", "1", "ones"), ("false", "0", "zeros", "zero")
-_IN = ("attend", "keep", "kept", "allow", "visible", "valid", "real", "see", "look", "exist", "unmask")
+_IN = ("attend", "keep", "kept", "allow", "visible", "valid", "real", "see", "look", "exist", "unmask", "part")
 _OUT = ("masked", "ignor", "pad", "hid", "block", "forb", "exclud", "invalid", "disallow", "future")
 _NOT = ("not", "no", "non", "nobody", "never", "cannot", "without")
 _ADDED = re.compile(r"additive|\badded\b|-\s*inf\b|negative|-1e\d|-\d\d")
@@ -29,7 +29,8 @@ _CODE = re.compile(
 )
 # Where a text begins to speak of one argument: `mask (B, K): ...`, `mask: ...`, "mask is ...".
 _ENTRY = re.compile(
-    r"(?:^|(?<=[.;] )|(?<=\"\"\"))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*(?=\s?[:(\[]|\s(?:is|holds|says)\b)",
+    r"(?:^|(?<=[.;] )|(?<=\"\"\"))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*"
+    r"(?=\s?[:(\[]|(?:(?<=`)|(?<=mask))\s(?:is|holds|says)\b)",
     re.IGNORECASE | re.MULTILINE,
 )
 

@@ -51,14 +51,12 @@ class MaskTrial:
         error of each that takes no mask.
         """
         found: list[MaskInput] = []
-        masks = [p for p in self.trial.parameters if p.role in ("mask", "padding", "lengths") or self._may_be_one(p)]
+        masks = [p for p in self.trial.parameters if p.role in ("mask", "padding", "lengths")]
         for p in masks:
             passed = self.trial.given.of(p.name)
             if p.name in self.trial.spec.arguments or self._of_what_is_not_given(p) or _kinds(passed) == "three":
                 continue  # a mask of two kinds of tokens would say something else
             mine = self.of(p)
-            if p.role == "unknown":
-                mine = [m for m in mine if m.works and self._lets_all_in(m)]
             found += mine
             given = dict(self.way.extras).get(p.name)
             as_in_example = bool(mine) and not mine[0].works and passed is not None
@@ -71,22 +69,6 @@ class MaskTrial:
         taken = {m.parameter for m in found}
         errors = {p.name: self.errors[p.name] for p in masks if p.name in self.errors.keys() - taken}
         return self.way, tuple(found), {} if self.way.extras else errors
-
-    def _may_be_one(self, p: Parameter) -> bool:
-        """Whether the name says nothing and the argument is optional: a trial tells whether it is a mask."""
-        given = {name for _, name in self.way.slots} | {name for name, _ in self.way.extras}
-        return (
-            p.role == "unknown"
-            and p.default is None
-            and p.name not in given
-            and not names.DOCUMENTS.search(names.simple(p.name))
-        )
-
-    def _lets_all_in(self, mask: MaskInput) -> bool:
-        """Whether the output with a mask that allows everything is that without a mask."""
-        value = self._allowing(mask)(self.way.sizes(self.inputs))
-        without, allowed = (self.trial.run(self.way, self.inputs, x).output for x in ({}, {mask.parameter: value}))
-        return torch.allclose(without, allowed, rtol=1e-4, atol=1e-5, equal_nan=True)
 
     def _passing(self, mask: MaskInput) -> Way:
         """The way to call, with a mask that allows everything if the module requires one."""

@@ -193,7 +193,7 @@ def widths(module: nn.Module) -> list[int]:
     guesses = own[:3] + _of_projections(module, "q query queries wq q_a to_q qkv to_qkv in c_attn toqueries")
     guesses += [layer.out_features for layer in module.modules() if isinstance(layer, nn.LazyLinear)][::-1]
     layers = [n for n in (in_features(layer) for layer in module.modules()) if n is not None]
-    guesses += layers[:8] + own[3:]
+    guesses += layers[:8] + own[3:] + _by_default(module, names.WIDTHS)[:2]
     count = heads(module)
     if count and not layers and next(module.parameters(), None) is None:
         guesses.insert(0, 16 * count)  # any width works here; heads of width 1 would hide a scale

@@ -33,28 +33,10 @@ class Plain(nn.Module):
         return self.attend(x, self.scores(x))
 
 
-class Distances(Plain):
-    """x: [B, T, M]; pos_emb: [1, 2T - 1, M], of the distances."""
-
-    def forward(self, x: Tensor, pos_emb: Tensor) -> Tensor:  # type: ignore[override]
-        n = x.shape[1]
-        by_distance = (self.split(self.q(x)) @ self.split(pos_emb).mT).flatten(2)  # [B, H, T (2T - 1)]
-        at = torch.arange(n)[:, None] * (2 * n - 1) + torch.arange(n)[:, None] - torch.arange(n) + n - 1
-        return self.attend(x, self.scores(x) + by_distance[:, :, at.flatten()].unflatten(2, (n, n)) / 2)
-
-
 class QueriesFirst(Plain):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scores = self.scores(x)
         return self.q(x), self.attend(x, scores), scores.softmax(-1)
-
-
-class OptionalTriangle(Plain):
-    def forward(self, x: Tensor, decoding: bool = False) -> Tensor:
-        scores = self.scores(x)
-        if decoding:
-            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) == 1, -torch.inf)
-        return self.attend(x, scores)
 
 
 class RefusesMasks(Plain):
@@ -87,17 +69,11 @@ def test_the_number_of_examples_is_no_other_size() -> None:
     assert sizes.batch(module) == 11
 
 
-@pytest.mark.parametrize("kind", [Distances, QueriesFirst, OptionalTriangle, RefusesMasks, Weighted, Scorer])
+@pytest.mark.parametrize("kind", [QueriesFirst, RefusesMasks, Weighted, Scorer])
 def test_a_healthy_module_is_not_accused(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     diagnosis = headwise.diagnose(kind())
     assert diagnosis.healthy, str(diagnosis)
-
-
-def test_a_table_of_distances_has_a_row_for_each() -> None:
-    interface = discover(Distances())
-    (_, make), *_ = interface.way.extras
-    assert make(interface.way.sizes(interface.inputs(length=6))).shape == (1, 11, 16)
 
 
 def test_the_output_is_the_tensor_that_attends() -> None:

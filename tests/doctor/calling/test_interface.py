@@ -13,8 +13,6 @@ from torch import Tensor, nn
 import headwise.nn as hw
 from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.interface import Interface, Spec, discover
-from headwise.doctor.calling.search import search
-from headwise.doctor.calling.trial import Trial
 from headwise.errors import ArgumentError, DoctorError
 from tests.doctor.calling.callees import (
     Blocks,
@@ -175,27 +173,6 @@ def test_nothing_about_the_module_changes(training: bool) -> None:
     for name, value in module.state_dict().items():
         torch.testing.assert_close(value, before[name])
     assert all(p.grad is None for p in module.parameters())
-
-
-def test_what_an_earlier_call_left_behind_does_not_hinder() -> None:
-    class Keeps(Projected):
-        def forward(self, x: Tensor) -> Tensor:
-            self.kept = self.attend(x, x, x)
-            return self.kept
-
-    module = Keeps()
-    module(torch.randn(2, 3, 24))
-    assert module.kept.requires_grad
-    assert discover(module).takes == "self"
-
-
-def test_an_interface_serves_a_copy() -> None:
-    found = discover(Projecting(torch.float32))
-    other = copy.deepcopy(found.module)
-    nn.init.zeros_(other.o.weight)
-    nn.init.zeros_(other.o.bias)
-    assert found.on(other).run(found.inputs()).output.abs().max() == 0
-    assert found.run(found.inputs()).output.abs().max() > 0
 
 
 def test_a_spec_states_what_trial_cannot_tell() -> None:
@@ -391,18 +368,6 @@ def test_a_required_tensor_is_a_memory(kind: type[nn.Module], slots: tuple[str, 
     assert tuple(name for _, name in found.way.slots) == slots
 
 
-class Forecast(nn.Module):
-    def __init__(self, c_in: int = 7, d_model: int = 32) -> None:
-        super().__init__()
-        self.d_model, self.value_table = d_model, nn.Parameter(torch.zeros(11 * 11, 4))
-        self.rel_table = nn.Parameter(torch.zeros(11 * 11, 4))
-
-
-def test_sizes_of_variables_and_of_tables_of_relative_positions() -> None:
-    assert sizes.widths(Forecast())[:2] == [7, 32]  # a series has its variables first, not the width of its layers
-    assert sizes.relative_sides(Forecast()) == [61, 6]  # 2 * 61 - 1 = 121 = (2 * 6 - 1) ** 2
-
-
 class Captions(Cross):
     """Words read the regions of an image."""
 
@@ -430,52 +395,6 @@ def test_what_a_mask_is_named_after_is_a_memory() -> None:
 
 def test_a_length_that_a_grid_states() -> None:
     assert discover(seeded(OnAGrid)).length == 24
-
-
-class OfASignal(Attention):
-    """wave: [B, samples]; its frames attend to one another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames = nn.Conv1d(1, 16, 10, stride=5)
-
-    def forward(self, wave: Tensor) -> Tensor:
-        x = self.frames(wave[:, None]).mT
-        return self.attend(x, x, None)
-
-
-def test_a_signal_of_one_channel() -> None:
-    found = discover(seeded(OfASignal))
-    assert (found.way.layout, found.length, found.width) == ("BN", 70, 1)  # 12 steps of 5, and a kernel of 10
-
-
-class OfHeads(nn.Module):
-    """query (B, H, L, E), key (B, H, S, E), value (B, H, S, E)."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        scores = query @ key.mT / query.shape[-1] ** 0.5
-        return (scores if key_mask is None else scores.masked_fill(~key_mask[:, None, None], -1e9)).softmax(-1) @ value
-
-
-def test_stated_heads_are_no_rows() -> None:
-    found = discover(OfHeads())
-    assert (found.takes, found.way.layout) == ("qkv", "BNM")
-
-
-class ListsThem(nn.Module):
-    """Takes no tensor that a search finds: a list has no dtype."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return [x, x].dtype  # type: ignore[attr-defined, no-any-return]
-
-
-def test_trials_that_failed_keep_no_tensors() -> None:
-    trial = Trial(ListsThem(), Spec(), None)
-    with pytest.raises(DoctorError):
-        search(trial)
-    errors = [x.error for x in trial.failed if isinstance(x.error, AttributeError)]
-    assert errors
-    assert all(x.obj is None and x.__traceback__ is None for x in errors)
 
 
 class OfEachLayer:

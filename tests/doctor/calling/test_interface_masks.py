@@ -8,7 +8,6 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 import headwise.nn as hw
 from headwise.doctor.calling.interface import MaskInput, Spec, discover
@@ -116,7 +115,6 @@ def test_the_masks_of_torch() -> None:
     masks = discover(nn.MultiheadAttention(32, 4)).masks
     assert [(m.parameter, m.shape, m.form) for m in masks if m.dtype == torch.bool] == [
         ("attn_mask", "(BH)QK", "forbidden"),
-        ("attn_mask", "QK", "forbidden"),
         ("key_padding_mask", "BK", "forbidden"),
     ]
     assert masks[-1].claimed == "forbidden"
@@ -208,17 +206,6 @@ def test_a_mask_that_does_not_work_is_kept(name: str) -> None:
     assert mask.form == form
 
 
-def test_zeros_and_ones_that_are_added_block_only_as_additive() -> None:
-    class Added(Masked):
-        """mask: [batch, 1, query, key], 1 = may attend, 0 = hidden."""
-
-        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-            return super().forward(x, mask)
-
-    mask = discover(Added(lambda s, m: s + m)).masks[0]
-    assert (mask.form, mask.works, mask.claimed) == ("additive", True, "allowed")
-
-
 def test_what_is_claimed_stands_beside_what_is_so() -> None:
     class Claims(Masked):
         def forward(
@@ -230,17 +217,7 @@ def test_what_is_claimed_stands_beside_what_is_so() -> None:
 
     mask = discover(Claims(lambda s, m: hide(s, m == 0))).masks[0]
     assert (mask.form, mask.claimed, mask.works) == ("allowed", "forbidden", True)
-    assert mask.claim == "True = padding, which nobody attends to"
-
-
-def test_outputs_that_are_zeroed_where_the_query_is_padding_do_not_confuse() -> None:
-    class Zeroes(Masked):
-        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-            out = super().forward(x, mask)
-            return out if mask is None else out * mask[..., None]
-
-    mask = discover(Zeroes(RULES["keys"][0])).masks[0]
-    assert (mask.form, mask.shape, mask.works) == ("allowed", "BK", True)
+    assert mask.claim == "mask: True = padding, which nobody attends to"
 
 
 def test_a_mask_that_must_be_given() -> None:
@@ -299,22 +276,6 @@ def test_shapes_in_letters(shape: str, what: Any, expected: tuple[int, ...]) -> 
     assert value.sum() * 4 == value.numel()
 
 
-def test_an_additive_mask_is_finite() -> None:
-    mask = MaskInput("mask", "keys", "additive", torch.float32, "BK", True)
-    value = mask.value(torch.tensor([[True, False]]), 1, torch.float16)
-    assert value.tolist() == [[0.0, torch.finfo(torch.float16).min]]
-    assert mask.describe() == "mask [B, K], added to the scores, 0 = may attend"
-
-
-def test_scaled_dot_product_attention_takes_a_mask_of_either_kind() -> None:
-    class Sdpa(nn.Module):
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-            return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
-
-    masks = discover(Sdpa()).masks
-    assert [(m.shape, m.form) for m in masks if m.shape == "BQK"] == [("BQK", "allowed"), ("BQK", "additive")]
-
-
 class Pooling(nn.Module):
     """One vector for each row; `mask` is required. A mask [B, 1, K] is broadcast over the batch, and hides nothing."""
 
@@ -331,24 +292,3 @@ class Pooling(nn.Module):
 def test_a_required_mask_that_would_be_broadcast_over_the_batch() -> None:
     masks = discover(Pooling()).masks
     assert next((m.shape, m.form, m.works) for m in masks) == ("BK", "allowed", True)
-
-
-class TwoInputs(nn.Module):
-    """Latents read an image [B, P, 24]; text_embeds [B, T, 24] and text_mask [B, T] are optional."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.latents = nn.Parameter(torch.randn(1, 4, 24))
-        self.a, self.b = (nn.MultiheadAttention(24, 4, batch_first=True) for _ in range(2))
-
-    def forward(self, image: Tensor, text_embeds: Tensor | None = None, text_mask: Tensor | None = None) -> Tensor:
-        x = self.latents.expand(len(image), -1, -1)
-        if text_embeds is not None:
-            hidden = None if text_mask is None else text_mask == 0
-            x = x + self.b(x, text_embeds, text_embeds, key_padding_mask=hidden)[0]
-        return x + self.a(x, image, image)[0]
-
-
-def test_a_mask_of_an_input_that_is_left_out() -> None:
-    found = discover(TwoInputs())
-    assert (found.takes, found.masks) == ("self", ())

@@ -48,10 +48,6 @@ def test_a_healthy_model_of_token_ids() -> None:
     assert found.healthy, str(found)
 
 
-def test_it_says_that_embeddings_stand_for_the_ids() -> None:
-    assert "one input, embeddings [batch, length, width] of its ids" in headwise.diagnose(Model()).understood[0]
-
-
 def test_the_model_of_the_user_still_takes_ids() -> None:
     model = Model()
     headwise.diagnose(model)
@@ -85,24 +81,6 @@ def test_the_targets_of_a_loss_are_no_input() -> None:
     assert headwise.diagnose(WithTargets()).bugs == ()
 
 
-class Titles(nn.Module):
-    """history: [B, titles, words] ids; a title is the sum of its words, and titles attend to one another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(20, 16)
-        self.qkv, self.o = nn.Linear(16, 48), nn.Linear(16, 16)
-
-    def forward(self, history: Tensor) -> Tensor:
-        titles = self.words(history.flatten(0, 1)).sum(1).view(*history.shape[:2], 16)
-        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv(titles).chunk(3, -1))
-        return self.o(((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2)).mean(1)
-
-
-def test_rows_of_ids_differ() -> None:
-    assert headwise.diagnose(Titles()).bugs == ()  # alike, they would all have the same value whatever their weights
-
-
 class Padded(nn.Module):
     """The last id of its table is padding."""
 
@@ -125,45 +103,3 @@ def test_ids_of_which_some_are_padding() -> None:
     assert (inside[0] == 6).tolist() == [False] * 10 + [True] * 2
     assert torch.equal(inside[1], outside[1])
     assert not torch.equal(inside[0], outside[0])
-
-
-class Ranked(nn.Module):
-    """Scores one candidate [B] after a history of ids [B, N]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items, self.out, self.read = nn.Embedding(90, 16), nn.Linear(16, 1), list[Tensor]()
-
-    def forward(self, history: Tensor, candidate: Tensor) -> Tensor:
-        first = torch.full_like(history[:, :1], 89)
-        self.read.append(self.items(torch.cat([first, history, candidate[:, None]], dim=1)))
-        return self.out(self.read[-1].mean(1))
-
-
-def test_ids_among_others() -> None:
-    module = token_ids.on_embeddings(Ranked())
-    assert module is not None
-    history = torch.randn(2, 5, 16)
-    module(history, torch.tensor([7, 8]))
-    (read,) = module.read
-    assert torch.equal(read[:, 1:-1], history)
-    assert torch.equal(read[:, 0], module.items.weight[[89, 89]])
-    assert torch.equal(read[:, -1], module.items.weight[[7, 8]])
-
-
-class OfTwoTables(nn.Module):
-    """The second table has two rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.kinds, self.ids = nn.Embedding(50, 16), nn.Embedding(2, 16), list[Tensor]()
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        self.ids.append(input_ids)
-        return self.words(input_ids) + self.kinds(torch.zeros_like(input_ids))
-
-
-def test_ids_are_those_of_the_table_of_tokens() -> None:
-    module = token_ids.on_embeddings(OfTwoTables())
-    module(torch.randn(2, 9, 16))
-    assert len(module.ids[-1][0].unique()) == 9

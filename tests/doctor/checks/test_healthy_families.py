@@ -11,8 +11,7 @@ from torch.nn import functional
 
 import headwise
 from headwise.doctor.calling import claims, names
-from headwise.doctor.calling.example import as_example
-from headwise.doctor.calling.example import Given
+from headwise.doctor.calling.example import Given, as_example
 from headwise.doctor.calling.interface import discover
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.kept_sides import passed
+from headwise.doctor.calling.other_forward import with_sides
 from headwise.doctor.patient import Patient
 
 
@@ -23,7 +23,7 @@ class Block(nn.Module):
         return x + self.attention(rows, rows, rows)[0].reshape(x.shape)
 
 
-def test_sides_that_the_caller_sets_are_passed() -> None:
+def test_sides_that_the_caller_sets_are_with_sides() -> None:
     patient = Patient(Block())
     interface = patient.interface
     inputs = interface.inputs(2)
@@ -35,5 +35,5 @@ def test_other_modules_are_left_as_they_are() -> None:
     for held in ({"H": None}, {"H": 4, "W": 6}, {"H": None, "h": None}):
         module = nn.Linear(2, 2)
         vars(module).update(held)
-        assert passed(module) is None
+        assert with_sides(module) is None
         assert module(torch.ones(1, 2)).shape == (1, 2)
