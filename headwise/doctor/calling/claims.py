@@ -16,7 +16,7 @@ from headwise.doctor.calling import names
 from headwise.doctor.calling.mask_input import Form
 from headwise.doctor.source import source_of
 
-_ONE, _ZERO = ("true", "1", "ones"), ("false", "0", "zeros", "zero")
+_ONE, _ZERO = ("true", "1", "ones"), ("false", "0", "zeros")
 _IN = ("attend", "keep", "kept", "allow", "visible", "valid", "real", "see", "look", "exist", "unmask", "part")
 _OUT = ("masked", "ignor", "pad", "hid", "block", "forb", "exclud", "invalid", "disallow", "future")
 _NOT = ("not", "no", "non", "nobody", "never", "cannot", "without")

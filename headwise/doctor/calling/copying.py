@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import copyreg
-import functools
 import sys
 import types
-from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -31,7 +28,6 @@ def copied(module: nn.Module) -> nn.Module:
                 memo[id(value)] = value.detach().clone()
     try:
         known = dict(memo)
-        _copy_parts(module, known)
         found = copy.deepcopy(module, known)
         _rebind(found, known, originals)
         return found
@@ -51,46 +47,6 @@ def at_rest(module: nn.Module) -> nn.Module:
     found = copied(module)
     found.eval()
     return found
-
-
-_ATOMS = (bool, int, float, str, type(None))
-
-
-def _copy_parts(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Put a copy of each part into the memo of deepcopy, which itself spends most time on a dozen empty dicts a part.
-
-    Parts that say how they are copied or pickled are left to it.
-    """
-    parts = [part for part in module.modules() if _copies_plainly(cast(Any, type(part)))]
-    for part in parts:
-        memo[id(part)] = object.__new__(type(part))
-    for part in parts:
-        state = {name: _copy_of(value, memo) for name, value in vars(part).items() if name != "_compiled_call_impl"}
-        vars(memo[id(part)]).update(state)
-
-
-def _copy_of(value: Any, memo: dict[int, Any]) -> Any:
-    if type(value) in _ATOMS:
-        return value
-    if type(value) in (dict, OrderedDict) and not value and id(value) not in memo:
-        memo[id(value)] = found = type(value)()
-        return found
-    return copy.deepcopy(value, memo)
-
-
-@functools.cache
-def _copies_plainly(kind: Any) -> bool:
-    if any(name in vars(cls) for cls in kind.__mro__ for name in ("__deepcopy__", "__slots__")):
-        return False
-    usual = getattr(nn.Module, "__getstate__", None)
-    return (
-        getattr(kind, "__getstate__", None) is usual
-        and kind.__reduce_ex__ is object.__reduce_ex__
-        and kind.__reduce__ is object.__reduce__
-        and kind.__setstate__ is nn.Module.__setstate__
-        and kind.__new__ is object.__new__
-        and kind not in copyreg.dispatch_table
-    )
 
 
 def _rebind(module: nn.Module, memo: dict[int, Any], originals: set[int]) -> None:

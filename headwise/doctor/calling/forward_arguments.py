@@ -285,6 +285,7 @@ def permissive(name: str, role: str, heads: int, *, own: bool = False) -> list[M
     if own or names.about_memory(name) is False:
         cells, keys = ("B1QQ", "QQ", "BQQ"), ("BQ", "B11Q", "B1Q")
     shapes = (*keys, *cells) if role == "padding" else (*keys[1:], keys[0], *cells)
+    shapes = (*cells, *keys) if role == "mask" and "QQ" in cells else shapes
     others = [x for x in ("QQ", "B1QQ", "BQ", "B11Q", "HQK", "BHQK", "Brc") if x not in shapes]
     numbers: tuple[tuple[int, torch.dtype | None], ...] = ((1, torch.int64), (0, None), (1, None))
     return [

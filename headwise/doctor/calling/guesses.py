@@ -90,7 +90,7 @@ def hinted_widths(
     if had not in widths:  # several inputs side by side: twice as wide an input is twice as wide there
         times = had // widths[0]
         fits = had == times * widths[0] and wanted % max(times, 1) == 0
-        return [(wanted // times,) * 3] if fits else []  # type: ignore[list-item]
+        return [(wanted // times,) * 3] if fits else []
     q, k, v = widths
     if rows == batch * q_len and q_len != k_len:
         return [(wanted, k, v)]

@@ -224,7 +224,7 @@ class _Search:
         hinted: set[tuple[int, int, int]] = set()
         doubtful: list[Way] = []  # a mask that does not fit may have been broadcast into the output
         every = itertools.product(range(len(lengths)), range(len(others)), range(len(widths)))
-        order = sorted(every, key=lambda t: t[0] + t[1] + 2 * t[2])
+        order = sorted(every, key=lambda t: t[0] + t[1] + 3 * t[2])
         known = len(self.trial.readers)
         for which_length, which_others, which_width in order[: _FITTED if self._fitted else _EACH]:
             if self._fitted and len(self.trial.readers) > known:

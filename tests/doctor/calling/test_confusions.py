@@ -46,12 +46,6 @@ class RefusesMasks(Plain):
         return self.attend(x, self.scores(x))
 
 
-class Weighted(Plain):
-    def forward(self, x: Tensor, factors: Tensor | None = None) -> Tensor:
-        scores = self.scores(x)
-        return self.attend(x, scores if factors is None else scores * factors)
-
-
 class Scorer(Plain):
     """mask: [B, K], padded with zero padded rows."""
 
@@ -69,7 +63,7 @@ def test_the_number_of_examples_is_no_other_size() -> None:
     assert sizes.batch(module) == 11
 
 
-@pytest.mark.parametrize("kind", [QueriesFirst, RefusesMasks, Weighted, Scorer])
+@pytest.mark.parametrize("kind", [QueriesFirst, RefusesMasks, Scorer])
 def test_a_healthy_module_is_not_accused(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     diagnosis = headwise.diagnose(kind())
@@ -82,7 +76,3 @@ def test_the_output_is_the_tensor_that_attends() -> None:
 
 def test_a_mask_that_always_raises_is_named_with_its_error() -> None:
     assert "TypeError: no mask of mine" in headwise.diagnose(RefusesMasks()).unchecked["attention_mask"]
-
-
-def test_factors_of_the_scores_are_no_mask() -> None:
-    assert discover(Weighted()).masks == ()

@@ -143,12 +143,6 @@ def test_values_and_keys_without_names_are_told_apart_by_linearity() -> None:
     torch.testing.assert_close(found.run(inputs).output, module(inputs.value, inputs.key, inputs.query))
 
 
-def test_optional_memory_can_be_asked_for() -> None:
-    found = discover(OptionalContext(), spec=Spec(takes="memory"))
-    assert found.takes == "memory"
-    assert found.inputs().key is not None
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_nothing_about_the_module_changes(training: bool) -> None:
     class Counting(Projected):

@@ -98,11 +98,6 @@ def test_an_example_of_the_model_s_own_call() -> None:
     assert found.run(found.inputs()).output.shape == (3, 5, 32)
 
 
-def test_cross_attention_of_bert_by_spec() -> None:
-    found = discover(bert("BertAttention", "eager"))
-    assert found.also == ("memory",)
-
-
 @pytest.mark.parametrize(
     "options",
     [{}, *(pytest.param(x, marks=pytest.mark.slow) for x in ({"causal": True}, {"kv_heads": 2}, {"flash": True}))],

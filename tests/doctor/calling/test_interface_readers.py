@@ -140,7 +140,7 @@ class LengthOfADict(Projected):
     """The length is a number of the code alone, which the error names."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.attend(x, x, x).view(-1, 20, 24)
+        return self.attend(x, x, x).view(-1, 21, 24)
 
 
 class HiddenByOnes(nn.Module):
@@ -163,7 +163,7 @@ def test_a_step_of_a_decoder() -> None:
 
 
 def test_the_length_that_an_error_names() -> None:
-    assert discover(LengthOfADict()).length == 20
+    assert discover(LengthOfADict()).length == 21
 
 
 def test_a_required_mask_in_which_ones_hide() -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor.calling.stated_output import stated_output
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 
 
@@ -111,49 +110,6 @@ def test_a_pointer_among_its_own_tokens_is_a_note() -> None:
 
 def test_a_token_more_is_a_note() -> None:
     assert one("output_shape", seeded(WithAClassToken)).severity == "note"
-
-
-class PoolsWindows(nn.Module):
-    """(b, d, n) -> (b, d, ceil(n / pool_size))"""
-
-    def __init__(self, pool_size: int, pooled: int) -> None:
-        super().__init__()
-        self.pool_size, self.pooled = pool_size, pooled
-        self.logits = nn.Conv2d(16, 16, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.pad(x, (0, -x.shape[-1] % self.pool_size)).unflatten(-1, (-1, self.pooled))
-        return (x * self.logits(x).softmax(-1)).sum(-1)
-
-
-def test_the_shape_that_its_docstring_computes() -> None:
-    finding = one("output_shape", seeded(PoolsWindows, 4, 2))
-    assert (finding.name, finding.severity) == ("output-shape", "bug")
-    assert "is [3, 16, 2] for an input of [3, 16, 5]; it returns [3, 16, 4]" in finding.evidence
-    assert all(x.severity == "note" for x in found("output_shape", seeded(PoolsWindows, 4, 4)))
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [
-        ("(B, N, C) -> (B, N // stride, 2 * C)", [2, 5, 16]),
-        ("x: [B, N, C] → [B, N + 1, C], with a class token", [2, 11, 8]),
-        ("(B, N, C) -> (B, max(N - self.stride, 1), C)", [2, 8, 8]),
-        ("(B, N, C) -> (B, N / 4, C)", None),  # no whole number
-        ("(B, N, C) -> (B, N, C)", None),  # nothing is computed
-        ("(B, N, C) -> (B, N // heads, C)", None),  # heads is not known
-        ("(B, N) -> (B, N + 1)", None),  # of another input
-        ("(B, N, N) -> (B, N + 1, N)", None),  # one name, two sizes
-        ("(B, N, C) -> (B, N + , C)", None),
-        ("(B, N, C) -> (B, __import__('os') + 1, C)", None),
-    ],
-)
-def test_what_a_docstring_states(text: str, sizes: list[int] | None) -> None:
-    kind = type("Stated", (nn.Module,), {"__doc__": text, "stride": 2})
-    module = kind()
-    module.stride = 2
-    found = stated_output(module, (2, 10, 8))
-    assert (None if found is None else found[1]) == sizes
 
 
 class AddsNaN(Attention):
