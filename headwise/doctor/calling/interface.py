@@ -330,7 +330,8 @@ def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec
     known = dict(way.slots).get("memory")
     if way.takes not in ("self", "memory") or way.layout != "BNM" or (known is not None and "." in known):
         return
-    for name in (n for n, role in interface.roles.items() if role in ("unknown", "memory") and n not in taken):
+    kinds = ("unknown",) if "memory" in interface.also else ("unknown", "memory")
+    for name in (n for n, role in interface.roles.items() if role in kinds and n not in taken):
         x = noise(interface.batch, KEYS, interface.key_width, seed=6, dtype=inputs.query.dtype, device="cpu")
         try:
             one, other = (interface.run(inputs, given={name: y}).output for y in (x, -x))
