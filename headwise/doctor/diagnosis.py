@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -79,7 +81,6 @@ def diagnose(
     not_examined = ""
     patient, clock = None, _Clock()
     try:
-        # _quiet imports torch's compiler: that is not the module's time.
         with _quiet(), clock.running(), time_limit(timeout):
             looked_at = as_module(module, make=make, first=lambda x: first_call(x, spec=spec, example=call))
             assert looked_at is not None
@@ -204,10 +205,32 @@ def _quiet() -> Iterator[None]:
     with (
         warnings.catch_warnings(),
         torch.random.fork_rng(devices=[]),
-        torch.compiler.set_stance("force_eager"),  # a compiled module would hide its operations
+        _uncompiled(),
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Run compiled code as it is written: else its operations are hidden. Imports no compiler that nobody uses."""
+    with contextlib.ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+            return
+        made = torch.compile
+
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            torch.compile = made
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            return made(*args, **kwargs)
+
+        torch.compile = compile
+        try:
+            yield
+        finally:
+            torch.compile = made
 
 
 class _Clock:

@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # noqa: F401 (what takes long to import, before the clock starts)
-
 from headwise.doctor.targets.arguments import parse_setting  # noqa: F401 (the same)
 from headwise.doctor.targets.examine import examine, parse_spec
 from headwise.doctor.targets.guessing import guessing
