@@ -29,8 +29,7 @@ from headwise.doctor.causes import settled
 from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Finding
 from headwise.doctor.foreign import as_module
-from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, no_memory, out_of_memory, time_limit
-from headwise.doctor.lines import last_line
+from headwise.doctor.limits import LONG, TookTooLong, ended_by, out_of_memory, time_limit
 from headwise.doctor.parts import attending, calls_in
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
@@ -103,7 +102,7 @@ def diagnose(
     except TookTooLong as error:
         said = f"the diagnosis took longer than {round(error.seconds, 1):g} s"
         if error.where is not None and clock.seconds() > error.seconds / 2:
-            causes.append(hangs(error.seconds, error.where))
+            causes += filter(None, [ended_by(error)])
         elif patient is None or "interface" not in patient.__dict__:  # many calls, none of them long
             not_examined = f"{said}, and no way to call it was found; allow more time with timeout= (--timeout)"
         else:
@@ -121,16 +120,15 @@ def diagnose(
             causes.append(Finding(name, "bug", str(error), fix, error.where))
     except DoctorError as error:
         not_examined = str(error)
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+    except (RuntimeError, MemoryError, SystemExit) as error:
+        finding = ended_by(error, where=patient.where if patient else None)
+        if finding is None:
             raise
         known = None if patient is None else patient.__dict__.get("interface")
-        if known is not None and (known.length or 0) > LONG:
+        if finding.name == "too-large" and known is not None and (known.length or 0) > LONG:
             unchecked["the rest"] = f"memory ran out with {known.length} tokens; fewer were not seen to work"
         else:
-            causes.append(no_memory(error))
-    except SystemExit as error:
-        causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
+            causes.append(finding)
     findings = list(settled(causes, symptoms))
     if isinstance(module, nn.Module) and (not_examined or _unread(patient)):
         parts = attending(module)
