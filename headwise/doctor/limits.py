@@ -132,6 +132,7 @@ def _where(frame: FrameType | None, limited: FrameType) -> Where | None:
 
 # --- As findings -----------------------------------------------------------------------------------------------------
 
+_NO_MEMORY = ("allocate memory", "Storage size calculation overflowed")
 LONG = 512  # tokens: that so many take much memory says nothing about a module
 
 
@@ -143,7 +144,7 @@ def size(count: float) -> str:
 def out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, says that memory ran out."""
     while error is not None:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        if isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY):
             return True
         error = error.__cause__ or error.__context__
     return False
