@@ -30,7 +30,7 @@ from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Finding
 from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import LONG, TookTooLong, ended_by, out_of_memory, time_limit
-from headwise.doctor.parts import attending, calls_in
+from headwise.doctor.parts import attending, calls_in, takes_heads
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.result import Diagnosis
@@ -97,6 +97,9 @@ def diagnose(
                     symptoms += found
                 if reason:
                     unchecked[name] = reason
+            if patient.anatomy is None and not patient.has_attention:
+                fix = "pass the doctor a module that computes attention"
+                causes.append(Finding("not-attention", "note", patient.anatomy_problem, fix, patient.where))
             symptoms += _called_otherwise(patient, {x.name for x in (*causes, *symptoms)})
             lines = _summed_up(patient)
     except TookTooLong as error:
@@ -164,7 +167,9 @@ def _calls(patient: Patient | None, parts: Mapping[str, nn.Module]) -> dict[str,
     if patient is None or "interface" not in patient.__dict__:
         return {}
     probe = Probe(patient)
-    return calls_in(probe.module, parts, lambda: probe.attempt(probe.inputs()))
+    inside = {path: probe.module.get_submodule(path) for path in parts}
+    calls = calls_in(inside, lambda: probe.attempt(probe.inputs()))
+    return {path: call for path, call in calls.items() if takes_heads(call)}
 
 
 def _on_their_own(

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import secrets
 import select
 import signal
@@ -233,12 +232,16 @@ class Files:
 
     def where(self) -> Where | None:
         """The innermost line of the user's code in the last stack that faulthandler wrote."""
-        stacks = re.split(r"^(?=(?:Fatal|Timeout|Current thread|Thread) )", self.read(self.stack), flags=re.MULTILINE)
-        for stack in reversed(stacks):  # the main thread's is the last one of a dump
-            places = re.findall(r'^  File "(.+)", line (\d+) in ', stack, re.MULTILINE)
-            if found := users_line((file, int(line)) for file, line in places):
-                return found
-        return None
+        stacks: list[list[tuple[str, int]]] = []
+        for line in self.read(self.stack).splitlines():
+            if line.startswith('  File "') and stacks:
+                file, _, rest = line.removeprefix('  File "').rpartition('", line ')
+                number = rest.partition(" ")[0]
+                stacks[-1] += [(file, int(number))] if number.isdigit() else []
+            elif not line.startswith(" "):
+                stacks.append([])
+        # The main thread's is the last one of a dump.
+        return next(filter(None, map(users_line, reversed(stacks))), None)
 
 
 def _marked(mark: str) -> set[int]:

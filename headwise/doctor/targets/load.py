@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
-import inspect
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,15 +126,6 @@ def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None
         hint = f"Did you mean {path}:{name}?" if path.is_file() else "Expected a path ending in .py, or package.module"
         raise DoctorError(f"{place} is neither a Python file nor a module. {hint}")
     return target
-
-
-def definition(made: object) -> Where | None:
-    """The line where a class or function is defined; None if there is no source."""
-    with contextlib.suppress(OSError, TypeError):
-        file = inspect.getsourcefile(made)  # type: ignore[arg-type]
-        if file:
-            return Where.at(file, inspect.getsourcelines(made)[1])  # type: ignore[arg-type]
-    return None
 
 
 # --- Parsing ---------------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from torch import nn
 
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.finding import Where
+from headwise.doctor.source import definition
 from headwise.doctor.targets.arguments import parse_setting
-from headwise.doctor.targets.load import definition, parse
+from headwise.doctor.targets.load import parse
 from headwise.doctor.targets.size import TooLarge
 from headwise.errors import DoctorError
 
