@@ -1,4 +1,4 @@
-"""How long a diagnosis takes over many modules: the bugs of `wild/open` with their twins, and the zoo of the tests.
+"""How long a diagnosis takes over many modules: the bugs of `wild/open` with their twins, and files of `blind`.
 
     python benchmarks/doctor_speed.py                  # some minutes
     python benchmarks/doctor_speed.py --slowest 20
@@ -10,6 +10,7 @@ once. The time of the imports is not in it. For one module by width: `benchmarks
 from __future__ import annotations
 
 import argparse
+import contextlib
 import runpy
 import statistics
 import sys
@@ -24,6 +25,9 @@ from rich.table import Table
 from torch import nn
 
 import headwise
+from headwise.doctor.targets.guessing import guessing
+from headwise.doctor.targets.load import parse
+from headwise.errors import DoctorError
 
 ROOT = Path(__file__).parents[1]
 Made = tuple[str, Callable[[], nn.Module], Any]  # a name, how it is made, an example of a call
@@ -39,13 +43,15 @@ def wild() -> Iterator[Made]:
                 yield f"{case.name}, {which}", getattr(module, which), example
 
 
-def zoo() -> Iterator[Made]:
-    """The specimens of `tests/doctor/zoo`."""
-    sys.path.insert(0, str(ROOT))
-    from tests.doctor.zoo import SPECIMENS
-
-    for specimen in SPECIMENS:
-        yield specimen.name, specimen.make, None
+def blind() -> Iterator[Made]:
+    """Those files of `blind/usual_*` that lie there to be read."""
+    here = ROOT / "benchmarks" / "blind"
+    for case in runpy.run_path(str(here / "__main__.py"))["cases"](here, [], []):
+        if case.path.is_file() and case.set.startswith("usual_"):
+            with contextlib.suppress(DoctorError):  # an argument that cannot be guessed
+                target = guessing(parse(case.target))
+                target.build()
+                yield f"{case.set}/{case.path.name}", target.build, None
 
 
 def seconds(make: Callable[[], nn.Module], example: Any) -> float:
@@ -69,7 +75,7 @@ def main() -> None:
     for column in ("number", "median", "p90", "max", "sum"):
         table.add_column(column, justify="right")
     found: list[tuple[float, str]] = []
-    for name, group in (("wild/open", wild), ("zoo", zoo)):
+    for name, group in (("wild/open", wild), ("blind", blind)):
         taken = sorted((seconds(make, example), each) for each, make, example in group())
         times = [x for x, _ in taken]
         p90 = statistics.quantiles(times, n=10)[-1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from headwise.doctor.result import Diagnosis
+    from headwise.doctor.targets.isolate import Isolation
 
 FOUND_A_BUG, NOT_EXAMINED = 1, 3
 # Two lengths, so that the shorter text is padded and the model passes a mask to its layers.
@@ -103,14 +105,14 @@ def doctor(
         )
 
     # Standard output holds the report or the JSON, so whatever the examined code prints goes to standard error.
-    with standard_output_kept(), working("examining") as say:
+    with standard_output_kept(), working("examining") as say, _isolation(isolate) as isolation:
         found: tuple[Diagnosis, ...]
         if base is not None:
-            found = _examine_changed(base, targets, isolate, timeout, memory, say)
+            found = _examine_changed(base, targets, isolation, timeout, memory, say)
         elif model is not None:
             found = _examine_model(model, texts, stated, timeout, say)
         else:
-            found = (_examine(targets[0], settings, stated, isolate, timeout, memory, say),)
+            found = (_examine(targets[0], settings, stated, isolation, timeout, memory, say),)
 
     if STDOUT not in (json_path, sarif_path):
         if base is None:
@@ -192,7 +194,7 @@ def _examine(
     written: str,
     settings: Sequence[str],
     stated: Sequence[str],
-    isolate: bool,
+    isolation: Isolation | None,
     timeout: float | None,
     memory: float | None,
     say: Say,
@@ -200,29 +202,49 @@ def _examine(
     guess: bool = False,
 ) -> Diagnosis:
     from headwise.doctor.finding import Where
-    from headwise.doctor.targets.examine import examine, parse_spec
-    from headwise.doctor.targets.guessing import guessing
     from headwise.doctor.targets.keras_backend import default_timeout
-    from headwise.doctor.targets.load import parse
 
-    target, spec = parse(written, settings), parse_spec(stated)
-    timeout = default_timeout(target.file) if timeout is None else timeout
-    hint = "in a separate process" if isolate else "this executes its code; --isolate uses a separate process"
-    echo(said(f"headwise: importing {target.place} ({hint})"), err=True)
-    if isolate:
-        from headwise.doctor.targets.isolate import MEMORY, Request, diagnose_isolated
+    place, _ = place_of(written)
+    file = Path(place).expanduser() if place.endswith(".py") else None
+    timeout = default_timeout(file) if timeout is None else timeout
+    hint = "in a separate process" if isolation else "this executes its code; --isolate uses a separate process"
+    echo(said(f"headwise: importing {place} ({hint})"), err=True)
+    if isolation:  # which imports torch, so that it is not imported here
+        from headwise.doctor.targets.isolate import MEMORY, Request
 
-        say(f"examining {target}")
+        say(f"examining {written}")
         most = MEMORY if memory is None else memory * 1e9
-        found = diagnose_isolated(Request(written, tuple(settings), tuple(stated), timeout, most, guess))
+        found = isolation.diagnose(Request(written, tuple(settings), tuple(stated), timeout, most, guess))
     else:
-        found = examine(guessing(target) if guess else target, spec=spec, timeout=timeout, say=say)
+        from headwise.doctor.targets.examine import examine, parse_spec
+        from headwise.doctor.targets.guessing import guessing
+        from headwise.doctor.targets.load import parse
+
+        target = parse(written, settings)
+        found = examine(guessing(target) if guess else target, spec=parse_spec(stated), timeout=timeout, say=say)
     # If the code did not return, no line of it is known: then the file is the location.
-    return found if found.where or not target.file else dataclasses.replace(found, where=Where.at(str(target.file), 1))
+    return found if found.where or not file else dataclasses.replace(found, where=Where.at(str(file), 1))
+
+
+@contextlib.contextmanager
+def _isolation(wanted: bool) -> Iterator[Isolation | None]:
+    """Where the code runs if it is to run in separate processes; else None."""
+    if not wanted:
+        yield None
+        return
+    from headwise.doctor.targets.isolate import Isolation
+
+    with Isolation() as isolation:
+        yield isolation
 
 
 def _examine_changed(
-    base: str, files: Sequence[str], isolate: bool, timeout: float | None, memory: float | None, say: Say
+    base: str,
+    files: Sequence[str],
+    isolation: Isolation | None,
+    timeout: float | None,
+    memory: float | None,
+    say: Say,
 ) -> tuple[Diagnosis, ...]:
     from headwise.doctor.targets.changed import changed, diagnosed
 
@@ -231,7 +253,7 @@ def _examine_changed(
     found = changed(Path.cwd(), base, [Path(each) for each in files])
 
     def examine(written: str) -> Diagnosis:
-        return _examine(written, (), (), isolate, timeout, memory, say, guess=True)
+        return _examine(written, (), (), isolation, timeout, memory, say, guess=True)
 
     return tuple(diagnosed(found, examine))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Iterable
 from urllib.parse import quote
 
@@ -316,18 +315,13 @@ _REPOSITORIES = {
 
 def links(source: str) -> list[tuple[str, str | None]]:
     """The parts of a source, each with its URL or None: "pytorch #1 #2" is two threads, "arXiv 1706.03762" a paper."""
-    if re.match(r"https?://", source):
+    if source.startswith(("http://", "https://")):
         return [(source, quote(source, safe=":/?#[]@!$&'()*+,;=%~"))]
-    if paper := re.fullmatch(r"arxiv[: ]\s*(\d{4}\.\d{4,5})(.*)", source, re.IGNORECASE | re.DOTALL):
-        return [(source, f"https://arxiv.org/abs/{paper[1]}")]
-    thread = re.fullmatch(r"(.+?)((?:\s+#\d+)+)", source)
-    repository = thread and _REPOSITORIES.get(
-        thread[1], thread[1] if re.fullmatch(r"[\w.-]+/[\w.-]+", thread[1]) else None
-    )
-    if not thread or not repository:
+    if source.startswith("arXiv "):
+        return [(source, f"https://arxiv.org/abs/{source.split()[1]}")]
+    name, *numbers = (part.strip() for part in source.split("#"))
+    repository = _REPOSITORIES.get(name, name if name.count("/") == 1 and " " not in name else None)
+    if not numbers or repository is None:
         return [(source, None)]
-    numbers = re.findall(r"#(\d+)", thread[2])
-    return [
-        (f"{thread[1]} #{number}" if i == 0 else f"#{number}", f"https://github.com/{repository}/issues/{number}")
-        for i, number in enumerate(numbers)
-    ]
+    address = f"https://github.com/{repository}/issues/"
+    return [(f"{name} #{x}" if i == 0 else f"#{x}", address + x) for i, x in enumerate(numbers)]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,9 +29,8 @@ from headwise.doctor.causes import settled
 from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Finding
 from headwise.doctor.foreign import as_module
-from headwise.doctor.limits import LONG, TookTooLong, crashes, hangs, no_memory, out_of_memory, time_limit
-from headwise.doctor.lines import last_line
-from headwise.doctor.parts import attending, calls_in
+from headwise.doctor.limits import LONG, TookTooLong, ended_by, out_of_memory, time_limit
+from headwise.doctor.parts import attending, calls_in, takes_heads
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.result import Diagnosis
@@ -79,7 +80,6 @@ def diagnose(
     not_examined = ""
     patient, clock = None, _Clock()
     try:
-        # _quiet imports torch's compiler: that is not the module's time.
         with _quiet(), clock.running(), time_limit(timeout):
             looked_at = as_module(module, make=make, first=lambda x: first_call(x, spec=spec, example=call))
             assert looked_at is not None
@@ -97,12 +97,15 @@ def diagnose(
                     symptoms += found
                 if reason:
                     unchecked[name] = reason
+            if patient.anatomy is None and not patient.has_attention:
+                fix = "pass the doctor a module that computes attention"
+                causes.append(Finding("not-attention", "note", patient.anatomy_problem, fix, patient.where))
             symptoms += _called_otherwise(patient, {x.name for x in (*causes, *symptoms)})
             lines = _summed_up(patient)
     except TookTooLong as error:
         said = f"the diagnosis took longer than {round(error.seconds, 1):g} s"
         if error.where is not None and clock.seconds() > error.seconds / 2:
-            causes.append(hangs(error.seconds, error.where))
+            causes += filter(None, [ended_by(error)])
         elif patient is None or "interface" not in patient.__dict__:  # many calls, none of them long
             not_examined = f"{said}, and no way to call it was found; allow more time with timeout= (--timeout)"
         else:
@@ -120,16 +123,15 @@ def diagnose(
             causes.append(Finding(name, "bug", str(error), fix, error.where))
     except DoctorError as error:
         not_examined = str(error)
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+    except (RuntimeError, MemoryError, SystemExit) as error:
+        finding = ended_by(error, where=patient.where if patient else None)
+        if finding is None:
             raise
         known = None if patient is None else patient.__dict__.get("interface")
-        if known is not None and (known.length or 0) > LONG:
+        if finding.name == "too-large" and known is not None and (known.length or 0) > LONG:
             unchecked["the rest"] = f"memory ran out with {known.length} tokens; fewer were not seen to work"
         else:
-            causes.append(no_memory(error))
-    except SystemExit as error:
-        causes.append(crashes(f"sys.exit({error.code!r})", last_line(error) or (patient.where if patient else None)))
+            causes.append(finding)
     findings = list(settled(causes, symptoms))
     if isinstance(module, nn.Module) and (not_examined or _unread(patient)):
         parts = attending(module)
@@ -165,7 +167,9 @@ def _calls(patient: Patient | None, parts: Mapping[str, nn.Module]) -> dict[str,
     if patient is None or "interface" not in patient.__dict__:
         return {}
     probe = Probe(patient)
-    return calls_in(probe.module, parts, lambda: probe.attempt(probe.inputs()))
+    inside = {path: probe.module.get_submodule(path) for path in parts}
+    calls = calls_in(inside, lambda: probe.attempt(probe.inputs()))
+    return {path: call for path, call in calls.items() if takes_heads(call)}
 
 
 def _on_their_own(
@@ -204,10 +208,32 @@ def _quiet() -> Iterator[None]:
     with (
         warnings.catch_warnings(),
         torch.random.fork_rng(devices=[]),
-        torch.compiler.set_stance("force_eager"),  # a compiled module would hide its operations
+        _uncompiled(),
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Run compiled code as it is written: else its operations are hidden. Imports no compiler that nobody uses."""
+    with contextlib.ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+            return
+        made = torch.compile
+
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            torch.compile = made
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            return made(*args, **kwargs)
+
+        torch.compile = compile
+        try:
+            yield
+        finally:
+            torch.compile = made
 
 
 class _Clock:

@@ -62,22 +62,15 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values; NaN and infinity, which JSON does not have, become None."""
-        return {
-            "name": self.name,
-            "severity": self.severity,
-            "evidence": self.evidence,
-            "fix": self.fix,
-            "where": _where_to_dict(self.where),
-            "sources": list(self.sources),
-            "numbers": {name: float(x) if math.isfinite(x) else None for name, x in self.numbers.items()},
-        }
+        numbers = {name: float(x) if math.isfinite(x) else None for name, x in self.numbers.items()}
+        return {**dataclasses.asdict(self), "sources": list(self.sources), "numbers": numbers}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Finding:
         """What `to_dict` wrote."""
-        known = {**found, "where": _where_from_dict(found["where"]), "sources": tuple(found["sources"])}
-        known["numbers"] = {name: math.nan if x is None else x for name, x in found["numbers"].items()}
-        return cls(**known)
+        numbers = {name: math.nan if x is None else x for name, x in found["numbers"].items()}
+        known = {**found, "sources": tuple(found["sources"]), "numbers": numbers}
+        return cls(**{**known, "where": _read_where(found)})
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -115,16 +108,16 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values."""
+        known = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
         return {
-            "subject": self.subject,
+            "subject": known.pop("subject"),
             "healthy": self.healthy,
+            **known,
             "findings": [finding.to_dict() for finding in self.findings],
             "understood": list(self.understood),
             "unchecked": dict(self.unchecked),
             "seconds": round(self.seconds, 3),
-            "where": _where_to_dict(self.where),
-            "not_examined": self.not_examined,
-            "evidence": self.evidence,
+            "where": None if self.where is None else dataclasses.asdict(self.where),
         }
 
     @classmethod
@@ -132,14 +125,8 @@ class Findings:
         """What `to_dict` wrote."""
         known = {name: x for name, x in written.items() if name != "healthy"}
         known["findings"] = tuple(Finding.from_dict(x) for x in written["findings"])
-        known["understood"] = tuple(written["understood"])
-        known["where"] = _where_from_dict(written["where"])
-        return cls(**known)
+        return cls(**{**known, "understood": tuple(written["understood"]), "where": _read_where(written)})
 
 
-def _where_to_dict(where: Where | None) -> dict[str, Any] | None:
-    return None if where is None else dataclasses.asdict(where)
-
-
-def _where_from_dict(written: Mapping[str, Any] | None) -> Where | None:
-    return None if written is None else Where(**written)
+def _read_where(written: Mapping[str, Any]) -> Where | None:
+    return None if written["where"] is None else Where(**written["where"])

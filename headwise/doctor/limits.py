@@ -1,7 +1,9 @@
-"""Limits on time and size, for code that may not finish or may be too large to examine.
+"""A limit on time, and the findings about code that did not return: it hangs, crashes, or takes all memory.
 
 with time_limit(10):
     module(x)          # raises TookTooLong, which knows the line that was running
+
+Imports no torch: `--isolate` runs the code, and torch, in another process.
 """
 
 from __future__ import annotations
@@ -9,28 +11,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import re
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.finding import Finding, Where
-from headwise.doctor.lines import is_users, last_line, line_of
+from headwise.doctor.lines import last_line, users_line
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
 
 GIGABYTE = 1e9
-LARGEST = 2 * GIGABYTE  # of parameters: the doctor makes several copies, some of them in float64
 _AGAIN = 0.5  # seconds after which code that swallowed the interruption is interrupted again
 
 
@@ -132,91 +126,14 @@ def _seconds(seconds: float) -> str:
 
 def _where(frame: FrameType | None, limited: FrameType) -> Where | None:
     """The innermost line of the user's code that runs inside of `limited`; what is outside only called the doctor."""
-    while frame is not None and frame is not limited:
-        if is_users(frame.f_code.co_filename):
-            return line_of(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return None
+    inside = itertools.takewhile(lambda x: x[0] is not limited, traceback.walk_stack(frame))
+    return users_line((each.f_code.co_filename, line) for each, line in inside)
 
 
-# --- Size ------------------------------------------------------------------------------------------------------------
+# --- As findings -----------------------------------------------------------------------------------------------------
 
-
-class TooLarge(DoctorError):  # noqa: N818
-    """A module holds, or is about to hold, more memory than the doctor can examine."""
-
-
-def check_size(module: nn.Module, largest: float = LARGEST) -> None:
-    """Raise `TooLarge` if the parameters and buffers of a module take more than `largest` bytes."""
-    tensors = {id(x): (name, x) for name, x in itertools.chain(module.named_parameters(), module.named_buffers())}
-    total = sum(_bytes(x) for _, x in tensors.values())
-    if total > largest:
-        name, tensor = max(tensors.values(), key=lambda each: _bytes(each[1]))
-        raise _too_large(type(module).__name__, total, largest, f"{name} {list(tensor.shape)}")
-
-
-@contextlib.contextmanager
-def size_limit(subject: str, largest: float = LARGEST) -> Iterator[None]:
-    """Raise `TooLarge` before a tensor or a module of more than `largest` bytes is filled inside the block.
-
-    Memory is counted while a constructor runs: after it, it would be too late.
-    """
-    total = 0.0
-
-    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal total
-        if isinstance(parameter, Tensor):
-            total += _bytes(parameter)
-            if total > largest:
-                raise _too_large(
-                    subject, total, largest, f"{type(module).__name__}.{name} {list(parameter.shape)}", least=True
-                )
-
-    handle = register_module_parameter_registration_hook(count)
-    try:
-        with _Allocations(subject, largest):
-            yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, DoctorError) or not out_of_memory(error):
-            raise
-        asked = re.search(r"allocate (\d+) bytes", str(error))
-        most = float(asked[1]) if asked else largest
-        raise _too_large(subject, most, largest, "a tensor that does not fit into memory", least=True) from error
-    finally:
-        handle.remove()
-
-
-class _Allocations(TorchFunctionMode):
-    """Checks the size of every tensor that is made from sizes alone, before it is made.
-
-    `torch.empty` only reserves memory, and its parameter is counted in time; the other functions fill the memory.
-    """
-
-    _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye)
-
-    def __init__(self, subject: str, largest: float) -> None:
-        super().__init__()
-        self._subject, self._largest = subject, largest
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in self._MAKERS and str(kwargs.get("device")) != "meta":
-            given = kwargs.get("size", args[0] if args else ())
-            shape = tuple(given) if isinstance(given, list | tuple) else tuple(x for x in args if type(x) is int)
-            if func is torch.eye:
-                shape = (*shape, shape[0])[:2] if shape else ()
-            dtype = kwargs.get("dtype") or torch.get_default_dtype()
-            count = math.prod(shape) * dtype.itemsize
-            if count > self._largest:
-                raise _too_large(self._subject, count, self._largest, f"a tensor {list(shape)}", least=True)
-        return func(*args, **kwargs)
-
-
-def _too_large(subject: str, count: float, largest: float, most: str, *, least: bool = False) -> TooLarge:
-    return TooLarge(
-        f"{subject} is too large to be examined: it takes {'at least ' if least else ''}{size(count)} "
-        f"(the largest part: {most}); expected at most {size(largest)}. Choose smaller sizes: the mistakes are the same"
-    )
+_NO_MEMORY = ("allocate memory", "Storage size calculation overflowed")
+LONG = 512  # tokens: that so many take much memory says nothing about a module
 
 
 def size(count: float) -> str:
@@ -224,23 +141,13 @@ def size(count: float) -> str:
     return f"{count / GIGABYTE:,.1f} GB" if count >= GIGABYTE else f"{count / 1e6:,.0f} MB"
 
 
-def _bytes(tensor: Tensor) -> int:
-    return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()  # the size of a lazy one is not known yet
-
-
-LONG = 512  # tokens: that so many take much memory says nothing about a module
-
-
 def out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, says that memory ran out."""
     while error is not None:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        if isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY):
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-# --- As findings -----------------------------------------------------------------------------------------------------
 
 
 def alone(subject: str, finding: Finding) -> Diagnosis:
@@ -290,8 +197,19 @@ def too_large(memory: float | None, where: Where | None, doing: str = "forward")
     )
 
 
-def no_memory(error: BaseException, memory: float | None = None, doing: str = "forward") -> Finding:
-    """The same finding for an error that `out_of_memory` recognises, with the line that asked for the memory."""
+def ended_by(
+    error: BaseException, doing: str = "forward", *, memory: float | None = None, where: Where | None = None
+) -> Finding | None:
+    """The finding about an error that says that code hangs, leaves, or takes all memory; None for any other error.
+
+    `where` is the line for an error that has none of the user's.
+    """
+    if isinstance(error, TookTooLong):
+        return hangs(error.seconds, error.where, doing)
+    if isinstance(error, SystemExit):
+        return crashes(f"sys.exit({error.code!r})", last_line(error) or where, doing)
+    if not out_of_memory(error):
+        return None
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return too_large(memory, last_line(error), doing)

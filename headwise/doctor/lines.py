@@ -1,23 +1,22 @@
-"""Lines of the user's code: of a running operation, and of an error."""
+"""The line of the user's code: of a running operation, of an error, of a stack."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import linecache
-import os
+import importlib.util
 import sys
 import sysconfig
+import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
-
-import torch
 
 from headwise.doctor.finding import Where
 
 _DOCTOR = Path(__file__).resolve().parent
 _HEADWISE = _DOCTOR.parent
-_TORCH = Path(torch.__file__).resolve().parent
+# Without an import: `--isolate` imports torch in another process.
+_TORCH = Path(getattr(importlib.util.find_spec("torch"), "origin", None) or "torch").resolve().parent
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 # Frames of these stand between an operation and the code that called it.
 _LISTENERS = (_DOCTOR / "reading", _DOCTOR / "probing" / "listen.py", _DOCTOR / "comparing" / "recording.py")
@@ -72,29 +71,12 @@ def _has_layers(file: str) -> bool:
     return path.is_relative_to(_TORCH / "nn") or "layers" in path.parts
 
 
+def users_line(places: Iterable[tuple[str, int]]) -> Where | None:
+    """The first of some places, each a file and a line, that is in the user's code."""
+    return next((Where.at(file, line) for file, line in places if is_users(file)), None)
+
+
 def last_line(error: BaseException) -> Where | None:
     """The last line of the user's code in an error's traceback."""
-    last = None
-    traceback = error.__traceback__
-    while traceback is not None:
-        if is_users(traceback.tb_frame.f_code.co_filename):
-            last = traceback
-        traceback = traceback.tb_next
-    return None if last is None else line_of(last.tb_frame.f_code.co_filename, last.tb_lineno)
-
-
-def line_of(file: str, line: int) -> Where:
-    """A line as a `Where`, with its code; the file is relative to the working directory if it is inside it."""
-    return Where(shown_path(file), line, linecache.getline(file, line).strip())
-
-
-def shown_path(file: str | os.PathLike[str]) -> str:
-    """A file as a person would type it: relative to the working directory if it is inside it."""
-    return _shown(os.fspath(file), os.getcwd())
-
-
-@functools.cache
-def _shown(file: str, folder: str) -> str:
-    with contextlib.suppress(ValueError, OSError):
-        return str(Path(file).resolve().relative_to(Path(folder).resolve()))
-    return str(Path(file))
+    steps = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return users_line(reversed(steps))

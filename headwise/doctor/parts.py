@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from headwise.doctor.calling.example import Example
 from headwise.doctor.source import source_of
 
-_ATTENDS = re.compile(r"softmax|scaled_dot_product_attention|MultiheadAttention\(", re.IGNORECASE)
+_ATTENDS = ("softmax", "scaled_dot_product_attention", "multiheadattention(")
 
 
 def attending(module: nn.Module) -> dict[str, nn.Module]:
@@ -28,28 +28,31 @@ def attends(kind: type[nn.Module]) -> bool:
     """Whether the code of a class, which is not torch's own, has a softmax or an attention of torch."""
     own = [base for base in kind.__mro__ if not base.__module__.startswith(("torch.", "builtins"))]
     sources = (source_of(base) for base in own)
-    return any(_ATTENDS.search(source.text) for source in sources if source is not None)
+    texts = [source.text.lower() for source in sources if source is not None]
+    return any(word in text for word in _ATTENDS for text in texts)
 
 
-def calls_in(
-    whole: nn.Module, paths: Iterable[str], run: Callable[[], object]
-) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """How parts are called while `run` runs the whole: those that are given heads [B, H, N, D], or anything else that a
-    search would take for a sequence [B, N, M].
-    """
-    found: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+def calls_in(parts: Mapping[str, nn.Module], run: Callable[[], object]) -> dict[str, Example]:
+    """How each of some modules, by their paths, is first called while `run` runs: a copy of (args, kwargs)."""
+    found: dict[str, Example] = {}
 
     def keep(path: str) -> Any:
         def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
-            first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-            if first is not None and first.ndim != 3:
-                with contextlib.suppress(Exception):  # an argument that cannot be copied
-                    found.setdefault(path, copy.deepcopy((args, kwargs)))
+            with contextlib.suppress(Exception):  # an argument that cannot be copied
+                if path not in found:
+                    found[path] = copy.deepcopy((args, kwargs))
 
         return hook
 
-    hooks = [whole.get_submodule(path).register_forward_pre_hook(keep(path), with_kwargs=True) for path in paths]
-    run()
-    for hook in hooks:
-        hook.remove()
+    with contextlib.ExitStack() as hooks:
+        for path, part in parts.items():
+            hooks.callback(part.register_forward_pre_hook(keep(path), with_kwargs=True).remove)
+        run()
     return found
+
+
+def takes_heads(call: Example) -> bool:
+    """Whether a part is given heads [B, H, N, D], or anything else that is no sequence [B, N, M] as a search tries."""
+    args, kwargs = call
+    first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+    return first is not None and first.ndim != 3

@@ -1,11 +1,13 @@
-"""The source of a class, read once: for each question `inspect` parses the whole file."""
+"""The source of a class, read once: `inspect` parses the whole file for each question."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-from typing import Any, cast
+from typing import Any
+
+from headwise.doctor.finding import Where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +24,17 @@ class Source:
         return self.line + self.text.count("\n")
 
 
-def source_of(kind: type) -> Source | None:
-    """The source of a class; None where there is none."""
-    return _read(cast(Any, kind))
+def source_of(kind: object) -> Source | None:
+    """The source of a class or function; None where there is none."""
+    return _read(kind)
+
+
+def definition(made: object) -> Where | None:
+    """The line where a class or function is defined; None where there is no source."""
+    found = source_of(made)
+    if found is None or found.file is None:
+        return None
+    return Where(found.file, found.line, found.text.partition("\n")[0].strip())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ from headwise.doctor.finding import ORDER, Severity, Where
 from headwise.doctor.foreign import as_module
 from headwise.doctor.not_checked import NotChecked
 from headwise.doctor.released import GRAVEST
-from headwise.doctor.source import source_of
+from headwise.doctor.source import definition, source_of
 from headwise.errors import DoctorError
 
 if TYPE_CHECKING:
@@ -106,21 +106,20 @@ class Subject:
     @functools.cached_property
     def serves(self) -> bool:
         """Whether its forward is declared to run without gradients, and it decodes or serves."""
-        declared = re.search(r"@torch\.(no_grad|inference_mode)(\(\))?\s+def forward", self.source)
-        return bool(declared) and bool(re.search(r"infer|decod|generat|stream|serv|chat|cache", self.source, re.I))
+        words = ("infer", "decod", "generat", "stream", "serv", "chat", "cache")
+        head = self.source.partition("def forward")[0].rstrip().removesuffix("()")
+        declared = head.endswith(("@torch.no_grad", "@torch.inference_mode"))
+        return declared and any(word in self.source.lower() for word in words)
 
     @functools.cached_property
     def where(self) -> Where | None:
         """Where the module's class is defined."""
-        found = source_of(type(self.module))
-        if found is None or found.file is None:
-            return None
-        return Where(found.file, found.line, found.text.partition("\n")[0].strip())
+        return definition(type(self.module))
 
     @functools.cached_property
     def is_library(self) -> bool:
         """Whether the class is in an installed package; `severity` and `reports` say what follows from it."""
-        return self.where is not None and bool(re.search(r"[/\\](site|dist)-packages[/\\]", self.where.file))
+        return self.where is not None and not {"site-packages", "dist-packages"}.isdisjoint(Path(self.where.file).parts)
 
     @functools.cached_property
     def in_half(self) -> bool:

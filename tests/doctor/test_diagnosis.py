@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor import checks, diagnose
+from headwise.doctor import checks, diagnose, laws
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.catalogue import CATALOGUE
 from headwise.doctor.causes import EXPLAINS, settled
@@ -22,18 +25,7 @@ from headwise.doctor.patient import Patient
 from headwise.doctor.result import Diagnosis
 from headwise.doctor.telling.line import line
 from headwise.errors import DtypeError
-from tests.doctor.checks import (
-    test_chosen_twice,
-    test_class_token,
-    test_end_token,
-    test_global_tokens,
-    test_grid_positions,
-    test_memory_kept,
-    test_paged_cache,
-    test_residual_doubled,
-    test_sampling_order,
-)
-from tests.doctor.checks.specimens import seeded
+from tests.doctor.specimens import BEGIN
 
 
 class Attention(nn.Module):
@@ -233,10 +225,6 @@ def test_what_is_stated_counts() -> None:
     assert "wrong-scale" not in {f.name for f in diagnose(TwoMistakes(), spec=Spec(scale=0.25)).findings}
 
 
-def test_the_public_name() -> None:
-    assert headwise.diagnose is diagnose
-
-
 # Causes and symptoms.
 
 
@@ -281,15 +269,34 @@ def test_own_sources_come_before_the_catalogues() -> None:
 
 
 def test_every_check_is_listed() -> None:
-    folder = Path(checks.__file__).parent
-    assert set(checks.SOURCE | checks.READ | checks.PROBED) == {p.stem for p in folder.glob("*.py")} - {"__init__"}
+    names = checks.SOURCE | checks.READ | checks.PROBED
+    for package in (checks, laws):
+        assert {p.stem for p in Path(package.__file__).parent.glob("*.py")} - {"__init__"} <= set(names)
+    assert {finding for check in names.values() for finding in check.FINDINGS} <= set(CATALOGUE)
 
 
-@pytest.mark.parametrize("name", checks.READ)
-def test_what_a_check_can_say_is_in_the_catalogue(name: str) -> None:
-    from headwise.doctor.catalogue import CATALOGUE
+def test_torchs_compiler_stays_unread() -> None:
+    """Its import, and that of sympy, take more time than a diagnosis; so does torch, where another process has it."""
+    program = (
+        "import sys, headwise.doctor.targets.isolate; assert 'torch' not in sys.modules"
+        f"{BEGIN}\n"
+        "import headwise; assert headwise.diagnose(Healthy()).healthy\n"
+        "assert not {'torch._dynamo', 'sympy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
-    assert set(checks.READ[name].FINDINGS) <= set(CATALOGUE)
+
+class Compiles(Attention):
+    """Its first call compiles a function."""
+
+    def normalise(self, scores: Tensor) -> Tensor:
+        return torch.compile(functools.partial(torch.softmax, dim=-2))(scores)
+
+
+def test_compiled_code_is_read_as_it_is_written() -> None:
+    made = torch.compile
+    assert "softmax-axis" in {x.name for x in diagnose(Compiles()).bugs}
+    assert torch.compile is made
 
 
 # What the doctor understood.
@@ -341,31 +348,6 @@ def test_the_table_of_symptoms_speaks_of_findings_that_there_are() -> None:
     assert not mutual
 
 
-def test_a_module_without_a_softmax_has_no_softmax_to_overflow() -> None:
-    class Linear(nn.Module):
-        """Linear attention (Katharopoulos et al. 2020)."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.qkv, self.o = nn.Linear(32, 96), nn.Linear(32, 32)
-
-        def forward(self, x: Tensor) -> Tensor:
-            q, k, v = self.qkv(x).chunk(3, -1)
-            q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
-            out: Tensor = self.o(q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT))
-            return out
-
-    found = headwise.diagnose(Linear())
-    assert [x.name for x in found.findings] == ["not-attention"]
-
-
-def test_healthy_is_not_said_of_what_was_not_checked() -> None:
-    found = Diagnosis("A", (), ("f(x)",))
-    assert str(found).endswith("Healthy: no bug, no risk.")
-    found = Diagnosis("A", (), ("f(x)",), {"rope": "it takes no positions", "cache": "it raises"})
-    assert str(found).endswith("No bug and no risk was found, but 2 checks could not be made.")
-
-
 class WithImages(nn.Module):
     """x: (b, n, dim) queries; context: (b, m, dim) text; image_context: (b, l, dim) an image, which may be left out"""
 
@@ -395,45 +377,6 @@ def test_a_second_memory_that_a_call_may_leave_out() -> None:
     assert not [x for x in headwise.diagnose(WithImages()).findings if x.severity == "bug"]
 
 
-class OfTokensAndPatches(OfPatches):
-    """One attention can be read, and one cannot."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.MultiheadAttention(16, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x + self.first(x, x, x)[0])
-
-
-def test_the_parts_are_examined_where_one_attention_cannot_be_read() -> None:
-    assert {"softmax-axis", "wrong-scale"} <= {x.name for x in diagnose(OfTokensAndPatches()).bugs}
-
-
-class ReadsPassages(nn.Module):
-    """x: [B, T, M]; passages: [B, K, R, M], passages_mask: [B, K, R]. The softmax is over the text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_heads = 2
-        self.q, self.kv, self.out = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(16, 16)
-
-    def forward(
-        self, x: torch.Tensor, passages: torch.Tensor, passages_mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        q = self.q(x).unflatten(-1, (2, 8)).transpose(1, 2)
-        k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.kv(passages.flatten(1, 2)).chunk(2, -1))
-        scores = q @ k.mT / 8**0.5
-        if passages_mask is not None:
-            scores = scores.masked_fill(~passages_mask.flatten(1)[:, None, None], -1e9)
-        return x + self.out((scores.softmax(-2) @ v).transpose(1, 2).flatten(2))
-
-
-def test_a_memory_of_rows_that_a_mask_names() -> None:
-    found = headwise.diagnose(ReadsPassages())
-    assert "softmax-axis" in {x.name for x in found.bugs}
-
-
 class Scores(nn.Module):
     """q, k, v: [B, H, N, 4]; their width is known to whoever made it. mask: -1 hides."""
 
@@ -460,77 +403,3 @@ def test_a_part_is_called_as_the_whole_calls_it() -> None:
     found = headwise.diagnose(OfHeads())
     assert any("its part scores (Scores) was examined on its own" in line for line in found.understood)
     assert not [x for x in found.findings if x.name in ("wrong-scale", "mask-ignored")]
-
-
-class ReadsAContext(nn.Module):
-    """phi(q) (phi(k)^T v), phi = elu + 1. context: [B, K, M], or None; context_mask: bool [B, K], False = padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
-
-    def forward(self, x: Tensor, context: Tensor | None = None, context_mask: Tensor | None = None) -> Tensor:
-        context = x if context is None else context
-        q, k, v = self.q(x), self.k(context), self.v(context)
-        if context_mask is not None:
-            k, v = (y.masked_fill(~context_mask[..., None], 0.0) for y in (k, v))  # elu(0) + 1 = 1
-        q, k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
-        return self.out(q @ (k.mT @ v) / (q @ k.sum(1)[..., None]))
-
-
-def test_a_mask_of_a_context_that_a_call_may_leave_out() -> None:
-    (bug,) = headwise.diagnose(ReadsAContext()).bugs
-    assert bug.name == "masked-key-counts"
-    assert bug.evidence.startswith("called with a memory")
-
-
-class Resampler(nn.Module):
-    """Four latents read any number of tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.latents, self.reads = nn.Parameter(torch.randn(1, 4, 16)), Reads()
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.reads(x, self.latents.expand(len(x), -1, -1), mask)
-
-
-class Reads(nn.Module):
-    """mask: bool [B, N], True for tokens that exist; the latents stand behind them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.kv, self.out = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(16, 16)
-
-    def forward(self, x: Tensor, latents: Tensor, mask: Tensor | None = None) -> Tensor:
-        k, v = self.kv(torch.cat([x, latents], 1)).chunk(2, -1)
-        scores = self.q(latents) @ k.mT / 4
-        if mask is not None:  # the ones are put in front
-            scores = scores.masked_fill(~nn.functional.pad(mask, (4, 0), value=True)[:, None], -1e9)
-        return self.out(scores.softmax(-1) @ v)
-
-
-def test_what_a_part_says_of_a_mask_that_is_passed_on() -> None:
-    assert "masked-key-counts" in {x.name for x in headwise.diagnose(Resampler()).bugs}
-
-
-@pytest.mark.parametrize(
-    "healthy",
-    [
-        test_chosen_twice.Tour,
-        test_class_token.Registers,
-        test_end_token.Tower,
-        test_global_tokens.Local,
-        test_grid_positions.OnAMap,
-        test_memory_kept.Recurrent,
-        test_paged_cache.Paged,
-        test_paged_cache.CountsTheNewest,
-        test_residual_doubled.OneAdds,
-        test_sampling_order.AtPoints,
-        test_sampling_order.Deformable,
-    ],
-)
-def test_no_other_check_finds_a_bug_in_the_healthy_ones(healthy: type[nn.Module]) -> None:
-    found = headwise.diagnose(seeded(healthy))
-    assert not found.not_examined
-    assert not found.bugs

@@ -52,5 +52,5 @@ cache cache_gradient left_padding packing cross_mask
 positions_ignored positions_in_values relative_index class_token
 residual_normed residual_doubled global_tokens paged_cache sampling_order chosen_twice memory_kept end_token capped_mask
 normaliser pooled_mean softmax_of_one zero_start gate_linear
-weights_returned heads_dividing shift_mask explained
+weights_returned heads_dividing shift_mask laws.recomputed
 """)

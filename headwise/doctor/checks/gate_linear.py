@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.dispatch import Dispatching
 from headwise.doctor.probing.probe import Probe
 
 FINDINGS = ("gate-linear",)
@@ -48,7 +48,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         )
 
 
-class _Names(TorchDispatchMode):
+class _Names(Dispatching):
     """The names of all operations."""
 
     def __init__(self) -> None:

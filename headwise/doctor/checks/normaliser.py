@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.dispatch import Dispatching
 from headwise.doctor.probing.masking import left_padding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 from headwise.doctor.reading.anatomy import look
@@ -131,7 +131,7 @@ _PRODUCTS = {"mul", "bmm", "mm", "baddbmm"}
 _KEEPING = {"sum", "add", "add_", "cumsum", "reciprocal", "clone", "_to_copy", "copy_", "mul"}
 
 
-class _Divisions(TorchDispatchMode):
+class _Divisions(Dispatching):
     """Follows tensors by the memory that they lie in."""
 
     def __init__(self, tokens: Sequence[Tensor]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import Probe, quiet, weighting
+from headwise.doctor.probing.probe import Probe, gradients, quiet
 from headwise.doctor.probing.reached import gradients_of, trainable
 from headwise.doctor.reading.creation import origin
 
@@ -41,7 +41,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         with quiet(seed), Dice(still=True), torch.enable_grad():
             try:
                 out = twin.interface.run(inputs.each(Tensor.clone), grad=True).output
-                found = torch.autograd.grad(out, parameters, weighting(out), allow_unused=True)
+                found = gradients(out, parameters)
             except Exception as problem:
                 raise NotChecked(f"no gradient can be computed: {type(problem).__name__}") from problem
         with torch.no_grad():

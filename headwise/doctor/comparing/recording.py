@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.finding import Where
 from headwise.doctor.lines import running_line
+from headwise.doctor.probing.dispatch import Dispatching
 from headwise.doctor.reading.trace import without_fused
 
 STAGES = ("queries", "keys", "values", "scores", "weights", "context", "output")
@@ -43,7 +43,7 @@ def record(module: nn.Module, inputs: Sequence[Tensor], call: Callable[[], Tenso
     return mode
 
 
-class Recording(TorchDispatchMode):
+class Recording(Dispatching):
     """All steps of one forward."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -162,9 +162,14 @@ def weighting(out: Tensor) -> Tensor:
     return torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.dtype)
 
 
-def gradients(out: Tensor, wanted: Iterable[Tensor], *, keep: bool = False) -> tuple[Tensor | None, ...]:
-    """Those of the weighted sum of an output; None for a tensor that it does not depend on."""
-    return torch.autograd.grad(out, list(wanted), weighting(out), allow_unused=True, retain_graph=keep or None)
+def gradients(
+    out: Tensor | Sequence[Tensor], wanted: Iterable[Tensor], *, keep: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Those of the weighted sum of an output, or of several; None for a tensor that it does not depend on."""
+    # Of a number, not of outputs with weights: for these torch imports sympy, which takes a second.
+    outs = [out] if isinstance(out, Tensor) else out
+    whole = torch.stack([(x * weighting(x)).sum() for x in outs]).sum()
+    return torch.autograd.grad(whole, list(wanted), allow_unused=True, retain_graph=keep or None)
 
 
 def gap(before: Tensor, after: Tensor) -> float:

@@ -17,7 +17,7 @@ from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.way import MAPS
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import hiding
-from headwise.doctor.probing.probe import Probe, gap, quiet, weighting
+from headwise.doctor.probing.probe import Probe, gap, gradients, quiet
 from headwise.doctor.reading.marks import tensors_in
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _where(outs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor] |
     outs = [x for x in outs if x.requires_grad]
     if not outs:
         return None
-    found = torch.autograd.grad(outs, list(wanted.values()), [weighting(x) for x in outs], allow_unused=True)
+    found = gradients(outs, wanted.values())
     return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None and bool((g != 0).any())}
 
 

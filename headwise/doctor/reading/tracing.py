@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.lines import running_line
+from headwise.doctor.probing.dispatch import Dispatching
 from headwise.doctor.reading import marks, products
 from headwise.doctor.reading.events import Norm, Reshape, exchanges, regroups
 from headwise.doctor.reading.ledger import Ledger
@@ -18,7 +18,7 @@ from headwise.doctor.reading.marks import Marks
 from headwise.doctor.reading.softmaxes import Softmaxes
 
 
-class Tracing(TorchDispatchMode):
+class Tracing(Dispatching):
     """Records in a ledger what it sees."""
 
     def __init__(self, ledger: Ledger) -> None:

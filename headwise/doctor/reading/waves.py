@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from headwise.doctor.probing.dispatch import Dispatching
 from headwise.doctor.reading.marks import tensors_in
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution", "mkldnn_convolution", "_convolution"}
@@ -27,7 +27,7 @@ def may_be_rope(function: Callable[[], object], tokens: Iterable[Tensor | None])
     return seen.onto_projected or (bool(seen.waves) and not seen.elsewhere)
 
 
-class _Waves(TorchDispatchMode):
+class _Waves(Dispatching):
     """Follows waves, tokens, and what is projected from tokens, by the memory that they lie in."""
 
     def __init__(self, tokens: Sequence[Tensor]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
+import textwrap
 import types
 import typing
 from collections.abc import Mapping
@@ -180,9 +180,12 @@ def _read(made: Any, config: str) -> list[str]:
     """The attributes of a config that a constructor reads, in order."""
     try:
         source = inspect.getsource(getattr(made, "__init__", made) if isinstance(made, type) else made)
-    except (OSError, TypeError):
+        nodes = list(ast.walk(ast.parse(textwrap.dedent(source))))
+    except (OSError, TypeError, SyntaxError):
         return []
-    return list(dict.fromkeys(re.findall(rf"\b{config}\.([A-Za-z]\w*)\b(?!\()", source)))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    read = [x for x in nodes if isinstance(x, ast.Attribute) and ast.unparse(x.value) == config and x not in called]
+    return list(dict.fromkeys(x.attr for x in sorted(read, key=lambda x: (x.lineno, x.col_offset))))
 
 
 def _signature(made: Any) -> str:
@@ -219,7 +222,8 @@ def likely(name: str, annotation: object = inspect.Parameter.empty) -> str | Non
     """A value to try for a parameter, as text; None if neither its name nor its annotation tells what it is."""
     untyped = annotation is inspect.Parameter.empty
     said = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    kinds = sorted({*re.findall(r"\w+", said)} - {"typing", "Optional", "Union", "None"})
+    words = "".join(x if x.isalnum() or x == "_" else " " for x in said).split()
+    kinds = sorted({*words} - {"typing", "Optional", "Union", "None"})
     if not untyped and not (kinds and set(kinds) <= _KINDS.keys()):
         return None
     if name in _WHOLE:

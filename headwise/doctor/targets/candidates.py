@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 Line = tuple[Path, int]
-_BASE = re.compile(r"(Module|Attention)$")
-_TELLING = re.compile(
-    r"(?!.*(log_?softmax|gumbel))(.*softmax.*|scaled_dot_product_attention|multi_?head_?attention|flash_attn\w*|"
-    r"flex_attention|\w*efficient_attention|transformer((en|de)coder(layer)?)?)",
-    re.IGNORECASE,
+# In the name of what is called or read, in lower case and without underscores.
+_TELLING = (
+    *("softmax", "scaleddotproductattention", "multiheadattention", "flashattn", "flexattention"),
+    *("efficientattention", "transformerencoder", "transformerdecoder"),
 )
+_OTHERWISE = ("logsoftmax", "gumbel")  # of classes that are chosen, not of keys
 _BEGUN = ("__init__", "forward")  # the methods that every call runs
 
 
@@ -126,11 +125,11 @@ class _Classes:
     def is_candidate(self, one: _Class) -> bool:
         family = self.family(one)
         outside = [name for each in family for name in each.bases if name not in self._by_name]
-        if not any(_BASE.search(name) for name in outside):
+        if not any(name.endswith(("Module", "Attention")) for name in outside):
             return False
         if not any(method.name == "forward" for each in family for method in each.methods()):
             return False
-        return any(_TELLING.fullmatch(name) for part in self.parts(one) for name in part.names())
+        return any(_tells(name) for part in self.parts(one) for name in part.names())
 
     def parts(self, one: _Class, without: Iterable[tuple[Path, str]] = ()) -> list[_Part]:
         """What the class runs: its own, and what that uses of its file; but not these classes."""
@@ -165,6 +164,13 @@ class _Classes:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
         return [*heads, *fields, *(_Part(file, method) for file, method in reached)]
+
+
+def _tells(name: str) -> bool:
+    """Whether what is called or read by this name computes attention, or a softmax."""
+    name = name.lower().replace("_", "")
+    telling = name == "transformer" or any(word in name for word in _TELLING)
+    return telling and not any(word in name for word in _OTHERWISE)
 
 
 def _parsed(path: Path) -> ast.Module | str:

@@ -9,23 +9,13 @@ from collections.abc import Callable, Sequence
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.finding import Finding
-from headwise.doctor.limits import (
-    LARGEST,
-    TookTooLong,
-    TooLarge,
-    alone,
-    crashes,
-    hangs,
-    no_memory,
-    out_of_memory,
-    time_limit,
-    too_large,
-)
-from headwise.doctor.lines import last_line
+from headwise.doctor.limits import alone, ended_by, time_limit, too_large
 from headwise.doctor.result import Diagnosis
+from headwise.doctor.source import definition
 from headwise.doctor.targets.arguments import parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend
-from headwise.doctor.targets.load import Target, definition
+from headwise.doctor.targets.load import Target
+from headwise.doctor.targets.size import LARGEST, TooLarge
 
 
 def examine(
@@ -59,14 +49,11 @@ def examine(
         found = diagnose(
             module, spec=spec, make=target.build, timeout=timeout and max(timeout - (time.monotonic() - begun), 0.1)
         )
-    except TookTooLong as over:
-        return alone(str(target), hangs(over.seconds, over.where, doing))
-    except SystemExit as left:
-        return alone(str(target), crashes(f"sys.exit({left.code!r})", last_line(left), doing))
-    except Exception as error:
-        if not out_of_memory(error) or isinstance(error, TooLarge):
+    except (Exception, SystemExit) as error:
+        finding = None if isinstance(error, TooLarge) else ended_by(error, doing, memory=memory)
+        if finding is None:
             raise
-        return alone(str(target), no_memory(error, memory, doing))
+        return alone(str(target), finding)
     findings = tuple(_measured(finding, memory) for finding in found.findings)
     subject = type(module) if module is made else made
     understood = (*target.remarks, *found.understood)

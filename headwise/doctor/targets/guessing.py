@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from headwise.doctor.limits import LARGEST
 from headwise.doctor.targets.arguments import CONFIGS, Arguments, Settings, config_class, likely, parse_value
 from headwise.doctor.targets.load import Target
+from headwise.doctor.targets.size import LARGEST
 from headwise.errors import DoctorError
 
 _MOST = 30  # attributes of a config

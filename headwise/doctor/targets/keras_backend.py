@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -39,17 +38,14 @@ def backend_of(file: Path) -> str | None:
     The environment decides, then the file: the backend that it sets, or that it imports, directly or through its
     neighbours. One that uses keras alone runs on each of them: on PyTorch its operations can be read.
     """
-    trees = list(_trees(file, set()))
-    imported = {name for tree in trees for name in _imported(tree)}
-    if not imported & {"keras", "tensorflow"}:
+    imported: list[str] = []
+    stated: list[str] = []
+    for node in _nodes(file, set()):
+        imported += (name.partition(".")[0] for name in _imported(node))
+        stated += _stated(node)
+    if not {"keras", "tensorflow"} & set(imported):
         return None
-    if VARIABLE in os.environ:
-        return os.environ[VARIABLE]
-    stated = next((name for tree in trees for name in _stated(tree)), None)
-    if stated is not None:
-        return stated
-    found = next((name for name in BACKENDS if name in imported), None)
-    return found or "torch"
+    return next(filter(None, (os.environ.get(VARIABLE), *stated, *(x for x in BACKENDS if x in imported))), "torch")
 
 
 def default_timeout(file: Path | None = None) -> float:
@@ -66,7 +62,8 @@ def begin_backend_of_saved(path: Path) -> None:
     """Import Keras on the backend for a saved model: that of the files beside it, or here, with classes of its own."""
     modules: list[str] = []
     with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        modules = re.findall(r'"module": "([\w.]+)"', archive.read("config.json").decode("utf-8"))
+        texts = archive.read("config.json").decode("utf-8").split('"module": "')
+        modules = [text.partition('"')[0] for text in texts[1:]]
     places = [Path(*name.split(".")).with_suffix(".py") for name in dict.fromkeys(modules)]
     files = [folder / place for place in places for folder in (Path.cwd(), path.resolve().parent)]
     found = next((name for file in files if file.is_file() and (name := backend_of(file))), None)
@@ -74,49 +71,39 @@ def begin_backend_of_saved(path: Path) -> None:
         os.environ.setdefault(VARIABLE, found or _configured())
 
 
-def _trees(file: Path, known: set[Path]) -> Iterator[ast.Module]:
-    """The file, and those next to it that it imports."""
+def _nodes(file: Path, known: set[Path]) -> Iterator[ast.AST]:
+    """Those of the syntax tree of a file, and of the files next to it that it imports."""
     file = file.resolve()
     if file in known or not file.is_file():
         return
     known.add(file)
     try:
-        tree = ast.parse(file.read_bytes())
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError, OSError):
         return
-    yield tree
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module] if node.module else [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            yield from _trees(file.parent.joinpath(*name.split(".")).with_suffix(".py"), known)
+    yield from nodes
+    for name in (name for node in nodes for name in _imported(node, near=True)):
+        yield from _nodes(file.parent.joinpath(*name.split(".")).with_suffix(".py"), known)
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """The packages that a file imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+def _imported(node: ast.AST, *, near: bool = False) -> list[str]:
+    """What a statement imports; with `near` also from its own package."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom) or (node.level and not near):
+        return []
+    return [node.module] if node.module else [alias.name for alias in node.names]
 
 
-def _stated(tree: ast.Module) -> Iterator[str]:
-    """What the file itself puts into the environment: os.environ["KERAS_BACKEND"] = "jax", or setdefault."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            pair: list[ast.expr] = [node.targets[0].slice, node.value]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault":
-            pair = node.args
-        else:
-            continue
-        values = [x.value for x in pair if isinstance(x, ast.Constant)]
-        if len(values) == 2 and values[0] == VARIABLE and isinstance(values[1], str):
-            yield values[1]
+def _stated(node: ast.AST) -> list[str]:
+    """What a statement puts into the environment: os.environ["KERAS_BACKEND"] = "jax", or setdefault."""
+    pair: list[ast.expr] = []
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        pair = [node.targets[0].slice, node.value]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault":
+        pair = node.args
+    values = [x.value for x in pair if isinstance(x, ast.Constant)]
+    return [str(values[1])] if len(values) == 2 and values[0] == VARIABLE else []
 
 
 def _configured() -> str:

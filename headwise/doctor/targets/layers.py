@@ -5,10 +5,8 @@ diagnose_model(model, lambda: model(ids, attention_mask=mask))
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
-import re
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +17,7 @@ from headwise.capture.context import watch
 from headwise.capture.sites import clean
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
+from headwise.doctor.parts import calls_in
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
 from headwise.registry import find_framework
@@ -90,16 +89,7 @@ def find_layers(model: Any, run: Callable[[], object]) -> list[Layer]:
         layers = list(dict.fromkeys(_with_weights(path, modules) for path in paths))
         if not layers:
             return _none(model)
-        examples: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        with contextlib.ExitStack() as hooks:
-            for path in layers:
-
-                def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = path) -> None:
-                    if path not in examples:
-                        examples[path] = copy.deepcopy((args, kwargs))
-
-                hooks.callback(modules[path].register_forward_pre_hook(keep, with_kwargs=True).remove)
-            run()
+        examples = calls_in({path: modules[path] for path in layers}, run)
     # If forward was called from another module's method, not through __call__, its arguments are not known.
     return [Layer(path, modules[path], examples[path]) for path in layers if path in examples]
 
@@ -119,16 +109,35 @@ def group(layers: Iterable[Layer]) -> list[list[Layer]]:
     return list(kinds.values())
 
 
-def together(paths: Sequence[str]) -> str:
+def together(paths: Iterable[str]) -> str:
     """Some paths in short form: "encoder.layer.{0-11}.attention"."""
-    stacks: dict[str, list[str]] = {}
+    stacks: dict[tuple[str, ...], list[list[str]]] = {}
     for path in paths:
-        stacks.setdefault(_NUMBER.sub("*", path), []).append(path)
-    return ", ".join(_as_range(x) if len(x) > 1 else x[0] or "the model" for x in stacks.values())
+        parts = path.split(".")
+        stacks.setdefault(tuple("*" if x.isdigit() else x for x in parts), []).append(parts)
+    return ", ".join(map(_as_range, stacks.values()))
 
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-_PLACE = re.compile(r"(layer|block|depth|stage)s?(_?(idx|id|index|number|num|i|n))?$|^(idx|index|name)$")
+def _as_range(stack: Sequence[list[str]]) -> str:
+    """Paths that differ in their numbers: as a range if only one number changes, else the first and a count."""
+    first = ".".join(stack[0]) or "the model"
+    changing = [i for i, column in enumerate(zip(*stack, strict=True)) if len(set(column)) > 1]
+    if len(changing) != 1:
+        return first if len(stack) == 1 else f"{first} and {len(stack) - 1} similar"
+    (i,) = changing
+    numbers = enumerate(sorted(int(path[i]) for path in stack))
+    runs = [[number for _, number in run] for _, run in itertools.groupby(numbers, lambda x: x[1] - x[0])]
+    told = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return ".".join([*stack[0][:i], f"{{{told}}}", *stack[0][i + 1 :]])
+
+
+def _is_place(name: str) -> bool:
+    """Whether an attribute says where a layer stands, such as layer_idx, and not what it computes."""
+    what = [name.removesuffix(end).rstrip("_").removesuffix("s") for end in ("", *_NUMBERED)]
+    return name in ("idx", "index", "name") or any(x.endswith(("layer", "block", "depth", "stage")) for x in what)
+
+
+_NUMBERED = ("idx", "id", "index", "number", "num", "i", "n")
 
 
 def _with_weights(path: str, modules: dict[str, nn.Module]) -> str:
@@ -143,7 +152,7 @@ def _kind(layer: Layer) -> Any:
         (path, name, value)
         for path, module in layer.module.named_modules()
         for name, value in vars(module).items()
-        if not name.startswith("_") and isinstance(value, bool | int | float | str | None) and not _PLACE.search(name)
+        if not name.startswith("_") and isinstance(value, bool | int | float | str | None) and not _is_place(name)
     ]
     tensors = [(name, tuple(x.shape), x.dtype) for name, x in layer.module.state_dict(keep_vars=True).items()]
     args, kwargs = layer.example
@@ -165,31 +174,3 @@ def _says_the_same(one: Diagnosis, other: Diagnosis) -> bool:
         return diagnosis.subject, found, diagnosis.understood, dict(diagnosis.unchecked)
 
     return told(one) == told(other)
-
-
-def _as_range(stack: Sequence[str]) -> str:
-    """Paths that differ in their numbers: as a range if only one number changes, else the first and a count."""
-    numbers = [[int(x) for x in _NUMBER.findall(path)] for path in stack]
-    changing = [i for i, column in enumerate(zip(*numbers, strict=True)) if len(set(column)) > 1]
-    if len(changing) != 1:
-        return f"{stack[0]} and {len(stack) - 1} similar"
-    column = [row[changing[0]] for row in numbers]
-    count = -1
-
-    def put(match: re.Match[str]) -> str:
-        nonlocal count
-        count += 1
-        return f"{{{_runs(column)}}}" if count == changing[0] else match[0]
-
-    return _NUMBER.sub(put, stack[0])
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2, 5"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
-import inspect
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +21,10 @@ from typing import Any
 from torch import nn
 
 from headwise.doctor.finding import Where
-from headwise.doctor.limits import LARGEST, size_limit
-from headwise.doctor.lines import last_line, line_of, shown_path
+from headwise.doctor.lines import last_line
 from headwise.doctor.targets.arguments import Arguments, parse_setting
 from headwise.doctor.targets.places import nearest, place_of
+from headwise.doctor.targets.size import LARGEST, size_limit
 from headwise.doctor.telling.printable import printable
 from headwise.errors import DoctorError
 from headwise.registry import find_framework, find_framework_of_class
@@ -127,15 +126,6 @@ def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None
         hint = f"Did you mean {path}:{name}?" if path.is_file() else "Expected a path ending in .py, or package.module"
         raise DoctorError(f"{place} is neither a Python file nor a module. {hint}")
     return target
-
-
-def definition(made: object) -> Where | None:
-    """The line where a class or function is defined; None if there is no source."""
-    with contextlib.suppress(OSError, TypeError):
-        file = inspect.getsourcefile(made)  # type: ignore[arg-type]
-        if file:
-            return line_of(file, inspect.getsourcelines(made)[1])  # type: ignore[arg-type]
-    return None
 
 
 # --- Parsing ---------------------------------------------------------------------------------------------------------
@@ -244,7 +234,7 @@ def _explained(doing: str) -> Iterator[None]:
     except DoctorError:
         raise
     except SyntaxError as cause:
-        at = f"{shown_path(cause.filename)}, line {cause.lineno}" if cause.filename else doing
+        at = f"{Where(cause.filename, 0).path}, line {cause.lineno}" if cause.filename else doing
         raise DoctorError(f"{at}: {cause.msg}") from cause
     except ModuleNotFoundError as cause:
         if not cause.name:  # raised by the user's own code

@@ -13,7 +13,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets import isolate
 from headwise.doctor.targets.examine import examine
-from headwise.doctor.targets.isolate import Request, diagnose_isolated
+from headwise.doctor.targets.isolate import Isolation, Request
 from headwise.doctor.targets.load import parse
 from headwise.errors import DoctorError
 from tests.doctor.specimens import CODE, line_of
@@ -28,7 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def isolated(name: str, *settings: str, timeout: float = 60.0, memory: float = 4e9) -> Diagnosis:
-    return diagnose_isolated(Request(f"odd.py:{name}", settings, timeout=timeout, memory=memory))
+    with Isolation() as isolation:
+        return isolation.diagnose(Request(f"odd.py:{name}", settings, timeout=timeout, memory=memory))
 
 
 def only(diagnosis: Diagnosis, name: str) -> Finding:
@@ -143,7 +144,7 @@ def test_a_result_that_the_doctor_did_not_write(folder: Path) -> None:
     """The code can write where the doctor does; what it writes is not taken for a diagnosis."""
     (folder / "odd.py").write_text(
         "import json, os, pathlib, sys\n"
-        "folder = pathlib.Path(next(x for x in sys.orig_argv if 'headwise-' in x))\n"
+        "folder = pathlib.Path(os.readlink('/proc/self/fd/1')).parent\n"
         f"(folder / 'result.json').write_text({json.dumps(json.dumps({'diagnosis': {'subject': 'fine'}}))})\n"
         "os._exit(0)\n",
         encoding="utf-8",

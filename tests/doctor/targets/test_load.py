@@ -13,9 +13,10 @@ from torch import nn
 
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.finding import Where
-from headwise.doctor.limits import TooLarge
+from headwise.doctor.source import definition
 from headwise.doctor.targets.arguments import parse_setting
-from headwise.doctor.targets.load import definition, parse
+from headwise.doctor.targets.load import parse
+from headwise.doctor.targets.size import TooLarge
 from headwise.errors import DoctorError
 
 MODELS = """
@@ -322,9 +323,9 @@ def test_a_script_does_not_read_the_doctors_arguments(folder: Path, monkeypatch:
     assert sys.argv == ["headwise", "doctor", "--unknown"]
 
 
-def test_where_a_class_is_defined() -> None:
+def test_where_a_class_is_defined(folder: Path) -> None:
     assert definition(parse("models.py:SelfAttention").find()) == Where(
-        "models.py", 11, "class SelfAttention(nn.Module):"
+        str(folder / "models.py"), 11, "class SelfAttention(nn.Module):"
     )
     assert definition(3) is None
 

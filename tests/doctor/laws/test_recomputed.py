@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.laws.recomputed import Match, recompute
 from headwise.doctor.not_checked import NotApplicable, NotChecked
-from headwise.doctor.recomputing import Match, recompute
 from headwise.doctor.subject import Subject
 
 PLAIN = {
@@ -77,7 +77,7 @@ def test_the_mistake_that_gives_the_output_is_named(wrong: str, causal: bool) ->
     torch.manual_seed(0)
     match, masks = examine(Layer(wrong, causal=causal))
     assert (match.mistake.name if match.mistake else "") == PLAIN[wrong]
-    assert match.decisions.causal is causal
+    assert match.right["causal"] is causal
     assert all(each.mistake is None for each in masks.values())
 
 

@@ -1,4 +1,4 @@
-"""Computes attention from a layer's own weights, by the definition and with one mistake: which of them is its output?
+"""Attention computed from a layer's own weights, by the definition and with one mistake: which is its output?
 
 This is for layers whose operations torch does not see, of Keras on TensorFlow and JAX. Their projections are read by
 their names: kernels [in, H·D], [in, H, D] or, of all three in one, [in, 3·H·D]; and [H·D, out] or [H, D, out].
@@ -7,67 +7,36 @@ their names: kernels [in, H·D], [in, H, D] or, of all three in one, [in, 3·H·
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import at_rest
+from headwise.doctor.finding import Finding
+from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.not_checked import NotApplicable, NotChecked
 from headwise.doctor.reading.projection_names import read_name
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface, MaskInput
+    from headwise.doctor.patient import Patient
     from headwise.doctor.subject import Subject
 
 _LENGTH = 7  # of the inputs: unlikely to equal a width or a number of heads
 _SAME = 1e-4  # relative error of the same computation in float32
 _FAR = 100  # times as far as the mistake: the definition, if it is a mistake
 _NAMES = {"q": "queries", "k": "keys", "v": "values"}
+_FIX = "do this as the definition of attention does; the evidence says what the module does instead"
 
 
-@dataclasses.dataclass(frozen=True)
-class Decisions:
-    """How attention is computed. The defaults are the definition."""
-
-    projections: str = "qkv"  # by which of the projections queries, keys and values are computed
-    split: str = "heads"  # "view": [B, N, H·D] is viewed as [B, H, N, D]
-    scale: str = "sqrt(head width)"
-    axis: str = "keys"  # over which the softmax is taken
-    transposed: bool = False  # the weights are
-    merge: str = "heads"  # "view": [B, H, N, D] is viewed as [B, N, H·D]
-    causal: bool = False
-    mask: str = "fill"
-
-
-@dataclasses.dataclass(frozen=True)
-class Mistake:
-    """A decision that differs from the definition."""
+class Mistake(NamedTuple):
+    """A computation that differs from the definition in one decision."""
 
     name: str  # of the finding
     sentence: str  # with places for the sizes
-    changes: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Match:
-    """The computation that gives an output."""
-
-    layer: Layer
-    decisions: Decisions
-    mistake: Mistake | None  # None: it is the definition
-    error: float  # the largest difference, relative to the largest output
-    healthy_error: float  # the same for the definition
-
-    @property
-    def told(self) -> str:
-        """The sentence of the mistake, with both errors."""
-        assert self.mistake is not None
-        return (
-            f"{self.mistake.sentence.format(**self.layer.numbers)}; computed this way from its own weights, the output "
-            f"matches to {self.error:.0e}, and by the definition to {self.healthy_error:.0e}"
-        )
+    changes: Mapping[str, Any]  # of the arguments of Layer.compute
 
 
 _SCALES = {
@@ -80,25 +49,19 @@ _SCALES = {
     "should be divided by it",
 }
 _AXIS = ", so that the weights of a query do not sum to 1; it should be taken over the keys"
+_MERGED = "without a transpose, so that"
+_SUMMED = "the weights are transposed: the values are summed over the queries, not over the keys"
 _MISTAKES = (
     *(Mistake("wrong-scale", sentence, {"scale": scale}) for scale, sentence in _SCALES.items()),
-    Mistake("softmax-axis", f"the softmax is taken over the queries{_AXIS}", {"axis": "queries"}),
-    Mistake("softmax-axis", f"the softmax is taken over the heads{_AXIS}", {"axis": "heads"}),
+    Mistake("softmax-axis", f"the softmax is taken over the queries{_AXIS}", {"axis": -2}),
+    Mistake("softmax-axis", f"the softmax is taken over the heads{_AXIS}", {"axis": 1}),
     Mistake(
-        "head-split",
-        "[B, N, H·D] is viewed as [B, H, N, D] without a transpose, so that every head mixes positions",
-        {"split": "view"},
+        "head-split", f"[B, N, H·D] is viewed as [B, H, N, D] {_MERGED} every head mixes positions", {"split": False}
     ),
     Mistake(
-        "head-merge",
-        "[B, H, N, D] is viewed as [B, N, H·D] without a transpose, so that positions and heads are mixed",
-        {"merge": "view"},
+        "head-merge", f"[B, H, N, D] is viewed as [B, N, H·D] {_MERGED} positions and heads are mixed", {"merge": False}
     ),
-    Mistake(
-        "weights-transposed",
-        "the weights are transposed: the values are summed over the queries, not over the keys",
-        {"transposed": True},
-    ),
+    Mistake("weights-transposed", _SUMMED, {"transposed": True}),
     *(
         Mistake(
             "projection-reused",
@@ -117,6 +80,37 @@ _MASK_MISTAKES = (
     Mistake("mask-after-softmax", "the mask is applied to the weights after the softmax, so that they do not sum to 1",
             {"mask": "weights"}),
 )  # fmt: skip
+FINDINGS = tuple({each.name: None for each in (*_MISTAKES, *_MASK_MISTAKES)})
+
+
+class Match(NamedTuple):
+    """The computation that gives an output."""
+
+    layer: Layer
+    right: Mapping[str, Any]  # the definition, as arguments of Layer.compute
+    mistake: Mistake | None  # None: it is the definition
+    error: float  # the largest difference, relative to the largest output
+    healthy_error: float  # the same for the definition
+
+    @property
+    def told(self) -> str:
+        """The sentence of the mistake, with both errors."""
+        assert self.mistake is not None
+        return (
+            f"{self.mistake.sentence.format(**self.layer.numbers)}; computed this way from its own weights, the output "
+            f"matches to {self.error:.0e}, and by the definition to {self.healthy_error:.0e}"
+        )
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    if not foreign_backend(patient.module):
+        raise NotApplicable("its operations are seen")
+    match, masks = recompute(patient)
+    for parameter, each in {"": match, **masks}.items():
+        if each.mistake is not None:
+            told = f"`{parameter}`: {each.told}" if parameter else each.told
+            numbers = {"error": each.error, "healthy_error": each.healthy_error}
+            yield Finding(each.mistake.name, "bug", told, _FIX, patient.where, numbers=numbers)
 
 
 @torch.no_grad()
@@ -131,25 +125,18 @@ def recompute(subject: Subject) -> tuple[Match, dict[str, Match]]:
     length = interface.length or _LENGTH
     inputs = interface.inputs(3, length, length)
     output = _run(interface, inputs)
-    matches = []
-    for layer in _read_layers(interface):
-        for right in (Decisions(), Decisions(causal=True)):
-            wrong = [(each, dataclasses.replace(right, **each.changes)) for each in _MISTAKES]
-            if (match := _match(layer, inputs, output, right, wrong, None)) is not None:
-                matches.append(match)
-    if not matches:
+    layers = [(layer, {"causal": causal}) for layer in _read_layers(interface) for causal in (False, True)]
+    match = _best(_match(layer, inputs, output, right, _MISTAKES, None) for layer, right in layers)
+    if match is None:
         raise NotChecked("neither the definition nor a known mistake gives its output")
-    match = min(matches, key=lambda each: (each.mistake is not None, each.error))
-    masks = {}
-    for mask in {mask.what: mask for mask in reversed(interface.masks) if not mask.own}.values():
-        if (found := _match_mask(match, interface, inputs, mask)) is not None:
-            masks[mask.parameter] = found
-    return match, masks
+    used = {mask.what: mask for mask in reversed(interface.masks) if not mask.own}
+    found = {mask.parameter: _match_mask(match, interface, inputs, mask) for mask in used.values()}
+    return match, {name: each for name, each in found.items() if each is not None}
 
 
 def _match_mask(match: Match, interface: Interface, inputs: Inputs, mask: MaskInput) -> Match | None:
     """What the layer does with a mask, if it computes all else as in `match`; None if that is not known."""
-    layer, plain = match.layer, match.decisions
+    plain = {**match.right, **(match.mistake.changes if match.mistake else {})}
     batch, queries, keys = *inputs.query.shape[:2], inputs.key_length
     if mask.what == "keys":
         allowed = torch.arange(keys) < torch.tensor([keys - 1, keys - 3, keys - 2])[:, None]
@@ -158,20 +145,19 @@ def _match_mask(match: Match, interface: Interface, inputs: Inputs, mask: MaskIn
         cells = (torch.arange(queries)[:, None] * 3 + torch.arange(keys) * 2) % 7 < 4
         cells |= torch.arange(queries)[:, None] == torch.arange(keys)
         output, allowed = _run(interface, inputs, allowed=cells), cells.expand(batch, 1, queries, keys)
-    right = [dataclasses.replace(plain, causal=causal) for causal in {plain.causal, False}]
-    wrong = [(each, dataclasses.replace(right[0], **each.changes)) for each in _MASK_MISTAKES]
+    right = [{**plain, "causal": causal} for causal in {plain["causal"], False}]
     if mask.claimed is None and not mask.works:  # either polarity is right
-        right.append(dataclasses.replace(plain, mask="inverted"))
-    matches = [_match(layer, inputs, output, each, wrong, allowed) for each in right]
-    found = [each for each in matches if each is not None]
-    return min(found, key=lambda each: (each.mistake is not None, each.error), default=None)
+        right.append({**plain, "mask": "inverted"})
+    return _best(_match(match.layer, inputs, output, each, _MASK_MISTAKES, allowed) for each in right)
 
 
-def _run(
-    interface: Interface, inputs: Inputs, *, allowed: Tensor | None = None, padding: Tensor | None = None
-) -> Tensor:
+def _best(found: Iterator[Match | None]) -> Match | None:
+    return min(filter(None, found), key=lambda each: (each.mistake is not None, each.error), default=None)
+
+
+def _run(interface: Interface, inputs: Inputs, **given: Tensor) -> Tensor:
     try:  # the user's code may raise anything
-        return interface.run(inputs.each(torch.clone), allowed=allowed, padding=padding).output.double()
+        return interface.run(inputs.each(torch.clone), **given).output.double()  # type: ignore[arg-type]
     except Exception as error:
         raise NotChecked(f"a call raises {type(error).__name__}") from error
 
@@ -180,17 +166,23 @@ def _match(
     layer: Layer,
     inputs: Inputs,
     output: Tensor,
-    right: Decisions,
-    wrong: list[tuple[Mistake, Decisions]],
+    right: Mapping[str, Any],
+    mistakes: Sequence[Mistake],
     allowed: Tensor | None,
 ) -> Match | None:
     """The definition, if it gives the output; else the mistake that gives it, if the definition is far from it."""
-    healthy = layer.error(inputs, right, allowed, output)
+
+    def error(how: Mapping[str, Any]) -> float:
+        found = layer.compute(inputs, allowed, **how)
+        if found.shape != output.shape:
+            return float("inf")
+        return float((found - output).abs().max() / output.abs().max().clamp(min=1e-30))
+
+    healthy = error(right)
     if healthy < _SAME:
         return Match(layer, right, None, healthy, healthy)
-    tried = [(layer.error(inputs, decisions, allowed, output), each, decisions) for each, decisions in wrong]
-    error, mistake, decisions = min(tried, key=lambda each: each[0])
-    return Match(layer, decisions, mistake, error, healthy) if _FAR * error < min(healthy, _FAR * _SAME) else None
+    least, mistake = min(((error({**right, **x.changes}), x) for x in mistakes), key=lambda each: each[0])
+    return Match(layer, right, mistake, least, healthy) if _FAR * least < min(healthy, _FAR * _SAME) else None
 
 
 # --- The layer's weights ----------------------------------------------------------------------------------------------
@@ -208,50 +200,50 @@ class Layer:
     def numbers(self) -> dict[str, float]:
         """The sizes that sentences have, and their roots."""
         width, columns = self.weights["q"].shape
-        head_width = columns // self.heads
-        sizes = {"width": width, "head_width": head_width, "heads": self.heads}
+        sizes = {"width": width, "head_width": columns // self.heads, "heads": self.heads}
         return {**sizes, **{f"root_{name}": size**0.5 for name, size in sizes.items()}}
 
-    def error(self, inputs: Inputs, how: Decisions, allowed: Tensor | None, output: Tensor) -> float:
-        """The largest difference between an output and the computation, relative to the output's largest number."""
-        found = self.compute(inputs, how, allowed)
-        if found.shape != output.shape:
-            return float("inf")
-        return float((found - output).abs().max() / output.abs().max().clamp(min=1e-30))
-
-    def compute(self, inputs: Inputs, how: Decisions, allowed: Tensor | None = None) -> Tensor:
+    def compute(
+        self,
+        inputs: Inputs,
+        allowed: Tensor | None = None,
+        *,
+        projections: str = "qkv",  # by which of the projections queries, keys and values are computed
+        split: bool = True,  # False: [B, N, H·D] is viewed as [B, H, N, D]
+        scale: str = "sqrt(head width)",
+        axis: int = -1,  # over which the softmax is taken
+        transposed: bool = False,  # the weights are
+        merge: bool = True,  # False: [B, H, N, D] is viewed as [B, N, H·D]
+        causal: bool = False,
+        mask: str = "fill",
+    ) -> Tensor:
         """Compute attention, [B, Q, out] in float64. allowed: [B, 1, 1 or Q, K], True = may attend."""
         query = inputs.query.double()
         key = query if inputs.key is None else inputs.key.double()
         value = key if inputs.value is None else inputs.value.double()
-        q, k, v = (self._project(x, used, how) for x, used in zip((query, key, value), how.projections, strict=True))
+        q, k, v = (self._project(x, used, split) for x, used in zip((query, key, value), projections, strict=True))
         numbers = self.numbers
-        scale = {
-            "sqrt(head width)": 1 / numbers["root_head_width"],
-            "none": 1.0,
-            "sqrt(width)": 1 / numbers["root_width"],
-            "head width": 1 / numbers["head_width"],
-            "times sqrt(head width)": numbers["root_head_width"],
-        }[how.scale]
-        scores = q @ k.mT * scale
-        if how.causal:
+        root = numbers["root_head_width"]
+        divided = {"none": 1.0, "sqrt(width)": numbers["root_width"], "head width": root**2}
+        scores = q @ k.mT / {**divided, "times sqrt(head width)": 1 / root}.get(scale, root)
+        if causal:
             scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -1e9)
         after = torch.ones((), dtype=torch.float64)
-        if allowed is not None and how.mask != "ignored":
-            allowed = ~allowed if how.mask == "inverted" else allowed.mT if how.mask == "queries" else allowed
-            if how.mask == "weights":
+        if allowed is not None and mask != "ignored":
+            allowed = ~allowed if mask == "inverted" else allowed.mT if mask == "queries" else allowed
+            if mask == "weights":
                 after = allowed.double()
             else:
-                scores = scores.masked_fill(~allowed, 0.0 if how.mask == "zero" else -1e9)
-        weights = scores.softmax({"keys": -1, "queries": -2, "heads": 1}[how.axis]) * after
-        heads = (weights.mT if how.transposed else weights) @ v
-        merged = (heads.transpose(1, 2) if how.merge == "heads" else heads).reshape(*query.shape[:2], -1)
+                scores = scores.masked_fill(~allowed, 0.0 if mask == "zero" else -1e9)
+        weights = scores.softmax(axis) * after
+        heads = (weights.mT if transposed else weights) @ v
+        merged = (heads.transpose(1, 2) if merge else heads).reshape(*query.shape[:2], -1)
         return merged @ self.weights["o"] + self.biases.get("o", 0.0) if "o" in self.weights else merged
 
-    def _project(self, x: Tensor, role: str, how: Decisions) -> Tensor:
+    def _project(self, x: Tensor, role: str, split: bool) -> Tensor:
         """Project to [B, H, N, D]."""
         y = x @ self.weights[role] + self.biases.get(role, 0.0)
-        if how.split == "view":
+        if not split:
             return y.reshape(y.shape[0], self.heads, y.shape[1], -1)
         return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
