@@ -100,9 +100,8 @@ def test_no_mistake(check: str, module: type[nn.Module]) -> None:
     assert not [x for x in found(check, seeded(module)) if x.severity == "bug"]
 
 
-def test_train_mode_of_groups_is_not_checked() -> None:
-    with pytest.raises(Exception, match="in train mode it takes other lengths"):
-        found("train_eval", seeded(Grouped))
+def test_train_mode_of_groups_is_a_risk() -> None:
+    assert [x.severity for x in found("laws.modes", seeded(Grouped))] == ["risk"]
 
 
 class Model(nn.Module):
@@ -125,10 +124,9 @@ class Sinks(Attention):
 
 
 def test_a_path_that_its_models_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Exception, match="one code path"):
-        found("paths_differ", seeded(Sinks))
+    assert found("laws.modes", seeded(Sinks)) == []
     monkeypatch.setattr(Model, "_supports_sdpa", True)
-    assert one("paths_differ", seeded(Sinks)).name == "paths-differ"
+    assert one("laws.modes", seeded(Sinks)).name == "paths-differ"
 
 
 # What a model passes to its layers.

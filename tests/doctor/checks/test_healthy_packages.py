@@ -387,7 +387,7 @@ class Drawn(Attention):
 @pytest.mark.parametrize(("released", "severity"), [(True, "note"), (False, "risk")])
 def test_what_a_released_method_draws(released: bool, severity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Patient, "is_library", released)
-    assert one("determinism", seeded(Drawn)).severity == severity
+    assert one("laws.repetition", seeded(Drawn)).severity == severity
 
 
 def test_a_step_gets_the_biases_of_all_keys() -> None:

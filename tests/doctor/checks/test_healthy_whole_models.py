@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import headwise
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.calling.sizes import lengths
-from headwise.doctor.checks.sizes import check as sizes
 from headwise.doctor.diagnosis import _calls, _on_their_own
+from headwise.doctor.laws.sizes import check as sizes
 from headwise.doctor.patient import Patient
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
@@ -407,7 +407,7 @@ class OfPoints(nn.Module):
 
 
 def test_the_width_of_the_input_need_not_be_that_of_the_heads() -> None:
-    assert found("heads_dividing", seeded(OfPoints)) == []
+    assert not [x for x in found("laws.sizes", seeded(OfPoints)) if x.name == "heads-not-dividing"]
 
 
 class OfPixels(nn.Module):
