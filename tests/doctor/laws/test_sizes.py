@@ -19,15 +19,6 @@ class Squeezes(Attention):
         return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
 
 
-class Blocks(Attention):
-    """Blocks of four tokens, and five."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1] % 4 and x.shape[1] != 5:
-            raise ValueError(f"{x.shape[1]} tokens are no blocks of 4")
-        return super().forward(x)
-
-
 class Positions(Attention):
     def __init__(self, most: int = 16) -> None:
         super().__init__()
@@ -68,15 +59,6 @@ def test_a_squeeze_that_takes_too_much() -> None:
     assert findings[1].numbers == {"length": 1}
 
 
-def test_lengths_that_fail() -> None:
-    finding = one(LAW, seeded(Blocks))
-    assert (finding.severity, finding.numbers["length"]) == ("risk", 1)
-    assert (
-        "runs with 4, 5, 12, 64 tokens, and raises with 1, 2, 7, 33: ValueError: 1 tokens are no blocks"
-        in finding.evidence
-    )
-
-
 def test_a_largest_length_is_a_note() -> None:
     finding = one(LAW, seeded(Positions))
     assert (finding.severity, finding.numbers["length"]) == ("note", 33)
@@ -94,18 +76,6 @@ def test_a_memory_that_must_be_as_long_as_the_queries() -> None:
 @pytest.mark.parametrize("kind", [Attention, Cross])
 def test_a_healthy_one(kind: type[Attention]) -> None:
     assert found(LAW, seeded(kind)) == []
-
-
-class OfThePast(AsLong):
-    """A causal mask between two inputs: position t of the query sees the positions up to t of the memory."""
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        causal_mask = torch.ones(self.length, self.length, dtype=torch.bool).tril()
-        return super().score(q, k).masked_fill(~causal_mask, -torch.inf)
-
-
-def test_a_causal_memory_has_the_positions_of_the_queries() -> None:
-    assert found(LAW, seeded(OfThePast)) == []
 
 
 # What comes back.
