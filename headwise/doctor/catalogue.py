@@ -159,7 +159,6 @@ def _entries() -> Iterable[Entry]:
     yield Entry(
         "cross-mask", "bug", "Cross-attention uses the padding mask of the queries", 26, ("transformers #35032",)
     )
-    yield Entry("token-split", "bug", "The numbers of one token are scattered over several rows")
     yield Entry("output-misplaced", "bug", "Outputs stand at other positions than their queries")
     yield Entry("positions-in-values", "bug", "Positions are added to the values, too")
     yield Entry("source-unmasked", "bug", "The source's padding is hidden in the encoder, not in the decoder")

@@ -47,7 +47,6 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "softmax-axis": _LEAKS | _names("unused-parameter"),
     "weights-transposed": _LEAKS - {"weights-transposed"},
     "head-split": _LEAKS | _names("head-merge reshape-scrambles"),
-    "token-split": _LEAKS | _names("reshape-scrambles"),
     "reshape-scrambles": _LEAKS,
     "softmax-split": _names("causal-leak masked-nan-leaks unused-parameter"),
     "weights-misaligned": _LEAKS - {"cache-mismatch"},

@@ -79,7 +79,7 @@ def test_each_mistake_is_named_and_the_healthy_form_has_none(file: str, name: st
     assert (mistakes.NAMES[wrong] in bugs) if wrong else diagnosis.healthy, str(diagnosis)
     if BACKEND != "torch":
         assert diagnosis.evidence == OUTSIDE
-        assert {"wrong_scale", "layout", "mask_cells", "half"} <= diagnosis.unchecked.keys()
+        assert {"wrong_scale", "layout", "mask_cells", "precision"} <= diagnosis.unchecked.keys()
     if not wrong and BACKEND != "torch":
         said = " ".join(str(diagnosis).split())
         assert diagnosis.evidence in said
@@ -121,7 +121,6 @@ def test_the_command_builds_a_layer_and_says_what_it_saw(capsys: pytest.CaptureF
     (diagnosis,) = json.loads(capsys.readouterr().out)["diagnoses"]
     assert (code, diagnosis["healthy"]) == (0, True)
     assert diagnosis["evidence"] == "examined by operations, behaviour and gradients"
-    assert "heads_dividing" not in diagnosis["unchecked"]  # the class was built again with other arguments
 
 
 @pytest.mark.slow
@@ -194,4 +193,4 @@ def test_a_layer_that_keras_can_save_is_no_bug_of_its_state_dict() -> None:
 
     diagnosis = headwise.diagnose(Pools(), make=Pools)
     assert not diagnosis.bugs, str(diagnosis)
-    assert "state_dict" not in diagnosis.unchecked
+    assert "modes" not in diagnosis.unchecked

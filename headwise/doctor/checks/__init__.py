@@ -29,28 +29,20 @@ def _load(names: str) -> dict[str, Check]:
 
 
 # SOURCE checks read the code alone, also where no call is found.
-SOURCE = _load("result_discarded layers_shared")
+SOURCE = _load("laws.written")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
-layout head_merge heads_alike
-projection_order lora_order argument_order gqa_order
-wrong_scale bias_scaled settings_unused
-rope rope_parts rope_precision alibi grid_positions
-norm_axis norm_swapped causal_unasked
-mask_cells mask_infinite built_in_mask layer_windows window_sides window_shape far_future inner_padding
-softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_misplaced softmax_precision
+layout head_merge heads_alike projection_order lora_order argument_order gqa_order wrong_scale bias_scaled
+settings_unused rope rope_parts rope_precision alibi grid_positions norm_axis norm_swapped causal_unasked mask_cells
+mask_infinite built_in_mask layer_windows window_sides window_shape far_future inner_padding softmax_split
+scores_misaligned weights_misaligned weights_sum residual dropout_misplaced
 """)
 PROBED = _load("""
-output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
-batch_mixing reshape_scrambles token_split tokens_unread axis_unread output_misplaced sizes
+laws.sizes laws.repetition laws.modes laws.examples laws.reshapes tokens_unread axis_unread output_misplaced
 mask_claims edges memory_ignored query_cancels mask_ignored head_mask media_before mask_integers masked_weight
-length_mask mask_broadcast
-pad_tokens ids_mask padding_read padding_row mask_fill
-causal_leak empty_row masked_nan
-half example_half unused_parameter idle_part gradient_blocked state_dict
-cache cache_gradient left_padding packing cross_mask
-positions_ignored positions_in_values relative_index class_token
-residual_normed residual_doubled global_tokens paged_cache sampling_order chosen_twice memory_kept end_token capped_mask
-normaliser pooled_mean softmax_of_one zero_start gate_linear
-weights_returned heads_dividing shift_mask laws.recomputed
+length_mask mask_broadcast pad_tokens ids_mask padding_read padding_row mask_fill causal_leak empty_row masked_nan
+laws.precision unused_parameter idle_part gradient_blocked cache cache_gradient left_padding packing cross_mask
+positions_ignored positions_in_values relative_index class_token residual_normed residual_doubled global_tokens
+paged_cache sampling_order chosen_twice memory_kept end_token capped_mask normaliser pooled_mean softmax_of_one
+zero_start gate_linear weights_returned shift_mask laws.recomputed
 """)

@@ -143,4 +143,4 @@ class OneNumberAToken(Plain):
 
 def test_one_number_a_token_is_no_row_of_features() -> None:
     assert found("head_merge", seeded(OneNumberAToken)) == []
-    assert found("output_shape", seeded(OneNumberAToken)) == []
+    assert found("laws.sizes", seeded(OneNumberAToken)) == []

@@ -1,4 +1,4 @@
-"""Statements that compute a tensor and do not use it."""
+"""Results that are thrown away, and lists that hold one layer several times."""
 
 from __future__ import annotations
 
@@ -10,6 +10,51 @@ from torch.nn import functional
 import headwise
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 from tests.doctor.checks.styles import Plain, assert_at
+
+LAW = "laws.written"
+
+
+class Stack(nn.Module):
+    """Layers one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Attention() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer.attend(x, x, None)
+        return x
+
+
+class OneThreeTimes(Stack):
+    """Layers one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Attention()] * 3)
+
+
+class OnPurpose(OneThreeTimes):
+    """The layers share their weights, as in ALBERT."""
+
+
+class Activations(Stack):
+    """What has no weights may stand twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        relu = nn.ReLU()
+        self.head = nn.Sequential(nn.Linear(16, 16), relu, nn.Linear(16, 16), relu)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(super().forward(x))
+
+
+def test_one_layer_in_several_places() -> None:
+    finding = one(LAW, seeded(OneThreeTimes))
+    assert (finding.name, finding.severity) == ("layers-shared", "bug")
+    assert "layers holds one Attention 3 times among its 3 layers" in finding.evidence
 
 
 class MaskDiscarded(Plain):
@@ -62,15 +107,15 @@ class NoCall(nn.Module):
     ],
 )
 def test_what_is_thrown_away(kind: type[nn.Module], line: str, fix: str) -> None:
-    finding = one("result_discarded", seeded(kind))
+    finding = one(LAW, seeded(kind))
     assert (finding.name, finding.severity) == ("result-discarded", "bug")
     assert fix in finding.fix
     assert_at(finding, kind, line)
 
 
-@pytest.mark.parametrize("kind", [Attention, InPlace])
+@pytest.mark.parametrize("kind", [Attention, InPlace, Stack, OnPurpose, Activations])
 def test_a_healthy_one(kind: type[nn.Module]) -> None:
-    assert found("result_discarded", seeded(kind)) == []
+    assert found(LAW, seeded(kind)) == []
 
 
 def test_code_is_read_where_no_call_is_found() -> None:

@@ -1,0 +1,350 @@
+"""The same call gives the same output: at once again, after other calls, with its tensors in another memory layout; and
+it leaves its arguments as they were.
+
+Each comparison has copies of its own. What a module keeps shows where a copy that was called before differs from one
+that was not; chance shows where two copies that were not called before differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling import names, sizes
+from headwise.doctor.calling.copying import copied
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.token_ids import is_on_embeddings
+from headwise.doctor.calling.way import noise
+from headwise.doctor.finding import Finding
+from headwise.doctor.foreign import foreign_backend
+from headwise.doctor.lines import is_users
+from headwise.doctor.patient import Patient
+from headwise.doctor.probing.listen import Dice, Throw
+from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
+from headwise.errors import DoctorError
+
+FINDINGS = ("input-modified", "state-kept", "dropout-in-eval", "noncontiguous-input")
+
+_LONGEST, _PARTS = 600, 60  # tokens of a call; parts of a module that are compared one by one
+_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "a transpose of [B, M, N]": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "a transpose of [N, B, M]": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "every second number of a wider tensor": lambda x: torch.stack([x, x], -1).flatten(-2)[..., ::2],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a module, and how it differs from the usual one, in words."""
+
+    said: str
+    inputs: Inputs
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)
+    train: bool = False
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient.as_given())
+    inputs = probe.inputs()
+    before = probe.answers(inputs)
+    yield from _arguments(Probe(patient))
+    again = _again(patient, probe, inputs, before)
+    if again is not None:
+        yield again
+        return
+    kept = _later(patient, probe, inputs) or _apart(patient, inputs)
+    if kept is not None:
+        yield kept
+    yield from _memory_layouts(Probe(patient), inputs, before)
+
+
+def _again(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor) -> Finding | None:
+    """A second call, with the same random numbers and with others."""
+    change = gap(before, probe.output(inputs))
+    chance = gap(before, Probe(patient.as_given()).output(inputs, seed=1))
+    if change > 0 and chance == 0:
+        interface = probe.interface
+        told = [x for x in interface.roles if interface.roles[x] in ("cache", "positions") or "cache" in x.lower()]
+        return Finding(
+            "state-kept",
+            "risk" if told or forgets(probe.module) else "bug",  # it may be meant to continue the last call
+            f"a second call with the same input and the same random numbers differs from the first by {change:.2g} of "
+            "the output's size: the module keeps state from its last call",
+            "keep no state between calls, or take it as an argument and return it",
+            numbers={"change": change},
+        )
+    return _by_chance(patient, probe, inputs, chance) if chance > 0 else None
+
+
+def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) -> Finding:
+    with Dice() as dice:
+        probe.output(inputs)
+    cause = min(dice.heard, key=lambda x: (not x.p, not x.dropout), default=None)
+    seen = f"two calls in eval mode with the same input differ by up to {change:.2g} of the output's size"
+    where = cause.where if cause is not None and cause.where and is_users(cause.where.file) else None
+    if cause is not None and cause.p:
+        stilled = []
+        for seed in (0, 1):
+            with Dice(still=True):
+                stilled.append(probe.output(inputs, seed=seed))
+        only = "; with it disabled they are the same" if gap(*stilled) == 0 else ""
+        name = cause.function.replace("scaled_dot", "the dropout_p of scaled_dot")
+        acting = f"{name} with p = {cause.p:g}"
+        numbers = {"change": change, "p": cause.p}
+        return Finding(
+            "dropout-in-eval", "bug", f"{seen}: {acting} acts{only}", _of_dropout(cause), where, numbers=numbers
+        )
+    outside = bool(foreign_backend(patient.module)) and _has_dropout(patient)
+    what = "" if cause is None else f": {cause.function} is called"
+    what = ": it has dropout, which acts although training=False was passed" if outside else what
+    by_hand = outside or (cause is not None and cause.dropout)
+    return Finding(
+        "dropout-in-eval",
+        "bug" if by_hand else patient.severity("dropout-in-eval: random numbers", "risk"),
+        f"{seen}{what}",
+        "pass training= on to its dropout" if outside else "draw random numbers only if self.training is True",
+        where,
+        numbers={"change": change},
+    )
+
+
+def _has_dropout(patient: Patient) -> bool:
+    """Whether a layer of another framework has dropout, by its parts or its code."""
+    kinds = (type(part).__name__ for part in patient.module.modules())
+    return "dropout(" in patient.source.lower() or any("Dropout" in kind for kind in kinds)
+
+
+def _of_dropout(throw: Throw) -> str:
+    if throw.function == "scaled_dot_product_attention":
+        return "pass dropout_p=self.dropout if self.training else 0.0"
+    return (
+        "pass training=self.training to F.dropout, or use an nn.Dropout that is registered (not in a plain list), so "
+        "that eval() reaches it"
+    )
+
+
+def forgets(module: nn.Module) -> str:
+    """The name of a method that is there to forget what calls leave behind; "" if there is none."""
+    own = {name for part in module.modules() for name in dir(type(part))} - set(dir(nn.Module))
+    for name in sorted(own):
+        first, *rest = name.lower().split("_")
+        kept = any(word in x for x in rest for word in ("cache", "state", "mem", "buffer", "kv", "segment", "sequence"))
+        if first in ("reset", "clear", "flush", "empty", "init") and kept:
+            return f"{name}()"
+        if first in ("reset", "start", "begin") and (not rest or kept):
+            return f"{name}()"
+    return ""
+
+
+def _later(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
+    """Many calls of one copy, of which each must give what it gives to a copy that was not called before."""
+    used, last = Probe(patient.as_given()), "the usual input"
+    for call in _calls(probe, inputs):
+        unused = Probe(patient.as_given())
+        for each in (used, unused):
+            each.module.train(call.train)
+        expected = unused.attempt(call.inputs, given=call.given)
+        if isinstance(expected, Exception):
+            continue
+        out = used.attempt(call.inputs, given=call.given)
+        change = float("inf") if isinstance(out, Exception) else gap(expected, out)
+        if change > ROUNDING and not call.train:
+            return _kept(probe.module, last, call.said, out if isinstance(out, Exception) else change)
+        last = call.said
+    return None
+
+
+def _calls(probe: Probe, inputs: Inputs) -> Iterator[Call]:
+    """Calls in an order in which each differs from an earlier one in one thing."""
+    yield Call("the usual input", inputs)
+    yield Call("other numbers", probe.inputs(seed=1))
+    for name in dict.fromkeys(m.parameter for m in probe.interface.masks if m.works):
+        mask = next(m for m in probe.interface.masks if m.parameter == name and m.works)
+        keys = (inputs.key_length - 1, inputs.key_length - 2) if mask.shape == "B" else (1, 2)
+        with contextlib.suppress(DoctorError):  # it cannot hide these keys
+            yield Call(f"another {name}", inputs, given(probe.interface, mask, inputs, keys[0]))
+            yield Call(f"another {name}", inputs, given(probe.interface, mask, inputs, *keys))
+    for name, make in probe.interface.way.extras:  # a memory of which it keeps what it once made
+        x = make(probe.interface.way.sizes(inputs))
+        if (
+            isinstance(x, Tensor)
+            and x.ndim == 3
+            and x.is_floating_point()
+            and not {"mask", "bias"} & {*name.split("_")}
+        ):
+            other = noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)
+            yield Call(f"another {name}", inputs, {name: other})
+    if probe.interface.length is None:
+        for said, length in (("fewer tokens", 4), ("more tokens", 9), ("fewer tokens", 4)):
+            yield Call(said, probe.inputs(length=length))
+        for stated in _stated_lengths(probe.module):
+            yield Call(f"{stated + 1} tokens", probe.inputs(batch=1, length=stated + 1))
+            yield Call("4 tokens", probe.inputs(batch=1, length=4))
+    if probe.interface.batched:
+        yield Call("another batch size", probe.inputs(batch=2))
+    for name in (x for x, value in probe.interface.flags.items() if not value and "cache" in x):
+        yield Call(f"{name}=True", inputs, {name: True})
+        yield Call(f"no {name}", inputs)
+    counting = (x for x in probe.module.modules() if type(x).__module__.startswith("torch.nn."))
+    if not any(next(x.buffers(recurse=False), None) is not None for x in counting):  # no batch norm, no spectral norm
+        yield Call("the same input in train mode", inputs, train=True)
+        yield Call("the same input in eval mode", inputs)
+
+
+def _stated_lengths(module: nn.Module) -> list[int]:
+    """The shortest and the longest length that it is made for; one token more may change its tables for good."""
+    tables = [n for x in module.buffers() for n in x.shape[-2:]]
+    found = sorted({n for n in (*sizes.find(module, names.LENGTHS), *tables) if 9 <= n <= _LONGEST})
+    return list(dict.fromkeys((*found[:1], *found[-1:])))
+
+
+def _kept(module: nn.Module, last: str, what: str, change: float | Exception) -> Finding:
+    """The finding about a later call: how far it is from the same call alone, or what it raises."""
+    if isinstance(change, Exception):
+        so = f"raises {sentence(change)}"
+    else:
+        so = f"differs by {change:.2g} of the output's size from the same call alone"
+    method = "" if what.startswith("no ") else forgets(module)  # a cache that is not to be used is not read
+    return Finding(
+        "state-kept",
+        "risk" if method else "bug",
+        f"after a call with {last}, one with {what} {so}: the module keeps something of an earlier call"
+        + (f"; {method} may be meant to be called between them" if method else ""),
+        "keep nothing that depends on the inputs, or keep it by everything that it depends on: length, batch "
+        "size, contents of the mask, dtype and device",
+        numbers={} if isinstance(change, Exception) else {"change": change},
+    )
+
+
+def _apart(patient: Patient, inputs: Inputs) -> Finding | None:
+    """A part of the module that gives something else in it than alone: parts share something that one of them made."""
+    probe, alone = Probe(patient.as_given()), Probe(patient.as_given())
+    heard: dict[str, tuple[Any, Any]] = {}
+    parts = {n: x for n, x in probe.module.named_modules() if n and not type(x).__module__.startswith("torch.")}
+    for name, part in parts.items() if 1 < len(parts) <= _PARTS else ():
+        part.forward = functools.partial(_listening, heard, name, part.forward)
+    probe.attempt(inputs)
+    for name, ((args, kwargs), out) in heard.items():
+        if is_on_embeddings(patient.module) and any(isinstance(x, Tensor) and not x.is_floating_point() for x in args):
+            continue  # a table of tokens: within the module the doctor replaces what it gives
+        try:
+            with quiet(), torch.no_grad():
+                change = gap(out, copied(alone.module.get_submodule(name))(*args, **kwargs))
+        except Exception:
+            continue
+        if change > ROUNDING:
+            return Finding(
+                "state-kept",
+                "bug",
+                f"{name} with the same input gives another output alone than inside of the module: they differ by "
+                f"{change:.2g} of its size. It uses what another part has left, a mask or a table for example",
+                "keep what is shared by everything that it depends on: length, window, dtype and device",
+                numbers={"change": change},
+            )
+    return None
+
+
+def _listening(
+    heard: dict[str, tuple[Any, Any]], name: str, forward: Callable[..., Any], *args: Any, **named: Any
+) -> Any:
+    """A part's forward, whose first call is kept: copies of its arguments and of the tensor that it returns."""
+    given_to = None
+    with contextlib.suppress(Exception):
+        given_to = copy.deepcopy((args, named))
+    out = forward(*args, **named)
+    if given_to is not None and isinstance(out, Tensor) and out.is_floating_point():
+        heard.setdefault(name, (given_to, out.detach().clone()))  # the next part may write to it
+    return out
+
+
+def _memory_layouts(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
+    """Exactly these tensors are passed: a copy would be contiguous."""
+    for name, way in _LAYOUTS.items():
+        try:
+            with quiet():
+                change = gap(before, probe.interface.run(inputs.each(way)).output.detach())
+        except Exception as problem:
+            yield Finding(
+                "noncontiguous-input",
+                "risk",
+                f"the same input as {name} makes it raise {sentence(problem)}",
+                "use reshape() where the input may be a view of another tensor, or call contiguous() first",
+            )
+            return
+        if change > ROUNDING:
+            yield Finding(
+                "noncontiguous-input",
+                "bug",
+                f"the same input as {name} gives another output: up to {change:.2g} of its size",
+                "read inputs by index, not by memory address: no as_strided, data_ptr or set_ on them",
+                numbers={"change": change},
+            )
+            return
+
+
+def _arguments(probe: Probe) -> Iterator[Finding]:
+    """Whether inputs, masks and what else a call takes stay as they were; masks of 0 and 1 also in bool, of which
+    .to(bool) makes no copy.
+    """
+    interface, seen = probe.interface, set[str]()
+    inputs = probe.inputs() if interface.batched else probe.inputs(batch=1)
+    masks = (
+        *interface.masks,
+        *(dataclasses.replace(x, dtype=torch.bool) for x in interface.masks if x.form != "additive"),
+    )
+    slots = {name for _, name in interface.way.slots}
+    for mask in (None, *masks):
+        try:
+            options = {} if mask is None else given(interface, mask, inputs, inputs.key_length - 1)
+            _, values = dataclasses.replace(interface.way, positional=()).arguments(inputs, options)
+            values = {name: _cloned(x) for name, x in values.items()}
+            kept = {name: _cloned(x) for name, x in values.items()}
+            named = dict(values)
+            args = [named.pop(name) for name in interface.way.positional if name in named]
+            with quiet(), torch.no_grad():
+                probe.module(*args, **named)
+        except Exception:  # others report whether it runs with this mask
+            continue
+        for name in (x for x in values if x not in seen):
+            for old, new in zip(_tensors(kept[name]), _tensors(values[name]), strict=True):
+                if not _same(old, new):
+                    seen.add(name)
+                    of_mask = f"the mask {name!r}" if any(name == m.parameter for m in masks) else repr(name)
+                    yield _modified("the input" if name in slots and len(slots) == 1 else of_mask, old, new)
+                    break
+
+
+def _cloned(x: Any) -> Any:
+    return [_cloned(y) for y in x] if type(x) is list else x.clone() if isinstance(x, Tensor) else x
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    return [y for y in (x if isinstance(x, list) else [x]) if isinstance(y, Tensor)]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _modified(what: str, before: Tensor, after: Tensor) -> Finding:
+    changed, of = before.numel(), before.numel()
+    if before.shape != after.shape:
+        evidence = f"after the call {what} has shape {list(after.shape)}; before, it was {list(before.shape)}"
+    else:
+        changed = int((before != after).sum())
+        evidence = f"the call changed {what} in place: {changed} of its {of} numbers"
+    return Finding(
+        "input-modified",
+        "bug",
+        evidence,
+        "use operations that make a new tensor (x = x + y, masked_fill) on the caller's tensors, or clone() them first",
+        numbers={"changed": changed, "of": of},
+    )

@@ -1,0 +1,185 @@
+"""Any number of tokens, examples and keys will do: the output has one row of finite numbers for each query, always as
+wide, and each feature belongs to a head.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling import names
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.probe import Probe, sentence
+
+FINDINGS = ("output-shape", "sizes-fixed", "heads-not-dividing")
+
+_LENGTHS = (1, 2, 4, 7, 12, 33, 64)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    yield from _output(probe)
+    probe.answers(probe.inputs())
+    if probe.interface.batched:
+        yield from _batches(probe)
+    if probe.interface.length is None:
+        yield from _lengths(probe)
+    else:
+        yield _fixed(
+            "note",
+            f"it runs with {probe.interface.length} tokens and with no other length that was tried",
+            "nothing, if every input has this length; else take the length from the input",
+            length=probe.interface.length,
+        )
+    if probe.crosses and not probe.rectangular and not probe.interface.causal_claim:  # else it needs the same positions
+        yield from _more_keys(patient, probe)
+    if probe.interface.heads and probe.interface.width % probe.interface.heads:
+        yield from _heads(probe, probe.interface.heads)
+
+
+def _output(probe: Probe) -> Iterator[Finding]:
+    rows: dict[int, int] = {}  # queries -> rows of the output
+    widths: dict[int, int] = {}  # keys -> its width
+    for batch, length in ((3, 5), (2, 7)):
+        inputs = probe.inputs(batch, length)
+        out = probe.attempt(inputs)
+        if isinstance(out, Exception):
+            if batch == 3:
+                raise NotChecked(f"it does not run: {sentence(out)}")
+            continue
+        if out.ndim != 3 or len(out) != batch:
+            keys = "" if inputs.key is None else f" and {inputs.key.shape[1]} keys"
+            yield _shape(
+                f"for {batch} examples of {length} queries{keys} it returns the shape {list(out.shape)}",
+                "return [batch, queries, width]: one row per query, in the order of the queries",
+            )
+            return
+        rows[inputs.query.shape[1]] = out.shape[1]
+        widths[inputs.key_length] = out.shape[-1]
+        broken = 0 if _masked_scores(out) else int((~out.isfinite()).sum())
+        if batch == 3 and broken:
+            yield _shape(
+                f"for ordinary inputs, N(0, 1), {broken} of its {out.numel()} numbers are NaN or infinite",
+                "look for uninitialised parameters (torch.empty), an empty row in a mask it makes itself, or a "
+                "division by 0",
+                broken=broken,
+            )
+    if any(queries != n for queries, n in rows.items()):
+        last = max(rows)
+        yield _shape(
+            "the number of output rows differs from the number of queries: "
+            + "; ".join(f"{n} for {queries} queries" for queries, n in rows.items()),
+            "nothing, if it is meant to pool its input, or to add tokens; else return one row per query",
+            "bug" if loses_rows(rows) else "note",
+            queries=last,
+            rows=rows[last],
+        )
+    shares = {width / keys for keys, width in widths.items()}
+    if len(set(widths.values())) > 1 and len(shares) == 1 and max(shares).is_integer():
+        yield _shape(
+            f"it returns {max(shares):g} for each key, and no sum of values: weights, or the scores of a pointer",
+            "nothing, if that is meant",
+            "note" if probe.crosses else "risk",
+        )
+    elif len(set(widths.values())) > 1:
+        said = ", ".join(map(str, sorted(set(widths.values()))))
+        yield _shape(
+            f"the width of its output depends on the input's lengths: {said}", "return [batch, queries, width]"
+        )
+
+
+def loses_rows(rows: Mapping[int, int]) -> bool:
+    """Whether some queries have no row, and that is no pool (a number of rows, or a share of them) and no shift."""
+    pooled = len(set(rows.values())) == 1 or all(2 * n <= queries + 1 for queries, n in rows.items())
+    shifted = len({n - queries for queries, n in rows.items()}) == 1
+    return not pooled and not shifted and any(n < queries for queries, n in rows.items())
+
+
+def _masked_scores(out: Tensor) -> bool:
+    """Whether some numbers of its rows are -inf, and others are finite: the scores of a pointer, with a mask."""
+    masked = out == -torch.inf
+    return bool((out.isfinite() | masked).all()) and not bool(masked.all(-1).any())
+
+
+def _batches(probe: Probe) -> Iterator[Finding]:
+    usual = probe.interface.batch
+    others = {n: probe.attempt(probe.inputs(batch=n)) for n in (1, 2, 4) if n != usual}
+    failed = {n: out for n, out in others.items() if isinstance(out, Exception)}
+    if failed:
+        n = next(iter(failed))
+        alone = list(failed) == [1]
+        yield _fixed(
+            "bug" if alone else "risk",
+            f"it runs with a batch of {usual}, and raises with a batch of {' or '.join(map(str, failed))}: "
+            f"{sentence(failed[n])}",
+            "squeeze() needs a dimension, or it drops a batch of 1" if alone else "take the batch size from the input",
+            batch=n,
+        )
+
+
+def _lengths(probe: Probe) -> Iterator[Finding]:
+    ran = {n: probe.attempt(probe.inputs(length=n)) for n in _LENGTHS}
+    failed = {n: out for n, out in ran.items() if isinstance(out, Exception)}
+    if all(isinstance(out := ran[n], Tensor) and out.shape[1] == n - 1 for n in (2, 4)):
+        failed.pop(1, None)  # the first token is only a start: one alone has no row
+    if not failed:
+        return
+    works = sorted({5, *(n for n in ran if n not in failed)})
+    first = min(failed)
+    severity: Severity = "risk"
+    problem, every = sentence(failed[first]), ", ".join(map(str, failed))
+    said = f"it runs with {', '.join(map(str, works))} tokens, and raises with {every}: {problem}"
+    fix = "take lengths from the input; pad to a multiple where blocks are needed"
+    if first > max(works):
+        severity, said = "note", f"it runs with up to {max(works)} tokens, and raises with {first}: {problem}"
+        fix = "nothing, if so many tokens are never needed; else make its table or mask larger"
+    elif list(failed) == [1]:
+        severity, said = "bug", f"it raises with one token: {problem}"
+        fix = "squeeze() needs a dimension, or it drops a length of 1"
+    yield _fixed(severity, said, fix, length=first)
+
+
+def _more_keys(patient: Patient, probe: Probe) -> Iterator[Finding]:
+    queries = probe.inputs().query.shape[1]
+    memory = probe.interface.takes == "memory" and names.role(dict(probe.interface.way.slots)["memory"]) == "memory"
+    for more in (2, 16):
+        problem = probe.attempt(probe.interface.inputs(None, None, queries + more))
+        if isinstance(problem, Exception):
+            yield _fixed(
+                patient.severity("sizes-fixed: more keys than queries", "bug")
+                if memory
+                else patient.severity("sizes-fixed: queries, keys and values", "risk"),
+                f"with {more} more keys than queries it raises {sentence(problem)}",
+                "take the length of keys and values from the keys, not from the queries",
+            )
+            return
+
+
+def _heads(probe: Probe, heads: int) -> Iterator[Finding]:
+    """Projections that `width // heads` makes narrower, where nobody chose the width of a head."""
+    width, module = probe.interface.width, probe.module
+    inner = width // heads * heads
+    narrow = next((name for name, x in module.named_parameters() if x.ndim == 2 and inner in x.shape), "")
+    stated = {names.simple(x) for x in inspect.signature(type(module).__init__).parameters}
+    keeps = any(x.ndim == 2 and x.shape[-1] == width and x.shape[0] % width == 0 for x in module.parameters())
+    if narrow and not keeps and not stated & {*names.HEAD_DIMS, "inner_dim", "attn_dim"}:
+        yield Finding(
+            "heads-not-dividing",
+            "risk",
+            f"the width {width} is not divisible by {heads} heads: each takes {width} // {heads} = {width // heads}, "
+            f"so that {narrow} has {inner} features instead of {width}, without an error or warning",
+            "in the constructor: if embed_dim % num_heads: raise ValueError(...)",
+            numbers={"width": width, "heads": heads, "left": width - inner},
+        )
+
+
+def _shape(evidence: str, fix: str, severity: Severity = "bug", **numbers: float) -> Finding:
+    return Finding("output-shape", severity, evidence, fix, numbers={name: float(x) for name, x in numbers.items()})
+
+
+def _fixed(severity: Severity, evidence: str, fix: str, **numbers: float) -> Finding:
+    return Finding("sizes-fixed", severity, evidence, fix, numbers=numbers)
