@@ -28,9 +28,6 @@ from tests.doctor.checks import (
     test_end_token,
     test_global_tokens,
     test_grid_positions,
-    test_memory_kept,
-    test_paged_cache,
-    test_residual_doubled,
     test_sampling_order,
 )
 from tests.doctor.checks.specimens import seeded
@@ -522,10 +519,6 @@ def test_what_a_part_says_of_a_mask_that_is_passed_on() -> None:
         test_end_token.Tower,
         test_global_tokens.Local,
         test_grid_positions.OnAMap,
-        test_memory_kept.Recurrent,
-        test_paged_cache.Paged,
-        test_paged_cache.CountsTheNewest,
-        test_residual_doubled.OneAdds,
         test_sampling_order.AtPoints,
         test_sampling_order.Deformable,
     ],

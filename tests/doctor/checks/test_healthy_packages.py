@@ -352,29 +352,10 @@ class Windowed(Attention):
 
 def test_places_of_a_window_are_not_shifted_by_padding() -> None:
     with pytest.raises(NotApplicable, match="rows and columns"):
-        found("left_padding", seeded(Windowed))
+        found("laws.left_padding", seeded(Windowed))
     module = seeded(Windowed)
     module.window_size = 4
-    assert one("left_padding", module).severity == "risk"
-
-
-class Continuous(Attention):
-    """A small network gives the biases of distances; for these few, some of its units are off, as in Swin 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 4, bias=False))
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        at = torch.arange(float(q.shape[2]))
-        return super().score(q, k) + self.mlp((at - at[:, None])[..., None] / 100).permute(2, 0, 1)
-
-
-def test_units_that_are_off_are_not_unused() -> None:
-    module = seeded(Continuous)
-    with torch.no_grad():
-        module.mlp[0].bias.copy_(torch.where(torch.arange(64) < 24, -1.0, 1.0))
-    assert found("idle_part", module) == []
+    assert one("laws.left_padding", module).severity == "risk"
 
 
 class Drawn(Attention):
