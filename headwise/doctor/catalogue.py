@@ -75,7 +75,6 @@ def _entries() -> Iterable[Entry]:
     yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
     yield Entry("padding-attended", "bug", "Tokens attend to the padding of blocks")
     yield Entry("padding-read", "bug", "What stands in padding reaches the output")
-    yield Entry("padding-row", "bug", "A real token gets the position of padding")
     yield Entry(
         "shift-mask",
         "bug",
@@ -233,20 +232,17 @@ def _entries() -> Iterable[Entry]:
     yield Entry("axis-unread", "bug", "All attentions of a map are along the same axis")
     yield Entry("result-discarded", "bug", "A result is computed and thrown away", None, ("flamingo-pytorch #10",))
     yield Entry("residual-dropped", "bug", "A residual is not added, or not passed on")
-    yield Entry("residual-doubled", "bug", "A residual is added twice")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")
     yield Entry("head-idle", "bug", "The weights of a head are not used")
     yield Entry("output-projection-missing", "risk", "The output projection is missing or not used")
     yield Entry("mask-after-softmax", "bug", "The mask is applied after the softmax")
     yield Entry("bias-after-softmax", "bug", "A bias is added to the weights, after the softmax")
-    yield Entry("softcap-ignored", "bug", "The soft cap that it has is not applied")
     yield Entry("mask-multiplied", "bug", "The scores are multiplied by the mask")
     yield Entry("weights-transposed", "bug", "The weights are multiplied with the values transposed")
     yield Entry("softmax-unstable", "risk", "Large scores give infinity or NaN")
     yield Entry("gradient-blocked", "bug", "No gradient reaches an input or a parameter")
     yield Entry("gradient-wrong", "bug", "The gradient does not match the output")
     yield Entry("zero-start", "bug", "Weights that begin with 0 never get a gradient", None, ("LAVT-RIS #25",))
-    yield Entry("gate-linear", "bug", "A gate that should have a sigmoid has none", None, ("alphafold2 #84",))
     yield Entry("state-dict", "bug", "Saving and loading changes the output")
     yield Entry("weights-unregistered", "bug", "Forward uses weights that are not in the state dict")
     yield Entry("sizes-fixed", "risk", "Other lengths, or a batch of 1, raise an error")
@@ -276,7 +272,6 @@ def check_names(names: Iterable[str], argument: str) -> frozenset[str]:
 # --- Where it was reported --------------------------------------------------------------------------------------------
 
 _REPOSITORIES = {
-    "alphafold2": "lucidrains/alphafold2",
     "apex": "NVIDIA/apex",
     "ai-toolkit": "ostris/ai-toolkit",
     "axolotl": "axolotl-ai-cloud/axolotl",

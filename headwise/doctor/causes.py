@@ -61,7 +61,6 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "mask-broadcast": (_UNMASKED - {"causal-leak"}) | _names("empty-row-nan mask-fill-too-small sizes-fixed"),
     "masked-key-counts": _names("padding-read"),
     "padding-attended": _names("padding-read"),
-    "padding-row": _names("gradient-wrong padding-read unused-parameter"),
     "mask-head-order": _names("masked-key-counts batch-mixing mask-broadcast mask-ignored"),
     "mask-fill-too-small": _UNMASKED | _names("cache-mismatch"),
     "dropout-in-eval": _names(

@@ -16,8 +16,8 @@ from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import MAP, MAPS, tensors_in
-from headwise.doctor.checks.left_padding import promised
 from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.laws.left_padding import promised
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.padded_ids import answers, pad_of, padded_from, real_ids

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,10 +18,15 @@ from headwise.doctor.calling.interface import Inputs, Interface
 from headwise.doctor.probing.empty_caches import empty_caches
 from headwise.doctor.probing.probe import quiet
 
-_START = re.compile(
-    r"^((start|cur|curr|current|input|cache|past|kv)_?)?(pos|position|index|offset|len|length|start)(_idx|_index)?$"
+# The words of a name that says where the new tokens begin, and what a flag that asks for a cache contains.
+_START = {
+    *("start", "startpos", "inputpos", "cur", "curr", "current", "input", "cache", "past", "kv", "pos", "position"),
+    *("index", "idx", "offset", "len", "length"),
+}
+_FLAG = (
+    *("use_cache", "usecache", "use_kv", "usekv", "return_cache", "return_kv", "return_intermediates", "return_past"),
+    *("return_present", "incremental", "output_cache", "decod"),
 )
-_FLAG = re.compile(r"use_?cache|use_?kv|return_(cache|kv|intermediates|past|present)|incremental|output_cache|decod")
 
 
 class Steps:
@@ -34,8 +38,9 @@ class Steps:
         self.x = interface.inputs(2, length, length).query
         self.roles = interface.roles
         self.caches = [name for name, role in self.roles.items() if role == "cache"]
-        self.starts = [n for n, role in self.roles.items() if role == "positions" and _START.match(names.simple(n))]
-        self.flags = [name for name in interface.flags if _FLAG.search(names.simple(name))]
+        positions = [name for name, role in self.roles.items() if role == "positions"]
+        self.starts = [name for name in positions if _START.issuperset(names.simple(name).split("_"))]
+        self.flags = [name for name in interface.flags if any(x in names.simple(name) for x in _FLAG)]
         # of a decoder layer: its memory stays the same while its tokens come one at a time
         self.memory: Inputs | None = interface.inputs(2, length, length + 2) if interface.takes == "memory" else None
         self.listed = False  # whether the positions of all new tokens are passed, and not the first alone
@@ -50,6 +55,12 @@ class Steps:
         with quiet():
             result = self.interface.run(inputs, given={**self._late(first, last), **(options or {})})
         return result.output.detach(), result.raw
+
+    def on_a_copy(self) -> Steps:
+        """The same with a copy of the module, whose state a session may change."""
+        twin = copy.copy(self)
+        twin.interface = self.interface.on(copied(self.interface.module))
+        return twin
 
     def started(self, first: int, last: int) -> dict[str, Any]:
         """The arguments that say where the new tokens begin."""
@@ -98,113 +109,51 @@ def _tail(make: Maker, at: Sizes, longer: Sizes, first: int, last: int) -> Any:
 
 
 class Session:
-    """One sequence being decoded. `feed` passes the next tokens and keeps what the next call needs."""
+    """One sequence being decoded. `feed` passes the next tokens and keeps what the next call needs.
 
-    how = ""
-    handed = True  # whether a cache is passed, so that not using it is a mistake
+    That is the cache that a call returns, if `pick` says where it is; or the one that `make` made, which the calls
+    fill; or else what the module keeps itself.
+    """
 
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether there is something in the cache."""
-        return True
-
-    def feed(self, first: int, last: int) -> Tensor:
-        out, raw = self.steps.call(first, last, {**self.options(first), **self.steps.started(first, last)})
-        if out.shape[:2] != (len(self.steps.x), last - first):
-            raise ValueError(f"{list(out.shape)} for {last - first} tokens")
-        self.after(raw)
-        return out
-
-    def options(self, first: int) -> dict[str, Any]:
-        return dict.fromkeys(self.steps.flags, True)
-
-    def after(self, raw: Any) -> None:
-        """Take from the returned value what the next call needs."""
-
-    def anew(self) -> Session:
-        return type(self)(self.steps)
-
-
-class Returned(Session):
-    """forward returns the cache beside the output, and takes it again with the next tokens."""
-
-    def __init__(self, steps: Steps, pick: Callable[[Any], Any]) -> None:
-        super().__init__(steps)
-        self.pick = pick
-        self.cache: Any = None
-        self.how = f"{', '.join(steps.caches)} as returned"
-
-    def options(self, first: int) -> dict[str, Any]:
-        found = super().options(first)
-        if self.cache is None:
-            return found
-        names = self.steps.caches
-        if isinstance(self.cache, (tuple, list)) and len(self.cache) == len(names) > 1:
-            return {**found, **dict(zip(names, self.cache, strict=True))}
-        return {**found, names[0]: self.cache}
-
-    def after(self, raw: Any) -> None:
-        self.cache = self.pick(raw)
+    def __init__(
+        self, steps: Steps, make: Callable[[], Any] | None = None, pick: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.make, self.pick, self._of = make, pick, steps
+        self.handed = make is not None or pick is not None  # then not using it is a mistake
+        self.steps = steps if self.handed else steps.on_a_copy()
+        self.cache = None if make is None else make()
+        began = "" if make is None else f"{steps.caches[0]}={type(self.cache).__name__}()"
+        returned = "" if pick is None else f"{', '.join(steps.caches)} as returned"
+        own = "" if self.handed else f"its own cache, {', '.join([*steps.starts, *steps.flags])}"
+        self.how = ", then ".join(filter(None, (began, returned, own)))
 
     @property
     def is_kept(self) -> bool:
         """Whether it may be keys and values, and no weights of a step that saw itself alone."""
         parts = self.cache if isinstance(self.cache, (tuple, list)) else (self.cache,)
-        return not any(isinstance(x, Tensor) and x.shape[-1:] == (1,) for x in parts)
+        return self.pick is None or not any(isinstance(x, Tensor) and x.shape[-1:] == (1,) for x in parts)
 
-    def anew(self) -> Session:
-        return Returned(self.steps, self.pick)
-
-
-class Begun(Returned):
-    """forward takes an empty cache, or that of the last step, and returns one."""
-
-    def __init__(self, steps: Steps, pick: Callable[[Any], Any], make: Callable[[], Any]) -> None:
-        super().__init__(steps, pick)
-        self.make, self.cache = make, make()
-        self.how = f"{steps.caches[0]}={type(self.cache).__name__}(), then as returned"
-
-    def anew(self) -> Session:
-        return Begun(self.steps, self.pick, self.make)
-
-
-class Filled(Session):
-    """forward takes an empty cache and fills it."""
-
-    def __init__(self, steps: Steps, make: Callable[[], Any]) -> None:
-        super().__init__(steps)
-        self.make, self.cache = make, make()
-        self.how = f"{steps.caches[0]}={type(self.cache).__name__}()"
-
-    def options(self, first: int) -> dict[str, Any]:
-        return {**super().options(first), self.steps.caches[0]: self.cache}
-
-    def after(self, raw: Any) -> None:
-        if isinstance(self.cache, (dict, list)) and not self.cache:
+    def feed(self, first: int, last: int) -> Tensor:
+        """Return the outputs of the tokens at positions first … last - 1."""
+        out, raw = self.steps.call(first, last, {**self._options(), **self.steps.started(first, last)})
+        if out.shape[:2] != (len(self.steps.x), last - first):
+            raise ValueError(f"{list(out.shape)} for {last - first} tokens")
+        if self.pick is not None:
+            self.cache = self.pick(raw)
+        elif isinstance(self.cache, (dict, list)) and not self.cache:
             raise ValueError("nothing was stored in it")
+        return out
+
+    def _options(self) -> dict[str, Any]:
+        found, names = dict.fromkeys(self.steps.flags, True), self.steps.caches
+        if self.cache is None:
+            return found
+        if self.pick is not None and isinstance(self.cache, (tuple, list)) and len(self.cache) == len(names) > 1:
+            return {**found, **dict(zip(names, self.cache, strict=True))}
+        return {**found, names[0]: self.cache}
 
     def anew(self) -> Session:
-        return Filled(self.steps, self.make)
-
-
-class Kept(Session):
-    """The module keeps the cache itself; it is told the start position, or that there is a cache."""
-
-    handed = False
-
-    def __init__(self, steps: Steps) -> None:
-        module = copied(steps.interface.module)
-        twin = copy.copy(steps)
-        twin.interface = steps.interface.on(module)
-        super().__init__(twin)
-        self._of = steps
-        self.how = f"its own cache, {', '.join([*steps.starts, *steps.flags])}"
-
-    def anew(self) -> Session:
-        return Kept(self._of)
+        return Session(self._of, self.make, self.pick)
 
 
 def sessions(steps: Steps) -> Iterator[Session]:
@@ -218,31 +167,25 @@ def sessions(steps: Steps) -> Iterator[Session]:
 
 def _with(steps: Steps) -> Iterator[Session]:
     if steps.caches:
-        try:
-            raw = steps.call(0, 2, {**Session(steps).options(0), **steps.started(0, 2)})[1]
-        except Exception:
-            raw = None
-        for pick in _picks(raw):
-            yield Returned(steps, pick)
+        picks = list(_picks(_returned(steps, {})))
+        yield from (Session(steps, pick=pick) for pick in picks)
         name = steps.caches[0]
         batch, length = steps.x.shape[:2]
         makers = list(empty_caches(steps.interface, name, batch, length, steps.example.get(name)))
-        for make in makers:
-            yield Filled(steps, make)
-        if raw is None or not any(True for _ in _picks(raw)):  # without a cache it returns none
-            yield from _begun(steps, name, makers)
+        yield from (Session(steps, make) for make in makers)
+        if not picks:  # without a cache it returns none
+            for make in makers:
+                yield from (Session(steps, make, pick) for pick in _picks(_returned(steps, {name: make()})))
     if steps.starts or steps.flags:
-        yield Kept(steps)
+        yield Session(steps)
 
 
-def _begun(steps: Steps, name: str, makers: list[Callable[[], Any]]) -> Iterator[Session]:
-    for make in makers:
-        try:
-            raw = steps.call(0, 2, {**Session(steps).options(0), **steps.started(0, 2), name: make()})[1]
-        except Exception:  # it takes another kind of cache
-            continue
-        for pick in _picks(raw):
-            yield Begun(steps, pick, make)
+def _returned(steps: Steps, options: dict[str, Any]) -> Any:
+    """What a call with the first two tokens returns; None if it raises: it takes another kind of cache."""
+    try:
+        return steps.call(0, 2, {**dict.fromkeys(steps.flags, True), **steps.started(0, 2), **options})[1]
+    except Exception:
+        return None
 
 
 def _picks(raw: Any) -> Iterator[Callable[[Any], Any]]:

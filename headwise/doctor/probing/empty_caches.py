@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -18,16 +17,8 @@ from headwise.doctor.calling import sizes
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Interface
 
-# Methods that make one.
-_MAKES = re.compile(r"^(new|make|init|create|empty|allocate|setup|get)_?\w*cache", re.IGNORECASE)
-# The sizes that a cache is made for, by the names of its constructor's arguments.
-_SIZES: tuple[tuple[re.Pattern[str], Callable[[Interface, int, int], Any]], ...] = (
-    (re.compile(r"batch|^bs?z?$"), lambda how, batch, length: batch),
-    (re.compile(r"layers?$|depth"), lambda how, batch, length: _layers(how.module)),
-    (re.compile(r"heads?$|groups"), lambda how, batch, length: how.kv_heads or how.heads),
-    (re.compile(r"head_?dim|^d_?k$|^dim$|head_size"), lambda how, batch, length: sizes.head_dims(how.module)[0]),
-    (re.compile(r"len|size|capacity|positions|tokens|seq"), lambda how, batch, length: length),
-)
+# How the name of a method that makes one begins.
+_MAKES = ("new", "make", "init", "create", "empty", "allocate", "setup", "get")
 
 
 def empty_caches(how: Interface, name: str, batch: int, length: int, given: Any) -> Iterator[Callable[[], Any]]:
@@ -55,7 +46,7 @@ def empty_caches(how: Interface, name: str, batch: int, length: int, given: Any)
         if inspect.isclass(kind) and "cache" in called.lower() and not issubclass(kind, (torch.nn.Module, tuple)):
             yield from _built(kind, how, batch, length)
     for method in dir(type(module)):
-        if _MAKES.search(method):
+        if method.lower().startswith(_MAKES) and "cache" in method.lower():
             yield from _built(getattr(module, method), how, batch, length)
     yield dict
     yield list
@@ -74,13 +65,27 @@ def _built(kind: Callable[..., Any], how: Interface, batch: int, length: int) ->
         values: dict[str, Any] = {}
         for p in named:
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
-                size = next(find for words, find in _SIZES if words.search(p.name.lower()))
-                values[p.name] = size(how, batch, length)
+                values[p.name] = _size(p.name.lower(), how, batch, length)
         if kind(**values) is None:
             return
     except Exception:  # it needs something else
         return
     yield lambda: kind(**values)
+
+
+def _size(name: str, how: Interface, batch: int, length: int) -> int:
+    """The size that an argument of this name has. KeyError if its name says nothing."""
+    if "batch" in name or name in ("b", "bs", "bsz"):
+        return batch
+    if name.endswith(("layer", "layers")) or "depth" in name:
+        return _layers(how.module)
+    if name.endswith(("head", "heads")) or "groups" in name:
+        return how.kv_heads or how.heads or 1
+    if "head_dim" in name or "headdim" in name or "head_size" in name or name in ("d_k", "dk", "dim"):
+        return sizes.head_dims(how.module)[0]
+    if any(word in name for word in ("len", "size", "capacity", "positions", "tokens", "seq")):
+        return length
+    raise KeyError(name)
 
 
 def _is_used(cache: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Norms over positions or heads."""
+"""Norms over positions or heads, and of another tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise.doctor.laws.norms import changed, mixed_rows, steady
 from tests.doctor.checks.specimens import Attention, found, one, seeded
+
+LAW = "laws.norms"
 
 
 class Normed(Attention):
@@ -46,21 +49,15 @@ class ByHandOverPositions(Attention):
         return self.attend(x, x, None)
 
 
-class OverTheWholeExample(Attention):
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.layer_norm(x, x.shape[1:])
-        return self.attend(x, x, None)
-
-
-@pytest.mark.parametrize("module", [OverPositions, RmsOverPositions, ByHandOverPositions, OverTheWholeExample])
+@pytest.mark.parametrize("module", [OverPositions, RmsOverPositions, ByHandOverPositions])
 def test_statistics_of_several_positions(module: type[nn.Module]) -> None:
-    finding = one("norm_axis", seeded(module))
+    finding = one(LAW, seeded(module))
     assert (finding.name, finding.severity) == ("norm-axis", "bug")
     assert "after a change of position 2 alone" in finding.evidence
 
 
 def test_statistics_of_several_heads() -> None:
-    finding = one("norm_axis", seeded(OverHeads))
+    finding = one(LAW, seeded(OverHeads))
     assert (finding.name, finding.severity) == ("norm-axis", "bug")
     assert "normalised over the heads" in finding.evidence
 
@@ -71,13 +68,6 @@ def test_statistics_of_several_heads() -> None:
 class Rms(Normed):
     def norm(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-
-
-class BeforeTheSplit(Attention):
-    """Over all features, as OLMo 2 does."""
-
-    def split(self, x: Tensor) -> Tensor:
-        return super().split(functional.rms_norm(x, (16,)))
 
 
 class PreNorm(Attention):
@@ -109,15 +99,57 @@ class Grouped(Attention):
         return self.attend(x, x, None)
 
 
-class TwoLayers(nn.Module):
+class OfEach(Attention):
+    """A norm of the queries, and one of the keys."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = PreNorm(), PreNorm()
+        self.q_norm, self.k_norm = nn.LayerNorm(16), nn.LayerNorm(16)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x))
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = map(self.split, self.norms(self.q(x), self.k(memory), self.v(memory)))
+        return self.out(self.merge(self.fill(self.score(q, k), allowed).softmax(-1) @ v))
+
+    def norms(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q_norm(q), self.k_norm(k), v
 
 
-@pytest.mark.parametrize("module", [Attention, Normed, Rms, BeforeTheSplit, PreNorm, Pooled, Grouped, TwoLayers])
+class Before(OfEach):
+    """On the inputs of the projections."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        return Attention.attend(self, self.q_norm(x), self.k_norm(memory), allowed)
+
+
+class Crossed(OfEach):
+    def norms(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.k_norm(q), self.q_norm(k), v
+
+
+class KeysAndValues(OfEach):
+    def norms(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return q, self.q_norm(k), self.k_norm(v)
+
+
+@pytest.mark.parametrize("module", [Crossed, KeysAndValues])
+def test_a_norm_of_another_tensor(module: type[nn.Module]) -> None:
+    finding = one(LAW, seeded(module))
+    assert (finding.name, finding.severity) == ("norm-swapped", "bug")
+    assert finding.evidence == "q_norm acts on the keys, and the queries do not depend on it"
+
+
+@pytest.mark.parametrize("module", [Attention, Normed, Rms, PreNorm, Pooled, Grouped, OfEach, Before])
 def test_a_healthy_one(module: type[nn.Module]) -> None:
-    assert found("norm_axis", seeded(module)) == []
+    assert found(LAW, seeded(module)) == []
+
+
+def test_what_is_seen_in_vectors() -> None:
+    x = torch.ones(2, 3, 4)
+    other = x.clone()
+    other[:, 2] = 5.0
+    assert mixed_rows(x, other, 2) == 0.0
+    other[0, 1, 3] = 1.5
+    assert mixed_rows(x, other, 2) == 0.5
+    assert changed("qk", [x, x], [x.clone(), other]) == "k"
+    y = torch.tensor([[3.0, 4.0], [5.0, 0.0]])
+    assert (steady(y, 1), steady(y, 0)) == (True, False)

@@ -1,0 +1,233 @@
+"""The law that every parameter acts: what forward returns depends on it, and a gradient tells it so.
+
+A parameter that no gradient reaches, in any way of calling the module that was tried, is changed. If the output
+changes, its gradient is cut off; if not, it is not used. A path through a softmax that has a gradient of 0 proves
+nothing: all keys may be hidden, or there may be one key, whose weight is 1. And weights that begin with 0 must become
+other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.probe import REACHED, Probe, quiet, weighting
+from headwise.doctor.probing.reached import gradients_of, matters, trainable
+from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
+
+FINDINGS = ("unused-parameter", "gradient-blocked", "zero-start")
+
+_ACTS = REACHED * 1e3
+_SOFTMAX = ("oftmax", "DotProduct", "ExpBackward")
+_FEW = 4  # parameters that are named
+_STEPS = 3  # of gradient descent: a step of the others may wake a weight
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    before = probe.answers(inputs)
+    wanted = trainable(probe)
+    if not wanted:
+        raise NotApplicable("it has no parameters that require a gradient")
+    reached = patient.reached
+    if not reached.calls:
+        if patient.serves:
+            raise NotApplicable("its forward is declared without gradients, for decoding")
+        yield _blocked(patient, dict.fromkeys(wanted, torch.inf), "autograd finds no path from the output to it")
+        return
+    silent = [x for x in wanted if x not in reached.there and not _chooses(x, reached.choosing)]
+    changes = {name: matters(patient, name, inputs, before) for name in silent}
+    blocked = {name: change for name, change in changes.items() if change > _ACTS}
+    unused = [name for name in silent if changes[name] == 0]
+    if unused:  # what acts through a softmax alone may be hidden by a mask, or belong to the only key
+        proven = (wanted.keys() - reached.joined) | _past_softmaxes(probe, inputs, wanted)
+        unused = [name for name in unused if name in proven]
+    if blocked:
+        yield _blocked(patient, blocked)
+    elif reached.in_training is not None:
+        yield from _only_in_eval(patient, probe, inputs, sorted(reached.there.keys() - reached.in_training))
+    if unused:
+        yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused}, set(reached.there))
+    yield from _stays_zero(patient, probe, inputs)
+
+
+def _chooses(name: str, parts: set[str]) -> bool:
+    """Whether a parameter belongs to a part that returns indices, such as an indexer of the best keys."""
+    return any(name.startswith(f"{part}.") for part in parts)
+
+
+def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> set[str]:
+    """The parameters to which there is a path from the output that passes no softmax."""
+    with quiet(), Dice(still=True), torch.enable_grad():
+        todo = [probe.interface.run(inputs, grad=True).output.grad_fn]
+    names = {id(x): name for name, x in wanted.items()}
+    seen, found = set[Any](), set[str]()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen or any(word in node.name() for word in _SOFTMAX):
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(names.get(id(node.variable), ""))
+        todo += [before for before, _ in node.next_functions]
+    return found
+
+
+def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Finding:
+    largest = max(changes, key=lambda name: changes[name])
+    why = why or f"other numbers in {largest} change the output by {changes[largest]:.2g} of its size"
+    return Finding(
+        "gradient-blocked",
+        "bug",
+        f"no gradient reaches {_listed(list(changes))}: {why}",
+        "remove the detach(), .data, torch.no_grad or rounding between parameter and output",
+        where=origin(patient.module, next(iter(changes))),
+        numbers={"change": changes[largest], "blocked": len(changes)},
+    )
+
+
+def _only_in_eval(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
+    """Parameters whose gradient is cut off in train mode alone, although the output depends on them there."""
+    probe.module.train()
+    with Dice(still=True):
+        before = probe.attempt(inputs)
+    probe.module.eval()
+    if isinstance(before, Tensor):
+        changes = {name: matters(patient, name, inputs, before, training=True) for name in names}
+        lost = {name: change for name, change in changes.items() if _ACTS < change < torch.inf}
+        if lost:
+            yield _blocked(patient, lost, "it is so in train mode alone, where the output depends on it, too")
+
+
+def _unused(
+    patient: Patient, probe: Probe, inputs: Inputs, unused: dict[str, Tensor], used: set[str]
+) -> Iterator[Finding]:
+    """The findings about parameters without a path to the output: one for each part that holds some."""
+    read, calls = _read(probe, inputs)
+    groups: dict[str, list[str]] = {}
+    for name in unused:
+        holder = probe.module.get_submodule(name.rpartition(".")[0])
+        of_state = isinstance(holder, (nn.RNNBase, nn.RNNCellBase)) and "weight_hh" in name  # which begins as 0
+        if of_state or not any(bool(x.any()) for x in calls.get(holder, [torch.ones(1)])):
+            continue  # it was given nothing
+        groups.setdefault(left_out(probe.module, name) or name.rpartition(".")[0] or name, []).append(name)
+    for part, names in groups.items():
+        holder = probe.module.get_submodule(names[0].rpartition(".")[0])
+        entry = isinstance(holder, (nn.ParameterDict, nn.ParameterList))
+        beside = entry and any(x.startswith(f"{names[0].rpartition('.')[0]}.") for x in used)
+        severity: Severity = "risk"
+        if read & set(names):
+            why, severity = "forward reads it, and nothing that it returns depends on it", "bug"
+        elif (twin := _in_its_place(probe.module, part, calls)) is not None:
+            why, severity = f"{twin} is called twice: it stands where {part} should", "bug"
+        elif mentioned(*owner(probe.module, names[0])) and not beside and left_out(probe.module, names[0]) is None:
+            why = "so it is in any way of calling that was tried; some other option may use it"
+        else:
+            why = f"forward does not use {part}"
+            plain = type(holder).__module__.startswith("torch.") and not entry  # a norm or a bias may be left over
+            own = not plain and any(unused[name].numel() > 1 and not name.endswith("bias") for name in names)
+            if own or any(unused[name].ndim > 1 for name in names):
+                severity = "bug"
+            else:
+                severity = patient.severity("unused-parameter: of a vector", severity)
+        listed = _listed([f"{name} {list(unused[name].shape)}" for name in names])
+        yield Finding(
+            "unused-parameter",
+            severity,
+            f"no gradient ever reaches {listed}: {why}",
+            "use it where it belongs (is another one used in its place?), or remove it",
+            where=origin(probe.module, left_out(probe.module, names[0]) or names[0]),
+            numbers={"weights": sum(unused[name].numel() for name in names)},
+        )
+
+
+def _read(probe: Probe, inputs: Inputs) -> tuple[set[str], dict[nn.Module, list[Tensor]]]:
+    """The parameters that a call takes from their modules, and what each part is given."""
+    names = {id(x): name for name, x in probe.module.named_parameters()}
+    found: set[str] = set()
+    calls: dict[nn.Module, list[Tensor]] = {}
+    before = nn.Module.__getattr__
+
+    def read(module: nn.Module, name: str) -> Any:
+        value = before(module, name)
+        found.add(names.get(id(value), ""))
+        return value
+
+    def note(part: nn.Module, given: tuple[Any, ...]) -> None:
+        calls.setdefault(part, []).extend(x.detach().clone() for x in given[:1] if isinstance(x, Tensor))
+
+    hooks = [part.register_forward_pre_hook(note) for part in probe.module.modules()]
+    with mock.patch.object(nn.Module, "__getattr__", read):
+        probe.attempt(inputs)
+    for hook in hooks:
+        hook.remove()
+    return found, calls
+
+
+def _in_its_place(module: nn.Module, path: str, calls: dict[nn.Module, list[Tensor]]) -> str | None:
+    """The part that is called on two tensors, while a part that is its like never is: of the same class and sizes, and
+    with the same parent.
+    """
+    parent, _, name = path.rpartition(".")
+    holder = module.get_submodule(parent)
+    part = dict(holder.named_children()).get(name)
+    if part is None or part in calls or mentioned(holder, name):
+        return None
+    shapes = [(name, x.shape) for name, x in part.named_parameters()]
+    twice = [
+        other
+        for other, x in holder.named_children()
+        if type(x) is type(part)
+        and [(name, y.shape) for name, y in x.named_parameters()] == shapes
+        and len(given := calls.get(x, [])) == 2
+        and not (given[0].shape == given[1].shape and torch.equal(*given))
+    ]
+    return ".".join(filter(None, (parent, twice[0]))) if len(twice) == 1 else None
+
+
+def _stays_zero(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
+    """Weights that begin with 0, that a gradient reaches where they are not 0, and that stay 0 in training."""
+    twin = patient.as_given()
+    parameters = {n: x for n, x in twin.module.named_parameters() if x.requires_grad}
+    zero = {n for n, x in parameters.items() if x.ndim >= 2 and not nn.parameter.is_lazy(x) and not x.any()}
+    if len(zero) < 2:
+        return
+    awake = gradients_of(probe, inputs, trainable(probe)) or {}
+    waiting = {name for name in zero if name in awake and bool(awake[name].any())}
+    for seed in range(_STEPS):
+        try:
+            with quiet(seed), Dice(still=True), torch.enable_grad():
+                out = twin.interface.run(inputs.each(Tensor.clone), grad=True).output
+                slopes = torch.autograd.grad(out, list(parameters.values()), weighting(out), allow_unused=True)
+        except Exception:  # it is not trained in this way
+            return
+        with torch.no_grad():
+            for x, slope in zip(parameters.values(), slopes, strict=True):
+                if slope is not None:
+                    x.sub_(0.01 * slope)
+        waiting = {name for name in waiting if not parameters[name].any()}
+    if len(waiting) > 1:
+        yield Finding(
+            "zero-start",
+            "bug",
+            f"{_listed(sorted(waiting))} begin with 0 and stay 0: after {_STEPS} steps of gradient descent none of "
+            "them has got a gradient, because each is multiplied by the other",
+            "initialise all but the last of them with small random numbers",
+            where=origin(patient.module, min(waiting)),
+            numbers={"weights": len(waiting)},
+        )
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > _FEW:
+        return f"{len(names)} parameters, {names[0]} first"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

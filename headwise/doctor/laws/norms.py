@@ -1,0 +1,157 @@
+"""The law that a norm belongs to one tensor and one token: its statistics, and what it acts on.
+
+Taken over the sequence, statistics let every token influence the queries and keys of every other before any mask acts;
+taken over the heads, each feature competes with those of other heads. And a norm that is named after the queries must
+change the queries, one of the keys the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.probe import moved
+from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.events import Norm
+from headwise.doctor.reading.projection_names import LETTERS
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("norm-axis", "norm-swapped")
+
+_WORDS = {"q": "queries", "k": "keys", "v": "values"}
+_FIX = "normalise each token alone, over its features (dim=-1)"
+_OVER_TOKENS = (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)  # by design
+_MIXED, _STEADY = 1e-4, 2e-3
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    sites = _known(patient.see().sites)
+    if not sites:
+        raise NotApplicable("queries, keys and values are not known")
+    yield from _over_positions(patient, sites[0])  # those of later layers depend on all tokens anyway
+    yield from _over_heads(sites[0])
+    yield from _of_another(patient, sites)
+
+
+def _known(sites: Iterable[Site]) -> list[Site]:
+    """Those whose queries, keys and values are known."""
+    return [site for site in sites if site.grid is not None and site.contraction is not None]
+
+
+def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
+    norm = _norm(site)
+    short = patient.interface.length is not None and patient.interface.length < 3
+    if norm is None or short or any(isinstance(x, _OVER_TOKENS) for x in patient.module.modules()):
+        return
+    others = _known(look(patient, edit=lambda inputs: moved(inputs, 1, 2, queries=True)).sites)
+    if not others or others[0].q.shape != site.q.shape:
+        return
+    for name, before, after in zip("qkv", _vectors(site), _vectors(others[0]), strict=True):
+        mixed = mixed_rows(before[1], after[1], 2)
+        if mixed > _MIXED:
+            yield Finding(
+                "norm-axis",
+                "bug",
+                f"after a change of position 2 alone, the {_WORDS[name]} of the other positions change by "
+                f"{mixed:.2g} of their size: {norm.name} takes its statistics over the positions",
+                _FIX,
+                norm.where,
+                numbers={"change": mixed},
+            )
+            return
+
+
+def mixed_rows(before: Tensor, after: Tensor, moved: int) -> float:
+    """Return how far vectors [H, L, D] change at other positions than the one that was changed, relative to them."""
+    change = (before - after).abs().amax((0, 2)) / before.abs().max()
+    change[moved] = 0
+    return float(change.max())
+
+
+def _norm(site: Site) -> Norm | None:
+    """The last statistic over several positions before the scores. A mean alone may be a pooling: it counts if
+    a root is taken too, as in a norm that is written out.
+    """
+    before = [x for x in site.trace.norms if x.order < site.softmax.order]
+    certain = [x for x in before if x.name != "mean" or site.trace.roots]
+    return next((x for x in reversed(certain) if x.name != "mean"), certain[-1] if certain else None)
+
+
+def _over_heads(site: Site) -> Iterator[Finding]:
+    if min(site.q.shape[1], site.q.shape[-1]) < 2:
+        return
+    for name, x in zip("qk", _vectors(site)[:2], strict=True):
+        raw = site.raw(name)
+        if raw is None or x.shape != raw.shape or steady(raw, 1):
+            continue
+        if steady(x, 1) and not steady(x, -1):
+            yield Finding(
+                "norm-axis",
+                "bug",
+                f"for every feature the {_WORDS[name]} of the {x.shape[1]} heads together have the same size, and "
+                "those of one head do not: they are normalised over the heads",
+                _FIX,
+                site.product.where,
+            )
+            return
+
+
+def steady(x: Tensor, dim: int) -> bool:
+    """Return whether all vectors along a dim have the same size, as behind a norm."""
+    size = x.norm(dim=dim)
+    return bool(size.std() < _STEADY * size.mean())
+
+
+def _vectors(site: Site) -> list[Tensor]:
+    """Queries, keys and values, [B, H, L, D]."""
+    return [x.to(torch.float64) for x in (site.q, site.k, site.v)]
+
+
+def _of_another(patient: Patient, sites: list[Site]) -> Iterator[Finding]:
+    """Norms of queries and keys, by their names, that act on something else."""
+    names = {path: letter for path, _ in patient.module.named_modules() if (letter := _letter(path))}
+    if set(names.values()) != {"q", "k"}:
+        return
+    for path, letter in names.items():
+        calls: list[nn.Module] = []
+
+        def louder(module: nn.Module, path: str = path, calls: list[nn.Module] = calls) -> None:
+            def change(part: nn.Module, _: object, out: object) -> object:
+                calls.append(part)
+                return out * torch.linspace(1.5, 2.5, out.shape[-1]).to(out) if isinstance(out, Tensor) else None
+
+            module.get_submodule(path).register_forward_hook(change)
+
+        others = _known(look(patient, change=louder).sites)
+        if len(calls) != 1 or len(others) != len(sites):
+            continue
+        changes = (changed("qkv", _vectors(a), _vectors(b)) for a, b in zip(sites, others, strict=True))
+        acts_on = next(filter(None, changes), "")  # in the first attention where anything changes
+        if acts_on and letter not in acts_on:
+            yield Finding(
+                "norm-swapped",
+                "bug",
+                f"{path} acts on the {' and '.join(_WORDS[x] for x in acts_on)}, and the {_WORDS[letter]} do not "
+                "depend on it",
+                "pass queries through the norm of the queries, and keys through that of the keys",
+                patient.where,
+            )
+            return
+
+
+def changed(names: str, before: list[Tensor], after: list[Tensor]) -> str:
+    """Return the names of the tensors that are not the same as before."""
+    pairs = zip(names, before, after, strict=True)
+    return "".join(name for name, a, b in pairs if a.shape == b.shape and not torch.equal(a, b))
+
+
+def _letter(path: str) -> str:
+    """ "q" or "k" for q_norm, norm_added_k or query_layernorm; "" for other names."""
+    last = path.rpartition(".")[2].lower()
+    words = set(last.replace("norm", "_").split("_"))
+    letters = [letter for letter in "qk" if words & set(LETTERS[letter].split())]
+    return letters[0] if len(letters) == 1 and ("norm" in last or "ln" in words) else ""
