@@ -46,7 +46,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     tried, passed = False, []
     for mask in masks:
         found: list[tuple[_Measured, Act]] = []
-        for form in _forms(mask):
+        for form in _forms(mask, released=patient.is_library):
             seen = list(_measured(patient, form))
             found = found or seen
             if seen and all(act.kind == "right" for _, act in seen):
@@ -64,12 +64,13 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotChecked(f"{passed[0]} hides keys from each attention, and they reach the output in another way")
 
 
-def _forms(mask: MaskInput) -> Iterator[MaskInput]:
+def _forms(mask: MaskInput, *, released: bool) -> Iterator[MaskInput]:
     """The forms in which a mask is passed, the most likely first."""
     if _stated(mask):
         yield dataclasses.replace(mask, form=mask.claimed)  # its text is taken at its word
         return
-    unsaid = mask.claimed != "additive" and mask.form == "additive" and mask.shape == "BK"  # others pass 0 and 1 here
+    unsaid = mask.claimed != "additive" and (mask.form, mask.shape) == ("additive", "BK")
+    unsaid = unsaid and not released  # others pass 0 and 1 in this shape; its own model adds what is right
     if not unsaid:
         yield mask
     if unsaid or not mask.works:  # its dtype is a guess, and its form may be one
@@ -248,7 +249,7 @@ class _Measured:
                 f"{self.name} is applied to the weights, after the softmax: rows with masked keys sum to as little as "
                 f"{sums:.3g}, and the weight of the masked keys is lost",
                 "set forbidden scores to -inf before the softmax",
-                self.twin.softmax.where,
+                _after_softmax(self.twin),
                 numbers={"sum": sums},
             )
         elif self.mask.form != "additive" and after.shape == hidden.shape and values.shape[2] == hidden.shape[-1]:
@@ -341,9 +342,14 @@ def _infinite(patient: Patient) -> Iterator[Finding]:
                         f"where {name} hides one key of {sizes['K']}, the softmax is finite, and the weights that are "
                         "multiplied with the values are not: the mask is written into the weights",
                         "fill the scores with -inf before the softmax, not the weights after it",
-                        site.where_masked([x for x in site.trace.steps if x.order > site.softmax.order]),
+                        _after_softmax(site),
                     )
                     return
+
+
+def _after_softmax(site: Site) -> Where | None:
+    """The line that masks the weights."""
+    return site.where_masked([x for x in site.trace.steps if x.order > site.softmax.order])
 
 
 def _spoilt(sites: Iterable[Site]) -> Site | None:

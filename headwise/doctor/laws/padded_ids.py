@@ -32,11 +32,12 @@ _MOST = 4096
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if not is_on_embeddings(patient.module):
+    told = bool(patient.interface.masks)
+    if not is_on_embeddings(patient.module):  # asked after its interface, which may put it on embeddings
         raise NotApplicable("it takes no token ids")
     ids = _Ids(patient)
     try:
-        found = list(ids.scores()) or ([] if patient.interface.masks else list(ids.outputs()))
+        found = list(ids.scores()) or ([] if told else list(ids.outputs()))
     except NotChecked:
         raise
     except Exception as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import names
+from headwise.doctor.calling import claims, names
 from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -173,18 +173,18 @@ def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
     padding = probe.interface.roles[name] == "padding"
     if mine and (not padding or any(m.shape == "BK" for m in mine)):
         return
-    severity: Severity = "risk" if mine else "bug"
+    severity: Severity = "risk" if mine and not any(claims.shape_of(x.claim) == "BK" for x in mine) else "bug"
     heads = probe.interface.heads or 1
-    axes = {3: ""} | ({4: "Q"} if padding else {}) | ({heads: "H"} if padding and 1 < heads <= 16 else {})
-    for batch, axis in axes.items():
+    axes = [(3, ""), *([(4, "Q"), (heads, "H")] if padding else [])]
+    for batch, axis in axes if 1 < heads <= 16 else axes[:2]:
         inputs = probe.square(batch, 4 if axis == "Q" else 5)
-        mark = torch.zeros(inputs.query.shape[:2], dtype=torch.bool)
+        mark = torch.zeros(batch, inputs.key_length, dtype=torch.bool)
         mark[1 if axis else slice(None), 1] = True
         seen = next(_changed(probe, inputs, name, mark), None)
         if seen is None or (not axis and mine):
             continue
         shape, changed = seen
-        others = int(changed.any(-1).sum() - changed[1].any())
+        others = int(changed.any(-1).sum()) - int(changed[1].any())
         if not axis and bool((changed == mark).all()):
             yield Finding(
                 "mask-broadcast",

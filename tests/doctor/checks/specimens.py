@@ -71,10 +71,11 @@ class Cross(Attention):
 
 
 def found(check: str, module: nn.Module, *, example: Example | None = None) -> list[Finding]:
-    """What one check finds in a module; it must leave it as it was."""
+    """What one check finds in a module, or a law ("laws.sizes"); it must leave it as it was."""
     before = {name: x.clone() for name, x in module.state_dict().items()}
     training, generator = module.training, torch.get_rng_state()
-    findings = list(importlib.import_module(f"headwise.doctor.checks.{check}").check(Patient(module, example=example)))
+    path = check if "." in check else f"checks.{check}"
+    findings = list(importlib.import_module(f"headwise.doctor.{path}").check(Patient(module, example=example)))
     assert module.training == training
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(((x == before[name]) | (x != x)).all() for name, x in module.state_dict().items())

@@ -90,7 +90,7 @@ class Grouped(Attention):
     [
         ("projection_order", Differential),
         ("layout", BothWays),
-        ("mask_ignored", BothWays),
+        ("laws.masking", BothWays),
         ("dropout_misplaced", Hopeful),
         ("dropout_misplaced", TwoStreams),
         ("rope", Tempered),
