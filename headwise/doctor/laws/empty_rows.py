@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.way import MAPS, tensors_in
-from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.padded_ids import answers, padded_from
@@ -112,16 +112,15 @@ def _of_ids(patient: Patient) -> Finding | None:
         by_token = row.ndim > 1 and len(row) == made[0].shape[1]
         read = row[: len(row) - 2] if by_token and where == "end" else outs[1]
         if not bool(read.isfinite().all()):
-            severity: Severity = "bug" if where == "end" or prompts else "risk"
-            return Finding(
-                "empty-row-nan",
-                severity,
-                f"ids that {where} with two tokens of padding (id {made[2]}) give NaN or infinity"
-                + (" for the tokens before them: the rows" if where == "end" else ": the rows")
-                + " of padding have no allowed key"
-                + (", and `generate` takes such prompts" if where == "begin" and prompts else ""),
-                _FIX,
+            meant = ", and `generate` takes such prompts" if prompts else ""
+            evidence = (
+                f"ids that end with two tokens of padding (id {made[2]}) give NaN or infinity for the tokens before "
+                "them: the rows of padding have no allowed key, and spread in the next layer"
+                if where == "end"
+                else f"ids that begin with two tokens of padding (id {made[2]}) give NaN or infinity: these have no "
+                f"allowed key{meant}"
             )
+            return Finding("empty-row-nan", "bug" if where == "end" or prompts else "risk", evidence, _FIX)
     return None
 
 

@@ -37,11 +37,14 @@ def check(patient: Patient) -> Iterator[Finding]:
                 continue
             fill, size = min((x.least() for x in masked), default=None), max((x.largest() for x in free), default=0.0)
             beaten = factor <= 10 if fill is None else fill > -_ORDINARY
-            scores = "" if fill is None else f". At the softmax masked scores are {fill:.4g}; others reach {size:.4g}"
+            scores = (
+                "" if fill is None else f". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}"
+            )
             yield Finding(
                 "mask-fill-too-small",
                 "bug" if beaten else "risk",
-                f"with inputs times {factor:g}, keys that {said} hides change the output by {leak:.2g} of its size{scores}",
+                f"with inputs times {factor:g}, keys that {said} hides change the output by {leak:.2g} of its size"
+                + scores,
                 "fill with -inf or torch.finfo(scores.dtype).min",
                 where=next((x.where for x in masked if x.where is not None), None),
                 sources=("flashinfer #4401", "transformers #48745"),

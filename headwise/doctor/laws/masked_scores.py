@@ -61,7 +61,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if not tried:
         raise NotChecked("no scores with and without a mask could be compared")
     if passed:
-        raise NotChecked(f"{passed[0]} hides keys from each attention, and they reach the output in another way")
+        raise NotChecked(f"{passed[0]}: what it hides reaches the output by another way than attention")
 
 
 def _forms(mask: MaskInput, *, released: bool) -> Iterator[MaskInput]:
@@ -128,20 +128,16 @@ class _Measured:
         elif act.kind in ("all", "inverted"):
             yield from self._inverted(act, where)
         elif act.kind in ("filled", "lowered"):
-            does = (
-                f"sets masked scores to {act.value:g}"
-                if act.kind == "filled"
-                else (f"lowers masked scores by only {-act.step:g}")
-            )
             typo = " (1e-9 for -1e9?)" if 0 < abs(act.value) < 1e-3 else ""
-            fill = act.value if act.kind == "filled" else act.step
             yield Finding(
                 "mask-fill-too-small",
                 "bug",
-                f"{self.name} {does}{typo}, so that they are ordinary scores and keep a weight",
+                f"{self.name} sets masked scores to {act.value:g}{typo}, which is an ordinary score: they keep a weight"
+                if act.kind == "filled"
+                else f"{self.name} lowers masked scores by only {-act.step:g}: ordinary scores outweigh that",
                 "fill with -inf, or torch.finfo(dtype).min",
                 where,
-                numbers={"fill": fill},
+                numbers={"fill": act.value + act.step},
             )
         else:
             yield self._misled(act, where)

@@ -54,7 +54,7 @@ class _Ids:
         if interface.takes == "qkv" or "query" not in slots:
             raise NotApplicable("its ids are not one sequence, or a source and a target")
         self.where, self.module, self.pad = patient.where, patient.original, pad_of(patient.original)
-        self.crosses = "memory" in slots
+        self.crosses, self.hides = "memory" in slots, False
         self.last = slots.get("memory", slots["query"])  # the sequence whose keys are hidden
         self.real = {
             n: real_ids(self.module, {self.pad}, interface.length or _LENGTHS[role != "query"])
@@ -95,23 +95,25 @@ class _Ids:
         hidden = torch.zeros(self.length, dtype=torch.bool)
         hidden[-_PADDED:] = True
         act = compare(before, after, hidden, hidden[:, None])
-        it = "the mask that it makes of its token ids"
+        self.hides = act.kind == "right"
         if act.kind == "queries" or (act.kind == "nothing" and _of_padding(after, hidden)):
             yield Finding(
                 "mask-broadcast",
                 "bug",
-                f"{it} hides every key from the {_PADDED} of {self.length} queries that are padding, and hides no "
-                "padding from the other queries: it is laid out over the queries",
+                f"the mask that it makes of its token ids hides every key from the {_PADDED} queries that are padding, "
+                "and hides no padding from the other queries: it is laid out over the queries",
                 "lay it out over the keys, [B, 1, 1, K]: (ids != padding)[:, None, None, :]",
                 told.where,
                 numbers={"rows": float(_PADDED), "of": float(self.length)},
             )
         elif act.kind in ("added", "multiplied"):
-            changed = "added to the scores as 0 and 1" if act.kind == "added" else "multiplied with the scores"
             yield Finding(
                 f"mask-{act.kind}",
                 "bug",
-                f"{it} is {changed}, and no key is hidden",
+                "the mask that it makes of its token ids is added to the scores as 0 and 1: the scores of padding "
+                f"change by {act.step:+g}, and no key is hidden"
+                if act.kind == "added"
+                else "the scores are multiplied by the mask that it makes of its token ids, and no key is hidden",
                 "keep the mask boolean, or fill with -inf where it is False",
                 told.where,
                 numbers={"added": round(act.step, 4)} if act.kind == "added" else {},
@@ -125,6 +127,8 @@ class _Ids:
 
     def outputs(self) -> Iterator[Finding]:
         """Whether other numbers in padding change the outputs of real tokens: after them, and before them."""
+        if self.crosses and not self.hides:
+            return
         if convolving(self.module):
             raise NotChecked("it brings the numbers of one token to its neighbours by convolutions or an RNN")
         after = self._changes(slice(-_PADDED, None))
@@ -133,17 +137,25 @@ class _Ids:
             raise NotApplicable("its output does not depend on which ids are padding")
         if min(max(after), max(before)) <= (ROUNDING if self.crosses else REACHED):
             return
+        if self.crosses:
+            yield Finding(
+                "padding-read",
+                "bug",
+                f"the mask that it makes of {self.last}'s ids hides padding inside the encoder, and not from the "
+                f"decoder: other numbers in the padding change the output by up to {max(after):.2g} of its size",
+                "pass cross-attention the mask of the source, too",
+                self.where,
+                numbers={"after": max(after)},
+            )
+            return
         of_zeros = any(x.padding_idx == self.pad for x in self.module.modules() if isinstance(x, nn.Embedding))
-        meant = of_zeros and not self.crosses and min(*after, *before) > REACHED  # SASRec attends to rows of zeros
-        where = "" if self.crosses else f" before them, and by {max(after):.2g} after them"
-        of = f" of {self.last}" if self.crosses else ""
         yield Finding(
             "padding-read",
-            "risk" if meant else "bug",
-            f"other numbers in the embeddings of padding (id {self.pad}){of} change the output of the real tokens by "
-            f"{max(before):.2g} of its size, with {_PADDED} tokens of padding{where}",
-            "mask the keys that are padding, also those of a memory; pool over real tokens alone, and count positions "
-            "of tokens from 0",
+            "risk" if of_zeros and min(*after, *before) > REACHED else "bug",  # SASRec attends to rows of zeros
+            f"other numbers in the embeddings of padding (id {self.pad}) change the output of the real tokens, "
+            f"by {max(after):.2g} of its size with {_PADDED} tokens of padding after them and by {max(before):.2g} "
+            f"with {_PADDED} before them",
+            "mask the keys that are padding, pool over real tokens alone, and count positions of tokens from 0",
             self.where,
             numbers={"after": max(after), "before": max(before)},
         )

@@ -44,7 +44,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     told = [name for name, _ in probe.interface.way.extras]
     of_a_map = any(names.GRID.search(x) or names.simple(x) in names.SIDES for x in told)
     if (probe.interface.length and not probe.rectangular) or not probe.interface.batched or of_a_map:
-        raise NotChecked("its length is fixed, so no key can be removed")
+        raise NotChecked("its length is fixed")
     for mask in masks[:1]:
         yield from _removed(patient, probe, mask, inputs)
 
@@ -175,9 +175,9 @@ def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
         return
     severity: Severity = "risk" if mine and not any(claims.shape_of(x.claim) == "BK" for x in mine) else "bug"
     heads = probe.interface.heads or 1
-    axes = [(3, ""), *([(4, "Q"), (heads, "H")] if padding else [])]
+    axes = [(3, ""), *([(4, "[Q, K]"), (heads, "[H, K]")] if padding else [])]
     for batch, axis in axes if 1 < heads <= 16 else axes[:2]:
-        inputs = probe.square(batch, 4 if axis == "Q" else 5)
+        inputs = probe.square(batch, 4 if "Q" in axis else 5)
         mark = torch.zeros(batch, inputs.key_length, dtype=torch.bool)
         mark[1 if axis else slice(None), 1] = True
         seen = next(_changed(probe, inputs, name, mark), None)
@@ -198,7 +198,7 @@ def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
             yield Finding(
                 "mask-broadcast",
                 severity,
-                f"{name} {shape} is used as [{axis}, K], since both have {batch} rows: padding of example 1 alone "
+                f"{name} {shape} is used as {axis}, since both have {batch} rows: padding of example 1 alone "
                 f"changes {others} of the {batch - 1} other examples",
                 "broadcast it as mask[:, None, None, :] with scores [B, H, Q, K]",
                 numbers={"examples": others, "of": batch - 1},

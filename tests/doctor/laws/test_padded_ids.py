@@ -93,7 +93,7 @@ class Translator(nn.Module):
 def test_padding_of_the_source_that_reaches_the_decoder() -> None:
     finding = one("laws.padded_ids", seeded(Translator, forgets=True))
     assert (finding.name, finding.severity) == ("padding-read", "bug")
-    assert "of src change the output" in finding.evidence
+    assert "src's ids hides padding inside the encoder" in finding.evidence
     assert found("laws.padded_ids", seeded(Translator, forgets=False)) == []
 
 
