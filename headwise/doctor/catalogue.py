@@ -160,7 +160,6 @@ def _entries() -> Iterable[Entry]:
     )
     yield Entry("output-misplaced", "bug", "Outputs stand at other positions than their queries")
     yield Entry("positions-in-values", "bug", "Positions are added to the values, too")
-    yield Entry("source-unmasked", "bug", "The source's padding is hidden in the encoder, not in the decoder")
     yield Entry(
         "weights-averaged", "note", "The returned weights are averaged over heads", 27, ("pytorch #34537 #47583",)
     )

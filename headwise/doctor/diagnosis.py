@@ -290,9 +290,7 @@ def _called_otherwise(patient: Patient, named: set[str]) -> list[Finding]:
     for called, spec in ways:
         other = Patient(patient.original, spec=spec, example=patient.example)
         named = named | {x.name for x in found}
-        # A causal mask may be aligned with the number of keys, so that one key less is another call.
-        probed = ("mask_ignored",) if patient.interface.causal_claim else ("mask_ignored", "masked_weight")
-        for check in (*checks.READ.values(), *(checks.PROBED[name] for name in probed)):
+        for check in (*checks.READ.values(), *(checks.PROBED[name] for name in ("masking", "removing"))):
             found += [
                 dataclasses.replace(x, evidence=f"called {called}: {x.evidence}")
                 for x in _made(check.check, other)[0]

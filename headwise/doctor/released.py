@@ -33,8 +33,6 @@ GRAVEST: dict[str, Severity | None] = {
     "argument-order: of the inputs": "risk",  # two streams may exchange their keys
     "batch-mixing: said to be batch first": "risk",
     "left-padding: promised": None,  # `generate` passes the positions
-    "mask-added: passed as 0 and 1": None,
-    "mask-ignored: beside starts of sequences": "risk",  # then no mask is passed
     "weights-averaged: without a choice": "note",  # what PyTorch's own attention returns
     "sizes-fixed: more keys than queries": "risk",
     "sizes-fixed: queries, keys and values": "note",  # it may be meant for one sequence

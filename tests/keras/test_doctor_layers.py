@@ -79,7 +79,7 @@ def test_each_mistake_is_named_and_the_healthy_form_has_none(file: str, name: st
     assert (mistakes.NAMES[wrong] in bugs) if wrong else diagnosis.healthy, str(diagnosis)
     if BACKEND != "torch":
         assert diagnosis.evidence == OUTSIDE
-        assert {"wrong_scale", "layout", "mask_cells", "precision"} <= diagnosis.unchecked.keys()
+        assert {"scale", "layout", "masked_scores", "precision"} <= diagnosis.unchecked.keys()
     if not wrong and BACKEND != "torch":
         said = " ".join(str(diagnosis).split())
         assert diagnosis.evidence in said

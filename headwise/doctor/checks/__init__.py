@@ -33,15 +33,14 @@ SOURCE = _load("laws.written")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
 layout head_merge heads_alike projection_order lora_order argument_order gqa_order wrong_scale bias_scaled rope
-rope_parts rope_precision alibi grid_positions laws.norms causal_unasked mask_cells mask_infinite built_in_mask
+rope_parts rope_precision alibi grid_positions laws.norms causal_unasked laws.masked_scores built_in_mask
 layer_windows window_sides window_shape far_future inner_padding softmax_split scores_misaligned weights_misaligned
 weights_sum dropout_misplaced
 """)
 PROBED = _load("""
-laws.sizes laws.repetition laws.modes laws.examples laws.reshapes tokens_unread axis_unread output_misplaced
-mask_claims edges memory_ignored query_cancels mask_ignored head_mask media_before mask_integers masked_weight
-length_mask mask_broadcast pad_tokens ids_mask padding_read mask_fill causal_leak empty_row masked_nan
-laws.gradients laws.derivatives laws.increments laws.left_padding laws.precision packing cross_mask
+laws.sizes laws.repetition laws.modes laws.examples laws.reshapes tokens_unread axis_unread output_misplaced edges
+memory_ignored query_cancels laws.masking head_mask media_before laws.removing laws.padded_ids laws.fills
+causal_leak laws.empty_rows laws.gradients laws.derivatives laws.increments laws.left_padding laws.precision packing
 positions_ignored positions_in_values relative_index class_token laws.composition global_tokens sampling_order
-chosen_twice end_token capped_mask normaliser pooled_mean softmax_of_one weights_returned shift_mask laws.recomputed
+chosen_twice end_token normaliser softmax_of_one weights_returned shift_mask laws.recomputed
 """)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,14 @@ from headwise.doctor.calling import names
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface
     from headwise.doctor.calling.mask_input import MaskInput
+
+
+def each(masks: Iterable[MaskInput]) -> list[MaskInput]:
+    """The best form of every argument."""
+    best: dict[str, MaskInput] = {}
+    for mask in sorted(masks, key=lambda x: not x.works):
+        best.setdefault(mask.parameter, mask)
+    return list(best.values())
 
 
 def hide(inputs: Inputs, *keys: int, example: int | None = None, own: bool = False) -> Tensor:
@@ -32,9 +40,10 @@ def about_memory(interface: Interface, name: str) -> bool | None:
     for role, slot in interface.way.slots:
         if name == f"{slot}_mask" or (len(slot) > 1 and name.startswith(f"{slot}_")):
             return role != "query" if interface.takes != "self" else None
-    if re.search(r"(^|_)(q|query|queries)(_|$)", names.simple(name)):
+    words = names.simple(name).split("_")
+    if {"q", "query", "queries"} & {*words}:
         return False
-    if re.search(r"^values?_mask$", names.simple(name)):  # Keras's name
+    if words in (["value", "mask"], ["values", "mask"]):  # Keras's name
         return True
     return names.about_memory(name)
 

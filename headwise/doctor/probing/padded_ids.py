@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +15,6 @@ from headwise.doctor.probing.probe import quiet
 if TYPE_CHECKING:
     from headwise.doctor.patient import Patient
 
-_PAD = re.compile(r"pad(ding)?_?(token_?)?(id|idx|index)$", re.IGNORECASE)
-
 
 def pads(module: nn.Module) -> dict[tuple[str, str], int]:
     """The ids of padding that the module and its parts hold: (path, attribute) -> id."""
@@ -26,8 +23,14 @@ def pads(module: nn.Module) -> dict[tuple[str, str], int]:
         for path, part in module.named_modules()
         if not type(part).__module__.startswith("torch.")
         for name, value in vars(part).items()
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0 and _PAD.search(name)
+        if type(value) is int and value >= 0 and _is_pad(name)
     }
+
+
+def _is_pad(name: str) -> bool:
+    """Whether an attribute is called `pad_idx`, `src_pad_token_id` or the like."""
+    name = name.lower().replace("_", "").replace("token", "").replace("padding", "pad")
+    return name.endswith(("padid", "padidx", "padindex"))
 
 
 def real_ids(module: nn.Module, pads: set[int], length: int) -> Tensor:

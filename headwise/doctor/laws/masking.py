@@ -1,0 +1,208 @@
+"""Every mask argument acts in every mode: in training, with gradients, with each flag and other mask; on its own keys.
+
+A mask that hides a key must change the output, compared with one that hides nothing. Code with several paths (dropout
+or not, weights returned or not) often forgets the mask in one of them, or passes that of another sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.mask_input import MaskInput, encode
+from headwise.doctor.calling.way import tensors_in
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.masking import about_memory, each, given
+from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, quiet, rows
+
+FINDINGS = ("mask-ignored", "cross-mask")
+
+_N = 5
+_FORMS = (("allowed", torch.bool), ("forbidden", torch.bool), ("allowed", torch.float32), ("additive", torch.float32))
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    probe.answers(inputs)
+    masks = each(probe.interface.masks)
+    yield from _of_the_queries(probe)
+    if not masks:
+        raise NotApplicable("it takes no mask")
+    acting = []
+    for mask in masks:
+        change = _change(probe, inputs, mask)
+        if change is not None and change > REACHED:
+            acting.append(mask)
+            yield from _modes(probe, inputs, mask, change)
+        elif change is not None and not _excused(probe, inputs, mask, masks):
+            own = next(patient.module.parameters(), None) is not None  # else its callers choose what it is passed
+            yield _ignored(
+                f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
+                "none",
+                "bug" if own else "risk",
+            )
+    yield from _together(probe, inputs, [mask for mask in acting if mask.works])
+
+
+def _change(
+    probe: Probe,
+    inputs: Inputs,
+    mask: MaskInput,
+    *,
+    train: bool = False,
+    grad: bool = False,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> float | None:
+    """How far the output changes when the mask hides a key; None if it cannot be called this way."""
+    outs = []
+    probe.module.train(train)
+    try:
+        for keys in ((), _keys(inputs, mask)):
+            with quiet(), Dice(still=True):
+                options = {**more, **given(probe.interface, mask, inputs, *keys)}
+                outs.append(probe.interface.run(inputs, grad=grad, given=options).output.detach())
+    except Exception:
+        return None
+    finally:
+        probe.module.eval()
+    return gap(*outs)
+
+
+def _keys(inputs: Inputs, mask: MaskInput, key: int = 1) -> tuple[int, ...]:
+    """The keys to hide: a key that causal queries also attend to; the second half if the mask counts lengths, which
+    may be those of samples.
+    """
+    n = inputs.key_length
+    return tuple(range(n // 2, n)) if mask.shape == "B" else (key,)
+
+
+def _excused(probe: Probe, inputs: Inputs, mask: MaskInput, masks: list[MaskInput]) -> bool:
+    """Whether a mask that changes nothing is for what is not there, acts beside another, or on another output."""
+    others = [other for other in masks if other is not mask and other.works]
+    about = about_memory(probe.interface, mask.parameter)
+    of_memory = any(about_memory(probe.interface, other.parameter) for other in others)
+    if probe.interface.takes == "self":
+        elsewhere = bool(about)
+    else:
+        elsewhere = about is False or (about is None and probe.interface.takes == "memory" and of_memory)
+    if others and elsewhere:
+        return True
+    beside = [_change(probe, inputs, mask, more=given(probe.interface, other, inputs)) for other in others]
+    if any(change is None or change > REACHED for change in beside):
+        return True
+    runs = [probe.run(inputs, given=given(probe.interface, mask, inputs, *x)) for x in ((), _keys(inputs, mask))]
+    shape = (len(inputs.query), inputs.key_length, runs[0].output.shape[-1])
+    pairs = zip(*([x for _, x in tensors_in(run.raw)] for run in runs), strict=False)
+    return any(gap(a, b) > REACHED for a, b in pairs if a.shape == b.shape == shape)  # attention both ways
+
+
+def _modes(probe: Probe, inputs: Inputs, mask: MaskInput, change: float) -> Iterator[Finding]:
+    modes: dict[str, dict[str, Any]] = {"in train mode": {"train": True}, "with gradients enabled": {"grad": True}}
+    for flag, default in probe.interface.flags.items():
+        causal = probe.interface.roles.get(flag) == "causal" or "causal" in flag
+        if not (causal and mask.what == "cells"):  # is_causal may describe the mask
+            modes[f"with {flag}={not default}"] = {"more": {flag: not default}}
+    for name, options in modes.items():
+        found = _change(probe, inputs, mask, **options)
+        if found is not None and found <= REACHED and not _unread(probe, inputs, mask, options.get("more")):
+            usual = "in eval mode" if name == "in train mode" else "otherwise"
+            yield _ignored(
+                f"{mask.parameter} has no effect {name}; {usual} hiding a key changes the output by {change:.2g} of "
+                "its size",
+                "bug" if mask.works else "risk",  # else of what is masked nothing is known
+                {"change": change},
+            )
+
+
+def _unread(probe: Probe, inputs: Inputs, mask: MaskInput, flags: dict[str, Any] | None) -> bool:
+    """Whether with these flags the key does not matter, masked or not: one may leave out the memory."""
+    if flags is None:
+        return False
+    before = probe.attempt(inputs, given=flags)
+    after = probe.attempt(moved(inputs, slice(None), _keys(inputs, mask)[0]), given=flags)
+    return isinstance(before, Tensor) and isinstance(after, Tensor) and gap(before, after) <= REACHED
+
+
+def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[Finding]:
+    """Two masks at once: cells, and keys."""
+    for mask in masks:
+        for other in masks:
+            differ = {mask.what, other.what} == {"cells", "keys"} and mask.own == other.own
+            about = about_memory(probe.interface, mask.parameter) == about_memory(probe.interface, other.parameter)
+            if not differ or not about:
+                continue
+            hidden = given(probe.interface, other, inputs, *_keys(inputs, other, 2))
+            found = _change(probe, inputs, mask, more=hidden)
+            if found is not None and found <= REACHED:
+                yield _ignored(f"{mask.parameter} has no effect if {other.parameter} is passed too")
+
+
+def _ignored(evidence: str, severity: Severity = "bug", numbers: dict[str, float] | None = None) -> Finding:
+    fix = "apply the mask before the softmax on every path, or raise an error if it is not supported"
+    return Finding("mask-ignored", severity, evidence, fix, numbers=numbers or {})
+
+
+def _of_the_queries(probe: Probe) -> Iterator[Finding]:
+    """A mask of the queries' own tokens that hides those of a memory: both get one length, so that it fits."""
+    interface = probe.interface
+    names = [name for name, role in interface.roles.items() if "mask" in name.lower() or role == "padding"]
+    if interface.takes != "memory" or not names or interface.length == 1:
+        return
+    inputs = probe.square(length=_N)
+    of_memory = [name for name in names if about_memory(interface, name)]
+    shown: dict[str, Any] = {}
+    for mask in each(interface.masks):
+        if mask.parameter in of_memory and mask.works:
+            shown |= given(interface, mask, inputs)
+    for name in names:
+        about = about_memory(interface, name)
+        if about or (about is None and not of_memory) or (about is None and _of_both(probe, name)):
+            continue
+        for value in _values(interface.masks, name, inputs.query.shape[1]):
+            read = _read(probe, inputs, {**shown, name: value})
+            if read is not None and read[0] <= REACHED < read[1]:
+                yield Finding(
+                    "cross-mask",
+                    "bug",
+                    f"{name}, the mask of the queries' own tokens, hides keys of the memory: with token 1 masked in "
+                    f"it, memory token 1 no longer changes any row, while memory token 2 still does (by {read[1]:.2g} "
+                    "of the output's size)",
+                    "pass cross-attention the padding mask of the memory, of the memory's length: "
+                    "memory_key_padding_mask",
+                    numbers={"hidden": read[0], "seen": read[1]},
+                )
+                break
+
+
+def _of_both(probe: Probe, name: str) -> bool:
+    """Whether it is known to mask cells [Q, K] of as many keys as the memory has."""
+    mask = next((m for m in probe.interface.masks if m.parameter == name), None)
+    return mask is not None and mask.works and mask.what == "cells" and not mask.own and probe.rectangular
+
+
+def _read(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float] | None:
+    """How far tokens 1 and 2 of the memory change the output; None if it does not run."""
+    before = probe.attempt(inputs, given=options)
+    if isinstance(before, Exception) or not before.isfinite().all():
+        return None
+    first, second = (probe.output(moved(inputs, slice(None), key), given=options) for key in (1, 2))
+    return float(rows(before, first).amax()), float(rows(before, second).amax())
+
+
+def _values(masks: tuple[MaskInput, ...], name: str, n: int) -> Iterator[Tensor]:
+    """Token 1 hidden, in the form that works, or in each; and in every usual shape."""
+    known = [(mask.form, mask.dtype) for mask in masks if mask.parameter == name and mask.works]
+    keys = torch.ones(3, n, dtype=torch.bool)
+    keys[:, 1] = False
+    cells = keys[:, None].expand(3, n, n)
+    for form, dtype in dict.fromkeys(known or _FORMS):
+        for allowed in (keys, keys[:, None, None], cells[0], cells, cells[:, None]):
+            yield encode(allowed, form, dtype)  # type: ignore[arg-type]

@@ -1,0 +1,219 @@
+"""To hide a key is to remove it: the output is that of a call without it, whatever it holds, and for its example alone.
+
+Code that zeroes padding, or masks after the normalisation, hides what a key says; the key still takes its share of
+each row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling import claims, names
+from headwise.doctor.calling.interface import Inputs, MaskInput
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.masking import convolving, each, given, hiding
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
+from headwise.doctor.reading.anatomy import look
+
+FINDINGS = ("masked-key-counts", "masked-nan-leaks", "mask-broadcast")
+
+_SHAPES: dict[str, Callable[[Tensor], Tensor]] = {  # from [B, K] to the shape that is passed
+    "[B, K]": lambda x: x,
+    "[B, 1, K]": lambda x: x[:, None],
+    "[B, K, 1]": lambda x: x[..., None],
+    "[B, 1, 1, K]": lambda x: x[:, None, None],
+}
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    probe.answers(inputs)
+    padding = [x for x, role in probe.interface.roles.items() if role in ("mask", "padding")]
+    if not padding and not probe.interface.masks:
+        raise NotApplicable("it takes no mask")
+    for name in padding:
+        yield from _misplaced(probe, name)
+    yield from _nan(probe, inputs)
+    masks = [x for x in each(probe.interface.masks) if x.what == "keys" and not x.own and x.by_example]
+    told = [name for name, _ in probe.interface.way.extras]
+    of_a_map = any(names.GRID.search(x) or names.simple(x) in names.SIDES for x in told)
+    if (probe.interface.length and not probe.rectangular) or not probe.interface.batched or of_a_map:
+        raise NotChecked("its length is fixed")
+    for mask in masks[:1]:
+        yield from _removed(patient, probe, mask, inputs)
+
+
+def _removed(patient: Patient, probe: Probe, mask: MaskInput, inputs: Inputs) -> Iterator[Finding]:
+    last = inputs.key_length - 1
+    options = given(probe.interface, mask, inputs, last)
+    hidden = probe.attempt(inputs, given=options)
+    if not isinstance(hidden, Tensor) or not hidden.isfinite().all():
+        return
+    if mask.works:
+        change = _without(probe, mask, inputs, hidden)
+        said = (
+            f"the output with the last key masked by `{mask.parameter}` differs from that without this key by "
+            f"{change:.2g} of its size: what it says is hidden, but it keeps a weight"
+        )
+    else:
+        plain = mask.claimed is None and mask.parameter in ("attention_mask", "padding_mask", "key_padding_mask")
+        if mask.shape != "B" and mask.claimed != mask.form and not plain:
+            return  # nobody says what its values mean
+        if _mixes(probe, inputs) or _closes(patient, options, last):
+            raise NotChecked(f"{mask.parameter}: what it hides reaches the output by another way than attention")
+        other = probe.attempt(moved(inputs, slice(None), last), given=options)
+        if not isinstance(other, Tensor):
+            return
+        row = slice(None) if probe.crosses or hidden.shape[1] != inputs.query.shape[1] else slice(last)
+        change = gap(hidden[:, row], other[:, row])
+        said = (
+            f"`{mask.parameter}` says that the last token is padding, and other numbers in it change the output by "
+            f"{change:.2g} of its size"
+        )
+    if ROUNDING < change < torch.inf:  # else its width is that of the keys
+        yield Finding(
+            "masked-key-counts",
+            "bug",
+            said,
+            "set its scores to -inf before the softmax; zeroing embeddings, scores or weights is not masking",
+            numbers={"change": change},
+        )
+
+
+def _without(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> float:
+    """How far the output is from that without the last key; 0 if it does not run so."""
+    if probe.interface.causal_claim and probe.crosses:
+        raise NotChecked("its causal mask may be aligned with the number of keys")
+    cut = {name: x for name, x in inputs.tensors().items() if name != "query" or not probe.crosses}
+    shorter = dataclasses.replace(inputs, **{name: x[:, :-1] for name, x in cut.items()})
+    # Other arguments may become shorter with the keys, as positions do, or keep their length, as a question does.
+    way = probe.interface.way
+    whole = {name: make(way.sizes(inputs)) for name, make in way.extras if name != mask.parameter}
+    numbers = [x for x in whole.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 2]
+    if numbers and convolving(probe.module):  # earlier weights, which are made up here: not 0 at a masked key
+        raise NotChecked("it convolves other numbers of the keys")
+    changes = []
+    for others in ({}, whole) if whole else ({},):
+        without = probe.attempt(shorter, given={**others, **given(probe.interface, mask, shorter)})
+        if isinstance(without, Tensor):  # without the row of the hidden token itself
+            own = not probe.crosses and hidden.shape[1] > without.shape[1]
+            changes.append(gap(without, hidden[:, :-1] if own else hidden))
+    return min(changes, default=0.0)
+
+
+def _mixes(probe: Probe, inputs: Inputs) -> bool:
+    """Whether a convolution or an RNN reads the last token."""
+    read: list[Tensor] = []
+    hooks = [
+        x.register_forward_pre_hook(lambda _, given: read.append(given[0].clone())) for x in convolving(probe.module)
+    ]
+    probe.attempt(inputs)
+    first = len(read)
+    probe.attempt(moved(inputs, slice(None), inputs.key_length - 1))
+    for hook in hooks:
+        hook.remove()
+    return len(read) != 2 * first or not all(map(torch.equal, read[:first], read[first:]))
+
+
+def _closes(patient: Patient, options: dict[str, Tensor], last: int) -> bool:
+    """Whether no attention that can be read gives the last key a weight."""
+    if patient.anatomy is None:
+        return False
+    sites = [x for x in look(patient, given=options).sites if x.grid is not None and x.contraction is not None]
+    weights = [x.weights_at_values for x in sites]
+    return bool(weights) and all(
+        w.shape[-1] > last and not bool(w[..., :last, last].nan_to_num().any()) for w in weights
+    )
+
+
+def _nan(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
+    """NaN in a masked key: 0 · NaN is NaN, so in most implementations it reaches the output."""
+
+    def spoil(x: Tensor) -> Tensor:
+        x = x.clone()
+        x[:, 1:2] = torch.nan
+        return x
+
+    spoilt = inputs.each(spoil)
+    if inputs.key is not None:
+        spoilt = dataclasses.replace(spoilt, query=inputs.query)
+    for options in reversed(hiding(inputs, 1)):
+        usual, out = probe.attempt(inputs, **options), probe.attempt(spoilt, **options)
+        if isinstance(usual, Exception) or not usual.isfinite().all() or usual.shape[:2] != inputs.query.shape[:2]:
+            continue
+        if isinstance(out, Tensor):
+            own = torch.zeros(out.shape[:2], dtype=torch.bool)
+            own[:, 1:2] = not probe.crosses  # its own query is NaN in any case
+            reached = ~out.isfinite().all(-1) & ~own
+            if reached.any():
+                yield Finding(
+                    "masked-nan-leaks",
+                    "note",
+                    f"NaN in a key that is masked for every query makes {int(reached.sum())} of the "
+                    f"{int((~own).sum())} other rows NaN: its weight is 0, and 0 · NaN is NaN",
+                    "fill padding with numbers (zeros), not with uninitialised memory; or set masked values to zero "
+                    "before the product",
+                    numbers={"rows": int(reached.sum()), "of": int((~own).sum())},
+                )
+            return
+
+
+def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
+    """A mark at one token [B, K] that changes the row of this token alone, or other examples.
+
+    The batch has as many examples as there are queries, or heads, so that a mask of another axis fits.
+    """
+    mine = [m for m in probe.interface.masks if m.parameter == name and m.works]
+    padding = probe.interface.roles[name] == "padding"
+    if mine and (not padding or any(m.shape == "BK" for m in mine)):
+        return
+    severity: Severity = "risk" if mine and not any(claims.shape_of(x.claim) == "BK" for x in mine) else "bug"
+    heads = probe.interface.heads or 1
+    axes = [(3, ""), *([(4, "[Q, K]"), (heads, "[H, K]")] if padding else [])]
+    for batch, axis in axes if 1 < heads <= 16 else axes[:2]:
+        inputs = probe.square(batch, 4 if "Q" in axis else 5)
+        mark = torch.zeros(batch, inputs.key_length, dtype=torch.bool)
+        mark[1 if axis else slice(None), 1] = True
+        seen = next(_changed(probe, inputs, name, mark), None)
+        if seen is None or (not axis and mine):
+            continue
+        shape, changed = seen
+        others = int(changed.any(-1).sum()) - int(changed[1].any())
+        if not axis and bool((changed == mark).all()):
+            yield Finding(
+                "mask-broadcast",
+                severity if probe.interface.takes == "self" else "risk",
+                f"{name} {shape} hides queries instead of keys: masking token 1 changes row 1 and none of the 4 "
+                "others, which still attend to the key",
+                "broadcast it over queries: mask[:, None, None, :] with scores [B, H, Q, K]",
+                numbers={"rows": int(changed.sum()), "of": changed.numel()},
+            )
+        elif axis and others:
+            yield Finding(
+                "mask-broadcast",
+                severity,
+                f"{name} {shape} is used as {axis}, since both have {batch} rows: padding of example 1 alone "
+                f"changes {others} of the {batch - 1} other examples",
+                "broadcast it as mask[:, None, None, :] with scores [B, H, Q, K]",
+                numbers={"examples": others, "of": batch - 1},
+            )
+        else:
+            continue
+        return
+
+
+def _changed(probe: Probe, inputs: Inputs, name: str, mark: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The shapes with which the marks act, and which rows [B, Q] they change."""
+    for shape, lay in _SHAPES.items():
+        for dtype in (torch.bool, torch.int64, torch.float32):
+            outs = [probe.attempt(inputs, given={name: lay(x).to(dtype)}) for x in (torch.ones_like(mark), ~mark)]
+            if all(isinstance(x, Tensor) and x.shape[:2] == mark.shape for x in outs):
+                changed = rows(*outs) > REACHED  # type: ignore[arg-type]
+                if changed.any():
+                    yield shape, changed

@@ -1,0 +1,242 @@
+"""What a mask does to the scores: every healthy way of writing one, and the wrong ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headwise.doctor.laws.masked_scores import check
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from tests.doctor.checks.specimens import Attention, Causal, Cross, found, one, seeded
+from tests.doctor.checks.styles import Masked, Plain, assert_at
+
+INF = torch.inf
+
+
+class Padded(Attention):
+    """padding: [B, K], 1 = a real token, 0 = padding."""
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, padding)
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else self.hidden(scores, allowed)
+
+    def hidden(self, scores: Tensor, padding: Tensor) -> Tensor:
+        return scores.masked_fill(padding[:, None, None] == 0, -INF)
+
+
+def written(kind: type[nn.Module], hidden: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
+    """The module with other code between the scores and the softmax."""
+    module = seeded(kind)
+    name = "hidden" if kind is Padded else "fill"
+    setattr(module, name, lambda scores, mask: scores if mask is None else hidden(scores, mask))
+    return module
+
+
+class InFusedAttention(Plain):
+    """mask: [B, Q, K], True = may attend."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        allowed = None if mask is None else mask[:, None]
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, attn_mask=allowed)))
+
+
+class Weighs(Masked):
+    """mask: [B, Q, K], True = may attend. It acts on the weights."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
+        weights = torch.softmax(self.score(q, k), dim=-1)
+        if allowed is not None:
+            weights = self.hide(weights, allowed)
+        return self.out(self.merge(weights @ v))
+
+    def hide(self, weights: Tensor, allowed: Tensor) -> Tensor:
+        weights = weights * allowed
+        return weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
+
+
+def repeated(scores: Tensor, allowed: Tensor) -> Tensor:
+    b, h, q, k = scores.shape
+    each = allowed[:, 0].repeat_interleave(h, dim=0)
+    return scores.view(b * h, q, k).masked_fill(~each, -INF).view(scores.shape)
+
+
+def of_itself(scores: Tensor, padding: Tensor) -> Tensor:
+    allowed = padding[:, None, None].bool() | torch.eye(scores.shape[-1], dtype=torch.bool)
+    return scores.masked_fill(~allowed, -INF)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(seeded(Masked), seeded(Padded), seeded(Cross), seeded(InFusedAttention), seeded(Weighs)),
+        written(Masked, repeated),
+        written(Masked, lambda x, allowed: x.masked_fill_(~allowed, -INF)),
+        written(Padded, of_itself),  # rows of padding may see anything
+        written(Padded, lambda x, real: x + (1.0 - real[:, None, None].float()) * torch.finfo(x.dtype).min),
+        written(Padded, lambda x, real: torch.where(real[:, None, None].bool(), x, torch.tensor(-INF))),
+    ],
+)
+def test_a_healthy_one(module: nn.Module) -> None:
+    assert found("laws.masked_scores", module) == []
+
+
+def another_example(scores: Tensor, allowed: Tensor) -> Tensor:
+    b, h, q, k = scores.shape
+    return scores.view(b * h, q, k).masked_fill(~allowed[:, 0].repeat(h, 1, 1), -INF).view(scores.shape)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hidden", "name", "severity", "words"),
+    [
+        (Masked, lambda x, m: x.masked_fill(m, -INF), "mask-polarity", "bug", "exactly the cells that it should allow"),
+        (Padded, lambda x, m: x.masked_fill(m[:, None, None].bool(), -INF), "mask-polarity", "bug", "`padding` ("),
+        (Masked, lambda x, m: x + m.float(), "mask-added", "bug", "change by +1"),
+        (Padded, lambda x, m: x + m[:, None, None], "mask-added", "bug", "change by +1"),
+        (Masked, lambda x, m: x * m, "mask-multiplied", "bug", "masked scores become 0"),
+        (Padded, lambda x, m: x * m[:, None, None], "mask-multiplied", "bug", "masked scores become 0"),
+        (Masked, lambda x, m: x.masked_fill(~m, 1e-9), "mask-fill-too-small", "bug", "1e-09 (1e-9 for -1e9?)"),
+        (Masked, lambda x, m: x - ~m * 5, "mask-fill-too-small", "bug", "lowers masked scores by only 5"),
+        (Masked, lambda x, m: x.masked_fill(~m, -2000.0), "mask-fill-too-small", "risk", "to only -2000"),
+        (Masked, lambda x, m: x.masked_fill(~m, -1e9), "mask-overflows-half", "note", "fills with -1e+09"),
+        (Padded, lambda x, m: x.masked_fill(m[:, None, :, None] == 0, -INF), "mask-broadcast", "bug", "masks queries"),
+        (Masked, lambda x, m: x.masked_fill(~m.mT, -INF), "mask-broadcast", "bug", "masks the transposed cells"),
+        (Masked, another_example, "mask-head-order", "bug", "of example 1 acts on head 1 of example 0"),
+    ],
+)
+def test_a_wrong_one(
+    kind: type[nn.Module], hidden: Callable[[Tensor, Tensor], Tensor], name: str, severity: str, words: str
+) -> None:
+    finding = one("laws.masked_scores", written(kind, hidden))
+    assert (finding.name, finding.severity) == (name, severity)
+    assert words in finding.evidence
+
+
+class Named(nn.Module):
+    """Its argument's name is all that speaks of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Plain()
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return self.inner.attend(x, x, None if padding_mask is None else padding_mask.bool()[:, None, None])
+
+
+class NamedAsTorchNamesIt(Named):
+    """The same."""
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, key_padding_mask)
+
+
+def test_a_name_alone_is_a_risk_unless_it_is_torchs_own() -> None:
+    for kind, severity in ((Named, "risk"), (NamedAsTorchNamesIt, "bug")):
+        finding = one("laws.masked_scores", seeded(kind))
+        assert (finding.name, finding.severity) == ("mask-polarity", severity)
+
+
+class AfterTheSoftmax(Weighs):
+    """mask: [B, Q, K], True = may attend."""
+
+    def hide(self, weights: Tensor, allowed: Tensor) -> Tensor:
+        return weights.masked_fill(~allowed, 0.0)
+
+
+class OfMinusInfinity(Weighs):
+    """mask: [B, Q, K], True = may attend."""
+
+    def hide(self, weights: Tensor, allowed: Tensor) -> Tensor:
+        return weights.masked_fill(~allowed, -INF)
+
+
+def test_a_mask_that_acts_after_the_softmax() -> None:
+    finding = one("laws.masked_scores", seeded(AfterTheSoftmax))
+    assert (finding.name, finding.severity) == ("mask-after-softmax", "bug")
+    assert 0 < finding.numbers["sum"] < 1
+    assert_at(finding, AfterTheSoftmax, "masked_fill(~allowed")
+    finding = next(iter(found("laws.masked_scores", seeded(OfMinusInfinity))))  # no call gives numbers
+    assert (finding.name, finding.severity) == ("mask-after-softmax", "bug")
+    assert_at(finding, OfMinusInfinity, "masked_fill(~allowed")
+
+
+class ClearsTheMemory(Cross):
+    """memory_mask: [B, K], True = a real token. The others are set to 0, and still attended to."""
+
+    masks = False
+
+    def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None = None) -> Tensor:
+        if memory_mask is not None:
+            memory = memory * memory_mask[..., None]
+        return super().forward(x, memory, memory_mask.bool() if self.masks and memory_mask is not None else None)
+
+
+class ClearsAndMasks(ClearsTheMemory):
+    """memory_mask: [B, K], True = a real token. NaN in the others does not matter."""
+
+    masks = True
+
+
+def test_masked_keys_that_keep_their_weight() -> None:
+    finding = one("laws.masked_scores", seeded(ClearsTheMemory))
+    assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
+    assert finding.numbers["weight"] > 1e-3
+    assert found("laws.masked_scores", seeded(ClearsAndMasks)) == []
+
+
+class AddsUnsaid(Attention):
+    """Nothing is said of what it adds."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, x, mask)
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return scores if allowed is None else scores + allowed[:, None, None]
+
+
+class AddsAsSaid(AddsUnsaid):
+    """mask: [B, K], additive, 0 for tokens and -inf for padding."""
+
+
+class PassedOn(nn.Module):
+    """Its mask is that of nn.MultiheadAttention: a bool one hides. A GRU brings hidden tokens to later ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.gru = nn.MultiheadAttention(16, 4, batch_first=True), nn.GRU(16, 16, batch_first=True)
+
+    def forward(self, x: Tensor, src_key_padding_mask: Tensor | None = None) -> Tensor:
+        return self.gru(x + self.attention(x, x, x, key_padding_mask=src_key_padding_mask)[0])[0]
+
+
+def test_a_mask_of_which_nothing_is_said() -> None:
+    assert one("laws.masked_scores", seeded(AddsUnsaid)).name == "mask-added"
+    assert found("laws.masked_scores", seeded(AddsAsSaid)) == []
+
+
+def test_what_takes_another_way_is_not_checked() -> None:
+    with pytest.raises(NotChecked, match="src_key_padding_mask hides keys from each attention"):
+        found("laws.masked_scores", seeded(PassedOn))
+    with pytest.raises(NotApplicable, match="takes no mask"):
+        found("laws.masked_scores", seeded(Plain))
+
+
+class CappedAfterwards(Causal):
+    """Sees no future."""
+
+    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        return 5 * torch.tanh(super().fill(scores, allowed) / 5)
+
+
+def test_its_own_mask_that_leaves_an_ordinary_score() -> None:
+    finding = next(check(Patient(seeded(CappedAfterwards))))
+    assert (finding.name, finding.severity, finding.numbers["fill"]) == ("mask-fill-too-small", "bug", -5)
+    with pytest.raises(NotApplicable):
+        found("laws.masked_scores", seeded(Causal))
