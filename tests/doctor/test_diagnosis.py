@@ -23,10 +23,6 @@ from headwise.doctor.result import Diagnosis
 from headwise.doctor.telling.line import line
 from headwise.errors import DtypeError
 from tests.doctor.checks import (
-    test_chosen_twice,
-    test_class_token,
-    test_end_token,
-    test_global_tokens,
     test_grid_positions,
     test_memory_kept,
     test_paged_cache,
@@ -517,10 +513,6 @@ def test_what_a_part_says_of_a_mask_that_is_passed_on() -> None:
 @pytest.mark.parametrize(
     "healthy",
     [
-        test_chosen_twice.Tour,
-        test_class_token.Registers,
-        test_end_token.Tower,
-        test_global_tokens.Local,
         test_grid_positions.OnAMap,
         test_memory_kept.Recurrent,
         test_paged_cache.Paged,

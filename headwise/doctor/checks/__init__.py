@@ -36,21 +36,21 @@ layout head_merge heads_alike
 projection_order lora_order argument_order gqa_order
 wrong_scale bias_scaled settings_unused
 rope rope_parts rope_precision alibi grid_positions
-norm_axis norm_swapped causal_unasked
-mask_cells mask_infinite built_in_mask layer_windows window_sides window_shape far_future inner_padding
+norm_axis norm_swapped
+mask_cells mask_infinite laws.visibility laws.windows inner_padding
 softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
-batch_mixing reshape_scrambles token_split tokens_unread axis_unread output_misplaced sizes
-mask_claims edges memory_ignored query_cancels mask_ignored head_mask media_before mask_integers masked_weight
+batch_mixing reshape_scrambles token_split output_misplaced sizes
+mask_claims laws.edges query_cancels mask_ignored mask_integers masked_weight
 length_mask mask_broadcast
 pad_tokens ids_mask padding_read padding_row mask_fill
-causal_leak empty_row masked_nan
+laws.reach empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
-cache cache_gradient left_padding packing cross_mask
-positions_ignored positions_in_values relative_index class_token
-residual_normed residual_doubled global_tokens paged_cache sampling_order chosen_twice memory_kept end_token capped_mask
+cache cache_gradient left_padding laws.documents cross_mask
+positions_ignored positions_in_values relative_index
+residual_normed residual_doubled paged_cache sampling_order memory_kept capped_mask
 normaliser pooled_mean softmax_of_one zero_start gate_linear
-weights_returned heads_dividing shift_mask explained
+weights_returned heads_dividing explained
 """)

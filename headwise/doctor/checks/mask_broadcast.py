@@ -10,10 +10,10 @@ from torch import Tensor
 
 from headwise.doctor.calling import claims
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.checks.edges import starts_at_rows
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.probe import REACHED, Probe, rows
+from headwise.doctor.reading.edges import starts_at_rows
 
 FINDINGS = ("mask-broadcast",)
 

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.causality import IF_NO_MASK
 from headwise.doctor.calling.interface import MaskInput
-from headwise.doctor.checks.edges import starts_at_rows
 from headwise.doctor.checks.mask_claims import (
     added,
     ambiguous,
@@ -25,6 +23,7 @@ from headwise.doctor.checks.mask_claims import (
 )
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.reading.edges import starts_at_rows
 from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
 from headwise.errors import DoctorError
@@ -66,7 +65,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _of_edges(patient: Patient, mask: MaskInput) -> bool:
-    """Whether the mask is said to be [K, Q], edges from rows to columns: checks/edges.py."""
+    """Whether the mask is said to be [K, Q], edges from rows to columns: reading/edges.py."""
     said = starts_at_rows(patient, mask.parameter) if mask.what == "cells" else None
     return said is not None and said[1]
 
@@ -197,7 +196,7 @@ def _compare(patient: Patient, mask: MaskInput, allowed: Tensor, site: Site, twi
     opened = ~open_ & torch.isfinite(after) & (after > FORBIDDEN) & ~padding
     if bool(opened.any()):
         claim = patient.interface.causal_claim
-        if not claim or (mask.what == "cells" and claim.endswith(IF_NO_MASK)):
+        if not claim:
             return  # it is causal only if no mask is passed
         yield Finding(
             "causal-leak",

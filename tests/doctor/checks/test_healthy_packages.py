@@ -223,7 +223,7 @@ def test_a_comment_above_an_option_that_is_off() -> None:
     module = seeded(Decoder)
     assert discover(module).causal_claim == ""
     module.is_decoder = True
-    assert discover(module).causal_claim == 'comment "Causal mask"'
+    assert discover(module).causal_claim == "code tril"
 
 
 class Kernel(Attention):

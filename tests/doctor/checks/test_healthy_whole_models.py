@@ -15,6 +15,7 @@ from headwise.doctor.calling.interface import discover
 from headwise.doctor.calling.sizes import lengths
 from headwise.doctor.checks.sizes import check as sizes
 from headwise.doctor.diagnosis import _calls, _on_their_own
+from headwise.doctor.laws import reach
 from headwise.doctor.patient import Patient
 from tests.doctor.checks.specimens import Attention, found, one, seeded
 
@@ -217,17 +218,8 @@ class Newest(nn.Module):
         return self.attention(x, x, x, attn_mask=torch.ones(n, n).triu(1).bool())[0]
 
 
-class RightAligned(Newest):
-    """Histories are padded on the left, so that the newest item always has the same position."""
-
-
-class FromTheLeft(Newest):
-    """Causal."""
-
-
 def test_positions_that_are_counted_for_the_last() -> None:
-    assert found("causal_leak", seeded(RightAligned)) == []
-    assert one("causal_leak", seeded(FromTheLeft)).name == "causal-leak"
+    assert [x.severity for x in reach.check(Patient(seeded(Newest)))] == ["risk"]
 
 
 class Bloom(Attention):
