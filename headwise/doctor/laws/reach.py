@@ -37,12 +37,9 @@ _SEEING = ("causal", "mask", "bidirect", "autoregress", "decod", "encod", "cross
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    probe = Probe(patient)
-    if probe.interface.takes != "self":
-        yield from _memory(patient, probe)
-    else:
-        yield from _unread(patient, probe)
-    yield from _future(patient, probe)
+    seen = _unread if patient.interface.takes == "self" else _memory
+    yield from seen(patient, Probe(patient))
+    yield from _future(patient, Probe(patient))  # another copy: it may keep something of its calls
 
 
 def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
