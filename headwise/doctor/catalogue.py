@@ -42,15 +42,8 @@ def _entries() -> Iterable[Entry]:
         ("keras #23038", "transformers #46634 #47946", "diffusers #8886"),
     )
     yield Entry("layers-shared", "bug", "A list of layers holds the same layer several times")
-    yield Entry(
-        "global-one-way", "bug", "Global tokens see the sequence and are not seen by it, or the other way round"
-    )
     yield Entry("grid-transposed", "bug", "The height of a map stands where its width should")
     yield Entry("sampling-transposed", "bug", "Sampling points are passed as (y, x), or in another range")
-    yield Entry("chosen-twice", "bug", "A decoder chooses an input twice that it should choose once")
-    yield Entry("end-token-unread", "bug", "A text is read off at another token than its end token")
-    yield Entry("class-token-unread", "bug", "Another token is read where the class token should be")
-    yield Entry("head-mask-ignored", "bug", "A masked head still attends")
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)
     )
@@ -228,7 +221,6 @@ def _entries() -> Iterable[Entry]:
     yield Entry("query-cancels", "bug", "The query changes no attention weight")
     yield Entry("reshape-scrambles", "bug", "A view or reshape stands in the place of a transpose")
     yield Entry("tokens-unread", "bug", "Tokens behind some position are not read", None, ("transformers #36477",))
-    yield Entry("axis-unread", "bug", "All attentions of a map are along the same axis")
     yield Entry("result-discarded", "bug", "A result is computed and thrown away", None, ("flamingo-pytorch #10",))
     yield Entry("residual-dropped", "bug", "A residual is not added, or not passed on")
     yield Entry("projection-zero", "bug", "A projection is 0 for every input")

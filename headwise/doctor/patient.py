@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from headwise.doctor.contract import Contract, read_contract
 from headwise.doctor.not_checked import NotApplicable as NotApplicable
 from headwise.doctor.not_checked import NotChecked as NotChecked
 from headwise.doctor.probing.reached import Reached, reached
@@ -25,6 +26,11 @@ class Patient(Subject):
     def excused(self) -> set[str]:
         """Findings that a check examined and dismissed with a reason."""
         return set()
+
+    @functools.cached_property
+    def contract(self) -> Contract:
+        """What it says of itself, each statement with its source."""
+        return read_contract(self)
 
     @functools.cached_property
     def anatomy(self) -> Anatomy | None:

@@ -39,7 +39,6 @@ GRAVEST: dict[str, Severity | None] = {
     # An option of its config leaves a part without use.
     "unused-parameter: of a vector": "risk",
     "window-ignored: in every layer": None,
-    "window-ignored: in some layers": None,
     # Its outputs are in a layout that is not known here.
     "output-shape: no output": None,
 }

@@ -175,6 +175,18 @@ class Interface:
                 return mask.parameter, mask.value(allowed, self.way.heads, inputs.query.dtype)
         return None
 
+    @functools.cached_property
+    def drawn(self) -> str:
+        """The causal mask that a plain call draws, although no option is set against it; or ""."""
+        switch = causality.option(self.module, self.flags)
+        if switch is not None and not switch[1]:
+            return ""
+        twin = self.on(copied(self.module))
+        inputs = twin.inputs()
+        queries = inputs.query.shape[1]
+        lengths = {"self": None, "memory": (queries, queries), "qkv": (queries, inputs.key_length)}[self.takes]
+        return causality.drawn(lambda: twin.run(inputs), lengths)
+
     def on(self, module: nn.Module) -> Interface:
         """The same interface for another module of the same class, such as a copy."""
         return dataclasses.replace(self, module=module)
@@ -238,12 +250,10 @@ def discover(
         also = _also(trial, way)
         _build(module, trial, way)
     flags = {p.name: p.default for p in trial.parameters if isinstance(p.default, bool)}
-    given = {p.name for p in trial.parameters if p.required}
-    causal = _causality(module, flags, masks, given) if spec.causal is None else ("stated" if spec.causal else "")
     roles = {p.name: p.role for p in trial.parameters}
     roles.update({name: role for role, name in way.slots if name in roles})
     q, k, v = way.widths
-    return Interface(
+    found = Interface(
         module=module,
         way=way,
         takes=way.takes,  # type: ignore[arg-type]
@@ -256,13 +266,16 @@ def discover(
         heads=heads,
         kv_heads=spec.kv_heads or sizes.kv_heads(module),
         masks=masks,
-        causal_claim=causal,
+        causal_claim="",
         flags=flags,
         also=also,
         length=length,
         same_length=same,
         refused=refused,
     )
+    with undisturbed(module):
+        required = {p.name for p in trial.parameters if p.required}
+        return dataclasses.replace(found, causal_claim=_causality(found, spec, required))
 
 
 def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way, tuple[MaskInput, ...], dict[str, str]]:
@@ -281,10 +294,12 @@ def _masks(trial: Trial, way: Way, length: int | None, same: bool) -> tuple[Way,
     return found.find()
 
 
-def _causality(module: nn.Module, flags: dict[str, bool], masks: tuple[MaskInput, ...], required: set[str]) -> str:
-    cells = [m.parameter for m in masks if m.what == "cells"]
-    keys = any(m.what == "keys" for m in masks)
-    return causality.claim(module, flags, cells=bool(cells), given=bool(required & set(cells)), keys=keys)
+def _causality(found: Interface, spec: Spec, required: set[str]) -> str:
+    if spec.causal is not None:
+        return "stated" if spec.causal else ""
+    cells = {m.parameter for m in found.masks if m.what == "cells"}
+    said = causality.claim(found.module, found.flags, given=bool(required & cells))
+    return said or ("" if cells else found.drawn)
 
 
 def _build(module: nn.Module, trial: Trial, way: Way) -> None:

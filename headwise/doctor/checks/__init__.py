@@ -33,14 +33,12 @@ SOURCE = _load("laws.written")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
 layout head_merge heads_alike projection_order lora_order argument_order gqa_order wrong_scale bias_scaled rope
-rope_parts rope_precision alibi grid_positions laws.norms causal_unasked laws.masked_scores built_in_mask
-layer_windows window_sides window_shape far_future inner_padding softmax_split scores_misaligned weights_misaligned
-weights_sum dropout_misplaced
+rope_parts rope_precision alibi grid_positions laws.visibility laws.windows laws.norms laws.masked_scores
+inner_padding softmax_split scores_misaligned weights_misaligned weights_sum dropout_misplaced
 """)
 PROBED = _load("""
-laws.sizes laws.repetition laws.modes laws.examples laws.reshapes tokens_unread axis_unread output_misplaced edges
-memory_ignored query_cancels laws.masking head_mask media_before laws.removing laws.padded_ids laws.fills
-causal_leak laws.empty_rows laws.gradients laws.derivatives laws.increments laws.left_padding laws.precision packing
-positions_ignored positions_in_values relative_index class_token laws.composition global_tokens sampling_order
-chosen_twice end_token normaliser softmax_of_one weights_returned shift_mask laws.recomputed
+laws.sizes laws.repetition laws.modes laws.examples laws.reshapes output_misplaced laws.edges query_cancels
+laws.reach laws.documents laws.masking laws.removing laws.padded_ids laws.fills laws.empty_rows laws.gradients
+laws.derivatives laws.increments laws.left_padding laws.precision positions_ignored positions_in_values
+relative_index laws.composition sampling_order normaliser softmax_of_one weights_returned laws.recomputed
 """)

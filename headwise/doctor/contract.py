@@ -1,0 +1,129 @@
+"""The contract: what a module says of which query may see which key, each statement with its source.
+
+A spec counts most, then the given call, then code (options, constructor, names, what a plain call draws), then what its
+scores show. Docstrings and comments are no source. The laws compare the contract with what is observed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling import causality
+from headwise.doctor.calling.interface import Interface
+from headwise.doctor.calling.names import DOCUMENTS, STARTS, simple
+from headwise.doctor.calling.signature import signature
+from headwise.masks import Mask, causal
+
+if TYPE_CHECKING:
+    from headwise.doctor.patient import Patient
+
+T = TypeVar("T")
+Source = Literal["spec", "example", "code", "behaviour"]
+
+WINDOW = re.compile(r"(^|_)(window|sliding|radius|look_?back|lookback|band|neighbou?rs?)(_|$)|window_?size|^left$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Said(Generic[T]):
+    """One statement of a module about itself."""
+
+    value: T
+    source: Source
+    words: str  # what says it, such as "class CausalSelfAttention"
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A window of so many keys. Whether the query itself counts is a convention, and no statement."""
+
+    size: int
+    name: str  # the attribute
+    own: bool  # whether the module itself has it, not a part that it keeps
+    switch: bool | None = None  # the value of an option that switches it, if there is one
+
+
+@dataclasses.dataclass(frozen=True)
+class Contract:
+    """What a module says of itself. A field is None where it says nothing."""
+
+    interface: Interface
+    visible: Said[Mask | None] | None  # which query may see which key, apart from windows; its value None: every key
+    window: Said[Window] | None
+    documents: Said[tuple[str, ...]] | None  # arguments that tell which tokens of a row are one document
+
+
+def read_contract(patient: Patient) -> Contract:
+    """Read what a module says of itself."""
+    return Contract(patient.interface, _visible(patient), _window(patient), _documents(patient))
+
+
+def _visible(patient: Patient) -> Said[Mask | None] | None:
+    face, spec = patient.interface, patient.spec
+    if spec.causal is not None:
+        return Said(causal() if spec.causal else None, "spec", "stated")
+    words = face.causal_claim or face.drawn
+    if words:
+        return Said(causal(), "code", words)
+    switch = causality.option(patient.module, face.flags)
+    return Said(None, "code", f"{switch[0]} is False") if switch is not None and not switch[1] else None
+
+
+def _window(patient: Patient) -> Said[Window] | None:
+    """The attribute of the module, of its config or of a part that states the width of a window."""
+    if patient.spec.window is not None:
+        return Said(Window(patient.spec.window, "left", True), "spec", f"left = {patient.spec.window}")
+    held = list(attributes(patient.module))
+    switches = [value for name, value, _ in held if isinstance(value, bool) and WINDOW.search(name)]
+    switch = None if not switches else all(switches)
+    for own in (True, False):
+        for name, value, owner in held:
+            mine = owner is patient.module or owner is getattr(patient.module, "config", None)
+            if type(value) is int and value > 0 and mine == own and WINDOW.search(name) and "layer" not in name:
+                name = name.lstrip("_")
+                return Said(Window(value, name, own, switch), "code", f"{name} = {value}")
+    return None
+
+
+def attributes(module: nn.Module) -> Iterator[tuple[str, Any, object]]:
+    """The attributes of a module, its config, its parts, and the plain objects that they hold: name, value, owner."""
+    for part in module.modules():
+        if type(part).__module__.startswith("torch."):
+            continue
+        held = (
+            x for x in vars(part).values() if hasattr(x, "__dict__") and not isinstance(x, (nn.Module, type, Tensor))
+        )
+        for owner in itertools.chain([part], (x for x in held if not callable(x))):
+            yield from ((name, value, owner) for name, value in vars(owner).items())
+
+
+def _documents(patient: Patient) -> Said[tuple[str, ...]] | None:
+    """Arguments with the ids of documents, or where they begin; or positions that begin again in the given call."""
+    face = patient.interface
+    slots = {name for _, name in face.way.slots}
+    given = _given(patient)
+    names = [name for name in dict.fromkeys((*face.roles, *given)) if name not in slots]
+    found = tuple(name for name in names if DOCUMENTS.search(simple(name)) or STARTS.match(name.lower()))
+    if found:
+        return Said(found, "example" if set(found) & set(given) else "code", ", ".join(found))
+    again = tuple(name for name in names if "pos" in name.lower() and _begins_again(given.get(name)))
+    return Said(again, "example", ", ".join(again)) if again else None
+
+
+def _given(patient: Patient) -> dict[str, Any]:
+    """The arguments of the call that was given, by their names."""
+    args, kwargs = patient.example or ((), {})
+    return {**dict(zip(signature(patient.module).parameters, args, strict=False)), **kwargs}
+
+
+def _begins_again(x: object) -> bool:
+    if not isinstance(x, Tensor) or x.is_floating_point() or x.dtype == torch.bool or x.ndim > 2 or x.numel() < 2:
+        return False
+    row = x.reshape(-1, x.shape[-1])[0]
+    return bool((row[1:] == 0).any()) and bool((row[1:] > row[:-1]).any())

@@ -1,0 +1,246 @@
+"""The law: a window that a module states cuts what every query sees, by as many keys on every path and side.
+
+The windows are read from the scores of a call that is longer than the window, or from which tokens reach which outputs.
+Whether a window of w counts the query itself is a convention; what contradicts both readings is a bug. In a map, tokens
+that are further apart than a window do not meet, however the map is shifted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.calling.way import MAPS
+from headwise.doctor.contract import WINDOW, Window, attributes
+from headwise.doctor.finding import Finding, Severity, Where
+from headwise.doctor.laws import compare_masks
+from headwise.doctor.laws.visibility import allowed_of, where_masked
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.probe import REACHED, Probe
+from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("window-off-by-one", "window-ignored", "window-wraps", "mask-polarity", "shift-mask")
+
+_LARGEST, _ROUND = 64, 16
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    side = _side_of_rows(patient)
+    if patient.interface.way.layout in MAPS or side:
+        yield from _shifted(patient, side)
+        return
+    yield from _round(patient)
+    said = patient.contract.window
+    if said is None or patient.interface.takes != "self" or patient.interface.length:
+        raise NotApplicable("it states no window, or its keys are given apart from its queries, or its length is fixed")
+    window = said.value
+    if window.size > _LARGEST:
+        raise NotChecked(f"its window of {window.size} is too long to look at every pair")
+    length = 2 * window.size + 3
+    try:
+        sites = look(patient, batch=1, length=length).sites
+    except Exception as error:
+        raise NotChecked(f"it does not take {length} positions: {error}") from error
+    if len(sites) > 1 and not window.own and _has_layers(patient):
+        raise NotApplicable("its layers may have different windows")
+    seen = [(site, None if site.grid is None else allowed_of(site)) for site in sites]
+    square = [(site, x) for site, x in seen if x is not None and x.shape == (length, length)]
+    for site, x in square:
+        yield from _judged(patient, window, x, where_masked(site))
+    if square and len(square) == len(sites) and all(torch.equal(x, torch.ones_like(x).tril()) for _, x in square):
+        yield from _not_applied(patient, window, square[0][0])
+    elif not square and not (len(sites) > 1 and _has_layers(patient)):
+        probe = Probe(patient)
+        reached = probe.influence(probe.square(1, length)) > REACHED
+        uneven = compare_masks.uneven_rows(reached)
+        if uneven is None:
+            yield from _judged(patient, window, reached, None)
+        else:
+            yield _uneven(window, reached, *uneven)
+
+
+def _has_layers(patient: Patient) -> bool:
+    """Whether it has several parts of one class that is not torch's, as a stack of layers has."""
+    kinds = [type(x) for x in patient.module.modules() if not type(x).__module__.startswith("torch.")]
+    return len(kinds) > len(set(kinds))
+
+
+def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None) -> Iterator[Finding]:
+    """A band of a window, compared with all readings of its size."""
+    if bool(seen.all()):
+        return
+    if compare_masks.is_outside(seen):
+        yield Finding(
+            "mask-polarity",
+            "bug",
+            f"with {window.name} = {window.size} every position attends only to those outside of a window around it: "
+            "the window's mask is inverted",
+            "mask where the distance is larger than the window, and allow the rest",
+            where,
+        )
+        return
+    ends = compare_masks.band(seen)
+    if ends is None or ends[0] == -math.inf or ends[1] < 0 or ends[0] > 0:
+        return
+    left, right, severity = -int(ends[0]), ends[1], off_by_one(window, -int(ends[0]), ends[1])
+    if severity is None:
+        return
+    if {left, right} <= {0, window.size - 1, window.size}:
+        severity = patient.severity("window-off-by-one: the other reading", severity)
+    sees = f"{left} earlier and {right} later positions" if right else f"itself and {left} earlier positions"
+    yield Finding(
+        "window-off-by-one",
+        severity,
+        f"with {window.name} = {window.size} a position sees {sees}"
+        + ("; expected the same number on each side" if right and left != right else ""),
+        "compare with < if the window counts the position itself, with <= if it does not",
+        where,
+        numbers={"window": float(window.size), "left": float(left), "right": float(right)},
+    )
+
+
+def off_by_one(window: Window, left: int, right: float) -> Severity | None:
+    """Whether a band of so many keys on each side is wrong by each reading of a window of this size, or the usual one.
+
+    >>> off_by_one(Window(4, "sliding_window", True), 3, 0)                 # 4 keys, as in Hugging Face's models
+    >>> off_by_one(Window(4, "sliding_window", True), 4, 0)
+    'bug'
+    >>> off_by_one(Window(4, "window", True), 4, 0)                         # 4 keys before it
+    """
+    size = window.size
+    if right and left != right:
+        return None if left + right + 1 == size else "bug"  # an even number of keys has no middle
+    if right:
+        return None if left in (size, size - 1, size // 2, (size - 1) // 2) else "bug"
+    counts_itself = "sliding" in window.name or window.name.endswith("size")
+    if left == size - 1 or (left == size and not counts_itself):
+        return None
+    return "bug"
+
+
+def _not_applied(patient: Patient, window: Window, site: Site) -> Iterator[Finding]:
+    """A module that masks the future by itself, and with it should mask what is outside of its window."""
+    if "window" not in window.name and "sliding" not in window.name:
+        return
+    if window.switch is False or not patient.reports("window-ignored: in every layer"):
+        return
+    held = list(attributes(patient.module))
+    if any(hasattr(owner, "_attn_implementation") for _, _, owner in held):
+        return  # the model around it makes the mask
+    by_layer = any("layer_type" in name or "layer_id" in name or "window_layers" in name for name, _, _ in held)
+    yield Finding(
+        "window-ignored",
+        "bug" if window.switch and not by_layer else "risk",
+        f"with {window.name} = {window.size} a position attends to {2 * window.size + 2} earlier positions: to all "
+        "that there are",
+        "apply the window on every path, with the causal mask: key > query - window",
+        where_masked(site),
+        numbers={"window": float(window.size)},
+    )
+
+
+def _uneven(window: Window, reached: Tensor, row: int, full: int) -> Finding:
+    return Finding(
+        "window-off-by-one",
+        "bug",
+        f"with {window.name} = {window.size} position {row} attends to {int(reached[row].sum())} positions, and those "
+        f"around it to {full}: a window must be full before its oldest key is dropped",
+        "drop a key only when there are more keys than the window holds",
+        numbers={"window": float(window.size), "row": float(row)},
+    )
+
+
+def _round(patient: Patient) -> Iterator[Finding]:
+    """Neighbours that torch.roll brings come from the other end of the sequence at its borders."""
+    face = patient.interface
+    if face.takes != "self" or (face.length or 0) > 4 * _LARGEST:
+        return
+    length = face.length or _ROUND
+    try:
+        sites = look(patient, batch=1, length=length).sites
+    except Exception:  # it does not run with so many tokens
+        return
+    for site in sites[:1]:
+        seen = site.attended(length) > 0
+        both = compare_masks.goes_round(seen) if bool(seen.diagonal().all()) else None
+        if both is not None:
+            row = int(both.nonzero()[0])
+            yield Finding(
+                "window-wraps",
+                "bug",
+                f"its window goes round: of {length} tokens, query {row} attends to {int(seen[row].sum())}, from both "
+                f"ends of the sequence, and so do {int(both.sum())} queries",
+                "mask the keys that torch.roll brings from the other end, or pad in its place and mask the padding",
+                site.softmax.where,
+                numbers={"queries": float(both.sum())},
+            )
+
+
+# Maps
+
+
+def _side_of_rows(patient: Patient) -> int:
+    """The side of a square map whose tokens are given in one row, [B, H * W, M]; 0 if any number of tokens works."""
+    face = patient.interface
+    side = math.isqrt(face.length or 0)
+    return side if face.way.layout == "BNM" and side**2 == face.length else 0
+
+
+def _shifted(patient: Patient, row: int) -> Iterator[Finding]:
+    """Tokens that a cyclic shift brings together from opposite borders. A map is also tried with a side that is no
+    multiple of the window: its padding must lie where the mask expects it.
+    """
+    numbers = {name: _number(x) for name, x, _ in attributes(patient.module)}
+    window = next((x for name, x in numbers.items() if x and (WINDOW.search(name) or name in ("ws", "win_size"))), 0)
+    shift = next((x for name, x in numbers.items() if x and name.startswith("shift")), 0)
+    if not 0 < shift < window <= 8:
+        raise NotApplicable("its windows are not shifted")
+    probe, measured = Probe(patient), False
+    for side in (row,) if row else (2 * window, 2 * window - 1):
+        reached = _meet(patient, probe, side)
+        if reached is None:
+            continue
+        measured = True
+        at = torch.cartesian_prod(torch.arange(side), torch.arange(side))
+        apart = (at[:, None] - at).abs().amax(-1)
+        if bool(reached[apart == window].any()):
+            raise NotApplicable("tokens that are further apart than a window reach one another in any case")
+        pairs = int((reached & (apart > window)).sum())
+        if pairs:
+            masks = any("mask" in name for name, _, _ in attributes(patient.module)) or "mask" in patient.source
+            yield Finding(
+                "shift-mask",
+                patient.severity("shift-mask: between borders", "bug" if masks else "risk"),
+                f"in a map of {side} x {side} with windows of {window} that are shifted by {shift}, {pairs} pairs of "
+                f"tokens at opposite borders attend to one another: they are {window + 1} or more places apart",
+                "mask the pairs of different regions: number the regions of the padded and shifted map, cut the "
+                "numbers into windows as the tokens are cut, and compare them",
+                numbers={"pairs": float(pairs), "side": float(side)},
+            )
+            return
+    if not measured:
+        raise NotChecked("it does not take a map of two windows")
+
+
+def _number(x: object) -> int:
+    """A number, or the same number twice; else 0."""
+    values = x if isinstance(x, (tuple, list)) else (x,)
+    return values[0] if values and all(type(y) is int and y == values[0] for y in values) else 0
+
+
+def _meet(patient: Patient, probe: Probe, side: int) -> Tensor | None:
+    """[Q, K]: which tokens of a map of this side see which; None if it does not take one.
+
+    By the weights, where they can be read: a norm over the whole map also lets every token reach every other.
+    """
+    try:
+        sites = look(patient, batch=1, length=side * side).sites
+        if len(sites) == 1 and sites[0].grid is not None:
+            return sites[0].attended(side * side) > REACHED
+        return probe.influence(probe.interface.inputs(1, side * side, side * side)) > REACHED
+    except Exception:
+        return None
