@@ -27,13 +27,13 @@ from tests.doctor.checks import (
     test_class_token,
     test_end_token,
     test_global_tokens,
-    test_grid_positions,
     test_memory_kept,
     test_paged_cache,
     test_residual_doubled,
     test_sampling_order,
 )
 from tests.doctor.checks.specimens import seeded
+from tests.doctor.laws import test_grid
 
 
 class Attention(nn.Module):
@@ -521,7 +521,7 @@ def test_what_a_part_says_of_a_mask_that_is_passed_on() -> None:
         test_class_token.Registers,
         test_end_token.Tower,
         test_global_tokens.Local,
-        test_grid_positions.OnAMap,
+        test_grid.OnAMap,
         test_memory_kept.Recurrent,
         test_paged_cache.Paged,
         test_paged_cache.CountsTheNewest,

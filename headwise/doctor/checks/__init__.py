@@ -34,22 +34,22 @@ SOURCE = _load("result_discarded layers_shared")
 READ = _load("""
 layout head_merge heads_alike
 projection_order lora_order argument_order gqa_order
-wrong_scale bias_scaled settings_unused
-rope rope_parts rope_precision alibi grid_positions
+laws.scale laws.added_terms settings_unused
+laws.rotary laws.rotary_precision laws.distances laws.grid
 norm_axis norm_swapped causal_unasked
 mask_cells mask_infinite built_in_mask layer_windows window_sides window_shape far_future inner_padding
-softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_misplaced softmax_precision
+softmax_split weights_misaligned weights_sum residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
 batch_mixing reshape_scrambles token_split tokens_unread axis_unread output_misplaced sizes
-mask_claims edges memory_ignored query_cancels mask_ignored head_mask media_before mask_integers masked_weight
+mask_claims edges memory_ignored mask_ignored head_mask media_before mask_integers masked_weight
 length_mask mask_broadcast
 pad_tokens ids_mask padding_read padding_row mask_fill
 causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask
-positions_ignored positions_in_values relative_index class_token
+laws.positions class_token
 residual_normed residual_doubled global_tokens paged_cache sampling_order chosen_twice memory_kept end_token capped_mask
 normaliser pooled_mean softmax_of_one zero_start gate_linear
 weights_returned heads_dividing shift_mask explained

@@ -179,11 +179,6 @@ BROKEN: tuple[Specimen, ...] = (
     ),
     broken(partial(rotary.PromptAttention, 48, 4), {"left-padding"}, why="positions count the padding on the left"),
     broken(
-        partial(rotary.LatentAttention, 48, 4),
-        {"mscale-twice"},
-        why="YaRN's factor is in the tables and squared in the scale (Megatron-LM #1429)",
-    ),
-    broken(
         partial(biases.AlibiSelfAttention, 48, 6), {"alibi-slopes"}, why="the formula for powers of two, with six heads"
     ),
     broken(partial(biases.T5Attention, 48, 4, 12), {"t5-scaled"}, why="SDPA scales by default; T5 does not"),

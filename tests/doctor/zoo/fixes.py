@@ -135,12 +135,6 @@ FIXES: dict[str, tuple[tuple[str, str], ...]] = {
     "rotary.PromptAttention": (
         ("torch.arange(n, device=x.device).expand(b, n)", "(attention_mask.long().cumsum(-1) - 1).clamp(min=0)"),
     ),
-    "rotary.LatentAttention": (
-        (
-            "return cos * m, sin * m",
-            "m = m / yarn_get_mscale(self.factor, self.mscale_all_dim)\n        return cos * m, sin * m",
-        ),
-    ),
     "biases.AlibiSelfAttention": (
         ("[2 ** (-8 * (i + 1) / num_heads) for i in range(num_heads)]", "get_slopes(num_heads)"),
     ),

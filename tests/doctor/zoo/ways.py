@@ -20,7 +20,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "16, 19 positions, cache": ("left-padding", "cache-mismatch"),
     "17 RoPE": ("rope-pairing", "rope-asymmetric"),
     "18 RoPE in half": ("rope-half-precision",),
-    "20 mscale": ("mscale-twice",),
     "21 GQA order": ("gqa-order",),
     "22 QKV order": ("qkv-order",),
     "23 ALiBi": ("alibi-slopes",),
