@@ -142,7 +142,6 @@ def _entries() -> Iterable[Entry]:
         18,
         ("transformers #29285 #25681",),
     )
-    yield Entry("mscale-twice", "bug", "YaRN's mscale is applied twice, or not at all", 20, ("Megatron-LM #1429",))
     yield Entry("gqa-order", "bug", "Query heads use other key heads than usual", 21, ("onnx #7274",))
     yield Entry("qkv-order", "bug", "The packed QKV projection is split in the wrong order", 22, ("litgpt #1013",))
     yield Entry("alibi-slopes", "bug", "ALiBi's slopes are wrong for this number of heads", 23, ("mlx #3071",))
@@ -152,7 +151,6 @@ def _entries() -> Iterable[Entry]:
         "cross-mask", "bug", "Cross-attention uses the padding mask of the queries", 26, ("transformers #35032",)
     )
     yield Entry("output-misplaced", "bug", "Outputs stand at other positions than their queries")
-    yield Entry("positions-in-values", "bug", "Positions are added to the values, too")
     yield Entry(
         "weights-averaged", "note", "The returned weights are averaged over heads", 27, ("pytorch #34537 #47583",)
     )
@@ -186,8 +184,6 @@ def _entries() -> Iterable[Entry]:
     yield Entry("argument-order", "bug", "Query, key and value are passed in the wrong order", 33)
     yield Entry("unused-parameter", "bug", "A parameter never gets a gradient", 34)
     yield Entry("rope-axis", "bug", "RoPE's table runs over another axis than the positions")
-    yield Entry("rope-unused", "bug", "RoPE's tables have no effect")
-    yield Entry("rope-scaling", "bug", "RoPE's fast pairs are scaled for a longer context, the slow ones are not")
     yield Entry(
         "relative-bias-shared",
         "bug",
@@ -218,7 +214,6 @@ def _entries() -> Iterable[Entry]:
     yield Entry("weights-misaligned", "bug", "The weights are multiplied with the values of other keys")
     yield Entry("scores-misaligned", "bug", "A term of other tokens is added to the scores", None, ("espnet #2684",))
     yield Entry("memory-ignored", "bug", "A memory is passed but has no effect")
-    yield Entry("query-cancels", "bug", "The query changes no attention weight")
     yield Entry("reshape-scrambles", "bug", "A view or reshape stands in the place of a transpose")
     yield Entry("tokens-unread", "bug", "Tokens behind some position are not read", None, ("transformers #36477",))
     yield Entry("result-discarded", "bug", "A result is computed and thrown away", None, ("flamingo-pytorch #10",))

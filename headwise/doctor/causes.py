@@ -81,7 +81,6 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "norm-axis": _names("batch-mixing causal-leak left-padding mask-ignored"),
     "rope-asymmetric": _names("left-padding positions-ignored"),
     "rope-axis": _names("cache-mismatch left-padding positions-ignored"),
-    "rope-unused": _names("positions-ignored"),
     "projection-zero": _LEAKS | _names("argument-order projection-reused wrong-scale unused-parameter"),
     "head-idle": _names("unused-parameter gqa-order"),
     "heads-not-dividing": _names("unused-parameter"),

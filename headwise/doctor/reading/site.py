@@ -35,7 +35,7 @@ class Site:
     @functools.cached_property
     def sources(self) -> Tensor:
         """[rows, J]: the element of the product for each score, one row of the softmax after the other."""
-        return _rows(self.softmax.source, self.softmax.dims)
+        return rows_of(self.softmax.source, self.softmax.dims)
 
     @functools.cached_property
     def _sides(self) -> tuple[Side, Side]:
@@ -75,7 +75,7 @@ class Site:
     @functools.cached_property
     def layout(self) -> Layout:
         """What changes along a row of the softmax. Masked scores may be those of other queries: windows are cut so."""
-        seen = _rows(self.softmax.scores, self.softmax.dims) > FORBIDDEN
+        seen = rows_of(self.softmax.scores, self.softmax.dims) > FORBIDDEN
         return read_layout(self.query.within(seen), self.key)
 
     def placement(self, name: str) -> Placement:
@@ -121,7 +121,7 @@ class Site:
 
     def attended(self, length: int) -> Tensor:
         """[Q, K] by position: the largest weight that a query gives to a key, of all heads and examples."""
-        weights = _rows(self.softmax.weights, self.softmax.dims).double().nan_to_num(0.0)
+        weights = rows_of(self.softmax.weights, self.softmax.dims).double().nan_to_num(0.0)
         q, k = self.query, self.key
         known = (q.token >= 0) & (k.token >= 0)
         found = torch.zeros(length, length, dtype=torch.float64).flatten()
@@ -135,7 +135,7 @@ class Site:
 
     def given_to_constants(self) -> tuple[Tensor, Tensor]:
         """The weight that each query of a token gives to all keys that come from no token, and their scores."""
-        weights, scores = (_rows(x, self.softmax.dims).double() for x in (self.softmax.weights, self.softmax.scores))
+        weights, scores = (rows_of(x, self.softmax.dims).double() for x in (self.softmax.weights, self.softmax.scores))
         of_token = (self.query.token >= 0).any(-1)
         of_none = (self.key.token == marks.UNKNOWN) & of_token[:, None]
         weights = weights.nan_to_num(0.0).masked_fill(~of_none, 0.0)
@@ -207,18 +207,7 @@ class Site:
 
     def raw(self, name: str) -> Tensor | None:
         """[B, H, L, D]: q, k or v as output by their projections, unscaled and unrotated; None if unknown."""
-        sources = _completed(self.sources_of(name))
-        if bool((sources < 0).any()):
-            return None
-        found = torch.empty(sources.shape, dtype=torch.float64)
-        numbers = marks.seed_of(sources)
-        for number in numbers.unique().tolist():
-            here = numbers == number
-            values, elements = self.trace.seed(number).value.reshape(-1), marks.element_of(sources[here])
-            if int(elements.max()) >= len(values):
-                return None
-            found[here] = values[elements].double()
-        return found
+        return values_at(self.trace, self.sources_of(name))
 
     def columns(self, name: str) -> Tensor:
         """[H, D]: the feature and projection of every number of a head of q, k or v."""
@@ -269,10 +258,26 @@ class Site:
         return found
 
 
-def _rows(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+def rows_of(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """[rows, J]: each row of a softmax over these dims."""
     rest = [d for d in range(x.ndim) if d not in dims]
     return x.permute(*rest, *dims).reshape(-1, math.prod(x.shape[d] for d in dims))
+
+
+def values_at(run: Trace, sources: Tensor) -> Tensor | None:
+    """The numbers that vectors [.., D] with these sources had as output by their projections; None if unknown."""
+    sources = _completed(sources)
+    if bool((sources < 0).any()):
+        return None
+    found = torch.empty(sources.shape, dtype=torch.float64)
+    numbers = marks.seed_of(sources)
+    for number in numbers.unique().tolist():
+        here = numbers == number
+        values, elements = run.seed(number).value.reshape(-1), marks.element_of(sources[here])
+        if int(elements.max()) >= len(values):
+            return None
+        found[here] = values[elements].double()
+    return found
 
 
 def _completed(sources: Tensor) -> Tensor:

@@ -12,14 +12,14 @@ from torch.nn import functional
 
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Finding
+from headwise.doctor.laws.scale import check, descriptions
 from headwise.doctor.patient import NotChecked, Patient
-from tests.doctor.checks.specimens import Cross, found, one, seeded
+from tests.doctor.checks.specimens import Cross, seeded
 from tests.doctor.checks.styles import Einsum, Masked, Plain, assert_at
+from tests.doctor.laws.scores import found, one
 
 
 def with_spec(module: nn.Module, **stated: object) -> list[Finding]:
-    from headwise.doctor.checks.wrong_scale import check
-
     return list(check(Patient(module, spec=Spec(**stated))))  # type: ignore[arg-type]
 
 
@@ -53,12 +53,6 @@ class Twice(Plain):
     def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
         q, k, v = self.split(self.q(x)) / 2, self.split(self.k(memory)), self.split(self.v(memory))
         return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v)))
-
-
-class FusedByTheWidth(Plain):
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
-        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, scale=self.width**-0.5)))
 
 
 class OnlyQueries(Plain):
@@ -99,17 +93,20 @@ class ByTheHeads(nn.Module):
     [
         (ByTheWidth, 1 / 4, "scores are divided by 4.000, which is sqrt(16), the model width;"),
         (AsTheyAre, 1.0, "scores are not scaled;"),
-        (Multiplied, 2.0, "scores are multiplied by 2.000, which is sqrt(4): multiplied instead of divided;"),
-        (FusedByTheWidth, 1 / 4, "divided by 4.000"),
+        (
+            Multiplied,
+            2.0,
+            "scores are multiplied by 2.000, which is sqrt(4), the head width: multiplied instead of divided;",
+        ),
         (WithoutTheRoot, 1 / 4, "divided by 4.000"),
         (Twice, 1 / 4, "divided by 4.000"),
-        (OnlyQueries, 4**-0.25, "the fourth root of the head width: only queries or only keys are scaled;"),
+        (OnlyQueries, 4**-0.25, "the fourth root of the head width: only"),
         (ByHand, 1 / 4, "divided by 4.000"),
         (ByTheHeads, 3**-0.5, "divided by 1.732, which is sqrt(3), the number of heads;"),
     ],
 )
 def test_a_wrong_factor(module: type[nn.Module], scale: float, words: str) -> None:
-    finding = one("wrong_scale", seeded(module))
+    finding = one("scale", seeded(module))
     assert (finding.name, finding.severity) == ("wrong-scale", "bug")
     assert words in finding.evidence
     assert finding.evidence.endswith("the head width is 4, expected a division by 2.000")
@@ -127,7 +124,7 @@ def test_a_wrong_factor(module: type[nn.Module], scale: float, words: str) -> No
     ],
 )
 def test_the_line_that_scales(module: type[nn.Module], code: str) -> None:
-    assert_at(one("wrong_scale", seeded(module)), module, code)
+    assert_at(one("scale", seeded(module)), module, code)
 
 
 # T5 and YaRN.
@@ -149,33 +146,6 @@ class RelativeBias(Plain):
 
 class T5Like(RelativeBias):
     """Said to be one."""
-
-
-class YaRN(Plain):
-    def __init__(self, power: int) -> None:
-        super().__init__()
-        self.mscale, self.power = 1.2, power
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.mT * (self.mscale**self.power / 2)
-
-
-def test_a_t5_that_scales() -> None:
-    finding = one("wrong_scale", seeded(T5Like, 0.5))
-    assert (finding.name, finding.severity) == ("t5-scaled", "bug")
-    assert "divided by 2.000 = sqrt(4)" in finding.evidence
-    assert finding.numbers["expected"] == 1
-    finding = one("wrong_scale", seeded(RelativeBias, 0.5))  # its bias alone may be used with scaled scores
-    assert (finding.name, finding.severity) == ("t5-scaled", "risk")
-    assert found("wrong_scale", seeded(RelativeBias, 1.0)) == []
-
-
-def test_yarns_temperature_twice() -> None:
-    finding = one("wrong_scale", seeded(YaRN, 4))
-    assert (finding.name, finding.severity) == ("mscale-twice", "bug")
-    assert finding.numbers["scale"] == pytest.approx(1.2**4 / 2, rel=1e-3)
-    assert finding.numbers["expected"] == 0.5
-    assert found("wrong_scale", seeded(YaRN, 2)) == []
 
 
 class Latent(nn.Module):
@@ -202,31 +172,17 @@ class LatentWithoutIt(Latent):
     scale = 10**-0.5
 
 
-class LatentByMscale(Latent):
-    scale = 10**-0.5 * 1.3689**2
-
-
 class LatentWithoutYaRN(LatentWithoutIt):
     yarn = False
 
 
 def test_the_temperature_of_latent_attention() -> None:
-    for kind, words in ((LatentWithoutIt, "without the temp"), (LatentByMscale, "by mscale instead of")):
-        finding = one("wrong_scale", seeded(kind))
-        assert (finding.name, finding.severity) == ("wrong-scale", "bug")
-        assert words in finding.evidence
-        assert finding.numbers["expected"] == pytest.approx(10**-0.5 * 1.2608**2, rel=1e-3)
+    finding = one("scale", seeded(LatentWithoutIt))
+    assert (finding.name, finding.severity) == ("wrong-scale", "bug")
+    assert "without the temperature" in finding.evidence
+    assert finding.numbers["expected"] == pytest.approx(10**-0.5 * 1.2608**2, rel=1e-3)
     for kind in (Latent, LatentWithoutYaRN):
-        assert found("wrong_scale", seeded(kind)) == []
-
-
-def test_a_temperature_that_is_written_in_the_code_alone_is_a_risk() -> None:
-    class Default(LatentWithoutYaRN):
-        def __init__(self, rope_scaling: dict[str, float] | None = None) -> None:
-            super().__init__()
-            rope_scaling = rope_scaling or {"factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707}
-
-    assert one("wrong_scale", seeded(Default)).severity == "risk"
+        assert found("scale", seeded(kind)) == []
 
 
 # Healthy.
@@ -249,36 +205,6 @@ class HealthyByHand(ByHand):
         return scores / self.head_dim**0.5
 
 
-class FusedBias(Plain):
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
-        bias = torch.linspace(-3, 3, q.shape[2] * k.shape[2]).view(q.shape[2], k.shape[2])
-        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)))
-
-
-class InPlaceMask(Plain):
-    """Causal, filled in place."""
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        scores = q @ k.mT / 2
-        return scores.masked_fill_(torch.ones(q.shape[2], k.shape[2]).triu(1).bool(), float("-inf"))
-
-
-class LowRank(Plain):
-    """Scaled low-rank updates of queries and values, which are zero at first (LoRA, Hu et al. 2021)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_down, self.v_down = (nn.Parameter(torch.randn(2, 16)) for _ in range(2))
-        self.q_up, self.v_up = (nn.Parameter(torch.zeros(16, 2)) for _ in range(2))
-
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        q = self.split(self.q(x) + 2.0 * (x @ self.q_down.T @ self.q_up.T))
-        v = self.split(self.v(memory) + 2.0 * (memory @ self.v_down.T @ self.v_up.T))
-        k = self.split(self.k(memory))
-        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v)))
-
-
 class InTheWeights(Plain):
     """What the code multiplies by is undone by the weights: only the scores that meet the softmax count."""
 
@@ -296,14 +222,11 @@ class InTheWeights(Plain):
         FourthRoots,
         ScaledQueries,
         HealthyByHand,
-        FusedBias,
-        InPlaceMask,
-        LowRank,
         InTheWeights,
     ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
-    assert found("wrong_scale", seeded(module)) == []
+    assert found("scale", seeded(module)) == []
 
 
 # Another factor on purpose: said, or at most a risk.
@@ -343,17 +266,6 @@ class StatedInside(nn.Module):
         return x + self.attention(x)
 
 
-class MuPInside(nn.Module):
-    """A part says it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = MuP()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(x)
-
-
 class Temperature(Plain):
     def __init__(self) -> None:
         super().__init__()
@@ -361,17 +273,6 @@ class Temperature(Plain):
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.mT * self.temperature
-
-
-class TemperatureOfQueries(Plain):
-    """A learned number that begins at 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(1))
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q * self.gain) @ k.mT
 
 
 class QKNorm(Plain):
@@ -395,20 +296,15 @@ class NormedAndScaled(Plain):
     [
         (Luong, {"risk"}),
         (MuP, {"note"}),
-        (MuPInside, {"note"}),
         (StatedInside, set()),
         (Temperature, {"note"}),
-        (TemperatureOfQueries, {"note"}),
         (QKNorm, set()),
         (NormedAndScaled, set()),
     ],
 )
 def test_another_factor_on_purpose_is_no_bug(module: type[nn.Module], severities: set[str]) -> None:
     patient = Patient(seeded(module))
-    from headwise.doctor.checks.wrong_scale import check
-
     assert {finding.severity for finding in check(patient)} == severities
-    assert severities == set() or "wrong-scale" in patient.excused
 
 
 def test_a_factor_that_is_no_power_of_a_width_is_a_risk() -> None:
@@ -416,7 +312,7 @@ def test_a_factor_that_is_no_power_of_a_width_is_a_risk() -> None:
         def score(self, q: Tensor, k: Tensor) -> Tensor:
             return q @ k.mT * 0.37
 
-    finding = one("wrong_scale", seeded(Odd))
+    finding = one("scale", seeded(Odd))
     assert finding.severity == "risk"
     assert "which is not a power of any width here" in finding.evidence
 
@@ -434,7 +330,7 @@ def test_scores_that_are_no_multiple_of_products_are_not_judged() -> None:
             return (q @ k.mT / 2).tanh()
 
     with pytest.raises(NotChecked, match="not a multiple"):
-        found("wrong_scale", seeded(Additive))
+        found("scale", seeded(Additive))
 
 
 class Latents(nn.Module):
@@ -458,25 +354,9 @@ class LatentsTimesTheRoot(Latents):
 
 
 def test_learned_queries() -> None:
-    finding = one("wrong_scale", seeded(LatentsTimesTheRoot))
+    finding = one("scale", seeded(LatentsTimesTheRoot))
     assert (finding.name, finding.severity) == ("wrong-scale", "bug")
-    assert found("wrong_scale", seeded(Latents)) == []
-
-
-class DividedByTheLayer(Plain):
-    """The scores are also divided by ``layer + 1``, for half precision."""
-
-    def __init__(self, layer: int = 2) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(q, k) / 3
-
-
-def test_a_documented_factor() -> None:
-    assert found("wrong_scale", seeded(DividedByTheLayer)) == []
-    assert [x.name for x in found("wrong_scale", seeded(DividedByTheLayer, 5))] == ["wrong-scale"]
+    assert found("scale", seeded(Latents)) == []
 
 
 class Bilinear(nn.Module):
@@ -492,7 +372,7 @@ class Bilinear(nn.Module):
 
 
 def test_a_bilinear_form_need_not_be_scaled() -> None:
-    assert one("wrong_scale", seeded(Bilinear)).severity == "risk"
+    assert one("scale", seeded(Bilinear)).severity == "risk"
 
 
 class AsInThePaper(Plain):
@@ -502,28 +382,17 @@ class AsInThePaper(Plain):
 
 
 class ByAScalar(Plain):
-    def __init__(self, width: int = 32, heads: int = 4, query_pre_attn_scalar: int = 3) -> None:
+    def __init__(self, width: int = 32, heads: int = 4, multiplier: float = 0.4) -> None:
         super().__init__(width, heads)
-        self.factor = query_pre_attn_scalar**-0.5
+        self.multiplier = multiplier
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.transpose(-2, -1) * self.factor
+        return q @ k.transpose(-2, -1) * self.multiplier
 
 
-class SwitchedOff(Plain):
-    scaled = False
-
-    def __init__(self, width: int = 32, heads: int = 4, scaling: bool = False) -> None:
-        super().__init__(width, heads)
-        self.scaling = scaling
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.transpose(-2, -1) / (q.shape[-1] ** 0.5 if self.scaling else 1.0)
-
-
-@pytest.mark.parametrize("kind", [AsInThePaper, ByAScalar, SwitchedOff])
-def test_a_factor_that_a_comment_an_argument_or_a_switch_means(kind: type[nn.Module]) -> None:
-    assert not [x for x in found("wrong_scale", seeded(kind, 32, 4)) if x.severity != "note"]
+@pytest.mark.parametrize("kind", [AsInThePaper, ByAScalar])
+def test_a_factor_that_a_comment_or_an_argument_means(kind: type[nn.Module]) -> None:
+    assert not [x for x in found("scale", seeded(kind, 32, 4)) if x.severity != "note"]
 
 
 class MAB(Plain):
@@ -538,4 +407,44 @@ class MAB(Plain):
 
 
 def test_a_released_scale() -> None:
-    assert {x.severity for x in found("wrong_scale", seeded(MAB, 32, 4))} == {"note"}
+    assert {x.severity for x in found("scale", seeded(MAB, 32, 4))} == {"note"}
+
+
+# What is pure arithmetic, and other constructions.
+
+
+def test_descriptions() -> None:
+    sizes = {"the head width": 8, "the model width": 32, "the number of keys": 5}
+    assert descriptions(1.0, sizes) == [""]
+    assert descriptions(32**-0.5, sizes) == [  # 1 / sqrt(32) is also half of 1 / sqrt(8)
+        "which is sqrt(32), the model width"
+    ]
+    assert descriptions(1 / 8, sizes)[0].startswith("which is 8, the head width without the square root")
+    assert descriptions(0.37, sizes) == []
+
+
+def test_products_of_rows_that_are_not_heads_have_a_scale() -> None:
+    class SplitByView(Plain):
+        def split(self, x: Tensor) -> Tensor:
+            return x.view(len(x), self.heads, -1, self.width // self.heads)
+
+        def score(self, q: Tensor, k: Tensor) -> Tensor:
+            return q @ k.mT / 4
+
+    assert one("scale", seeded(SplitByView)).severity == "bug"
+
+
+class Constant(Plain):
+    """Its factor is that of another width by chance."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT * (0.25 if self.heads == 4 else 0.3)
+
+
+@pytest.mark.parametrize(("kind", "severity"), [(ByTheWidth, "bug"), (Constant, "risk")])
+def test_a_rule_holds_for_another_number_of_heads(kind: type[Plain], severity: str) -> None:
+    def make(**changes: int) -> nn.Module:
+        return kind(**{"width": 16, "heads": 4, **changes})
+
+    (finding,) = check(Patient(seeded(kind), make=make))
+    assert finding.severity == severity

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.specimens import seeded
 from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.scores import found, one
 
 
 def turned(x: Tensor, angles: Tensor) -> Tensor:
@@ -71,22 +72,22 @@ class Stated(ColumnsByTheHeight):
 
 @pytest.mark.parametrize("module", [ByTheHeight, ColumnsByTheHeight])
 def test_the_height_in_the_place_of_the_width(module: type[nn.Module]) -> None:
-    finding = one("grid_positions", seeded(module))
+    finding = one("grid", seeded(module))
     assert (finding.name, finding.severity) == ("grid-transposed", "bug")
     assert (finding.numbers["height"], finding.numbers["width"]) == (4, 6)
     assert "column = i % 4" in finding.evidence
 
 
 def test_a_map_that_the_constructor_states() -> None:
-    finding = one("grid_positions", seeded(Stated))
+    finding = one("grid", seeded(Stated))
     assert "row = i // 7, column = i % 3" in finding.evidence
 
 
 @pytest.mark.parametrize("module", [OnAMap, InOneRow])
 def test_healthy_ones(module: type[nn.Module]) -> None:
-    assert found("grid_positions", seeded(module)) == []
+    assert found("grid", seeded(module)) == []
 
 
 def test_a_sequence() -> None:
     with pytest.raises(NotApplicable, match="not told the sides"):
-        found("grid_positions", seeded(Plain))
+        found("grid", seeded(Plain))

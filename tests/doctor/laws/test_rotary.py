@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.laws import rotary
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import found, one, seeded
+from tests.doctor.checks.specimens import seeded
 from tests.doctor.checks.styles import Einsum, Plain, assert_at
+from tests.doctor.laws.scores import found, one
 
 
 def angles(n: int, width: int) -> Tensor:
@@ -56,26 +58,6 @@ class Rotary(Plain):
 
     def value(self, v: Tensor, angle: Tensor) -> Tensor:
         return v
-
-
-class Longer(Rotary):
-    """For four times the context, as YaRN does: the slow pairs turn four times slower, and the fast as before."""
-
-    shares = (1.0, 0.625, 0.25, 0.25)
-
-    def query(self, q: Tensor, angle: Tensor) -> Tensor:
-        frequency = 10000.0 ** -(torch.arange(4) / 4) * torch.tensor(self.shares)
-        return half(q, torch.arange(len(angle))[:, None] * frequency)
-
-    key = query
-
-
-class OfTheFastPairs(Longer):
-    shares = (0.25, 0.625, 1.0, 1.0)
-
-
-class OfAllPairs(Longer):
-    shares = (0.25, 0.25, 0.25, 0.25)
 
 
 class InEinsum(Einsum):
@@ -129,13 +111,13 @@ class OneOfEach(Rotary):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (MixedPairing, "(0 with 4, 1 with 5), but the maps are not rotations"),
-        (MixedTheOtherWay, "(0 with 1, 2 with 3), but the maps are not rotations"),
-        (OneOfEach, "queries are rotated in halves, keys in neighbours"),
+        (MixedPairing, "have other lengths at other positions"),
+        (MixedTheOtherWay, "have other lengths at other positions"),
+        (OneOfEach, "in other pairs (0 with 4, 1 with 5) than keys (0 with 1, 2 with 3)"),
     ],
 )
 def test_pairs_and_tables_that_do_not_fit(module: type[nn.Module], words: str) -> None:
-    finding = one("rope", seeded(module))
+    finding = one("rotary", seeded(module))
     assert (finding.name, finding.severity) == ("rope-pairing", "bug")
     assert words in finding.evidence
     if module is not OneOfEach:
@@ -167,29 +149,18 @@ class OtherAngles(InEinsum):
         return neighbours(q, angle), neighbours(k, angle * 1.1)
 
 
-class GrowsTwice(Rotary):
-    """xPos without the division of the keys: 1.03 ** 5 squared is 1.34."""
-
-    def query(self, q: Tensor, angle: Tensor) -> Tensor:
-        return half(q, angle) * 1.03 ** torch.arange(len(angle))[:, None]
-
-    def key(self, k: Tensor, angle: Tensor) -> Tensor:
-        return half(k, angle) * 1.03 ** torch.arange(len(angle))[:, None]
-
-
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (GrowsTwice, "at one position their product changes by 34% over 6 positions"),
         (OnlyQueries, "only the queries are rotated by their position; the keys are not"),
         (OnlyKeys, "only the keys are rotated by their position; the queries are not"),
         (ValuesToo, "the values are also rotated by their position"),
         (Opposite, "in opposite directions"),
-        (OtherAngles, "by different angles (up to 0.50 rad apart)"),  # 0.1 x the sixth position's angle of 5
+        (OtherAngles, "by different angles"),
     ],
 )
 def test_queries_and_keys_that_are_not_rotated_alike(module: type[nn.Module], words: str) -> None:
-    finding = one("rope", seeded(module))
+    finding = one("rotary", seeded(module))
     assert (finding.name, finding.severity) == ("rope-asymmetric", "bug")
     assert words in finding.evidence
     assert_at(
@@ -197,15 +168,6 @@ def test_queries_and_keys_that_are_not_rotated_alike(module: type[nn.Module], wo
         InEinsum if issubclass(module, InEinsum) else Rotary,
         'torch.einsum("bqhd,bkhd->bhqk"' if issubclass(module, InEinsum) else "scores = self.query(q, angle)",
     )
-
-
-class Squares(Rotary):
-    """The angle is that of the square of the position."""
-
-    def query(self, q: Tensor, angle: Tensor) -> Tensor:
-        return half(q, angle * torch.arange(len(angle))[:, None] / 3)
-
-    key = query
 
 
 class RowsAndColumns(Rotary):
@@ -217,39 +179,6 @@ class RowsAndColumns(Rotary):
         return torch.cat([neighbours(q[..., :4], row), neighbours(q[..., 4:], column)], dim=-1)
 
     key = query
-
-
-@pytest.mark.parametrize("module", [Squares, RowsAndColumns])
-def test_angles_of_no_sequence_are_a_risk(module: type[nn.Module]) -> None:
-    finding = one("rope", seeded(module))
-    assert (finding.name, finding.severity) == ("rope-asymmetric", "risk")
-    assert "the angles do not grow linearly with the position" in finding.evidence
-
-
-# YaRN's factor in cos and sin, and in the scale.
-
-
-class StretchedPart(Rotary):
-    """Half of every head is rotated, and stretched by 1.3; the scale is stretched for all of it."""
-
-    power = 2
-
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
-        angle = angles(x.shape[1], 4)
-        q, k = (torch.cat([y[..., :4], 1.3 * half(y[..., 4:], angle)], dim=-1) for y in (q, k))
-        return self.out(self.merge((q @ k.mT * (1.3**self.power / 8**0.5)).softmax(-1) @ v))
-
-
-class StretchedOnce(StretchedPart):
-    power = 0
-
-
-def test_yarns_factor_in_the_rotation_and_in_the_scale() -> None:
-    finding = one("rope", seeded(StretchedPart))
-    assert (finding.name, finding.severity) == ("mscale-twice", "bug")
-    assert finding.numbers["mscale"] == pytest.approx(1.3, rel=1e-3)
-    assert found("rope", seeded(StretchedOnce)) == []
 
 
 # Healthy.
@@ -344,61 +273,11 @@ class SequenceFirst(nn.Module):
         Decaying,
         WithABias,
         SequenceFirst,
-        Plain,
-        Einsum,
+        RowsAndColumns,
     ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
-    assert found("rope", seeded(module)) == []
-
-
-def test_learned_positions_and_no_attention_are_not_judged() -> None:
-    with pytest.raises(NotChecked):
-        found("rope", nn.Linear(8, 8))
-
-
-# The wrong axis, and no effect.
-
-
-class OverHeads(Rotary):
-    """The table runs over the heads, because queries and keys are still [B, N, H, D]."""
-
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        q, k = (f(x).view(*x.shape[:2], 2, 8) for f in (self.q, self.k))
-        q, k = (half(y, angles(y.shape[-2], 8)).transpose(1, 2) for y in (q, k))
-        return self.out(self.merge((q @ k.mT / 8**0.5).softmax(-1) @ self.split(self.v(x))))
-
-
-class Dropped(Rotary):
-    """The rotated queries and keys are thrown away."""
-
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        q, k, v = self.split(self.q(x)), self.split(self.k(memory)), self.split(self.v(memory))
-        half(q, angles(x.shape[1], 8)), half(k, angles(x.shape[1], 8))
-        return self.out(self.merge((q @ k.mT / 8**0.5).softmax(-1) @ v))
-
-
-class AllAtZero(Rotary):
-    """Every token is at position 0."""
-
-    def query(self, q: Tensor, angle: Tensor) -> Tensor:
-        return half(q, 0 * angle)
-
-    key = query
-
-
-class TableOfNoUse(Plain):
-    def __init__(self) -> None:
-        super().__init__(16, 2)
-        self.register_buffer("cos_cached", angles(64, 8).cos())
-
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        _ = self.cos_cached[: x.shape[1]]
-        return super().attend(x, memory, allowed)
-
-    def forward(self, x: Tensor) -> Tensor:
-        _ = self.cos_cached[: x.shape[1]]
-        return self.attend(x, x, None)
+    assert found("rotary", seeded(module)) == []
 
 
 class Sinusoids(Plain):
@@ -426,35 +305,28 @@ class TransformerXL(Plain):
         return (q @ k.mT + near) / 8**0.5
 
 
-class Off(Plain):
-    """Without RoPE, though it could have it."""
+@pytest.mark.parametrize("module", [Plain, Sinusoids, TransformerXL])
+def test_no_rope_is_not_judged(module: type[nn.Module]) -> None:
+    with pytest.raises(NotChecked):
+        found("rotary", seeded(module))
 
-    def __init__(self) -> None:
-        super().__init__(16, 2)
-        self.use_rope = False
-        self.register_buffer("inv_freq", torch.ones(4))
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.use_rope:
-            x = x * self.inv_freq.sum()
-        return self.attend(x, x, None)
+# The wrong axis.
+
+
+class OverHeads(Rotary):
+    """The table runs over the heads, because queries and keys are still [B, N, H, D]."""
+
+    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
+        q, k = (f(x).view(*x.shape[:2], 2, 8) for f in (self.q, self.k))
+        q, k = (half(y, angles(y.shape[-2], 8)).transpose(1, 2) for y in (q, k))
+        return self.out(self.merge((q @ k.mT / 8**0.5).softmax(-1) @ self.split(self.v(x))))
 
 
 def test_a_table_over_the_heads() -> None:
-    finding = one("rope", seeded(OverHeads))
+    finding = one("rotary", seeded(OverHeads))
     assert (finding.name, finding.severity) == ("rope-axis", "bug")
     assert "by the number of their head, the same at every position" in finding.evidence
-
-
-@pytest.mark.parametrize("module", [Dropped, AllAtZero, TableOfNoUse])
-def test_tables_without_effect(module: type[nn.Module]) -> None:
-    finding = one("rope", seeded(module))
-    assert (finding.name, finding.severity) == ("rope-unused", "bug")
-
-
-@pytest.mark.parametrize("module", [Sinusoids, TransformerXL, Off])
-def test_no_rope_is_no_mistake(module: type[nn.Module]) -> None:
-    assert found("rope", seeded(module)) == []
 
 
 class WithoutMinus(Rotary):
@@ -467,9 +339,9 @@ class WithoutMinus(Rotary):
 
 
 def test_a_missing_sign_is_no_layout() -> None:
-    finding = one("rope", seeded(WithoutMinus))
+    finding = one("rotary", seeded(WithoutMinus))
     assert finding.name == "rope-pairing"
-    assert "the sine of the other with the same sign" in finding.evidence
+    assert "get the sine with the same sign" in finding.evidence
     assert "cat([-x2, x1])" in finding.fix
 
 
@@ -485,12 +357,47 @@ class HalvesInPlace(Rotary):
 
 
 def test_features_that_are_stretched_by_their_position() -> None:
-    finding = one("rope", seeded(HalvesInPlace))
+    finding = one("rotary", seeded(HalvesInPlace))
     assert (finding.name, finding.severity) == ("rope-pairing", "bug")
 
 
-def test_a_longer_context_by_the_wrong_pairs() -> None:
-    finding = one("rope", seeded(OfTheFastPairs))
-    assert (finding.name, finding.severity) == ("rope-scaling", "bug")
-    assert finding.numbers == pytest.approx({"fast": 0.25, "slow": 1.0}, abs=1e-2)
-    assert found("rope", seeded(Longer)) == found("rope", seeded(OfAllPairs)) == []
+# Two features, turned by 0°, 90° and 180°; one example, [S, N, D].
+
+RIGHT = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]], dtype=torch.float64)
+LEFT = RIGHT * torch.tensor([1.0, -1.0], dtype=torch.float64)
+STILL = RIGHT[:, :1].expand(1, 3, 2)
+
+
+def test_the_law_by_hand() -> None:
+    assert rotary.change(RIGHT, RIGHT) == rotary.change(STILL, STILL) == 0
+    assert rotary.change(RIGHT, LEFT) == 2  # 1, -1 and 1
+    assert rotary.change(RIGHT, STILL) == 2
+    assert rotary.opposite(RIGHT, LEFT)
+    assert not rotary.opposite(RIGHT, RIGHT)
+    assert rotary.moving(STILL).tolist() == [False, False]
+    assert rotary.moving(RIGHT).tolist() == [True, True]
+    assert rotary.partners(RIGHT) == [(0, 1)]
+
+
+def test_differences_forget_what_is_added_and_the_size() -> None:
+    x = torch.cat([torch.zeros_like(RIGHT), RIGHT])[:, None]  # [B, H, N, D]
+    added = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    by = torch.tensor([1.0, 2.0, 3.0])[:, None]
+    assert torch.allclose(rotary.differences(x * by + added), RIGHT)
+
+
+def test_the_axis_by_whose_index_vectors_turn() -> None:
+    raw = torch.randn(2, 3, 4, 2, dtype=torch.float64)
+    for dim, size in enumerate((2, 3, 4)):
+        shape = [1, 1, 1]
+        shape[dim] = size
+        angle = torch.arange(size, dtype=torch.float64).view(shape)
+        x = torch.stack(
+            [
+                raw[..., 0] * angle.cos() - raw[..., 1] * angle.sin(),
+                raw[..., 0] * angle.sin() + raw[..., 1] * angle.cos(),
+            ],
+            -1,
+        )
+        assert rotary.turned_along(3 * x, raw) == dim
+    assert rotary.turned_along(raw, raw) is None

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.laws import rotary_precision
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.checks.specimens import Attention, seeded
 from tests.doctor.checks.styles import Plain, assert_at
-from tests.doctor.checks.test_rope import Rotary, complex_, half
+from tests.doctor.laws.scores import found, one
+from tests.doctor.laws.test_rotary import Rotary, complex_, half
 
 
 class FollowsTheInput(Rotary):
@@ -37,9 +39,9 @@ class ItsInputsDtype(Rotary):
 
 @pytest.mark.parametrize("module", [FollowsTheInput, ItsInputsDtype])
 def test_angles_in_half_precision(module: type[nn.Module]) -> None:
-    finding = one("rope_precision", seeded(module))
+    finding = one("rotary_precision", seeded(module))
     assert (finding.name, finding.severity) == ("rope-half-precision", "risk")
-    assert "in a bfloat16 module cos gets angles in bfloat16" in finding.evidence
+    assert "in a bfloat16 module the angles of cos are bfloat16, and off by up to 0.4%" in finding.evidence
     if module is FollowsTheInput:
         assert_at(finding, module, "cos, sin = freqs.cos(), freqs.sin()")
 
@@ -63,12 +65,12 @@ class ComplexInFloat32(Rotary):
 
 @pytest.mark.parametrize("module", [InFloat32, ComplexInFloat32])
 def test_a_healthy_one(module: type[nn.Module]) -> None:
-    assert found("rope_precision", seeded(module)) == []
+    assert found("rotary_precision", seeded(module)) == []
 
 
 def test_where_there_are_no_angles_there_is_nothing_to_check() -> None:
     with pytest.raises(NotChecked, match="no cos or sin"):
-        found("rope_precision", seeded(Plain))
+        found("rotary_precision", seeded(Plain))
 
 
 class RoundedFrequencies(Rotary):
@@ -82,10 +84,10 @@ class RoundedFrequencies(Rotary):
 
 
 def test_frequencies_that_are_rounded() -> None:
-    finding = one("rope_precision", seeded(RoundedFrequencies))
+    finding = one("rotary_precision", seeded(RoundedFrequencies))
     assert (finding.name, finding.severity) == ("rope-half-precision", "risk")
-    assert "the frequencies were rounded to 8 bits" in finding.evidence
-    lowered = one("rope_precision", seeded(RoundedFrequencies).bfloat16())
+    assert "the angles of cos are float32, and off by up to 0.4%" in finding.evidence
+    lowered = one("rotary_precision", seeded(RoundedFrequencies).bfloat16())
     assert lowered.severity == "bug"
 
 
@@ -100,9 +102,9 @@ class AnglesInBfloat16(Rotary):
 
 
 def test_angles_that_are_in_half_precision_whatever_the_module_is_in() -> None:
-    finding = one("rope_precision", seeded(AnglesInBfloat16))
+    finding = one("rotary_precision", seeded(AnglesInBfloat16))
     assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
-    assert "are numbers of bfloat16" in finding.evidence
+    assert "are numbers of half precision" in finding.evidence
 
 
 class Cached(Attention):
@@ -122,10 +124,11 @@ class Cached(Attention):
 
 
 def test_a_table_whose_positions_were_rounded() -> None:
-    finding = one("rope_precision", seeded(Cached, torch.bfloat16))
+    finding = one("rotary_precision", seeded(Cached, torch.bfloat16))
     assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
     assert "of cos_cached [1024, 2]" in finding.evidence
-    assert all(x.severity != "bug" for x in found("rope_precision", seeded(Cached)))
+    with pytest.raises(NotChecked, match="no cos or sin"):
+        found("rotary_precision", seeded(Cached))
 
 
 class OfItsOwnDtype(Attention):
@@ -147,15 +150,18 @@ class OfItsOwnDtype(Attention):
 
 
 def test_a_module_that_casts_its_input_to_a_dtype_of_its_own() -> None:
-    finding = one("rope_precision", seeded(OfItsOwnDtype))
+    finding = one("rotary_precision", seeded(OfItsOwnDtype))
     assert (finding.name, finding.severity) == ("rope-half-precision", "bug")
-    assert found("rope_precision", seeded(OfItsOwnDtype, False)) == []
+    assert found("rotary_precision", seeded(OfItsOwnDtype, False)) == []
 
 
-class SaysSo(FollowsTheInput):
-    """We train with model.to(torch.bfloat16)."""
-
-
-def test_a_risk_is_a_bug_where_its_text_says_that_it_is_used_in_half_precision() -> None:
-    assert one("rope_precision", seeded(FollowsTheInput)).severity == "risk"
-    assert one("rope_precision", seeded(SaysSo)).severity == "bug"
+def test_numbers_by_hand() -> None:
+    angles = torch.arange(1.0, 21.0) / 7
+    assert rotary_precision.rounded(angles.bfloat16().float())
+    assert not rotary_precision.rounded(angles)
+    assert not rotary_precision.rounded(torch.arange(100.0))  # whole numbers say nothing
+    assert rotary_precision.error_of(torch.tensor([1.01]), torch.tensor([1.0])) == pytest.approx(0.01, rel=1e-3)
+    rows = torch.arange(1024.0)[:, None].expand(1024, 2)
+    assert rotary_precision.repeated(rows) == 0
+    assert rotary_precision.repeated(rows.bfloat16()) > 0.5
+    assert rotary_precision.repeated(torch.ones(1024, 2)) == 0  # no table of positions

@@ -27,32 +27,35 @@ _SAME, _OTHER = 1e-3, 2e-2  # how far scores vary that should be the same, relat
 
 
 def check(patient: Patient) -> Iterator[Finding]:
+    """Make all tokens alike, and look what their scores depend on."""
     height, width = _sides(patient)
     length = height * width
     alike = look(patient, batch=1, length=length, edit=lambda x: x.each(lambda y: y[:, :1].expand_as(y).clone()))
-    at = torch.arange(length)
-    wrong = {
-        f"row = i // {by}, column = i % {of}": (at // by, at % of)
-        for by, of in ((height, height), (width, height), (height, width))
-    }
     for site in alike.sites:
         if site.grid is None or site.scores.shape[-2:] != (length, length):
             continue
-        scores = site.scores[0].double()
-        if _varies(scores, at // width, at % width) < _OTHER:
-            continue
-        meant = next((words for words, places in wrong.items() if _varies(scores, *places) < _SAME), None)
-        if meant is not None:
+        words = transposed(site.scores[0].double(), height, width)
+        if words:
             yield Finding(
                 "grid-transposed",
                 "bug",
                 f"on a map of {height} rows and {width} columns the scores of tokens that are alike depend on their "
-                f"distance by {meant}: the height stands where the width should",
+                f"distance by {words}: the height stands where the width should",
                 "row = index // width, column = index % width",
                 site.softmax.where,
                 numbers={"height": float(height), "width": float(width)},
             )
             return
+
+
+def transposed(scores: Tensor, height: int, width: int) -> str:
+    """How scores [H, N, N] count rows and columns, if they do so with the height where the width should be; else ""."""
+    at = torch.arange(height * width)
+    if varies(scores, at // width, at % width) < _OTHER:
+        return ""
+    wrong = ((height, height), (width, height), (height, width))
+    met = (f"row = i // {by}, column = i % {of}" for by, of in wrong if varies(scores, at // by, at % of) < _SAME)
+    return next(met, "")
 
 
 def _sides(patient: Patient) -> tuple[int, int]:
@@ -73,7 +76,7 @@ def _sides(patient: Patient) -> tuple[int, int]:
     raise NotApplicable("it is not told the sides of a map")
 
 
-def _varies(scores: Tensor, row: Tensor, column: Tensor) -> float:
+def varies(scores: Tensor, row: Tensor, column: Tensor) -> float:
     """How far the scores [H, N, N] of pairs that are as many rows and columns apart vary."""
     apart = (row[:, None] - row) * 2 * len(row) + column[:, None] - column
     kinds, kind = apart.flatten().unique(return_inverse=True)

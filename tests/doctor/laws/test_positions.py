@@ -12,8 +12,9 @@ import headwise
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.patient import NotApplicable
 from headwise.nn import positions
-from tests.doctor.checks.specimens import found, seeded
+from tests.doctor.checks.specimens import seeded
 from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.scores import found
 
 
 def rotated(x: Tensor) -> Tensor:
@@ -166,10 +167,9 @@ class Buckets(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_distances_of_the_wrong_sign(layers: int) -> None:
-    assert [x.name for x in found("positions_ignored", Buckets(layers, -1))] == ["positions-ignored"]
-    assert found("positions_ignored", Buckets(layers, 1)) == []
+def test_distances_of_the_wrong_sign() -> None:
+    assert [x.name for x in found("positions", Buckets(1, -1))] == ["positions-ignored"]
+    assert found("positions", Buckets(1, 1)) == []
 
 
 class Near(Plain):
@@ -187,7 +187,7 @@ class Near(Plain):
 
 def test_tokens_that_the_last_one_does_not_see_say_nothing() -> None:
     with pytest.raises(NotApplicable, match="does not attend to the first two"):
-        found("positions_ignored", seeded(Near))
+        found("positions", seeded(Near))
 
 
 class Detr(Plain):
@@ -199,17 +199,6 @@ class Detr(Plain):
     def both_of(self, x: Tensor, pos: Tensor | None) -> tuple[Tensor, Tensor]:
         placed = x if pos is None else x + pos
         return self.split(self.q(placed)), self.split(self.k(placed))
-
-
-class Unread(Detr):
-    """pos: [B, N, 16], added to the queries and the keys."""
-
-    def forward(self, x: Tensor, pos: Tensor | None = None) -> Tensor:
-        return super().forward(x)
-
-
-class SaysUnread(Unread):
-    """pos: not used, for compatibility."""
 
 
 class Encoder(Detr):
@@ -231,15 +220,6 @@ class BeginsAt(Detr):
 def test_positions_that_every_call_must_pass() -> None:
     interface = discover(seeded(Encoder))
     assert dict(interface.way.extras)["pos"](interface.way.sizes(interface.inputs())).shape == (1, 5, 16)
-    assert found("positions_ignored", seeded(Encoder)) == []
+    assert found("positions", seeded(Encoder)) == []
     with pytest.raises(NotApplicable, match="no positions"):
-        found("positions_ignored", seeded(BeginsAt))
-
-
-def test_documented_positions_that_forward_never_reads() -> None:
-    (finding,) = found("positions_ignored", seeded(Unread))
-    assert (finding.name, finding.severity) == ("positions-ignored", "bug")
-    assert finding.evidence == "its text says what pos is, and forward never reads it"
-    for module in (Detr, SaysUnread):
-        with pytest.raises(NotApplicable):
-            found("positions_ignored", seeded(module))
+        found("positions", seeded(BeginsAt))

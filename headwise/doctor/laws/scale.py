@@ -1,0 +1,302 @@
+"""Scores are products of queries and keys, times 1 / sqrt(head width), unless another factor is intended.
+
+The factor is measured, not read from the code: two forwards with other inputs give differences of scores and of
+products in a fixed ratio, whatever was biased or masked, and whether the queries, the keys or the scores were scaled.
+A wrong one is a bug if it is a known function of a width, also in a second construction with another number of heads.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from headwise.doctor.calling import names
+from headwise.doctor.finding import Finding, Severity, Where
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.documents import documents
+from headwise.doctor.reading.scale import measure
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("wrong-scale", "t5-scaled")
+
+_MEANT = re.compile(
+    r"mup\b|μp|maximal update|(un|not |isn't |are not )scaled|without (the )?scal|fold(ed|_scale)"
+    r"|scal[^.]*(instead of|rather than|on purpose|deliberate|full (width|dim)|all head)|full (width|dim)",
+    re.IGNORECASE,
+)
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Measure the factor of each attention, and judge it."""
+    measured = 0
+    for site, factor in factors(patient):
+        measured += 1
+        yield from _judge(patient, site, factor)
+    if not measured:
+        raise NotChecked("the scores are not a multiple of the products of queries and keys")
+
+
+def factors(patient: Patient) -> Iterator[tuple[Site, float]]:
+    """Yield each attention whose scores are a multiple of its products, and the factor."""
+    anatomy = patient.see()
+    if anatomy.again is None:
+        raise NotChecked("two forwards of the module took different code paths")
+    for i, (site, twin) in enumerate(zip(anatomy.sites, anatomy.again, strict=True)):
+        if site.sources.unique().numel() < site.sources.numel():  # sums of numbers of queries and of keys have no scale
+            continue
+        factor = measure(site, twin)
+        if factor is None:
+            factor = _by_keys(patient, site, i)
+        if factor is not None:
+            yield site, factor
+
+
+def _by_keys(patient: Patient, site: Site, number: int) -> float | None:
+    """The factor if the scores depend on the inputs in other ways too, such as relative positions: only the weight of
+    the keys is changed, so that the change of the scores comes from it.
+    """
+    q, k = ({seed.name for seed in site.projections[name] if seed.name} for name in "qk")
+
+    def change(module: nn.Module) -> None:
+        draw = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for name, x in module.named_parameters():
+                if name in k - q:
+                    x.add_(torch.randn(x.shape, generator=draw).to(x) * x.std())
+
+    sites = look(patient, change=change).sites if k - q else ()
+    return measure(site, sites[number]) if len(sites) == len(patient.see().sites) else None
+
+
+def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
+    width = width_of(site)
+    temperature = _temperature(patient)
+    expected = patient.spec.scale or width**-0.5 * temperature**2
+    numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
+    said = _name_of_t5(patient)
+    if close(factor, expected):
+        if said and _biased(site) and patient.spec.scale is None and patient.reports("t5-scaled: beside a T5 bias"):
+            yield Finding(
+                "t5-scaled",
+                "bug",
+                f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but it is a {said}, with a bias: T5 does "
+                "not scale its scores (its initialisation does), so weights trained for one do not work in the other",
+                "leave the scores unscaled (scale = 1)",
+                _where(site, factor),
+                numbers={"scale": factor, "expected": 1.0},
+            )
+        return
+    if close(factor, 1.0) and (said or _biased(site) or not patient.reports("wrong-scale: none")):
+        return
+    if temperature > 1 and close(factor * temperature**2, expected):
+        yield Finding(
+            "wrong-scale",
+            patient.severity("wrong-scale: without YaRN's temperature", "bug"),
+            f"the scores are multiplied by {factor:.4f}, without the temperature of mscale_all_dim that its "
+            f"configuration states; expected {temperature:.4f}^2 / sqrt({width}) = {expected:.4f}",
+            "multiply the scale by (0.1 * mscale_all_dim * log(factor) + 1) ** 2",
+            _where(site, factor),
+            numbers=numbers,
+        )
+        return
+    words = next(iter(descriptions(factor, _sizes(patient, site))), None)
+    severity = _severity(patient, site, factor, words)
+    if severity is None:
+        return
+    did = f"divided by {1 / factor:.3f}" if abs(factor) < 1 else f"multiplied by {factor:.3f}"
+    did = "not scaled" if close(factor, 1.0) else did
+    words = "which is not a power of any width here" if words is None else words
+    yield Finding(
+        "wrong-scale",
+        severity,
+        f"scores are {did}{', ' + words if words else ''}; the head width is {width}, expected a division by "
+        f"{1 / expected:.3f}",
+        f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once",
+        _where(site, factor),
+        numbers=numbers,
+    )
+
+
+def _severity(patient: Patient, site: Site, factor: float, words: str | None) -> Severity | None:
+    """The severity of a wrong factor; None if it is intended."""
+    released = any(type(part).__name__ == "MAB" for part in patient.module.modules())
+    if _learned(site) or _is_meant(patient, site) or released:  # Set Transformer's divides by the whole width
+        return "note"
+    if _is_stated(patient, factor):
+        return None
+    if _normed(site):  # cosines have a factor of their own
+        return None if words is None else "note"
+    if words is None:  # a head of several parts may have a temperature
+        return "risk" if max(len(site.projections[name]) for name in "qk") == 1 else None
+    if close(factor, 1.0) and not all(_is_projected(site, name) for name in "qk"):
+        return "risk"  # Luong's attention is not scaled, nor is one bilinear form, or attention over images
+    return patient.severity("wrong-scale: of the scores", "bug" if _holds_again(patient, factor, site) else "risk")
+
+
+def width_of(site: Site) -> int:
+    """Return the number of features that a query and a key are multiplied by."""
+    left = site.product.left
+    assert left is not None
+    return left.value.shape[-1]
+
+
+def close(a: float, b: float) -> bool:
+    """Whether two factors are the same."""
+    return math.isclose(a, b, rel_tol=2e-3)
+
+
+def _sizes(patient: Patient, site: Site) -> dict[str, int]:
+    n, m = site.product.value.shape[-2:]
+    model, width = patient.see().inputs.query.shape[-1], width_of(site)
+    heads = len(site.grid.heads) if site.grid is not None else max(model // width, 1)
+    return {
+        "the head width": width,
+        "the model width": model,
+        "the width of all heads": heads * width,
+        "the number of heads": heads,
+        "the number of keys": m,
+        "the number of queries": n,
+        "the batch size": len(patient.see().inputs.query),
+    }
+
+
+def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
+    """Describe a wrong factor as powers of these sizes, in every way that fits; it is "" if it is 1."""
+    width = sizes["the head width"]
+    table = [(1.0, ""), *((size**-0.5, f"which is sqrt({size}), {name}") for name, size in sizes.items())]
+    for name in ("the head width", "the model width"):
+        size = sizes[name]
+        table += [
+            (size**0.5, f"which is sqrt({size}), {name}: multiplied instead of divided"),
+            (1 / size, f"which is {size}, {name} without the square root (or the scale applied twice)"),
+            (size**-0.25, f"the fourth root of {name}: only queries or only keys are scaled"),
+        ]
+    table += [
+        (float(width), f"which is {width}, the head width: multiplied instead of divided"),
+        (1 / sizes["the number of keys"], f"which is {sizes['the number of keys']}, the number of keys"),
+        (width**-1.5, f"which is {width} sqrt({width}): scaled twice"),
+        (2 * width**-0.5, f"which is sqrt({width}) / 2"),
+        ((2 * width) ** -0.5, f"which is sqrt({2 * width}), twice the head width"),
+        ((width / 2) ** -0.5, f"which is sqrt({width // 2}), half the head width"),
+    ]
+    return [words for value, words in table if close(factor, value)]
+
+
+def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
+    """Whether the scale is also wrong, and by the same rule, with another number of heads; True if nobody can tell."""
+    arguments = inspect.signature(type(patient.module).__init__).parameters
+    name = next((x for x in arguments if names.simple(x) in names.HEADS), None)
+    if patient.make is None or name is None or site.grid is None:
+        return True
+    rules = set(map(_rule, descriptions(factor, _sizes(patient, site))))
+    for heads in (2 * len(site.grid.heads), len(site.grid.heads) // 2):
+        try:
+            module = patient.rebuild(**{name: heads}) if heads else None
+            assert module is not None
+            twin = Patient(module, spec=patient.spec)
+            measured = list(factors(twin))
+        except Exception:  # whatever a constructor raises for sizes that do not fit
+            continue
+        told = {_rule(x) for site, factor in measured for x in descriptions(factor, _sizes(twin, site))}
+        return not measured or not rules.isdisjoint(told)
+    return True
+
+
+def _rule(words: str) -> str:
+    return "".join(x for x in words if not x.isdigit())
+
+
+def _temperature(patient: Patient) -> float:
+    """YaRN's temperature of all features, 0.1 mscale_all_dim ln(factor) + 1, if a configuration states it; else 1."""
+    for part in patient.module.modules():
+        for holder in (part, getattr(part, "config", None)):
+            for name in ("rope_scaling", "rope_parameters"):
+                entry = getattr(holder, name, None)
+                if isinstance(entry, Mapping) and entry.get("mscale_all_dim") and (entry.get("factor") or 0) > 1:
+                    return 0.1 * float(entry["mscale_all_dim"]) * math.log(entry["factor"]) + 1
+    return 1.0
+
+
+def _name_of_t5(patient: Patient) -> str:
+    kinds = [x.__name__ for part in patient.module.modules() for x in type(part).__mro__[:-1]]
+    return next((x for x in kinds if "t5" in x.lower() and "bias" not in x.lower() and "posit" not in x.lower()), "")
+
+
+def _biased(site: Site) -> bool:
+    """Whether learned numbers of no token are added to the scores, as T5's by distance."""
+    return any(step.name == "add" and step.names and not step.noise for step in site.steps_before)
+
+
+def _learned(site: Site) -> bool:
+    """Whether a learned number (one, or one per head; not one per feature, as in norms) multiplies the scores."""
+    made = {site.product.number, *(seed.number for name in ("q", "k") for seed in site.projections[name])}
+    return any(
+        step.order < site.softmax.order
+        and step.name in ("mul", "div")
+        and bool(step.names)
+        and any(isinstance(x, Tensor) and x.shape[-1:] in ((), (1,)) for x in step.arguments)
+        and not made.isdisjoint(marks.seed_of(step.source).unique().tolist())
+        for step in site.trace.steps
+    )
+
+
+def _is_meant(patient: Patient, site: Site) -> bool:
+    """Whether its text says that the scores are scaled in another way."""
+    where = site.product.where
+    above = [linecache.getline(where.file, where.line - n).partition("#")[2] for n in range(4)] if where else []
+    return any(_MEANT.search(x) for x in (*documents(patient.module), " ".join(above), patient.source))
+
+
+def _is_stated(patient: Patient, factor: float) -> bool:
+    """Whether exactly this number was chosen by an argument of a constructor, or a switch is off."""
+    for part in patient.module.modules():
+        for name, argument in inspect.signature(type(part).__init__).parameters.items():
+            value = getattr(part, name, argument.default)
+            if not any(word in name for word in ("scal", "mult", "temper")):
+                continue
+            if value is False and close(factor, 1.0):
+                return True
+            if isinstance(value, (int, float)) and value > 0 and any(close(factor, value**x) for x in (1, -0.5, -1)):
+                return True
+        config = getattr(part, "config", getattr(part, "cfg", None))
+        stated = getattr(config, "query_pre_attn_scalar", None) or getattr(config, "attention_multiplier", None)
+        if stated and any(close(factor, float(stated) ** x) for x in (1, -0.5)):
+            return True
+    return False
+
+
+def _normed(site: Site) -> bool:
+    """Whether the norm of queries or keys differs from that of their projection."""
+    for name in ("q", "k"):
+        learned = any(seed.kind in ("product", "parameter") for seed in site.projections[name])
+        raw = None if learned or site.grid is None else site.raw(name)
+        if raw is not None:
+            ratio = (site.q if name == "q" else site.k).double().norm(dim=-1) / raw.norm(dim=-1)
+            if bool(((ratio - ratio.mean()).abs() > 1e-2 * ratio.mean()).any()):
+                return True
+    return False
+
+
+def _is_projected(site: Site, name: str) -> bool:
+    """Whether queries or keys come from a product with a weight, not from a convolution."""
+    return any(seed.kind == "projection" and seed.right is not None for seed in site.projections[name])
+
+
+def _where(site: Site, factor: float) -> Where | None:
+    """The multiplication or division that applies the factor, if it can be identified; else the product."""
+    powers = [abs(factor) ** x for x in (1, -1, 0.5, -0.5)]
+    for step in site.trace.steps:
+        if step.order < site.softmax.order and step.name in ("mul", "div"):
+            for x in step.arguments[1:2]:
+                number = abs(float(x)) if not isinstance(x, Tensor) or x.numel() == 1 else 0.0
+                if any(close(number, y) for y in powers):
+                    return step.where
+    return site.product.where
