@@ -47,7 +47,6 @@ def _entries() -> Iterable[Entry]:
         "global-one-way", "bug", "Global tokens see the sequence and are not seen by it, or the other way round"
     )
     yield Entry("grid-transposed", "bug", "The height of a map stands where its width should")
-    yield Entry("sampling-transposed", "bug", "Sampling points are passed as (y, x), or in another range")
     yield Entry("chosen-twice", "bug", "A decoder chooses an input twice that it should choose once")
     yield Entry("end-token-unread", "bug", "A text is read off at another token than its end token")
     yield Entry("class-token-unread", "bug", "Another token is read where the class token should be")

@@ -31,7 +31,6 @@ from tests.doctor.checks import (
     test_memory_kept,
     test_paged_cache,
     test_residual_doubled,
-    test_sampling_order,
 )
 from tests.doctor.checks.specimens import seeded
 
@@ -526,8 +525,6 @@ def test_what_a_part_says_of_a_mask_that_is_passed_on() -> None:
         test_paged_cache.Paged,
         test_paged_cache.CountsTheNewest,
         test_residual_doubled.OneAdds,
-        test_sampling_order.AtPoints,
-        test_sampling_order.Deformable,
     ],
 )
 def test_no_other_check_finds_a_bug_in_the_healthy_ones(healthy: type[nn.Module]) -> None:

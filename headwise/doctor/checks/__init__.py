@@ -32,17 +32,16 @@ def _load(names: str) -> dict[str, Check]:
 SOURCE = _load("result_discarded layers_shared")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
-layout head_merge heads_alike
-projection_order lora_order argument_order gqa_order
+laws.layout laws.outputs laws.projections
 wrong_scale bias_scaled settings_unused
 rope rope_parts rope_precision alibi grid_positions
 norm_axis norm_swapped causal_unasked
 mask_cells mask_infinite built_in_mask layer_windows window_sides window_shape far_future inner_padding
-softmax_split scores_misaligned weights_misaligned weights_sum residual dropout_misplaced softmax_precision
+laws.split scores_misaligned laws.weights residual dropout_misplaced softmax_precision
 """)
 PROBED = _load("""
 output_shape determinism state_kept train_eval paths_differ input_modified noncontiguous
-batch_mixing reshape_scrambles token_split tokens_unread axis_unread output_misplaced sizes
+batch_mixing reshape_scrambles token_split tokens_unread axis_unread sizes
 mask_claims edges memory_ignored query_cancels mask_ignored head_mask media_before mask_integers masked_weight
 length_mask mask_broadcast
 pad_tokens ids_mask padding_read padding_row mask_fill
@@ -50,7 +49,7 @@ causal_leak empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding packing cross_mask
 positions_ignored positions_in_values relative_index class_token
-residual_normed residual_doubled global_tokens paged_cache sampling_order chosen_twice memory_kept end_token capped_mask
-normaliser pooled_mean softmax_of_one zero_start gate_linear
-weights_returned heads_dividing shift_mask explained
+residual_normed residual_doubled global_tokens paged_cache chosen_twice memory_kept end_token capped_mask
+laws.normaliser pooled_mean zero_start gate_linear
+heads_dividing shift_mask explained
 """)
