@@ -6,17 +6,14 @@ The names of weights and arguments say what their author intended.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.events import Seed
 from headwise.doctor.reading.projection_names import read_name
@@ -32,7 +29,6 @@ def check(patient: Patient) -> Iterator[Finding]:
     sites = [site for site in anatomy.sites if site.grid is not None and site.contraction is not None]
     if not sites:
         raise NotApplicable("queries, keys and values are not known")
-    yield from _of_slices(patient)
     yield from _alike(sites)
     for site in sites:
         zero = [name for name in "qkv" if not bool(getattr(site, name).any())]
@@ -42,6 +38,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             return
         yield from _groups(patient, site)
         used = {name: found for name in "qkv" if (found := _used(site, name)) is not None}
+        yield from _of_slices(patient, anatomy, used)
         yield from _order(patient, site, used)
         yield from _named(patient, anatomy, used)
 
@@ -65,41 +62,26 @@ def _zero(site: Site, names: list[str]) -> Finding:
     )
 
 
-def _of_slices(patient: Patient) -> Iterator[Finding]:
+def _of_slices(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tensor]]) -> Iterator[Finding]:
     """One small projection that every head applies to its own slice of the input: it was split into heads too early.
 
     Some do that on purpose, for few parameters, and say so.
     """
-    probe = Probe(patient)
-    text = text_of_all(probe.module).lower()
-    if any(word in text for word in ("shar", "tied", "same")):
+    text = text_of_all(patient.module).lower()
+    if "q" not in used or any(word in text for word in ("shar", "tied", "same")):
         return
-    inputs = probe.inputs()
-    given = [(x.shape[-1], x.flatten().sort().values) for x in inputs.tensors().values()]
-    found: dict[str, tuple[int, int]] = {}
-
-    def keep(layer: nn.Module, args: tuple[Any, ...], name: str) -> None:
-        x = args[0] if args else None
-        if not isinstance(x, Tensor):
-            return
-        small, numbers = cast(nn.Linear, layer).in_features, x.flatten().sort().values
-        for width, y in given:
-            if small < width and width % small == 0 and torch.equal(numbers, y):
-                found.setdefault(name, (width // small, small))
-
-    for name, layer in probe.module.named_modules():
-        if isinstance(layer, nn.Linear):
-            layer.register_forward_pre_hook(functools.partial(keep, name=name))
-    probe.attempt(inputs)
-    if len(found) > 1:
-        heads, small = next(iter(found.values()))
+    seed, columns = used["q"]
+    on_the_left = seed.left is not None and seed.left.live
+    operand, heads = seed.left if on_the_left else seed.right, len(columns)
+    small = 0 if operand is None else operand.value.shape[-1 if on_the_left else -2]
+    if heads > 1 and heads * small == anatomy.inputs.query.shape[-1] and len({_weight(seed, x) for x in columns}) == 1:
         yield Finding(
             "projection-reused",
             patient.severity("projection-reused: of slices", "bug"),
-            f"{', '.join(found)} take {small} of the input's numbers at a time: all {heads} heads share them, and each "
-            "head sees only its own slice of the input",
+            f"{seed.name} takes {small} of the input's numbers at a time: all {heads} heads share it, and each head "
+            "sees only its own slice of the input",
             "project first, then split into heads: Linear(width, width) before the view; or say that heads share it",
-            patient.where,
+            seed.where,
             numbers={"heads": float(heads), "width": float(small)},
         )
 

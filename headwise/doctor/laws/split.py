@@ -39,10 +39,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     merged = [(group, found) for group in groups if (found := _merged(anatomy, group)) is not None]
     if not merged:
         raise NotChecked("how its parts of the keys are merged could not be read")
-    for group, (found, expected, apart) in merged:
-        if float(apart.max()) > _SAME:
-            b, q, h = torch.nonzero(apart == apart.max())[0].tolist()
-            said, right = (", ".join(f"{float(x):.3g}" for x in shares[b, q, h]) for shares in (found, expected))
+    for group, (shares, expected, off) in merged:
+        if float(off.max()) > _SAME:
+            b, q, h = torch.nonzero(off == off.max())[0].tolist()
+            said, right = (", ".join(f"{float(x):.3g}" for x in each[b, q, h]) for each in (shares, expected))
             own = "" if group[0].softmax in group[0].trace.blocks else ", each with a softmax of its own"
             yield Finding(
                 "softmax-split",
@@ -53,7 +53,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "logarithms; where a running maximum changes, multiply the outputs and the sums so far by exp(old "
                 "maximum - new)",
                 group[0].softmax.where,
-                numbers={"parts": len(group), "difference": float(apart.max())},
+                numbers={"parts": len(group), "difference": float(off.max())},
             )
             return
 

@@ -21,8 +21,8 @@ head heads kernel b bias transform map maps mapping self multi multihead mha ff 
 """
 OUTPUT, FUSED, FILLERS = (frozenset(words.split()) for words in (_OUTPUT, _FUSED, _FILLERS))
 _WORDS = {word: letter for letter, words in LETTERS.items() for word in words.split()}
-_BEFORE = "linear proj bias compute get lin to fc w b c".split()  # the longest first
-_AFTER = "projection linear weight layer proj bias lin fc".split()
+_BEFORE = ["linear", "proj", "bias", "compute", "get", "lin", "to", "fc", "w", "b", "c"]  # the longest first
+_AFTER = ["projection", "linear", "weight", "layer", "proj", "bias", "lin", "fc"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.laws import layout
+from headwise.doctor.checks import Check
+from headwise.doctor.laws import layout, outputs, projections
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.placement import Layout
 from tests.doctor.checks.specimens import Attention, Causal
@@ -357,3 +358,14 @@ class Convolved(nn.Module):
 def test_what_cannot_be_judged(module: type[nn.Module]) -> None:
     with pytest.raises(NotChecked):
         list(layout.check(Patient(module())))
+
+
+@pytest.mark.parametrize("law", [layout, outputs, projections])
+def test_torchs_own_layers(law: Check) -> None:
+    for made in (
+        nn.MultiheadAttention(16, 4, dropout=0.3, batch_first=True),
+        nn.MultiheadAttention(16, 4, kdim=12, vdim=10),
+        nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
+        nn.TransformerDecoderLayer(16, 4, 32, batch_first=True),
+    ):
+        assert names(law, made) == []

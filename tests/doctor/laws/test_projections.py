@@ -93,7 +93,7 @@ def test_heads_that_are_the_same() -> None:
     assert names(projections, OneHead) == [("projection-reused", "bug")]
     (finding,) = told(projections, Slices)
     assert (finding.name, finding.severity) == ("projection-reused", "bug")
-    assert "q, k, v take 4 of the input's numbers at a time: all 4 heads share them" in finding.evidence
+    assert "q.weight takes 4 of the input's numbers at a time: all 4 heads share it" in finding.evidence
     assert names(projections, SlicesOnPurpose) == names(projections, SharedByHeads) == []
 
 
