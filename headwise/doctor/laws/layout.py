@@ -218,12 +218,15 @@ def only_diagonal(given: Tensor, met: Tensor) -> bool:
 
 def _cells_that_meet(site: Site) -> Tensor:
     """[B, H, Q, K]: the weights that are multiplied with vectors, by a product or number by number."""
-    operands = (x for seed in site.trace.seeds if seed.order > site.softmax.order for x in (seed.left, seed.right) if x)
-    sources = [x.source for x in operands]
-    sources += [step.source for step in site.trace.steps if step.order > site.softmax.order and _spread(site, step)]
+    later = (seed for seed in site.trace.seeds if seed.order > site.softmax.order)
+    sources = [x.source for seed in later for x in (seed.left, seed.right) if x is not None and x.live]
+    sources += [
+        x.source for x in site.trace.steps if x.name == "mul" and x.order > site.softmax.order and _spread(site, x)
+    ]
     met = torch.zeros_like(site.weights, dtype=torch.bool)
     for source in sources:
-        met |= site.cells(torch.zeros(source.shape), source).isfinite()
+        if bool((marks.seed_of(source) == site.product.number).any()):
+            met |= site.cells(torch.zeros(source.shape), source).isfinite()
     return met
 
 
@@ -231,7 +234,7 @@ def _spread(site: Site, step: Step) -> bool:
     """Whether each weight is multiplied with several numbers, those of a vector."""
     inside = marks.seed_of(step.source) == site.product.number
     counts = marks.element_of(step.source[inside]).unique(return_counts=True)[1]
-    return step.name == "mul" and bool(len(counts)) and int(counts.min()) > 1
+    return bool(len(counts)) and int(counts.min()) > 1
 
 
 def _all_learn(patient: Patient, site: Site) -> bool:
