@@ -43,7 +43,6 @@ def _entries() -> Iterable[Entry]:
     )
     yield Entry("layers-shared", "bug", "A list of layers holds the same layer several times")
     yield Entry("grid-transposed", "bug", "The height of a map stands where its width should")
-    yield Entry("sampling-transposed", "bug", "Sampling points are passed as (y, x), or in another range")
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)
     )

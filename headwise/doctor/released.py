@@ -30,7 +30,6 @@ GRAVEST: dict[str, Severity | None] = {
     "softmax-axis: over the queries": "risk",  # keys choose among queries, as in slots and groups
     "softmax-unstable: in float32": "risk",
     # Its own model passes what is right for it.
-    "argument-order: of the inputs": "risk",  # two streams may exchange their keys
     "batch-mixing: said to be batch first": "risk",
     "left-padding: promised": None,  # `generate` passes the positions
     "weights-averaged: without a choice": "note",  # what PyTorch's own attention returns

@@ -32,13 +32,12 @@ def _load(names: str) -> dict[str, Check]:
 SOURCE = _load("laws.written")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
-layout head_merge heads_alike projection_order lora_order argument_order gqa_order laws.scale laws.added_terms
-laws.rotary laws.rotary_precision laws.distances laws.grid laws.visibility laws.windows laws.norms
-laws.masked_scores inner_padding softmax_split weights_misaligned weights_sum dropout_misplaced
+laws.layout laws.outputs laws.projections laws.scale laws.added_terms laws.rotary laws.rotary_precision
+laws.distances laws.grid laws.visibility laws.windows laws.norms laws.masked_scores inner_padding laws.split
+laws.weights dropout_misplaced
 """)
 PROBED = _load("""
-laws.sizes laws.repetition laws.modes laws.examples laws.reshapes output_misplaced laws.positions laws.edges
+laws.normaliser laws.sizes laws.repetition laws.modes laws.examples laws.reshapes laws.positions laws.edges
 laws.reach laws.documents laws.masking laws.removing laws.padded_ids laws.fills laws.empty_rows laws.gradients
-laws.derivatives laws.increments laws.left_padding laws.precision laws.composition sampling_order normaliser
-softmax_of_one weights_returned laws.recomputed
+laws.derivatives laws.increments laws.left_padding laws.precision laws.composition laws.recomputed
 """)

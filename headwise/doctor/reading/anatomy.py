@@ -2,7 +2,7 @@
 
 Every softmax over the results of a product is a *site* (site.py). The marks (marks.py) tell which query and which key,
 of which head, each of its scores comes from. With them queries, keys, scores, weights and values are put into
-[B, H, Q, K] order, whatever order the code uses; if that is impossible, it is a finding (checks/layout.py).
+[B, H, Q, K] order, whatever order the code uses; if that is impossible, it is a finding (laws/layout.py).
 """
 
 from __future__ import annotations

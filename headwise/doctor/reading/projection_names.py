@@ -21,9 +21,8 @@ head heads kernel b bias transform map maps mapping self multi multihead mha ff 
 """
 OUTPUT, FUSED, FILLERS = (frozenset(words.split()) for words in (_OUTPUT, _FUSED, _FILLERS))
 _WORDS = {word: letter for letter, words in LETTERS.items() for word in words.split()}
-_GLUED = re.compile(
-    r"^(?:to|w|fc|linear|lin|proj|b|bias|c|get|compute)?(?P<core>.+?)(?:proj|projection|linear|lin|layer|weight|bias|fc)?$"
-)
+_BEFORE = ["linear", "proj", "bias", "compute", "get", "lin", "to", "fc", "w", "b", "c"]  # the longest first
+_AFTER = ["projection", "linear", "weight", "layer", "proj", "bias", "lin", "fc"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +78,12 @@ def _read_word(word: str) -> tuple[str, bool, bool, bool]:
 
 
 def _core(token: str) -> str:
-    match = _GLUED.match(token)
-    return match["core"] if match else token
+    """ "queries" of "toqueries" or "queriesproj"."""
+    for glued in _BEFORE:
+        if token != glued and token.startswith(glued):
+            token = token.removeprefix(glued)
+            break
+    return next((token.removesuffix(x) for x in _AFTER if token != x and token.endswith(x)), token)
 
 
 def _letters(token: str) -> str:
@@ -88,6 +91,6 @@ def _letters(token: str) -> str:
     for form in (token, _core(token)):
         if form in _WORDS:
             return _WORDS[form]
-        if re.fullmatch(r"[qkv]{2,3}", form) and len(set(form)) == len(form):
+        if len(form) > 1 and set(form) <= set("qkv") and len(set(form)) == len(form):
             return form
     return ""

@@ -1,4 +1,4 @@
-"""Keys in parts, each with a softmax of its own, and how they are merged."""
+"""Keys in parts, and how these are merged."""
 
 from __future__ import annotations
 
@@ -6,9 +6,39 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+from headwise.doctor.laws import split
+from tests.doctor.checks.specimens import Attention, Causal
 from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.told import names, told
+
+# By hand.
+
+
+def test_shares() -> None:
+    parts = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]], dtype=torch.float64)  # two parts of three numbers
+    known = torch.ones(1, dtype=torch.bool)
+    found = split.shares_in(parts @ torch.tensor([0.25, 0.75], dtype=torch.float64), parts, known)
+    assert found is not None
+    assert found.tolist() == [pytest.approx([0.25, 0.75])]
+    assert split.shares_in(torch.tensor([[1.0, 0.0, 5.0]], dtype=torch.float64), parts, known) is None
+
+
+def test_how_far_shares_are_apart() -> None:
+    expected = torch.tensor([0.25, 0.75]).view(1, 1, 1, 2).expand(1, 2, 1, 2)
+    sums, known = torch.tensor([4.0, 9.0]).view(1, 2, 1), torch.ones(1, 2, 1, dtype=torch.bool)
+    assert float(split.apart(expected, expected, sums, known).max()) == 0
+    even = torch.full_like(expected, 0.5)
+    assert split.apart(even, expected, sums, known).flatten().tolist() == [0.25, 0.25]
+    sink = expected * (sums / (sums + 1))[..., None]  # a sink of exp(0) beside each sum
+    assert float(split.apart(sink, expected, sums, known).max()) < 1e-6
+
+
+# Modules.
+
+
+def wide(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind(32, 4)
 
 
 class Parts(Plain):
@@ -63,13 +93,6 @@ class TwoKinds(Plain):
         k, v, k2, v2 = (self.split(w(memory)) for w in (self.k, self.v, self.k2, self.v2))
         out = self.score(q, k).softmax(-1) @ v + self.score(q, k2[:, :, :2]).softmax(-1) @ v2[:, :, :2]
         return self.out(self.merge(out))
-
-
-@pytest.mark.parametrize(("kind", "parts"), [(Averaged, 3), (BaseTwo, 3), (LastPart, 3), (EachNormalised, 2)])
-def test_parts_that_are_merged_wrongly(kind: type[nn.Module], parts: int) -> None:
-    finding = one("softmax_split", seeded(kind, 32, 4))
-    assert (finding.name, finding.severity, finding.numbers["parts"]) == ("softmax-split", "bug", parts)
-    assert finding.numbers["difference"] > 0.01
 
 
 class Online(Plain):
@@ -142,31 +165,6 @@ class QueriesInBlocks(Online):
         return torch.cat([super(QueriesInBlocks, self).attend(part, memory, allowed) for part in x.split(2, 1)], 1)
 
 
-@pytest.mark.parametrize("kind", [OutputNotRescaled, SumNotRescaled])
-def test_an_online_softmax_that_is_not_rescaled(kind: type[nn.Module]) -> None:
-    finding = one("softmax_split", seeded(kind, 32, 4))
-    assert (finding.name, finding.severity, finding.numbers["parts"]) == ("softmax-split", "bug", 3)
-    assert "a softmax of its own" not in finding.evidence
-
-
-def test_a_factor_that_grows_from_block_to_block() -> None:
-    finding = one("softmax_split", seeded(ScaledInTheLoop, 32, 4))
-    assert (finding.name, finding.severity) == ("wrong-scale", "bug")
-    assert finding.numbers["most"] == pytest.approx(finding.numbers["least"] * 1.44269504**4, rel=1e-3)
-
-
-@pytest.mark.parametrize("kind", [Online, BaseTwoOnline, Sink, QueriesInBlocks])
-def test_a_healthy_online_softmax(kind: type[nn.Module]) -> None:
-    assert found("softmax_split", seeded(kind, 32, 4)) == []
-
-
-def test_healthy_ones() -> None:
-    assert found("softmax_split", seeded(Parts, 32, 4)) == []
-    for kind in (Attention, Causal, TwoKinds):
-        with pytest.raises(NotChecked, match="over all keys"):
-            found("softmax_split", seeded(kind))
-
-
 class Running(Plain):
     """Blocks of keys with a running maximum. Few tokens are a single block."""
 
@@ -198,7 +196,28 @@ class KeepsTheOldSum(Running):
         return total
 
 
-def test_blocks_that_are_larger_than_an_ordinary_call() -> None:
-    finding = one("softmax_split", seeded(KeepsTheOldSum, 32, 4))
-    assert (finding.name, finding.severity, finding.numbers["parts"]) == ("softmax-split", "bug", 3)
-    assert found("softmax_split", seeded(Running, 32, 4)) == []
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        *((Averaged, 3), (LastPart, 3), (BaseTwo, 3), (EachNormalised, 2), (OutputNotRescaled, 3), (SumNotRescaled, 3)),
+        (KeepsTheOldSum, 3),
+    ],
+)
+def test_parts_that_are_merged_wrongly(kind: type[nn.Module], parts: int) -> None:
+    (finding,) = told(split, wide(kind))
+    assert (finding.name, finding.severity, finding.numbers["parts"]) == ("softmax-split", "bug", parts)
+    assert finding.numbers["difference"] > 0.01
+    assert ("a softmax of its own" in finding.evidence) == (kind in (Averaged, LastPart, BaseTwo, EachNormalised))
+
+
+def test_a_factor_that_grows_from_block_to_block() -> None:
+    (finding,) = told(split, wide(ScaledInTheLoop))
+    assert (finding.name, finding.severity) == ("wrong-scale", "bug")
+    assert finding.numbers["most"] == pytest.approx(finding.numbers["least"] * 1.44269504**4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "kind", [Parts, Online, BaseTwoOnline, Sink, QueriesInBlocks, Running, Attention, Causal, TwoKinds]
+)
+def test_a_healthy_one(kind: type[nn.Module]) -> None:
+    assert names(split, wide(kind) if kind is not TwoKinds else kind) == []

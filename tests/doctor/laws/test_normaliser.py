@@ -6,8 +6,10 @@ import pytest
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotApplicable, NotChecked
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from headwise.doctor.laws import normaliser
+from headwise.doctor.patient import NotChecked, Patient
+from tests.doctor.checks.specimens import Attention
+from tests.doctor.laws.told import names, told
 
 
 class Linear(nn.Module):
@@ -60,30 +62,6 @@ class Unnormalised(Linear):
         return out
 
 
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [
-        (OverHeads, "the sum that it divides by is not that of its weights"),
-        (Times, "it does not divide by their sum"),
-        (ValuesOnly, "padded keys are left out of the values, and counted in the sum"),
-    ],
-)
-def test_the_wrong_sum(module: type[nn.Module], said: str) -> None:
-    finding = one("normaliser", seeded(module))
-    assert (finding.name, finding.severity) == ("normaliser-wrong", "bug")
-    assert said in finding.evidence
-
-
-def test_the_right_sum() -> None:
-    assert found("normaliser", seeded(Linear)) == []
-
-
-@pytest.mark.parametrize("module", [Unnormalised, Retention, Attention])
-def test_what_does_not_normalise(module: type[nn.Module]) -> None:
-    with pytest.raises(NotApplicable):
-        found("normaliser", seeded(module))
-
-
 class InBlocks(nn.Module):
     """A softmax over two halves of the keys, merged (ring attention); one projection for queries, keys and values."""
 
@@ -126,14 +104,6 @@ class EachHeadTogether(InBlocks):
         return qkv.unflatten(-1, (4, 3, 4)).permute(3, 0, 2, 1, 4).unbind(0)
 
 
-def test_blocks_that_are_merged_with_the_wrong_sum() -> None:
-    finding = one("normaliser", seeded(SumNotRescaled))
-    assert (finding.name, finding.severity) == ("normaliser-wrong", "bug")
-    assert found("normaliser", seeded(InBlocks)) == []
-    with pytest.raises(NotChecked, match="not the last third"):
-        found("normaliser", seeded(EachHeadTogether))
-
-
 class ASigmoidOfEach(Attention):
     """The weights of a row are independent of each other and do not sum to one."""
 
@@ -141,6 +111,27 @@ class ASigmoidOfEach(Attention):
         return (scores - scores.new_tensor(scores.shape[-1]).log()).sigmoid()
 
 
-def test_weights_that_are_said_not_to_sum_to_one() -> None:
-    with pytest.raises(NotChecked, match="nothing shows that it divides"):
-        found("normaliser", seeded(ASigmoidOfEach))
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (OverHeads, "the sum that it divides by is not that of its weights"),
+        (Times, "it does not divide by their sum"),
+        (ValuesOnly, "padded keys are left out of the values, and counted in the sum"),
+        (SumNotRescaled, "off by up to"),
+    ],
+)
+def test_the_wrong_sum(module: type[nn.Module], said: str) -> None:
+    (finding,) = told(normaliser, module)
+    assert (finding.name, finding.severity) == ("normaliser-wrong", "bug")
+    assert said in finding.evidence
+
+
+@pytest.mark.parametrize("module", [Linear, InBlocks])
+def test_the_right_sum(module: type[nn.Module]) -> None:
+    assert names(normaliser, module) == []
+
+
+@pytest.mark.parametrize("module", [Unnormalised, Retention, Attention, EachHeadTogether, ASigmoidOfEach])
+def test_what_does_not_normalise(module: type[nn.Module]) -> None:
+    with pytest.raises(NotChecked):
+        list(normaliser.check(Patient(module())))

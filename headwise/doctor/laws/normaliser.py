@@ -1,12 +1,10 @@
-"""Linear attention, or a softmax in blocks, that divides by a sum of its weights: the wrong one, or one of padding too.
+"""Linear attention divides by the sum of its weights: where all values are 1, each query gets 1, whatever its keys are.
 
-Weights that sum to 1 give the value itself where all values are the same, whatever queries and keys are. Only where
-the code divides by products of queries and keys, or says that it normalises: others do not normalise on purpose.
+Only where it divides by products of queries and keys: others do not normalise on purpose.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,59 +24,72 @@ from headwise.doctor.reading.projection_names import read_name
 
 FINDINGS = ("normaliser-wrong",)
 
-_SAYS = re.compile(
-    r"\bdenom|\bD_inv\b|\bnormali[sz]er\b|(weights|output)\b[^.]{0,60}\b(?<!not )(normali[sz]ed|sum to (one|1)\b)"
-)
 _OFF = 0.05  # an epsilon in the denominator changes less
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     if patient.has_softmax:
         raise NotApplicable("it has a softmax, or its operations are not known")
-    linear = {path: part for path, part in patient.module.named_modules() if isinstance(part, nn.Linear)}
-    roles = {path: read_name(path) for path in linear}
-    values = [path for path, role in roles.items() if role.letters == "v"]
-    last = [path for path, role in roles.items() if role.is_output]
-    others = [path for path, role in roles.items() if not (role.letters in ("q", "k", "v", "qkv") or role.is_output)]
-    convolved = any(isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for part in patient.module.modules())
-    fused = [path for path, role in roles.items() if role.letters == "qkv"]
-    alone = len(values) == 1 and len(linear) == 4
-    if not (alone or (len(fused) == 1 and len(linear) == 2)) or len(last) != 1 or others or convolved:
-        raise NotApplicable("it is not made of projections of queries, keys, values and outputs alone")
     probe = Probe(patient)
+    values, last = _projections(probe.module)
     inputs = probe.inputs(length=6)
     probe.answers(inputs)
-    divides = _divides(probe, inputs) or _exponentials(patient)
-    if not divides and not any(_SAYS.search(text_of(part)) for part in probe.module.modules()):
+    divides = _divides(probe, inputs) or look(patient).run.exponentials > 0
+    if not divides and not _says_that_it_normalises(probe.module):
         raise NotApplicable("nothing shows that it divides by the sum of its weights")
     kept: list[Tensor] = []
-    probe.module.get_submodule(last[0]).register_forward_pre_hook(lambda _, given: kept.append(given[0].detach()))
-    projection = probe.module.get_submodule((values or fused)[0])
-    if not values and not _last_third_is_linear(probe, inputs, projection, kept):
+    last.register_forward_pre_hook(lambda _, given: kept.append(given[0].detach()))
+    of_all = read_name(values).letters == "v"
+    projection = probe.module.get_submodule(values)
+    if not of_all and not _last_third_is_linear(probe, inputs, projection, kept):
         raise NotChecked("the values are not the last third of its projection")
-    projection.register_forward_hook(lambda _, __, out: _with_values(out, 1.0, of_all=bool(values)))
+    projection.register_forward_hook(lambda _, __, out: _with_values(out, 1.0, of_all=of_all))
     probe.output(inputs)
     if not kept or kept[-1].shape[:2] != inputs.query.shape[:2]:
         raise NotChecked("the input of its output projection has not one row for every query")
     off = float((kept[-1] - 1).abs().amax())
-    if off > _OFF:
-        how = "the sum that it divides by is not that of its weights" if divides else "it does not divide by their sum"
-        yield _finding(patient, f"where all values are 1, the attended values are off by up to {off:.2g}: {how}", off)
-        return
-    if not any(mask.what == "keys" for mask in probe.interface.masks):
-        return
-    real = left_padding(inputs)
-    if isinstance(probe.attempt(inputs, padding=real), Exception):
-        return
-    rows = kept[-1][1, 2:]
-    off = float((rows - 1).abs().amax())
-    if off > _OFF and bool(rows.any()):
-        yield _finding(
-            patient,
+    how = "the sum that it divides by is not that of its weights" if divides else "it does not divide by their sum"
+    told = f"where all values are 1, the attended values are off by up to {off:.2g}: {how}"
+    if off <= _OFF:
+        padded = any(mask.what == "keys" for mask in probe.interface.masks)
+        if not padded or isinstance(probe.attempt(inputs, padding=left_padding(inputs)), Exception):
+            return
+        rows = kept[-1][1, 2:]
+        off = float((rows - 1).abs().amax()) if bool(rows.any()) else 0.0
+        told = (
             f"where all values are 1 and two keys are padding, the attended values of real tokens are off by up to "
-            f"{off:.2g}: padded keys are left out of the values, and counted in the sum that it divides by",
-            off,
+            f"{off:.2g}: padded keys are left out of the values, and counted in the sum that it divides by"
         )
+    if off > _OFF:
+        yield Finding(
+            "normaliser-wrong",
+            "bug",
+            told,
+            "divide by the product of each query with the sum of the keys that it attends to: (q * k.cumsum(positions))"
+            ".sum(-1) if it is causal, and with the keys of padding set to 0",
+            patient.where,
+            numbers={"off": off},
+        )
+
+
+def _projections(module: nn.Module) -> tuple[str, nn.Module]:
+    """The path of the projection that makes the values, and the output projection, if it has no other layers than
+    these, and queries and keys.
+    """
+    parts = dict(module.named_modules())
+    roles = {path: read_name(path) for path, part in parts.items() if isinstance(part, nn.Linear)}
+    letters = sorted("o" if role.is_output else role.letters for role in roles.values())
+    convolved = any(isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for part in parts.values())
+    if letters not in (["k", "o", "q", "v"], ["o", "qkv"]) or convolved:
+        raise NotApplicable("it is not made of projections of queries, keys, values and outputs alone")
+    values = next(path for path, role in roles.items() if "v" in role.letters and not role.is_output)
+    return values, next(parts[path] for path, role in roles.items() if role.is_output)
+
+
+def _says_that_it_normalises(module: nn.Module) -> bool:
+    """Whether a name in its code is that of a denominator."""
+    text = " ".join(text_of(part) for part in module.modules()).lower()
+    return any(word in text for word in ("denom", "d_inv", "normalizer", "normaliser"))
 
 
 def _with_values(out: Tensor, value: float | Tensor, *, of_all: bool) -> Tensor:
@@ -100,23 +111,6 @@ def _last_third_is_linear(probe: Probe, inputs: Inputs, projection: nn.Module, k
         hook.remove()
         found.append(kept[-1])
     return found[0].shape == found[1].shape and gap(2 * found[0], found[1]) < ROUNDING
-
-
-def _finding(patient: Patient, evidence: str, off: float) -> Finding:
-    return Finding(
-        "normaliser-wrong",
-        "bug",
-        evidence,
-        "divide by the product of each query with the sum of the keys that it attends to: (q * k.cumsum(positions))"
-        ".sum(-1) if it is causal, and with the keys of padding set to 0",
-        patient.where,
-        numbers={"off": off},
-    )
-
-
-def _exponentials(patient: Patient) -> bool:
-    """Whether it takes exponentials of its scores: a softmax by hand, in blocks that were not recognised."""
-    return look(patient).run.exponentials > 0
 
 
 def _divides(probe: Probe, inputs: Inputs) -> bool:

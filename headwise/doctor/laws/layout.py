@@ -1,0 +1,257 @@
+"""Rows of a product are tokens of one head, a softmax runs over the keys of one query, each weight meets its own value.
+
+Every vector and every score carries the token and the head that it comes from (reading/marks.py), whatever views and
+einsums led to it. So what changes along a softmax, and which weights meet which values, can be read off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.doctor.finding import Finding
+from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
+from headwise.doctor.reading import marks
+from headwise.doctor.reading.events import Step, pair_tokens
+from headwise.doctor.reading.placement import Layout
+from headwise.doctor.reading.projection_names import read_name
+from headwise.doctor.reading.site import Site
+
+FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "weights-misaligned", "head-idle", "batch-mixing")
+
+_WORDS = {"q": "queries", "k": "keys", "v": "values"}
+_LENGTH = r"(seq\w*|tokens|length|len|T|N|L|S|n|t|l|time|num_\w+|\w*patches|positions)"
+_BATCH = r"(batch(_size)?|B|bs|bsz|b)"
+# "[batch, seq, ...]", or the batch as the first of three sizes; and what says the opposite of the inputs.
+_BATCH_FIRST = (
+    rf"[\[(]\s*({_BATCH}|N)\s*,\s*{_LENGTH}(\s*[+-]\s*\d+)?\s*,|^\s*{_BATCH}(\s*,\s*\w+){{2}} = \w+\.(shape|size)"
+)
+_SEQUENCE_FIRST = rf"(?i:batch_first|(seq\w*|time)[- ]first|[\[(]\s*(seq\w*|length|len|T|N|L|S)\s*,\s*{_BATCH}\s*,)"
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    yield from _stated(patient)
+    sites = patient.see().sites
+    for site in [site for site in sites if site.contraction is not None] or sites:  # without values: left over
+        wrong = [name for name in site.projections if not site.placement(name).right]
+        if wrong:
+            yield from _placed(patient, site, wrong)
+        elif site.layout.right or not any(x.product is site.product and x.layout.right for x in sites):
+            yield from _axis(patient, site)  # unless each of two inputs attends to the other
+        if site.grid is not None:
+            yield from _met(patient, site)
+
+
+# --- The rows of a product --------------------------------------------------------------------------------------------
+
+
+def _stated(patient: Patient) -> Iterator[Finding]:
+    """A batch that is said to come first, where the module attends along the first dimension."""
+    interface = patient.interface
+    if not interface.batched or interface.batch_first:
+        return
+    documented = "\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward))
+    first = re.compile(_BATCH_FIRST, re.MULTILINE)
+    text = documented if first.search(documented) else patient.source
+    said = first.search(text)
+    if said is not None and not re.search(_SEQUENCE_FIRST, f"{documented}\n{text}"):
+        yield Finding(
+            "batch-mixing",
+            patient.severity("batch-mixing: said to be batch first", "bug"),
+            f"{said.group(0).strip()!r} says that the batch comes first, but the module attends along the first "
+            "dimension, so it mixes the examples of a batch",
+            "pass batch_first=True to the layers it is built of, or transpose",
+            patient.where,
+        )
+
+
+def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]:
+    """Vectors of several heads, tokens or examples in one product."""
+    placement, what = site.placement(wrong[0]), " and ".join(_WORDS[x] for x in wrong)
+    listed = f"positions {', '.join(map(str, placement.tokens[:12]))}"
+    if placement.examples:
+        if not _mixes(patient):
+            raise NotChecked(f"the {what} of several examples are in one product, and stay apart all the same")
+        yield Finding(
+            "batch-mixing",
+            "bug",
+            f"the {what} in one product come from several examples: {listed}",
+            "keep batch and positions separate; check batch_first and which dimensions view and reshape merge",
+            site.product.where,
+        )
+    elif placement.mixed:
+        if placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
+            raise NotChecked(f"the {what} are each computed from several tokens, as by a convolution")
+    else:
+        yield Finding(
+            "head-split",
+            "bug",
+            f"a so-called head holds {what} of several heads, and some tokens repeatedly: {listed}; expected each "
+            "position once, of a single head",
+            "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart",
+            site.product.where,
+        )
+
+
+def _mixes(patient: Patient) -> bool:
+    """Whether a change of one example reaches the outputs of others."""
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    change = rows(probe.answers(inputs), probe.output(moved(inputs, 1, queries=True)))
+    return float(change[[0, 2]].amax()) > REACHED
+
+
+# --- The axis of the softmax ------------------------------------------------------------------------------------------
+
+
+def runs_over(layout: Layout, *, one_query: bool) -> str:
+    """What changes along a softmax in the place of the keys; "" if nothing does, or if it cannot be told."""
+    if layout.mixed:
+        return ""
+    if layout.examples and one_query:
+        return "the batch"
+    if layout.query_position and not layout.other_examples:
+        return "queries and keys at once" if layout.key_position else "the queries"
+    if layout.query_feature and not layout.key_position:
+        return "the heads"
+    if layout.other_examples or (layout.query_position and layout.key_position):
+        return "the batch"
+    return "the learned queries" if layout.repeated_keys == 1 and not layout.key_position else ""
+
+
+def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
+    softmax, met = site.softmax, site.contraction
+    if softmax.scores.shape[softmax.dims[0] if softmax.dims else 0] < 2:
+        return
+    position = site.query.position
+    over = runs_over(site.layout, one_query=position.amin(-1).equal(position.amax(-1)))
+    sums = None if met is None else met.weights.value.double().sum(-1 if met.left else -2)
+    if not over or (sums is None and over == "the learned queries"):
+        return
+    if sums is not None and bool(((sums - 1).abs() < 1e-3).all()):
+        return  # slots compete for the keys, and then each takes a mean
+    if over == "the queries" and met is not None and met.side is not None and _transposed(site):
+        yield Finding(
+            "weights-transposed",
+            "bug",
+            "the weights are summed over the queries instead of the keys: they meet the values transposed",
+            "multiply weights @ values, [Q, K] @ [K, E]",
+            met.product.where,
+        )
+        return
+    choose = over in ("the queries", "the learned queries")
+    yield Finding(
+        "softmax-axis",
+        patient.severity("softmax-axis: over the queries", "bug") if choose else "bug",
+        f"the softmax is taken over axis {', '.join(map(str, softmax.dims))} of scores {list(softmax.scores.shape)}, "
+        f"which is {over}; the keys are on another axis, so the weights of a query over its keys do not sum to 1",
+        "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",
+        softmax.where,
+        numbers={"axis": float(softmax.dims[0]), "sum": float(softmax.weights.sum(softmax.dims).mean())},
+    )
+
+
+def _transposed(site: Site) -> bool:
+    """Whether the softmax is right and the product with the values is wrong, by the names of the projections."""
+    q, k = ({read_name(seed.name.removesuffix(".weight")).letters for seed in site.projections[side]} for side in "qk")
+    return q == {"k"} or k == {"q"} or (q != {"q"} and k != {"k"} and not site.queries_left)
+
+
+# --- The values that the weights meet ---------------------------------------------------------------------------------
+
+
+def _met(patient: Patient, site: Site) -> Iterator[Finding]:
+    """Weights of other keys than the value's, of no head's values, or of the diagonal alone."""
+    offset = _offset(site)
+    if offset:
+        assert site.contraction is not None
+        apart = f"{abs(offset)} position{'s' if abs(offset) > 1 else ''} {'later' if offset > 0 else 'earlier'}"
+        yield Finding(
+            "weights-misaligned",
+            "bug",
+            f"the weight of each key is multiplied with the value of the token {apart}",
+            "drop the column that was added, and no other: weights[..., :-1] if a sink was put last, weights[..., 1:] "
+            "if it was put first",
+            site.contraction.product.where,
+            numbers={"offset": float(offset)},
+        )
+    given, met = site.weights.nan_to_num(0.0) > 0, _cells_that_meet(site)
+    idle = idle_heads(given, met)
+    if idle and not _all_learn(patient, site):
+        heads = given.shape[1]
+        yield Finding(
+            "head-idle",
+            "bug",
+            f"the weights of {len(idle)} of {heads} heads ({', '.join(map(str, idle[:8]))}) are not multiplied with "
+            "any values: their queries and keys have no effect",
+            "multiply the weights of every head with the values of that head",
+            site.softmax.where,
+            numbers={"idle": float(len(idle)), "heads": float(heads)},
+        )
+    elif not site.grid.key_inputs.any() and only_diagonal(given, met):  # type: ignore[union-attr]
+        yield Finding(
+            "weights-misaligned",
+            "bug",
+            "only the weight that each token gives to itself is multiplied with a value: no token reads another",
+            "sum over the keys: no letter of an einsum may stand twice in one operand, 'bhij,bjhd->bihd'",
+            site.softmax.where,
+        )
+
+
+def idle_heads(given: Tensor, met: Tensor) -> list[int]:
+    """The heads of [B, H, Q, K] whose weights, which are given, meet no value; [] if none does or all do not."""
+    idle = given.transpose(0, 1).flatten(1).any(1) & ~met.transpose(0, 1).flatten(1).any(1)
+    return idle.nonzero().flatten().tolist() if not bool(idle.all()) else []
+
+
+def only_diagonal(given: Tensor, met: Tensor) -> bool:
+    """Whether of weights [B, H, Q, K], which are given to other tokens too, those of a token for itself meet values."""
+    if met.shape[-1] != met.shape[-2] or met.shape[-1] < 2:
+        return False
+    own = torch.eye(met.shape[-1], dtype=torch.bool)
+    return bool((given & ~own).any()) and bool((met & own).any()) and not bool((met & ~own).any())
+
+
+def _cells_that_meet(site: Site) -> Tensor:
+    """[B, H, Q, K]: the weights that are multiplied with vectors, by a product or number by number."""
+    later = (seed for seed in site.trace.seeds if seed.order > site.softmax.order)
+    sources = [x.source for seed in later for x in (seed.left, seed.right) if x is not None and x.live]
+    sources += [
+        x.source for x in site.trace.steps if x.name == "mul" and x.order > site.softmax.order and _spread(site, x)
+    ]
+    met = torch.zeros_like(site.weights, dtype=torch.bool)
+    for source in sources:
+        if bool((marks.seed_of(source) == site.product.number).any()):
+            met |= site.cells(torch.zeros(source.shape), source).isfinite()
+    return met
+
+
+def _spread(site: Site, step: Step) -> bool:
+    """Whether each weight is multiplied with several numbers, those of a vector."""
+    inside = marks.seed_of(step.source) == site.product.number
+    counts = marks.element_of(step.source[inside]).unique(return_counts=True)[1]
+    return bool(len(counts)) and int(counts.min()) > 1
+
+
+def _all_learn(patient: Patient, site: Site) -> bool:
+    """Whether a gradient reaches every number of the queries' weights: then no head is idle."""
+    names: Sequence[str] = [seed.name for seed in site.projections["q"] if seed.name]
+    there = patient.reached.there
+    return bool(names) and all(name in there and bool(there[name].all()) for name in names)
+
+
+def _offset(site: Site) -> int:
+    """By how many positions all weights miss their values; 0 if not all by the same."""
+    met = site.contraction
+    if met is None or met.side is not None:
+        return 0
+    keys = pair_tokens(site.product, met.weights.source)[1 if site.queries_left else 0]
+    values = marks.one(met.values.token, -1 if met.left else -2)
+    values = (values[:, None, :] if met.left else values[:, :, None]).expand(keys.shape)
+    known = (keys >= 0) & (values >= 0) & (marks.example_of(keys) == marks.example_of(values))
+    apart = (marks.position_of(values) - marks.position_of(keys))[known]
+    return int(apart[0]) if apart.numel() and torch.equal(apart, apart[:1].expand_as(apart)) else 0
