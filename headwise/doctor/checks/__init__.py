@@ -33,8 +33,8 @@ SOURCE = _load("laws.written")
 # READ checks examine the traced operations and find causes; PROBED checks examine behaviour and may find symptoms only.
 READ = _load("""
 laws.layout laws.outputs laws.projections laws.scale laws.added_terms laws.rotary laws.rotary_precision
-laws.distances laws.grid laws.visibility laws.windows laws.norms laws.masked_scores inner_padding laws.split
-laws.weights dropout_misplaced
+laws.distances laws.grid laws.visibility laws.windows laws.norms laws.masked_scores laws.inner_padding laws.split
+laws.weights laws.dropout_misplaced
 """)
 PROBED = _load("""
 laws.normaliser laws.sizes laws.repetition laws.modes laws.examples laws.reshapes laws.positions laws.edges

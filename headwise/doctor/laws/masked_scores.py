@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.causality import IF_NO_MASK
 from headwise.doctor.calling.interface import MaskInput
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.laws.mask_cells import Act, compare, fixed_fill, future, lost
@@ -67,6 +66,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _forms(mask: MaskInput, *, released: bool) -> Iterator[MaskInput]:
     """The forms in which a mask is passed, the most likely first."""
     if _stated(mask):
+        assert mask.claimed is not None
         yield dataclasses.replace(mask, form=mask.claimed)  # its text is taken at its word
         return
     unsaid = mask.claimed != "additive" and (mask.form, mask.shape) == ("additive", "BK")
@@ -186,8 +186,7 @@ class _Measured:
         return Finding(name, severity, evidence, fix, where, numbers={"added": act.step} if act.kind == "added" else {})
 
     def _opened(self, act: Act, where: Where | None) -> Iterator[Finding]:
-        claim = self.patient.interface.causal_claim
-        if claim and not (self.mask.what == "cells" and claim.endswith(IF_NO_MASK)):
+        if self.patient.interface.causal_claim:
             yield Finding(
                 "causal-leak",
                 "bug" if self.mask.what == "keys" else "risk",

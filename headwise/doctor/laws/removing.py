@@ -173,7 +173,7 @@ def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
     padding = probe.interface.roles[name] == "padding"
     if mine and (not padding or any(m.shape == "BK" for m in mine)):
         return
-    severity: Severity = "risk" if mine and not any(claims.shape_of(x.claim) == "BK" for x in mine) else "bug"
+    severity: Severity = "risk" if mine else "bug"
     heads = probe.interface.heads or 1
     axes = [(3, ""), *([(4, "[Q, K]"), (heads, "[H, K]")] if padding else [])]
     for batch, axis in axes if 1 < heads <= 16 else axes[:2]:
