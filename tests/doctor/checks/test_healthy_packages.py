@@ -205,7 +205,7 @@ class Indexed(Attention):
 
 def test_a_comment_is_about_the_mask_of_its_statement() -> None:
     (said,) = {(m.claim, m.form) for m in discover(seeded(Indexed)).masks}
-    assert said == ('"""Masks: True = may attend."""', "allowed")  # what its base class says
+    assert said == ("Masks: True = may attend.", "allowed")  # what its base class says
 
 
 class Decoder(Attention):
