@@ -138,6 +138,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         return [lambda at: torch.full(at.tokens(), number, dtype=torch.int64, device=at.device)]
     if "head_mask" in name:
         return [constant(None), lambda at: torch.ones(heads, dtype=at.dtype, device=at.device)]
+    if name.startswith(("num_", "n_")):
+        return [_lengths(1.0)]  # how many of the tokens are real
     if name.endswith("mask"):
         return [constant(None), lambda at: torch.ones(at.tokens(), dtype=torch.bool, device=at.device)]
     return []
