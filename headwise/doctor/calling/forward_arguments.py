@@ -138,6 +138,8 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         return [lambda at: torch.full(at.tokens(), number, dtype=torch.int64, device=at.device)]
     if "head_mask" in name:
         return [constant(None), lambda at: torch.ones(heads, dtype=at.dtype, device=at.device)]
+    if name.startswith(("num_", "n_")):
+        return [_lengths(1.0)]  # how many of the tokens are real
     if name.endswith("mask"):
         return [constant(None), lambda at: torch.ones(at.tokens(), dtype=torch.bool, device=at.device)]
     return []
@@ -170,14 +172,16 @@ def read_by(layer: nn.Module) -> list[Maker]:
         def make(at: Sizes) -> Tensor:
             first, second = torch.arange(at.queries)[:, None], torch.arange(at.keys)
             inner = {"BQ4": torch.arange(4), "BQK": second}.get(shape)
-            every = {"BQ": first[:, 0], "B": second[0]}[shape] if inner is None else first + inner
+            every = (
+                {"BQ": first[:, 0], "B": second[0], "B6": torch.arange(6)}[shape] if inner is None else first + inner
+            )
             every = 1 + every % max(table.num_embeddings - 1, 1)  # 0 often stands for padding
             return every.expand(at.batch, *every.shape).clamp(max=table.num_embeddings - 1).to(at.device)
 
         return make
 
     if isinstance(layer, nn.Embedding):
-        return [ids(layer, shape) for shape in ("BQ", "BQ4", "BQK", "B")]
+        return [ids(layer, shape) for shape in ("B6", "BQ", "BQ4", "BQK", "B")]  # 6: a text of its own
     width = sizes.in_features(layer) or 1
 
     def pairs(at: Sizes) -> Tensor:  # a pair of tokens keeps its numbers where there are fewer tokens

@@ -154,7 +154,8 @@ class MaskTrial:
         if stated := (spec.padding_shape if p.role == "padding" else spec.mask_shape):
             return [stated]
         certain = [shape for shape in _CELLS if shape not in _BY_CHANCE and (self.rows > 1 or shape != "QK")]
-        cells = [*certain, *_KEYS, *(x for x in _CELLS if x not in certain)]
+        keys = [x for x in _KEYS if x != "K"]  # which runs by chance where cells are meant
+        cells = [*certain, *keys, *(x for x in _CELLS if x not in certain)]
         shapes = [*_KEYS, *_CELLS] if p.role == "padding" else cells
         if isinstance(passed, Tensor) and passed.ndim > 1:
             shapes = [s for s in shapes if len(s.replace("(BH)", "B")) == passed.ndim] or shapes

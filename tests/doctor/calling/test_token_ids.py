@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 import headwise
 from headwise.doctor.calling import token_ids
+from headwise.doctor.patient import Patient
+from tests.doctor.checks.specimens import Attention, seeded
 
 
 class Model(nn.Module):
@@ -103,3 +105,22 @@ def test_ids_of_which_some_are_padding() -> None:
     assert (inside[0] == 6).tolist() == [False] * 10 + [True] * 2
     assert torch.equal(inside[1], outside[1])
     assert not torch.equal(inside[0], outside[0])
+
+
+class Translates(nn.Module):
+    """Two embeddings, and two sequences of ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(50, 16), nn.Embedding(60, 16)
+        self.attention = Attention()
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.attention.attend(self.target(tgt), self.source(src), None)
+
+
+def test_its_mask_and_its_memory_are_found() -> None:
+    masks = Patient(Model()).interface.masks
+    assert [(m.parameter, m.shape, m.form) for m in masks] == [("attn_mask", "BK", "allowed")]
+    interface = Patient(seeded(Translates)).interface
+    assert (interface.takes, dict(interface.way.slots)) == ("memory", {"query": "tgt", "memory": "src"})
