@@ -26,6 +26,7 @@ SPOKEN = [
     *(f"doctor/{name}.py" for name in ("diagnosis", "explain", "finding", "foreign", "limits", "patient")),
     "doctor/checks/*.py",
     "doctor/laws/recomputed.py",
+    "doctor/targets/size.py",
     "doctor/reading/anatomy.py",
     "doctor/probing/probe.py",
     "doctor/comparing/comparison_report.py",
