@@ -29,7 +29,6 @@ import csv
 import dataclasses
 import io
 import itertools
-import json
 import multiprocessing
 import os
 import re
@@ -49,6 +48,9 @@ import headwise.doctor  # noqa: F401 (loaded here once: the processes are forks 
 from headwise.cli import main as command
 
 HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent)]
+from told import Told, read_told  # noqa: E402
+
 ARCHIVE = "cases.tar.xz"
 PROCESSES, HINTS = 2, 6
 
@@ -72,13 +74,10 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class Score(Told):
     """What the doctor said of it."""
 
     case: Case
-    examined: bool
-    bugs: tuple[str, ...]
-    risks: tuple[str, ...]
     seconds: float
 
 
@@ -145,13 +144,7 @@ def score(case: Case) -> Score:
             if found.exists() or not set(needed) - set(settings):
                 break
             settings += needed
-        told = json.loads(found.read_text(encoding="utf-8"))["diagnoses"] if found.exists() else []
-    names = {
-        severity: tuple(sorted({x["name"] for each in told for x in each["findings"] if x["severity"] == severity}))
-        for severity in ("bug", "risk")
-    }
-    examined = bool(told) and not any(each["not_examined"] for each in told)
-    return Score(case, examined, names["bug"], names["risk"], time.perf_counter() - begun)
+        return Score(**vars(read_told(found)), case=case, seconds=time.perf_counter() - begun)
 
 
 def ask(case: Case, settings: Sequence[str], said: Path, found: Path) -> None:

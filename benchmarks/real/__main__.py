@@ -49,6 +49,9 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent)]
+from told import Told, read_told  # noqa: E402
+
 DRAWN_BY = 20261130  # the seed of the halves
 HALVES = ("open", "sealed")
 SECONDS = 180
@@ -77,14 +80,10 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class Score(Told):
     """What the doctor said of it."""
 
     case: Case
-    examined: bool
-    bugs: tuple[str, ...]
-    risks: tuple[str, ...]
-    unchecked: int
     seconds: float
 
     @property
@@ -140,14 +139,7 @@ def score(checkouts: Path, seed: int, case: Case) -> Score | None:
             except subprocess.TimeoutExpired:
                 process.kill()
         seconds = time.perf_counter() - begun
-        told = json.loads(found.read_text(encoding="utf-8"))["diagnoses"] if found.exists() else []
-    names = {
-        severity: tuple(sorted({x["name"] for each in told for x in each["findings"] if x["severity"] == severity}))
-        for severity in ("bug", "risk")
-    }
-    examined = bool(told) and not any(each["not_examined"] for each in told)
-    unchecked = sum(len(each["unchecked"]) for each in told)
-    return Score(case, examined, names["bug"], names["risk"], unchecked, seconds)
+        return Score(**vars(read_told(found)), case=case, seconds=seconds)
 
 
 def summarise(scores: Sequence[Score]) -> str:

@@ -132,7 +132,7 @@ def _where(frame: FrameType | None, limited: FrameType) -> Where | None:
 
 # --- As findings -----------------------------------------------------------------------------------------------------
 
-_NO_MEMORY = ("allocate memory", "Storage size calculation overflowed")
+_NO_MEMORY = ("allocate memory", "calculation overflowed")
 LONG = 512  # tokens: that so many take much memory says nothing about a module
 
 

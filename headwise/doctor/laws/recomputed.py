@@ -49,17 +49,20 @@ _SCALES = {
     "should be divided by it",
 }
 _AXIS = ", so that the weights of a query do not sum to 1; it should be taken over the keys"
-_MERGED = "without a transpose, so that"
 _SUMMED = "the weights are transposed: the values are summed over the queries, not over the keys"
 _MISTAKES = (
     *(Mistake("wrong-scale", sentence, {"scale": scale}) for scale, sentence in _SCALES.items()),
     Mistake("softmax-axis", f"the softmax is taken over the queries{_AXIS}", {"axis": -2}),
     Mistake("softmax-axis", f"the softmax is taken over the heads{_AXIS}", {"axis": 1}),
     Mistake(
-        "head-split", f"[B, N, H·D] is viewed as [B, H, N, D] {_MERGED} every head mixes positions", {"split": False}
+        "head-split",
+        "[B, N, H·D] is viewed as [B, H, N, D] without a transpose, so that every head mixes positions",
+        {"split": False},
     ),
     Mistake(
-        "head-merge", f"[B, H, N, D] is viewed as [B, N, H·D] {_MERGED} positions and heads are mixed", {"merge": False}
+        "head-merge",
+        "[B, H, N, D] is viewed as [B, N, H·D] without a transpose, so that positions and heads are mixed",
+        {"merge": False},
     ),
     Mistake("weights-transposed", _SUMMED, {"transposed": True}),
     *(

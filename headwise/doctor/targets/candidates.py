@@ -1,8 +1,7 @@
 """Which classes of Python files may compute attention, and which lines they depend on: read from the text, not run.
 
 A candidate derives from a class whose name ends in Module or Attention, has a forward, and mentions a softmax or one of
-the calls that hold one: in the methods that its forward reaches, in its base classes, or in the functions and classes
-of its file that those use.
+the calls that hold one: itself, in its base classes, or in what these use of their files.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ _TELLING = (
     *("efficientattention", "transformerencoder", "transformerdecoder"),
 )
 _OTHERWISE = ("logsoftmax", "gumbel")  # of classes that are chosen, not of keys
-_BEGUN = ("__init__", "forward")  # the methods that every call runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,136 +32,95 @@ class Candidate:
 
 def candidates(files: Sequence[Path]) -> tuple[list[Candidate], dict[Path, str]]:
     """The candidates of these files, in order; and the files that cannot be read, with the reason."""
-    read: dict[Path, _File] = {}
+    read: list[_File] = []
     failed: dict[Path, str] = {}
     for path in files:
-        tree = _parsed(path)
-        if isinstance(tree, str):
-            failed[path] = tree
-        else:
-            read[path] = _File(path, tree)
-    every = _Classes(read.values())
-    chosen = {(each.file.path, each.node.name) for each in every if every.is_candidate(each)}
+        try:
+            read.append(_File(path, ast.parse(path.read_bytes())))
+        except SyntaxError as error:  # noqa: PERF203 (each file is read by itself)
+            failed[path] = f"line {error.lineno}: {error.msg}"
+        except (ValueError, OSError, RecursionError) as error:
+            failed[path] = str(error)
+    everywhere = {name: each for file in read for name, each in file.classes().items()}
+    chosen: list[list[_Part]] = []  # each the class, and those that it derives from
+    for file in read:
+        for one in file.classes().values():
+            family = _family(one, everywhere)
+            if _is_module(family, everywhere) and any(_tells(x) for part in _used(family) for x in part.names):
+                chosen.append(family)
     found = []
-    for each in every:
-        if (each.file.path, each.node.name) in chosen:
-            # A base class that is a candidate is a part of the class all the same.
-            others = chosen - {(x.file.path, x.node.name) for x in every.family(each)}
-            lines = frozenset(line for part in every.parts(each, others) for line in part.lines())
-            found.append(Candidate(each.file.path, each.node.name, each.node.lineno, lines))
+    for family in chosen:
+        one, *bases = family
+        # A base class that is a candidate is a part of the class all the same.
+        others = [other[0] for other in chosen if other[0] not in (one, *bases)]
+        lines = frozenset(line for part in _used(family, others) for line in part.lines)
+        found.append(Candidate(one.file.path, one.node.name, one.node.lineno, lines))  # type: ignore[attr-defined]
     return found, failed
+
+
+class _File:
+    """The statements of a file, by the name that each of them defines."""
+
+    def __init__(self, path: Path, tree: ast.Module) -> None:
+        self.path = path
+        self.parts: dict[str, list[_Part]] = {}
+        for node in _top(tree.body):
+            kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+            stored = [x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
+            for name in [node.name] if isinstance(node, kinds) else stored:
+                self.parts.setdefault(name, []).append(_Part(self, node))
+
+    def classes(self) -> dict[str, _Part]:
+        """By name; of several, the last."""
+        return {name: x for name, parts in self.parts.items() for x in parts if isinstance(x.node, ast.ClassDef)}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A statement that a class runs, or the line in which the class begins."""
+    """A statement of a file."""
 
     file: _File
     node: ast.stmt
 
+    @property
     def lines(self) -> Iterator[Line]:
-        decorators = getattr(self.node, "decorator_list", ())
-        begin = min([self.node.lineno, *(x.lineno for x in decorators)])
-        end = self.node.body[0].lineno - 1 if isinstance(self.node, ast.ClassDef) else self.node.end_lineno
-        yield from ((self.file.path, line) for line in range(begin, max(end or begin, begin) + 1))
+        begin = min([self.node.lineno, *(x.lineno for x in getattr(self.node, "decorator_list", ()))])
+        yield from ((self.file.path, line) for line in range(begin, (self.node.end_lineno or begin) + 1))
 
+    @property
     def names(self) -> Iterator[str]:
-        nodes = [*self.node.bases, *self.node.decorator_list] if isinstance(self.node, ast.ClassDef) else [self.node]
-        for node in nodes:
-            yield from _names(node)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Class:
-    file: _File
-    node: ast.ClassDef
+        """What it reads or calls, by name or as an attribute."""
+        for each in ast.walk(self.node):
+            if isinstance(each, ast.Name | ast.Attribute):
+                yield each.id if isinstance(each, ast.Name) else each.attr
 
     @property
     def bases(self) -> list[str]:
-        return [ast.unparse(x).rpartition(".")[2] for x in self.node.bases]
-
-    def methods(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        yield from (x for x in self.node.body if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef))
+        return [ast.unparse(x).rpartition(".")[2] for x in getattr(self.node, "bases", ())]
 
 
-class _File:
-    """The statements of a file by the name that each of them defines."""
-
-    def __init__(self, path: Path, tree: ast.Module) -> None:
-        self.path = path
-        self.classes: dict[str, _Class] = {}
-        self.statements: dict[str, list[ast.stmt]] = {}
-        for node in _top(tree.body):
-            if isinstance(node, ast.ClassDef):
-                self.classes[node.name] = _Class(self, node)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                self.statements.setdefault(node.name, []).append(node)
-            else:
-                for part in ast.walk(node):
-                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                        self.statements.setdefault(part.id, []).append(node)
+def _family(one: _Part, everywhere: dict[str, _Part]) -> list[_Part]:
+    """A class and those that it derives from, which may be in other files."""
+    found = [one]
+    for each in found:
+        known = (each.file.classes().get(name) or everywhere.get(name) for name in each.bases)
+        found += [base for base in known if base is not None and base not in found]
+    return found
 
 
-class _Classes:
-    """The classes of all files: a base class may be in another one."""
+def _is_module(family: list[_Part], everywhere: dict[str, _Part]) -> bool:
+    outside = [name for each in family for name in each.bases if name not in everywhere]
+    methods = [getattr(x, "name", "") for each in family for x in ast.iter_child_nodes(each.node)]
+    return any(name.endswith(("Module", "Attention")) for name in outside) and "forward" in methods
 
-    def __init__(self, files: Iterable[_File]) -> None:
-        self._all = [each for file in files for each in file.classes.values()]
-        self._by_name = {each.node.name: each for each in self._all}
 
-    def __iter__(self) -> Iterator[_Class]:
-        return iter(self._all)
-
-    def family(self, one: _Class) -> list[_Class]:
-        """The class and those that it derives from."""
-        found = [one]
-        for each in found:
-            known = (each.file.classes.get(name) or self._by_name.get(name) for name in each.bases)
-            found += [base for base in known if base is not None and base not in found]
-        return found
-
-    def is_candidate(self, one: _Class) -> bool:
-        family = self.family(one)
-        outside = [name for each in family for name in each.bases if name not in self._by_name]
-        if not any(name.endswith(("Module", "Attention")) for name in outside):
-            return False
-        if not any(method.name == "forward" for each in family for method in each.methods()):
-            return False
-        return any(_tells(name) for part in self.parts(one) for name in part.names())
-
-    def parts(self, one: _Class, without: Iterable[tuple[Path, str]] = ()) -> list[_Part]:
-        """What the class runs: its own, and what that uses of its file; but not these classes."""
-        left = {*without, *((x.file.path, x.node.name) for x in self.family(one))}
-        found = self._own(one)
-        for part in found:
-            for name in part.names():
-                other = part.file.classes.get(name)
-                if other is None:
-                    more = [_Part(part.file, node) for node in part.file.statements.get(name, ())]
-                elif (other.file.path, name) not in left:
-                    left.add((other.file.path, name))
-                    more = self._own(other)
-                else:
-                    continue
-                found += [each for each in more if each not in found]
-        return found
-
-    def _own(self, one: _Class) -> list[_Part]:
-        """The statements of a class and its base classes, of the methods those that a call reaches."""
-        family = self.family(one)
-        methods = [(each.file, method) for each in family for method in each.methods()]
-        reached = [x for x in methods if x[1].name in _BEGUN or x[1].decorator_list]
-        for _, method in reached:
-            wanted = {x.attr for x in ast.walk(method) if isinstance(x, ast.Attribute)}
-            reached += [x for x in methods if x[1].name in wanted and x not in reached]
-        heads = [_Part(each.file, each.node) for each in family]
-        fields = [
-            _Part(each.file, node)
-            for each in family
-            for node in each.node.body
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
-        return [*heads, *fields, *(_Part(file, method) for file, method in reached)]
+def _used(family: Iterable[_Part], without: Sequence[_Part] = ()) -> list[_Part]:
+    """Some classes, and what they use of their files; but not these."""
+    found = list(family)
+    for part in found:
+        for name in part.names:
+            found += [x for x in part.file.parts.get(name, ()) if x not in found and x not in without]
+    return found
 
 
 def _tells(name: str) -> bool:
@@ -171,16 +128,6 @@ def _tells(name: str) -> bool:
     name = name.lower().replace("_", "")
     telling = name == "transformer" or any(word in name for word in _TELLING)
     return telling and not any(word in name for word in _OTHERWISE)
-
-
-def _parsed(path: Path) -> ast.Module | str:
-    """The syntax tree of a file, or why there is none."""
-    try:
-        return ast.parse(path.read_bytes())
-    except SyntaxError as error:
-        return f"line {error.lineno}: {error.msg}"
-    except (ValueError, OSError, RecursionError) as error:
-        return str(error)
 
 
 def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -191,11 +138,3 @@ def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _top([*node.body, *getattr(node, "orelse", ()), *handlers, *getattr(node, "finalbody", ())])
         else:
             yield node
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, ast.Attribute):
-            yield each.attr
