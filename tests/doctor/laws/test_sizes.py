@@ -223,18 +223,6 @@ def test_nan_alone_for_ids_without_padding() -> None:
 # Heads.
 
 
-class Truncates(Attention):
-    """Cuts off what is left over, and fills it up with zeros."""
-
-    def split(self, x: Tensor) -> Tensor:
-        d = self.width // self.heads
-        return x[..., : d * self.heads].reshape(*x.shape[:2], self.heads, d).transpose(1, 2)
-
-    def merge(self, x: Tensor) -> Tensor:
-        merged = super().merge(x)
-        return nn.functional.pad(merged, (0, self.width - merged.shape[-1]))
-
-
 class Narrow(Attention):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
@@ -251,12 +239,6 @@ class Stated(Attention):
         self.head_dim = head_dim
         self.q, self.k, self.v = (nn.Linear(width, heads * head_dim) for _ in range(3))
         self.out = nn.Linear(heads * head_dim, width)
-
-
-def test_features_that_belong_to_no_head() -> None:
-    (finding,) = found(LAW, seeded(Truncates, 16, 3))
-    assert (finding.name, finding.severity) == ("heads-not-dividing", "bug")
-    assert finding.numbers == {"width": 16, "heads": 3, "left": 1}
 
 
 def test_a_width_that_is_made_to_fit() -> None:
