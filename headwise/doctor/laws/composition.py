@@ -72,13 +72,12 @@ def check(patient: Patient) -> Iterator[Finding]:
             patient.where,
         )
         return
-    mixed = listen(patient, moved(inputs, 0, 2, queries=True)) if inputs.query.shape[1] > 2 else tape
     given = {-1: inputs.query, **{n: tape.norms[n][1] for n in range(count)}}
     for n in feeding:
         older = next((i for i in range(-1, n) if alike(silent[n].stream(n), given[i])), None)
-        if older is None or n in kept or not _mixes(given[n], mixed.norms[n][1]):
+        if older is None or n in kept or not alike(silent[older].norms[n][1], given[older]):
             continue
-        if alike(silent[older].norms[n][1], given[older]):  # what the norm is given is this, and what attention adds
+        if _mixes(given[n], listen(patient, moved(inputs, 0, 1, queries=True)).norms[n][1]):  # it adds an attention
             yield Finding(
                 "residual-dropped",
                 "bug",
