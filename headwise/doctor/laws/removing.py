@@ -178,6 +178,8 @@ def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
     axes = [(3, ""), *([(4, "[Q, K]"), (heads, "[H, K]")] if padding else [])]
     for batch, axis in axes if 1 < heads <= 16 else axes[:2]:
         inputs = probe.square(batch, 4 if "Q" in axis else 5)
+        if inputs.key_length < 2:
+            return
         mark = torch.zeros(batch, inputs.key_length, dtype=torch.bool)
         mark[1 if axis else slice(None), 1] = True
         seen = next(_changed(probe, inputs, name, mark), None)
