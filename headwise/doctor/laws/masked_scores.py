@@ -65,8 +65,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _forms(mask: MaskInput, *, released: bool) -> Iterator[MaskInput]:
     """The forms in which a mask is passed, the most likely first."""
-    if _stated(mask):
-        assert mask.claimed is not None
+    if mask.claimed is not None and _stated(mask):
         yield dataclasses.replace(mask, form=mask.claimed)  # its text is taken at its word
         return
     unsaid = mask.claimed != "additive" and (mask.form, mask.shape) == ("additive", "BK")
@@ -74,12 +73,13 @@ def _forms(mask: MaskInput, *, released: bool) -> Iterator[MaskInput]:
     if not unsaid:
         yield mask
     if unsaid or not mask.works:  # its dtype is a guess, and its form may be one
-        yield from (dataclasses.replace(mask, form=x, dtype=torch.bool) for x in ("allowed", "forbidden"))
+        for form in ("allowed", "forbidden"):
+            yield dataclasses.replace(mask, form=form, dtype=torch.bool, works=False)
 
 
 def _stated(mask: MaskInput) -> bool:
     """Whether its text, and not a name alone, plainly says another form than a trial showed."""
-    if mask.claimed in (None, "additive", mask.form) or mask.claim.startswith("the name "):
+    if mask.claimed in ("additive", mask.form) or mask.claim.startswith("the name "):
         return False
     return mask.form != "additive" or "bool" in mask.claim or not ("inf" in mask.claim or "add" in mask.claim)
 

@@ -16,6 +16,7 @@ from headwise.doctor.calling import claims, names
 from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.listen import Calls
 from headwise.doctor.probing.masking import convolving, each, given, hiding
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
 from headwise.doctor.reading.anatomy import look
@@ -98,6 +99,10 @@ def _without(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> f
     numbers = [x for x in whole.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 2]
     if numbers and convolving(probe.module):  # earlier weights, which are made up here: not 0 at a masked key
         raise NotChecked("it convolves other numbers of the keys")
+    with Calls([torch.linspace], lambda *_, **__: None) as spread:
+        probe.attempt(inputs)
+    if spread.noted:
+        raise NotChecked("its positions depend on the number of tokens")
     changes = []
     for others in ({}, whole) if whole else ({},):
         without = probe.attempt(shorter, given={**others, **given(probe.interface, mask, shorter)})
@@ -178,6 +183,8 @@ def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
     axes = [(3, ""), *([(4, "[Q, K]"), (heads, "[H, K]")] if padding else [])]
     for batch, axis in axes if 1 < heads <= 16 else axes[:2]:
         inputs = probe.square(batch, 4 if "Q" in axis else 5)
+        if inputs.key_length < 2:
+            return
         mark = torch.zeros(batch, inputs.key_length, dtype=torch.bool)
         mark[1 if axis else slice(None), 1] = True
         seen = next(_changed(probe, inputs, name, mark), None)

@@ -222,7 +222,7 @@ def test_a_mask_of_which_nothing_is_said() -> None:
 
 
 def test_what_takes_another_way_is_not_checked() -> None:
-    with pytest.raises(NotChecked, match="src_key_padding_mask hides keys from each attention"):
+    with pytest.raises(NotChecked, match="src_key_padding_mask: what it hides reaches the output by another way"):
         found("laws.masked_scores", seeded(PassedOn))
     with pytest.raises(NotApplicable, match="takes no mask"):
         found("laws.masked_scores", seeded(Plain))
