@@ -46,7 +46,7 @@ batch_mixing reshape_scrambles token_split output_misplaced sizes
 mask_claims laws.edges query_cancels mask_ignored mask_integers masked_weight
 length_mask mask_broadcast
 pad_tokens ids_mask padding_read padding_row mask_fill
-laws.reach empty_row masked_nan
+laws.unread laws.reach empty_row masked_nan
 half example_half unused_parameter idle_part gradient_blocked state_dict
 cache cache_gradient left_padding laws.documents cross_mask
 positions_ignored positions_in_values relative_index
