@@ -163,9 +163,9 @@ class Window(nn.Module):
 
 def test_a_window_that_is_not_applied() -> None:
     assert headwise.diagnose(Window()).healthy
-    (bug,) = headwise.diagnose(Window(applied=False)).bugs
-    assert bug.name == "window-ignored"
-    assert "with window_size = 3 a position attends to 8 earlier positions" in bug.evidence
+    risk = next(x for x in headwise.diagnose(Window(applied=False)).findings if x.name == "window-ignored")
+    assert risk.severity == "risk"  # no option switches it on
+    assert "with window_size = 3 a position attends to 8 earlier positions" in risk.evidence
 
 
 class Cross(Attention):

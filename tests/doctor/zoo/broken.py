@@ -53,7 +53,7 @@ BROKEN: tuple[Specimen, ...] = (
         {"cache-mismatch", "causal-corner"},
         why="is_causal aligns the first query with the first key, so a step sees the oldest key only",
     ),
-    broken(partial(sdpa.LocalAttention, 48, 4, window=4), {"window-off-by-one"}, why="five tokens, where it says four"),
+    broken(partial(sdpa.LocalAttention, 48, 4, window=4), {"window-off-by-one"}, why="six tokens, where it says four"),
     broken(
         partial(sdpa.PackedSequenceAttention, 48, 4),
         {"packing-leak"},

@@ -27,7 +27,7 @@ FIXES: dict[str, tuple[tuple[str, str], ...]] = {
     "sdpa.PaddedSelfAttention": (("key_padding_mask[:, None, None, :]", "~key_padding_mask[:, None, None, :]"),),
     "sdpa.MaskedSelfAttention": ((".to(q.dtype)", ".bool()"),),
     "sdpa.DecoderAttention": (("is_causal=True)", "attn_mask=torch.ones(t, k.size(2)).tril(k.size(2) - t).bool())"),),
-    "sdpa.LocalAttention": (("distance <= self.window", "distance < self.window"),),
+    "sdpa.LocalAttention": (("distance <= self.window + 1", "distance < self.window"),),
     "sdpa.PackedSequenceAttention": (("is_causal=True", "attn_mask=same.tril().unsqueeze(1)"),),
     "sdpa.ExplainableAttention": (
         (

@@ -162,7 +162,7 @@ class LocalAttention(nn.Module):
         q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         i = torch.arange(n, device=x.device)
         distance = i[:, None] - i[None, :]
-        mask = (distance >= 0) & (distance <= self.window)
+        mask = (distance >= 0) & (distance <= self.window + 1)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.proj(out.transpose(1, 2).reshape(b, n, c))
 
