@@ -38,6 +38,6 @@ laws.weights laws.dropout_misplaced
 """)
 PROBED = _load("""
 laws.normaliser laws.sizes laws.repetition laws.modes laws.examples laws.reshapes laws.positions laws.edges
-laws.reach laws.documents laws.masking laws.removing laws.padded_ids laws.fills laws.empty_rows laws.gradients
-laws.derivatives laws.increments laws.left_padding laws.precision laws.composition laws.recomputed
+laws.unread laws.reach laws.documents laws.masking laws.removing laws.padded_ids laws.fills laws.empty_rows
+laws.gradients laws.derivatives laws.increments laws.left_padding laws.precision laws.composition laws.recomputed
 """)

@@ -118,13 +118,6 @@ def corner(seen: Tensor) -> Literal["", "first", "last"]:
     return "first" if ends[1] == 0 else "last"
 
 
-def is_symmetric(seen: Tensor) -> bool:
-    """Whether two positions see one another, or neither does; apart from those that all see, or that see all."""
-    common = seen.all(0) | seen.all(1)
-    inner = seen[~common][:, ~common]
-    return bool((inner == inner.T).all())
-
-
 def goes_round(seen: Tensor) -> Tensor | None:
     """[Q]: which queries see keys from both ends of the sequence, if every query sees as many keys, side by side where
     the last is taken to stand before the first; else None.

@@ -1,8 +1,7 @@
 """The law: what reaches an output is what its query may see.
 
 Each token is changed in turn. In a module that is causal, by what it states or by what it does when called plainly,
-nothing later reaches a row: on no path, and neither does the number of later tokens. Every token but the last is seen
-by another one, and a memory that is passed reaches something.
+nothing later reaches a row: on no path, and neither does the number of later tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.way import noise, tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws import compare_masks
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
@@ -27,22 +25,15 @@ from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import FORBIDDEN
 from headwise.masks import causal
 
-FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch", "tokens-unread", "memory-ignored")
+FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch")
 
 _LENGTH = 8
-_LONG = 20  # more than the usual number of heads in a small module
-_FEWEST = 3
 # Options that may change what is seen.
 _SEEING = ("causal", "mask", "bidirect", "autoregress", "decod", "encod", "cross", "prefix", "cache", "incremental")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    seen = _unread if patient.interface.takes == "self" else _memory
-    yield from seen(patient, Probe(patient))
-    yield from _future(patient, Probe(patient))  # another copy: it may keep something of its calls
-
-
-def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
+    probe = Probe(patient)
     face, said = probe.interface, patient.contract.visible
     flags = [name for name in face.flags if face.roles.get(name) == "causal"]
     memory = face.takes == "memory"
@@ -224,77 +215,3 @@ def _given_alike(probe: Probe, inputs: Inputs, part: Inputs) -> bool:
 
     way = probe.interface.way
     return all(alike(*(make(way.sizes(x)) for x in (inputs, part))) for _, make in way.extras)
-
-
-# What is not seen
-
-
-def _unread(patient: Patient, probe: Probe) -> Iterator[Finding]:
-    """Tokens behind some position that no other token sees: keys or a mask cut to the size of the wrong dimension.
-
-    `mask[:, : k.shape[-2]]` cuts to the number of heads where k is [B, N, H, D], and no shape shows it.
-    """
-    way = probe.interface.way
-    fixed = patient.example is not None and bool(way.extras)  # positions, for as many tokens
-    length = probe.interface.length or (way.lengths[0] if fixed else _LONG)
-    inputs = probe.interface.inputs(1, length, length)
-    before, others = probe.attempt(inputs), torch.arange(length)
-    if not isinstance(before, Tensor) or before.shape[:2] != (1, length) or not bool(before.isfinite().any()):
-        return
-    for key in range(max(0, length - _FEWEST), length):
-        if bool((rows(before, probe.output(moved(inputs, 0, key)))[0] > REACHED)[others != key].any()):
-            return
-    last = _last_seen(probe, inputs)
-    if last is None or any(now != last for now in _with_other_numbers(probe, inputs)):
-        return  # no token changes the output of another, or how far it reads depends on numbers that it is given
-    yield Finding(
-        "tokens-unread",
-        "bug",
-        f"of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
-        "are not read",
-        "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of heads",
-        numbers={"last": float(last), "tokens": float(length)},
-    )
-
-
-def _with_other_numbers(probe: Probe, inputs: Inputs) -> Iterator[int | None]:
-    """The last position that is seen where the other arguments hold other numbers: a window that is predicted moves."""
-    way = probe.interface.way
-    for name, make in way.extras:
-        x = make(way.sizes(inputs))
-        for seed in range(3) if isinstance(x, Tensor) and x.is_floating_point() else ():
-            other = 30 * noise(*x.shape, seed=seed, dtype=x.dtype, device=x.device)
-            if isinstance(probe.attempt(inputs, given={name: other}), Tensor):
-                yield _last_seen(probe, inputs, given={name: other})
-
-
-def _last_seen(probe: Probe, inputs: Inputs, **options: Any) -> int | None:
-    """The last position whose token changes the output of another one."""
-    reached = probe.influence(inputs, **options) > REACHED
-    seen = (reached & ~torch.eye(len(reached), dtype=torch.bool)).any(0).nonzero()
-    return int(seen.max()) if len(seen) else None
-
-
-def _memory(patient: Patient, probe: Probe) -> Iterator[Finding]:
-    """A memory that changes nothing that is returned but the memory itself: no layer gets it."""
-    name = next((name for role, name in patient.interface.way.slots if role in ("memory", "key")), None)
-    inputs = probe.inputs()
-    if name is None or patient.interface.also or isinstance(probe.attempt(inputs), Exception):
-        return  # where a memory may be left out, a setting may switch off that it is attended to
-    probe.answers(inputs)
-    before, after = (_returned(probe, x) for x in (inputs, moved(inputs, slice(None))))
-    if len(before) == len(after) and all(map(torch.equal, before, after)):
-        yield Finding(
-            "memory-ignored",
-            "bug",
-            f"with other numbers in {name} the output is the same: nothing attends to it",
-            f"pass {name} on to the layers that attend to it",
-            patient.where,
-        )
-
-
-def _returned(probe: Probe, inputs: Inputs) -> list[Tensor]:
-    """All that is returned but the memory itself: it may reach the learned queries that come back beside the text."""
-    given = [x for x in (inputs.key, inputs.value) if x is not None]
-    found = (x for _, x in tensors_in(probe.run(inputs).raw))
-    return [x for x in found if not any(x.shape == y.shape and torch.equal(x, y) for y in given)]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from headwise.doctor.calling import causality
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.laws import compare_masks
 from headwise.doctor.patient import NotApplicable, Patient
@@ -135,9 +136,8 @@ def _rectangular(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding
         yield _gap(site, gap)
         return
     queries, keys = seen.shape
-    said = patient.contract.visible
     if compare_masks.corner(seen) == "first" and queries < keys:
-        if said is not None and said.words.endswith("=True") and not said.words.startswith("code "):
+        if causality.option(patient.module, patient.interface.flags) is not None:
             return  # an option asks for it, and its corner is a convention: torch's own is the first key
         yield Finding(
             "causal-corner",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.finding import Finding
+from headwise.doctor.laws import unread
 from headwise.doctor.laws.reach import check
 from headwise.doctor.patient import NotApplicable, Patient
 from tests.doctor.checks.specimens import Attention, Causal, Cross, seeded
@@ -180,14 +181,25 @@ class CutToHeads(Attention):
         (CountsFromTheEnd, "causal-leak", "risk", "how many there are does"),
         (CausalByDistanceBackwards, "causal-leak", "bug", "how many there are does"),
         (EitherOfTwo, "causal-leak", "bug", "28 of 28 future tokens"),
-        (DecoderWithoutMemory, "memory-ignored", "bug", "with other numbers in memory"),
-        (CutToHeads, "tokens-unread", "bug", "of 20 tokens, none behind position 3"),
     ],
 )
 def test_what_reaches_too_much_or_too_little(module: type[nn.Module], name: str, severity: str, words: str) -> None:
     (finding,) = found(module)
     assert (finding.name, finding.severity) == (name, severity)
     assert words in finding.evidence
+
+
+def test_what_is_not_seen() -> None:
+    cases = [
+        (DecoderWithoutMemory, "memory-ignored", "with other numbers in memory"),
+        (CutToHeads, "tokens-unread", "of 20 tokens, none behind position 3"),
+    ]
+    for module, name, words in cases:
+        (finding,) = unread.check(Patient(seeded(module)))
+        assert (finding.name, finding.severity) == (name, "bug")
+        assert words in finding.evidence
+    for healthy in (Attention, Causal, Cross, Decoder):
+        assert list(unread.check(Patient(seeded(healthy)))) == []
 
 
 def test_a_path_of_train_mode() -> None:

@@ -129,7 +129,7 @@ def test_healthy_windows() -> None:
 
 
 def test_a_window_that_is_stated() -> None:
-    assert [x.name for x in found(Windowed("_", earlier=1), window=3)] == ["window-off-by-one"]
+    assert [x.name for x in found(Windowed("_", earlier=2), window=3)] == ["window-off-by-one"]
     assert found(Windowed("_", earlier=3), window=3) == []
 
 
