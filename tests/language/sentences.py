@@ -25,6 +25,7 @@ TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
 SPOKEN = [
     *(f"doctor/{name}.py" for name in ("diagnosis", "explain", "finding", "foreign", "limits", "patient")),
     "doctor/checks/*.py",
+    "doctor/laws/*.py",
     "doctor/recomputing.py",
     "doctor/reading/anatomy.py",
     "doctor/probing/probe.py",

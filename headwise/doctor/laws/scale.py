@@ -154,7 +154,7 @@ def close(a: float, b: float) -> bool:
 
 
 def _sizes(patient: Patient, site: Site) -> dict[str, int]:
-    n, m = site.product.value.shape[-2:]
+    n, m = (1, *site.product.value.shape)[-2:]
     model, width = patient.see().inputs.query.shape[-1], width_of(site)
     heads = len(site.grid.heads) if site.grid is not None else max(model // width, 1)
     return {

@@ -15,6 +15,7 @@ from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.decoding import _tail
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
+from tests.doctor.laws.scores import one as law
 
 # How they are called.
 
@@ -333,9 +334,9 @@ class Gained(Normed):
         return super().gain(x) * self.gamma
 
 
-@pytest.mark.parametrize(("kind", "severity"), [(Normed, "risk"), (Gained, "note")])
+@pytest.mark.parametrize(("kind", "severity"), [(Normed, "note"), (Gained, "note")])
 def test_learned_gains_learn_the_scale(kind: type[nn.Module], severity: str) -> None:
-    assert one("wrong_scale", seeded(kind)).severity == severity
+    assert law("scale", seeded(kind)).severity == severity
 
 
 class Windowed(Attention):

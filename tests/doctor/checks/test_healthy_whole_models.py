@@ -17,6 +17,7 @@ from headwise.doctor.checks.sizes import check as sizes
 from headwise.doctor.diagnosis import _calls, _on_their_own
 from headwise.doctor.patient import Patient
 from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.laws.scores import one as law
 
 
 def bugs(module: nn.Module) -> set[str]:
@@ -386,7 +387,7 @@ class Latent(Attention):
 
 
 def test_a_scale_that_is_computed_is_not_stated() -> None:
-    finding = one("wrong_scale", seeded(Latent))
+    finding = law("scale", seeded(Latent))
     assert finding.numbers["scale"] == pytest.approx(1 / math.sqrt(2))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import types
+from functools import partial
 
 import pytest
 import torch
@@ -223,6 +224,7 @@ class InTheWeights(Plain):
         ScaledQueries,
         HealthyByHand,
         InTheWeights,
+        partial(nn.MultiheadAttention, 16, 4, batch_first=True),
     ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
