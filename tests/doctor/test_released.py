@@ -18,7 +18,8 @@ from headwise.doctor.released import GRAVEST
 
 def test_every_case_is_of_a_known_finding_and_asked_by_a_check() -> None:
     package = Path(checks.__file__).parent
-    texts = "".join(x.read_text(encoding="utf-8") for x in (*package.glob("*.py"), package.parent / "diagnosis.py"))
+    files = [*package.glob("*.py"), *package.parent.glob("laws/*.py"), package.parent / "diagnosis.py"]
+    texts = "".join(x.read_text(encoding="utf-8") for x in files)
     asked = set(re.findall(r'patient\.(?:severity|reports)\(\s*"([^"]+)"', texts))
     assert asked == set(GRAVEST)
     assert {case.partition(": ")[0] for case in GRAVEST} <= set(CATALOGUE)

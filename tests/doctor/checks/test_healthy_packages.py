@@ -12,7 +12,7 @@ from torch.nn import functional
 from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.diagnosis import diagnose
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.decoding import _tail
 from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
 from tests.doctor.laws.scores import one as law
@@ -90,8 +90,8 @@ def test_keys_of_blocks_keep_their_order() -> None:
 
 
 def test_keys_of_blocks_may_have_several_angles() -> None:
-    with pytest.raises(Exception, match="not pairwise maps"):
-        found("rope", local(LocalRotary))
+    with pytest.raises(NotChecked):
+        law("rotary", local(LocalRotary))
 
 
 class Padded(nn.Module):
@@ -268,8 +268,8 @@ class OneQuery(Attention):
 
 
 def test_a_learned_query_is_not_rotated() -> None:
-    with pytest.raises(Exception, match="not pairwise maps"):
-        found("rope", seeded(OneQuery))
+    with pytest.raises(NotChecked):
+        law("rotary", seeded(OneQuery))
 
 
 class Narrow(Attention):
@@ -284,7 +284,8 @@ class Narrow(Attention):
 
 
 def test_angles_of_no_features_are_not_forgotten() -> None:
-    assert found("rope", seeded(Narrow)) == []
+    with pytest.raises(NotChecked):
+        law("rotary", seeded(Narrow))
 
 
 _OF_POSITIONS = ("rope-axis", "positions-ignored")
