@@ -168,10 +168,21 @@ def _sizes(patient: Patient, site: Site) -> dict[str, int]:
     }
 
 
+_ROOTS = {
+    "the head width": "which is sqrt({0}), the head width",
+    "the model width": "which is sqrt({0}), the model width",
+    "the width of all heads": "which is sqrt({0}), the width of all heads",
+    "the number of heads": "which is sqrt({0}), the number of heads",
+    "the number of keys": "which is sqrt({0}), the number of keys",
+    "the number of queries": "which is sqrt({0}), the number of queries",
+    "the batch size": "which is sqrt({0}), the batch size",
+}
+
+
 def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
     """Describe a wrong factor as powers of these sizes, in every way that fits; it is "" if it is 1."""
     width = sizes["the head width"]
-    table = [(1.0, ""), *((size**-0.5, f"which is sqrt({size}), {name}") for name, size in sizes.items())]
+    table = [(1.0, ""), *((size**-0.5, _ROOTS[name].format(size)) for name, size in sizes.items())]
     for name in ("the head width", "the model width"):
         size = sizes[name]
         table += [
