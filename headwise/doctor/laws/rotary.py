@@ -30,20 +30,22 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("queries and keys are not of the same tokens")
     if not patient.see().sites:
         raise NotChecked(patient.anatomy_problem)
-    moved = 0
+    judged, problem = 0, "nothing of its queries and keys depends on the position alone"
     for i, site in enumerate(_alike(patient, _FEW).sites):
         if site.grid is None or site.contraction is None or site.overlaps:
             continue  # in each block a key may have an angle of its own
         wrong = list(_axis(patient, site))
         yield from wrong
-        moved += bool(wrong)
+        judged += bool(wrong)
         if any(moving(differences(x)).any() for x in (site.q, site.k)):
-            moved += 1
             sites = _alike(patient, min(site.q.shape[-1] + 2, _MOST)).sites
+            problem = "its attentions are others for other numbers of examples"
             if i < len(sites) and sites[i].grid is not None:
-                yield from _judge(sites[i])
-    if not moved:
-        raise NotChecked("nothing of its queries and keys depends on the position alone")
+                problem = _unclear(sites[i])
+                judged += not problem
+                yield from () if problem else _judge(sites[i])
+    if not judged:
+        raise NotChecked(problem)
 
 
 def _alike(patient: Patient, batch: int) -> Anatomy:
@@ -105,19 +107,23 @@ def partners(x: Tensor) -> list[tuple[int, int]]:
     return found
 
 
+def _unclear(site: Site) -> str:
+    """Why nothing follows from how queries and keys depend on the position; "" if it does."""
+    raws = [site.raw(name) for name in "qk"]
+    if any(x is None or bool(moving(differences(x)).any()) for x in raws):
+        return "its queries and keys depend on the position before they are projected, or come from several products"
+    x, y = differences(site.q), differences(site.k)
+    linear = x.shape[1] == y.shape[1] and turned(x) and turned(y)
+    return "" if linear else "queries and keys at a position are no linear maps of those at another"
+
+
 def _judge(site: Site) -> Iterator[Finding]:
-    raws = {name: site.raw(name) for name in "qk"}
-    if any(x is None or bool(moving(differences(x)).any()) for x in raws.values()):
-        raise NotChecked("its queries and keys depend on the position before they are projected, or with a part of it")
     x, y, v = (differences(z) for z in (site.q, site.k, site.v))
-    if x.shape[1] != y.shape[1] or not (turned(x) and turned(y)):
-        raise NotChecked("queries and keys at a position are no linear maps of those at another")
     moved = {"queries": moving(x), "keys": moving(y)}
     where = site.product.where
     if bool(moving(v).any()) and change(v, v) < _WRONG:
         yield _asymmetric("the values are also rotated by their position; only queries and keys should be", where)
-    heads = site.q.shape[1] // max(site.k.shape[1], 1)
-    if change(x, y.repeat(heads, 1, 1) if heads > 1 else y) < _WRONG:
+    if change(x, y) < _WRONG:
         return
     still = [name for name, features in moved.items() if not bool(features.any())]
     if still:

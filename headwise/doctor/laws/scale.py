@@ -154,34 +154,45 @@ def close(a: float, b: float) -> bool:
 
 
 def _sizes(patient: Patient, site: Site) -> dict[str, int]:
-    n, m = site.product.value.shape[-2:]
+    n, m = (1, *site.product.value.shape)[-2:]
     model, width = patient.see().inputs.query.shape[-1], width_of(site)
     heads = len(site.grid.heads) if site.grid is not None else max(model // width, 1)
     return {
-        "the head width": width,
-        "the model width": model,
-        "the width of all heads": heads * width,
-        "the number of heads": heads,
-        "the number of keys": m,
-        "the number of queries": n,
-        "the batch size": len(patient.see().inputs.query),
+        "head width": width,
+        "model width": model,
+        "width of all heads": heads * width,
+        "number of heads": heads,
+        "number of keys": m,
+        "number of queries": n,
+        "batch size": len(patient.see().inputs.query),
     }
+
+
+_ROOTS = {
+    "head width": "which is sqrt({0}), the head width",
+    "model width": "which is sqrt({0}), the model width",
+    "width of all heads": "which is sqrt({0}), the width of all heads",
+    "number of heads": "which is sqrt({0}), the number of heads",
+    "number of keys": "which is sqrt({0}), the number of keys",
+    "number of queries": "which is sqrt({0}), the number of queries",
+    "batch size": "which is sqrt({0}), the batch size",
+}
 
 
 def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
     """Describe a wrong factor as powers of these sizes, in every way that fits; it is "" if it is 1."""
-    width = sizes["the head width"]
-    table = [(1.0, ""), *((size**-0.5, f"which is sqrt({size}), {name}") for name, size in sizes.items())]
-    for name in ("the head width", "the model width"):
+    width = sizes["head width"]
+    table = [(1.0, ""), *((size**-0.5, _ROOTS[name].format(size)) for name, size in sizes.items())]
+    for name in ("head width", "model width"):
         size = sizes[name]
         table += [
-            (size**0.5, f"which is sqrt({size}), {name}: multiplied instead of divided"),
-            (1 / size, f"which is {size}, {name} without the square root (or the scale applied twice)"),
-            (size**-0.25, f"the fourth root of {name}: only queries or only keys are scaled"),
+            (size**0.5, f"which is sqrt({size}), the {name}: multiplied instead of divided"),
+            (1 / size, f"which is {size}, the {name} without the square root (or the scale applied twice)"),
+            (size**-0.25, f"the fourth root of the {name}: only queries or only keys are scaled"),
         ]
     table += [
         (float(width), f"which is {width}, the head width: multiplied instead of divided"),
-        (1 / sizes["the number of keys"], f"which is {sizes['the number of keys']}, the number of keys"),
+        (1 / sizes["number of keys"], f"which is {sizes['number of keys']}, the number of keys"),
         (width**-1.5, f"which is {width} sqrt({width}): scaled twice"),
         (2 * width**-0.5, f"which is sqrt({width}) / 2"),
         ((2 * width) ** -0.5, f"which is sqrt({2 * width}), twice the head width"),

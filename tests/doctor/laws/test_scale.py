@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import types
+from functools import partial
 
 import pytest
 import torch
@@ -223,6 +224,7 @@ class InTheWeights(Plain):
         ScaledQueries,
         HealthyByHand,
         InTheWeights,
+        partial(nn.MultiheadAttention, 16, 4, batch_first=True),
     ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
@@ -414,7 +416,7 @@ def test_a_released_scale() -> None:
 
 
 def test_descriptions() -> None:
-    sizes = {"the head width": 8, "the model width": 32, "the number of keys": 5}
+    sizes = {"head width": 8, "model width": 32, "number of keys": 5}
     assert descriptions(1.0, sizes) == [""]
     assert descriptions(32**-0.5, sizes) == [  # 1 / sqrt(32) is also half of 1 / sqrt(8)
         "which is sqrt(32), the model width"
