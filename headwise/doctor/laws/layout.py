@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.listen import Softmaxes
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import Step, pair_tokens
@@ -35,6 +36,7 @@ _SEQUENCE_FIRST = rf"(?i:batch_first|(seq\w*|time)[- ]first|[\[(]\s*(seq\w*|leng
 
 def check(patient: Patient) -> Iterator[Finding]:
     yield from _stated(patient)
+    yield from _of_one_number(patient)
     sites = patient.see().sites
     for site in [site for site in sites if site.contraction is not None] or sites:  # without values: left over
         wrong = [name for name in site.projections if not site.placement(name).right]
@@ -159,6 +161,31 @@ def _transposed(site: Site) -> bool:
     """Whether the softmax is right and the product with the values is wrong, by the names of the projections."""
     q, k = ({read_name(seed.name.removesuffix(".weight")).letters for seed in site.projections[side]} for side in "qk")
     return q == {"k"} or k == {"q"} or (q != {"q"} and k != {"k"} and not site.queries_left)
+
+
+def _of_one_number(patient: Patient) -> Iterator[Finding]:
+    """A softmax over an axis of one element, beside that of the keys, as of the scores [B, K, 1] of a layer."""
+    probe = Probe(patient)
+    inputs = probe.inputs()
+    with Softmaxes() as softmaxes:
+        probe.attempt(inputs)
+    sites = patient.anatomy.sites if patient.anatomy is not None else ()
+    for x in softmaxes.heard:
+        shape, here = list(x.scores.shape), [site for site in sites if site.softmax.where == x.where]
+        met = [site.contraction for site in here if site.contraction is not None]
+        of_one_value = bool(met) and all(each.weights.value.shape[-1 if each.left else -2] == 1 for each in met)
+        left_over = bool(here) and not met and any(site.contraction is not None for site in sites)
+        if shape[x.dim] == 1 < inputs.key_length in shape[1:] and not of_one_value and not left_over:
+            yield Finding(
+                "softmax-axis",
+                "bug",
+                f"the softmax is taken over axis {x.dim} of scores {shape}, which has one element: every weight is 1, "
+                f"and the {inputs.key_length} keys are on another axis",
+                "take the softmax over the axis of the keys: softmax(dim=1) for scores [B, K, 1]",
+                x.where,
+                numbers={"axis": float(x.dim)},
+            )
+            return
 
 
 # --- The values that the weights meet ---------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _used(site: Site, twin: Site) -> Iterator[Finding]:
     """What was done to the weights after the softmax; `twin`: the same place with other inputs."""
-    before, after = site.weights.nan_to_num(0.0), site.weights_at_values.nan_to_num(0.0)
+    before = site.weights.nan_to_num(0.0)
+    after = torch.where(site.weights_at_values.isnan(), before, site.weights_at_values)  # some meet no value
     if before.shape != twin.weights.shape or torch.equal(before, after):
         return
     sums, keys = after.sum(-1), after.shape[-1]

@@ -198,6 +198,53 @@ def test_a_softmax_over_another_axis(module: type[nn.Module], over: str, axis: i
     assert finding.numbers["sum"] == pytest.approx(1, abs=1e-5)
 
 
+class Step(nn.Module):
+    """One step of a decoder with additive attention; nothing is said of shapes."""
+
+    axis = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+        self.of_query, self.of_keys, self.score = nn.Linear(24, 24), nn.Linear(24, 24), nn.Linear(24, 1)
+        self.gru, self.out = nn.GRU(40, 24, batch_first=True), nn.Linear(24, 50)
+
+    def forward(self, token: Tensor, hidden: Tensor, encoder_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        energy = self.score(torch.tanh(self.of_query(hidden.transpose(0, 1)) + self.of_keys(encoder_outputs)))
+        context = energy.softmax(self.axis).mT @ encoder_outputs  # [B, 1, H] of [B, K, 1] and [B, K, H]
+        out, hidden = self.gru(torch.cat((self.words(token), context), -1), hidden)
+        return self.out(out), hidden
+
+
+class OverOne(Step):
+    """One step of a decoder."""
+
+    axis = -1
+
+
+class LeftOver(nn.Module):
+    """Weights of one head over heads are computed, and never read, as in SAM 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 1, 16)).unbind(2)  # [B, N, 1, D]
+        self.weights = (q / 4 @ k.mT).softmax(-1)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        y = (q @ k.mT / 4).softmax(-1) @ v
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def test_a_softmax_over_one_number() -> None:
+    (finding,) = told(layout, OverOne)
+    assert (finding.name, finding.severity, finding.numbers["axis"]) == ("softmax-axis", "bug", -1)
+    assert "every weight is 1" in finding.evidence
+    assert names(layout, Step) == []
+    assert "softmax-axis" not in {name for name, _ in names(layout, LeftOver)}
+
+
 # Weights and values.
 
 
