@@ -37,7 +37,7 @@ import torch
 
 import headwise.doctor.diagnosis as diagnosing
 from headwise.cli import main as command
-from headwise.doctor import checks as registry
+from headwise.doctor import laws as registry
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "wild")]

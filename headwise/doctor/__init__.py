@@ -4,9 +4,8 @@
     headwise.doctor.compare(mine, theirs)                      # the first difference between two modules
     headwise.doctor.gradcheck(mine)                            # gradients against finite differences in float64
 
-The steps: find out how to call the module (calling/); trace one forward, operation by operation (reading/); fit known
-wrong variants of attention to its output (fitting/); probe its behaviour (probing/); and run every check on the results
-(checks/).
+The steps: find out how to call the module (calling/), and what it says of itself (contract.py); trace one forward,
+operation by operation (reading/); probe its behaviour (probing/); and compare both with the laws (laws/).
 
 Names are imported on first use: `headwise doctor --changed` reads which classes changed before it needs torch.
 """

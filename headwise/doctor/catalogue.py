@@ -63,7 +63,6 @@ def _entries() -> Iterable[Entry]:
         ("transformers #39408 #40163",),
     )
     yield Entry("window-wraps", "bug", "The window wraps around the ends of the sequence")
-    yield Entry("oldest-kept", "bug", "The oldest tokens of the past are kept, not the latest")
     yield Entry("masked-key-counts", "bug", "A masked key keeps a weight")
     yield Entry("padding-attended", "bug", "Tokens attend to the padding of blocks")
     yield Entry("padding-read", "bug", "What stands in padding reaches the output")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.doctor import checks
+from headwise.doctor import laws
 from headwise.doctor.calling.example import Example, as_example
 from headwise.doctor.calling.failure import Raises
 from headwise.doctor.calling.interface import other_memories
@@ -85,13 +85,13 @@ def diagnose(
             assert looked_at is not None
             clock.kind = type(looked_at)
             patient = Patient(looked_at, spec=spec, example=call, make=make)
-            for check in checks.SOURCE.values():
+            for check in laws.SOURCE.values():
                 causes += _made(check.check, patient)[0]
             for name, error in patient.interface.refused.items():
                 unchecked[name] = f"each mask that was tried raises: {error}"
-            for name, check in (checks.READ | checks.PROBED).items():
+            for name, check in (laws.READ | laws.PROBED).items():
                 found, reason = _made(check.check, patient)
-                if name in checks.READ:
+                if name in laws.READ:
                     causes += found
                 else:
                     symptoms += found
@@ -290,7 +290,7 @@ def _called_otherwise(patient: Patient, named: set[str]) -> list[Finding]:
     for called, spec in ways:
         other = Patient(patient.original, spec=spec, example=patient.example)
         named = named | {x.name for x in found}
-        for check in (*checks.READ.values(), *(checks.PROBED[name] for name in ("masking", "removing"))):
+        for check in (*laws.READ.values(), *(laws.PROBED[name] for name in ("masking", "removing"))):
             found += [
                 dataclasses.replace(x, evidence=f"called {called}: {x.evidence}")
                 for x in _made(check.check, other)[0]

@@ -11,7 +11,7 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.contract import Contract
 from headwise.doctor.patient import Patient
 from headwise.masks import causal
-from tests.doctor.checks.specimens import Attention, Causal, seeded
+from tests.doctor.laws.specimens import Attention, Causal, seeded
 
 
 class Named(Attention):

@@ -17,7 +17,7 @@ import headwise
 from headwise import nn as ours
 from headwise.nn.positions import Alibi, Rope, T5Buckets
 from tests.doctor.calling.test_interface_models import bert, deepseek, gpt2, llama, t5, vit
-from tests.doctor.checks.specimens import Attention, Causal, Cross, seeded
+from tests.doctor.laws.specimens import Attention, Causal, Cross, seeded
 
 
 class Plain(nn.Module):

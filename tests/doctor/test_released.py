@@ -1,4 +1,4 @@
-"""What findings become in released code: one table, and every case of it is asked by a check."""
+"""What findings become in released code: one table, and every case of it is asked by a law."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor import checks
+from headwise.doctor import laws
 from headwise.doctor.catalogue import CATALOGUE
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.patient import Patient
 from headwise.doctor.released import GRAVEST
 
 
-def test_every_case_is_of_a_known_finding_and_asked_by_a_check() -> None:
-    package = Path(checks.__file__).parent
-    laws = package.with_name("laws").glob("*.py")
-    files = (*package.glob("*.py"), *laws, package.parent / "diagnosis.py")
+def test_every_case_is_of_a_known_finding_and_asked_by_a_law() -> None:
+    package = Path(laws.__file__).parent
+    files = (*package.glob("*.py"), package.parent / "diagnosis.py")
     texts = "".join(x.read_text(encoding="utf-8") for x in files)
     asked = set(re.findall(r'patient\.(?:severity|reports)\(\s*"([^"]+)"', texts))
     assert asked == set(GRAVEST)

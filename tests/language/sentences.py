@@ -24,7 +24,6 @@ TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
     *(f"doctor/{name}.py" for name in ("diagnosis", "explain", "finding", "foreign", "limits", "patient")),
-    "doctor/checks/*.py",
     "doctor/laws/*.py",
     "doctor/reading/anatomy.py",
     "doctor/probing/probe.py",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import claims, names
+from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient

@@ -16,7 +16,7 @@ from torch import Tensor
 from headwise.doctor.calling.way import MAPS
 from headwise.doctor.contract import WINDOW, Window, attributes
 from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.laws import compare_masks
+from headwise.doctor.reading import compare_masks
 from headwise.doctor.laws.visibility import allowed_of, where_masked
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe

@@ -44,7 +44,7 @@ from tests.doctor.calling.callees import (
     ValuesFirst,
     WeightsFirst,
 )
-from tests.doctor.checks.specimens import Attention, Cross, seeded
+from tests.doctor.laws.specimens import Attention, Cross, seeded
 
 # module, takes, widths, heads, layout, what else holds
 CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None, str, dict[str, Any]]] = [

@@ -9,7 +9,7 @@ import headwise
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.calling.token_ids import on_embeddings
 from tests.doctor.calling.callees import Projected
-from tests.doctor.checks.specimens import Attention
+from tests.doctor.laws.specimens import Attention
 
 
 class Reduced(Projected):

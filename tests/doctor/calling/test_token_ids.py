@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import headwise
 from headwise.doctor.calling import token_ids
 from headwise.doctor.patient import Patient
-from tests.doctor.checks.specimens import Attention, seeded
+from tests.doctor.laws.specimens import Attention, seeded
 
 
 class Model(nn.Module):

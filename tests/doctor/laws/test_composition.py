@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from headwise.doctor.laws.composition import Tape, alike
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.checks.specimens import Attention, found, one, seeded
-from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.specimens import Attention, found, one, seeded
+from tests.doctor.laws.styles import Plain
 
-LAW = "laws.composition"
+LAW = "composition"
 
 
 class Part(nn.Module):

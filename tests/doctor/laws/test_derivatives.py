@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from headwise.doctor.laws.derivatives import Slope
-from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Cross, found, one, seeded
 
-LAW = "laws.derivatives"
+LAW = "derivatives"
 
 
 class DetachesTheMemory(Cross):

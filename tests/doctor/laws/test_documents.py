@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.documents import check
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from tests.doctor.checks.specimens import Attention, seeded
+from tests.doctor.laws.specimens import Attention, seeded
 
 
 def found(module: type[nn.Module], example: Any = None) -> list[Finding]:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Attention, found, one
-from tests.doctor.checks.styles import Einsum, Plain, assert_at
+from tests.doctor.laws.specimens import Attention, found, one
+from tests.doctor.laws.styles import Einsum, Plain, assert_at
 
 
 class OnScores(Plain):
@@ -43,7 +43,7 @@ class BeforeTheScale(Einsum):
 )
 def test_dropout_on_scores(make: object, module: type[nn.Module], code: str) -> None:
     torch.manual_seed(0)
-    finding = one("laws.dropout_misplaced", make())  # type: ignore[operator]
+    finding = one("dropout_misplaced", make())  # type: ignore[operator]
     assert (finding.name, finding.severity) == ("dropout-misplaced", "bug")
     assert "is applied to the scores, before the softmax" in finding.evidence
     assert_at(finding, module, code)
@@ -75,9 +75,9 @@ class Fused(Plain):
 )
 def test_a_healthy_one(make: object) -> None:
     torch.manual_seed(0)
-    assert found("laws.dropout_misplaced", make()) == []  # type: ignore[operator]
+    assert found("dropout_misplaced", make()) == []  # type: ignore[operator]
 
 
 def test_where_no_attention_is_seen_nothing_is_said() -> None:
     with pytest.raises(NotChecked):
-        found("laws.dropout_misplaced", nn.Linear(8, 8))
+        found("dropout_misplaced", nn.Linear(8, 8))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.edges import check
 from headwise.doctor.patient import NotApplicable, Patient
-from tests.doctor.checks.specimens import Attention, seeded
+from tests.doctor.laws.specimens import Attention, seeded
 
 EDGES = torch.tensor([[0, 1, 2, 3, 3, 4, 0, 1, 2, 3, 4], [1, 2, 0, 0, 4, 3, 0, 1, 2, 3, 4]])
 

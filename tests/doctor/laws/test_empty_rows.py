@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import headwise
 from headwise.doctor.patient import NotApplicable, NotChecked
-from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
 
 
 class Infinite(Attention):
@@ -73,20 +73,20 @@ class CausalPadded(Infinite):
     ],
 )
 def test_nan_where_no_key_is_allowed(kind: type[nn.Module], severity: str, rows: int, others: int, words: str) -> None:
-    finding = one("laws.empty_rows", seeded(kind))
+    finding = one("empty_rows", seeded(kind))
     assert (finding.name, finding.severity) == ("empty-row-nan", severity)
     assert (finding.numbers["rows"], finding.numbers["others"]) == (rows, others)
     assert words in finding.evidence
 
 
 def test_gradients_are_spoilt_though_the_loss_leaves_the_row_out() -> None:
-    assert one("laws.empty_rows", seeded(Infinite)).numbers["parameters"] > 0
+    assert one("empty_rows", seeded(Infinite)).numbers["parameters"] > 0
 
 
 def test_a_healthy_one() -> None:
-    assert found("laws.empty_rows", seeded(Attention)) == []
+    assert found("empty_rows", seeded(Attention)) == []
     with pytest.raises(NotApplicable, match="no mask"):
-        found("laws.empty_rows", seeded(Causal))
+        found("empty_rows", seeded(Causal))
 
 
 class ThenRecurrent(Infinite):
@@ -105,7 +105,7 @@ class ThenRecurrent(Infinite):
 
 def test_rows_of_what_brings_tokens_to_others_are_not_checked() -> None:
     with pytest.raises(NotChecked, match="what its mask should hide reaches the output"):
-        found("laws.empty_rows", seeded(ThenRecurrent))
+        found("empty_rows", seeded(ThenRecurrent))
 
 
 def test_nan_in_the_call_that_was_given_is_a_bug() -> None:
@@ -165,13 +165,13 @@ class TwoLayers(nn.Module):
 
 def test_ids_with_padding() -> None:
     for kind, severity in ((HistoryOfNaN, "risk"), (ContinuesPrompts, "bug")):
-        finding = one("laws.empty_rows", seeded(kind))
+        finding = one("empty_rows", seeded(kind))
         assert (finding.name, finding.severity) == ("empty-row-nan", severity)
         assert "ids that begin with two tokens of padding (id 0) give NaN" in finding.evidence
-    finding = one("laws.empty_rows", seeded(TwoLayers))
+    finding = one("empty_rows", seeded(TwoLayers))
     assert (finding.name, finding.severity) == ("empty-row-nan", "bug")
     assert "for the tokens before them" in finding.evidence
     with pytest.raises(NotChecked, match="one row for every query"):
-        found("laws.empty_rows", seeded(History))
+        found("empty_rows", seeded(History))
     with pytest.raises(NotApplicable, match="it takes no mask"):
-        found("laws.empty_rows", seeded(lambda: TwoLayers(hides_rows=False)))
+        found("empty_rows", seeded(lambda: TwoLayers(hides_rows=False)))

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from headwise.doctor.laws.examples import batch_axis, others_change
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 
-LAW = "laws.examples"
+LAW = "examples"
 
 
 def test_what_other_examples_change_by() -> None:

@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
 
 
 class Filled(Attention):
@@ -41,26 +41,26 @@ class CausalTwenty(Causal):
 
 
 def test_a_fill_that_ordinary_scores_beat() -> None:
-    finding = one("laws.fills", seeded(Hundred))
+    finding = one("fills", seeded(Hundred))
     assert (finding.name, finding.severity) == ("mask-fill-too-small", "bug")
     assert finding.numbers["fill"] == -100
     assert finding.numbers["scores"] > 50
     assert finding.numbers["factor"] > 1
     assert finding.where.code == "return scores.softmax(-1)"
-    finding = one("laws.fills", seeded(CausalTwenty))
+    finding = one("fills", seeded(CausalTwenty))
     assert finding.severity == "bug"
     assert "its causal mask" in finding.evidence
 
 
 def test_a_fill_that_takes_large_scores_is_a_risk() -> None:
-    finding = one("laws.fills", seeded(TenThousand))
+    finding = one("fills", seeded(TenThousand))
     assert (finding.severity, finding.numbers["fill"]) == ("risk", -1e4)
     assert finding.numbers["factor"] >= 100
-    assert one("laws.fills", seeded(ByHand)).severity == "risk"
+    assert one("fills", seeded(ByHand)).severity == "risk"
 
 
 def test_healthy_ones() -> None:
     for module in (seeded(Filled), seeded(Attention), seeded(Causal), nn.MultiheadAttention(16, 4)):
-        assert found("laws.fills", module) == []
+        assert found("fills", module) == []
     with pytest.raises(NotApplicable, match="no working mask argument"):
-        found("laws.fills", nn.Linear(16, 16))
+        found("fills", nn.Linear(16, 16))

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 
-LAW = "laws.gradients"
+LAW = "gradients"
 
 
 class ForgetsTheOutput(Attention):

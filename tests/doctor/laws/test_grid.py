@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.checks.specimens import seeded
-from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.specimens import seeded
+from tests.doctor.laws.styles import Plain
 from tests.doctor.laws.scores import found, one
 
 

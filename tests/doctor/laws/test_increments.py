@@ -13,9 +13,9 @@ from headwise.doctor.laws.increments import differing
 from headwise.doctor.patient import NotChecked
 from headwise.nn import MultiHeadAttention
 from headwise.nn.positions import Rope
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 
-LAW = "laws.increments"
+LAW = "increments"
 
 
 class Steps(Attention):

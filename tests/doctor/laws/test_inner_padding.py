@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 
 
 class Blocks(Attention):
@@ -70,15 +70,15 @@ class WholeBlocksOfZeros(WholeBlocks):
 
 
 def test_a_module_that_takes_whole_blocks_alone() -> None:
-    assert one("laws.inner_padding", seeded(WholeBlocksOfZeros)).name == "padding-attended"
-    assert found("laws.inner_padding", seeded(WholeBlocks)) == []
+    assert one("inner_padding", seeded(WholeBlocksOfZeros)).name == "padding-attended"
+    assert found("inner_padding", seeded(WholeBlocks)) == []
 
 
 def test_a_block_of_zeros_before_the_first() -> None:
-    finding = one("laws.inner_padding", seeded(BlockOfZeros))
+    finding = one("inner_padding", seeded(BlockOfZeros))
     assert (finding.name, finding.severity) == ("padding-attended", "bug")
     assert "keys of zeros" in finding.evidence
-    assert found("laws.inner_padding", seeded(BlockBefore)) == []
+    assert found("inner_padding", seeded(BlockBefore)) == []
 
 
 class Cache(Attention):
@@ -112,20 +112,20 @@ class OneZero(Attention):
 
 
 def test_empty_places_of_a_cache() -> None:
-    finding = one("laws.inner_padding", seeded(CacheOfZeros))
+    finding = one("inner_padding", seeded(CacheOfZeros))
     assert (finding.name, finding.severity) == ("padding-attended", "bug")
     assert "several keys of zeros" in finding.evidence
-    assert found("laws.inner_padding", seeded(Cache)) == []
-    assert found("laws.inner_padding", seeded(OneZero)) == []
+    assert found("inner_padding", seeded(Cache)) == []
+    assert found("inner_padding", seeded(OneZero)) == []
 
 
 def test_padding_that_is_attended_to() -> None:
-    finding = one("laws.inner_padding", seeded(HidesNothing))
+    finding = one("inner_padding", seeded(HidesNothing))
     assert (finding.name, finding.severity) == ("padding-attended", "bug")
     assert 0.5 < finding.numbers["weight"] < 1  # three keys of four are padding
-    assert found("laws.inner_padding", seeded(Blocks)) == []
+    assert found("inner_padding", seeded(Blocks)) == []
 
 
 def test_learned_keys_are_no_padding() -> None:
-    assert found("laws.inner_padding", seeded(Sinks)) == []
-    assert found("laws.inner_padding", seeded(Attention)) == []
+    assert found("inner_padding", seeded(Sinks)) == []
+    assert found("inner_padding", seeded(Attention)) == []

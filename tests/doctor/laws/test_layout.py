@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.checks import Check
+from headwise.doctor.laws import Law
 from headwise.doctor.laws import layout, outputs, projections
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.placement import Layout
-from tests.doctor.checks.specimens import Attention, Causal
-from tests.doctor.checks.styles import Einsum, Masked, Plain, SharedByHeads, assert_at
+from tests.doctor.laws.specimens import Attention, Causal
+from tests.doctor.laws.styles import Einsum, Masked, Plain, SharedByHeads, assert_at
 from tests.doctor.laws.told import names, told
 
 # By hand.
@@ -408,7 +408,7 @@ def test_what_cannot_be_judged(module: type[nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("law", [layout, outputs, projections])
-def test_torchs_own_layers(law: Check) -> None:
+def test_torchs_own_layers(law: Law) -> None:
     for made in (
         nn.MultiheadAttention(16, 4, dropout=0.3, batch_first=True),
         nn.MultiheadAttention(16, 4, kdim=12, vdim=10),

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.patient import NotChecked
-from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
 
-LAW = "laws.left_padding"
+LAW = "left_padding"
 
 
 class CountsPadding(Attention):

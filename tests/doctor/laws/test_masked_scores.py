@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from headwise.doctor.laws.masked_scores import check
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from tests.doctor.checks.specimens import Attention, Causal, Cross, found, one, seeded
-from tests.doctor.checks.styles import Masked, Plain, assert_at
+from tests.doctor.laws.specimens import Attention, Causal, Cross, found, one, seeded
+from tests.doctor.laws.styles import Masked, Plain, assert_at
 
 INF = torch.inf
 
@@ -85,7 +85,7 @@ def of_itself(scores: Tensor, padding: Tensor) -> Tensor:
     ],
 )
 def test_a_healthy_one(module: nn.Module) -> None:
-    assert found("laws.masked_scores", module) == []
+    assert found("masked_scores", module) == []
 
 
 def another_example(scores: Tensor, allowed: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def another_example(scores: Tensor, allowed: Tensor) -> Tensor:
 def test_a_wrong_one(
     kind: type[nn.Module], hidden: Callable[[Tensor, Tensor], Tensor], name: str, severity: str, words: str
 ) -> None:
-    finding = one("laws.masked_scores", written(kind, hidden))
+    finding = one("masked_scores", written(kind, hidden))
     assert (finding.name, finding.severity) == (name, severity)
     assert words in finding.evidence
 
@@ -139,7 +139,7 @@ class NamedAsTorchNamesIt(Named):
 
 def test_a_name_alone_is_a_risk_unless_it_is_torchs_own() -> None:
     for kind, severity in ((Named, "risk"), (NamedAsTorchNamesIt, "bug")):
-        finding = one("laws.masked_scores", seeded(kind))
+        finding = one("masked_scores", seeded(kind))
         assert (finding.name, finding.severity) == ("mask-polarity", severity)
 
 
@@ -158,11 +158,11 @@ class OfMinusInfinity(Weighs):
 
 
 def test_a_mask_that_acts_after_the_softmax() -> None:
-    finding = one("laws.masked_scores", seeded(AfterTheSoftmax))
+    finding = one("masked_scores", seeded(AfterTheSoftmax))
     assert (finding.name, finding.severity) == ("mask-after-softmax", "bug")
     assert 0 < finding.numbers["sum"] < 1
     assert_at(finding, AfterTheSoftmax, "masked_fill(~allowed")
-    finding = next(iter(found("laws.masked_scores", seeded(OfMinusInfinity))))  # no call gives numbers
+    finding = next(iter(found("masked_scores", seeded(OfMinusInfinity))))  # no call gives numbers
     assert (finding.name, finding.severity) == ("mask-after-softmax", "bug")
     assert_at(finding, OfMinusInfinity, "masked_fill(~allowed")
 
@@ -185,10 +185,10 @@ class ClearsAndMasks(ClearsTheMemory):
 
 
 def test_masked_keys_that_keep_their_weight() -> None:
-    finding = one("laws.masked_scores", seeded(ClearsTheMemory))
+    finding = one("masked_scores", seeded(ClearsTheMemory))
     assert (finding.name, finding.severity) == ("masked-key-counts", "bug")
     assert finding.numbers["weight"] > 1e-3
-    assert found("laws.masked_scores", seeded(ClearsAndMasks)) == []
+    assert found("masked_scores", seeded(ClearsAndMasks)) == []
 
 
 class AddsUnsaid(Attention):
@@ -217,15 +217,15 @@ class PassedOn(nn.Module):
 
 
 def test_a_mask_of_which_nothing_is_said() -> None:
-    assert one("laws.masked_scores", seeded(AddsUnsaid)).name == "mask-added"
-    assert found("laws.masked_scores", seeded(AddsAsSaid)) == []
+    assert one("masked_scores", seeded(AddsUnsaid)).name == "mask-added"
+    assert found("masked_scores", seeded(AddsAsSaid)) == []
 
 
 def test_what_takes_another_way_is_not_checked() -> None:
     with pytest.raises(NotChecked, match="src_key_padding_mask: what it hides reaches the output by another way"):
-        found("laws.masked_scores", seeded(PassedOn))
+        found("masked_scores", seeded(PassedOn))
     with pytest.raises(NotApplicable, match="takes no mask"):
-        found("laws.masked_scores", seeded(Plain))
+        found("masked_scores", seeded(Plain))
 
 
 class CappedAfterwards(Causal):
@@ -239,4 +239,4 @@ def test_its_own_mask_that_leaves_an_ordinary_score() -> None:
     finding = next(check(Patient(seeded(CappedAfterwards))))
     assert (finding.name, finding.severity, finding.numbers["fill"]) == ("mask-fill-too-small", "bug", -5)
     with pytest.raises(NotApplicable):
-        found("laws.masked_scores", seeded(Causal))
+        found("masked_scores", seeded(Causal))

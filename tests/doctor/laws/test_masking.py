@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import headwise
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.checks.specimens import Attention, Causal, Cross, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, Cross, found, one, seeded
 
 
 class Ignores(Attention):
@@ -52,28 +52,28 @@ class OwnCausalMask(Attention):
 
 def test_a_mask_that_changes_nothing() -> None:
     for module in (Ignores, OwnCausalMask):
-        findings = found("laws.masking", seeded(module))
+        findings = found("masking", seeded(module))
         assert {(x.name, x.severity) for x in findings} == {("mask-ignored", "bug")}
         assert sorted(x.evidence.split(" changes nothing")[0] for x in findings) == ["mask", "padding_mask"]
-    assert one("laws.masking", seeded(IgnoresItsMemorysMask)).evidence.startswith("memory_mask changes nothing")
+    assert one("masking", seeded(IgnoresItsMemorysMask)).evidence.startswith("memory_mask changes nothing")
 
 
 def test_a_path_that_forgets_it() -> None:
-    weights = one("laws.masking", seeded(ForgetsWithWeights))
+    weights = one("masking", seeded(ForgetsWithWeights))
     assert (weights.name, weights.severity) == ("mask-ignored", "bug")
     assert "padding_mask has no effect with need_weights=True" in weights.evidence
     assert weights.numbers["change"] > 0.01
-    training = found("laws.masking", seeded(ForgetsInTraining))
+    training = found("masking", seeded(ForgetsInTraining))
     assert training
     assert all("in train mode" in x.evidence for x in training)
-    assert "padding_mask has no effect if mask is passed" in one("laws.masking", seeded(OneOrTheOther)).evidence
+    assert "padding_mask has no effect if mask is passed" in one("masking", seeded(OneOrTheOther)).evidence
 
 
 def test_healthy_ones() -> None:
     for module in (seeded(Attention, dropout=0.1), seeded(Cross), nn.MultiheadAttention(16, 4, dropout=0.1)):
-        assert found("laws.masking", module) == []
+        assert found("masking", module) == []
     with pytest.raises(NotApplicable, match="no mask"):
-        found("laws.masking", seeded(Causal))
+        found("masking", seeded(Causal))
 
 
 class Operator(nn.Module):
@@ -85,7 +85,7 @@ class Operator(nn.Module):
 
 
 def test_a_mask_that_a_causal_operator_leaves_out_is_a_risk() -> None:
-    assert one("laws.masking", Operator()).severity == "risk"
+    assert one("masking", Operator()).severity == "risk"
 
 
 class TextForVideo(Cross):
@@ -124,7 +124,7 @@ class DropsItsMask(DetrDecoder):
 
 
 def test_a_mask_of_what_is_not_here_and_one_that_is_dropped() -> None:
-    assert found("laws.masking", seeded(TextForVideo)) == []
+    assert found("masking", seeded(TextForVideo)) == []
     assert headwise.diagnose(seeded(DetrDecoder)).healthy
     assert [x.name for x in headwise.diagnose(seeded(DropsItsMask)).bugs] == ["mask-ignored"]
 
@@ -153,8 +153,8 @@ class CountsSamples(OfASignal):
 
 
 def test_lengths_of_a_signal() -> None:
-    assert one("laws.masking", seeded(CountsSamples)).severity == "bug"
-    assert found("laws.masking", seeded(OfASignal)) == []
+    assert one("masking", seeded(CountsSamples)).severity == "bug"
+    assert found("masking", seeded(OfASignal)) == []
 
 
 class Decoder(nn.Module):
@@ -181,10 +181,10 @@ class Flow(Cross):
 
 
 def test_the_padding_of_the_queries_on_the_keys_of_a_memory() -> None:
-    finding = next(x for x in found("laws.masking", seeded(Decoder, swapped=True)) if x.name == "cross-mask")
+    finding = next(x for x in found("masking", seeded(Decoder, swapped=True)) if x.name == "cross-mask")
     assert finding.severity == "bug"
     assert finding.evidence.startswith("x_mask")
     assert finding.numbers["hidden"] < 1e-6 < finding.numbers["seen"]
     for module in (seeded(Decoder, swapped=False), nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)):
-        assert found("laws.masking", module) == []
-    assert found("laws.masking", seeded(Flow)) == []  # the memory may be called q, as a question is
+        assert found("masking", module) == []
+    assert found("masking", seeded(Flow)) == []  # the memory may be called q, as a question is

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.laws.modes import switches, unregistered
-from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
 
-LAW = "laws.modes"
+LAW = "modes"
 
 
 # Train mode.

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from headwise.doctor.laws import normaliser
 from headwise.doctor.patient import NotChecked, Patient
-from tests.doctor.checks.specimens import Attention
+from tests.doctor.laws.specimens import Attention
 from tests.doctor.laws.told import names, told
 
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.laws.norms import changed, mixed_rows, steady
-from tests.doctor.checks.specimens import Attention, found, one, seeded
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 
-LAW = "laws.norms"
+LAW = "norms"
 
 
 class Normed(Attention):

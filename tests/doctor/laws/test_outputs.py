@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.laws import outputs
-from tests.doctor.checks.specimens import Attention, Cross
-from tests.doctor.checks.styles import Einsum, Plain, assert_at
+from tests.doctor.laws.specimens import Attention, Cross
+from tests.doctor.laws.styles import Einsum, Plain, assert_at
 from tests.doctor.laws.told import names, told
 
 # By hand.

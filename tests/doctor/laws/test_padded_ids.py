@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable, NotChecked
-from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
 
 
 class Encoder(nn.Module):
@@ -62,16 +62,16 @@ class Multiplies(Encoder):
     ("kind", "name"), [(HidesQueries, "mask-broadcast"), (Adds, "mask-added"), (Multiplies, "mask-multiplied")]
 )
 def test_a_mask_of_ids_that_hides_no_key(kind: type[nn.Module], name: str, pad: int) -> None:
-    finding = one("laws.padded_ids", seeded(kind, pad))
+    finding = one("padded_ids", seeded(kind, pad))
     assert (finding.name, finding.severity) == (name, "bug")
 
 
 def test_healthy_masks() -> None:
     for kind in (Encoder, HidesBoth):
-        assert found("laws.padded_ids", seeded(kind)) == []
+        assert found("padded_ids", seeded(kind)) == []
     for kind in (Unmasked, Attention):
         with pytest.raises(NotApplicable):
-            found("laws.padded_ids", seeded(kind))
+            found("padded_ids", seeded(kind))
 
 
 class Translator(nn.Module):
@@ -91,10 +91,10 @@ class Translator(nn.Module):
 
 
 def test_padding_of_the_source_that_reaches_the_decoder() -> None:
-    finding = one("laws.padded_ids", seeded(Translator, forgets=True))
+    finding = one("padded_ids", seeded(Translator, forgets=True))
     assert (finding.name, finding.severity) == ("padding-read", "bug")
     assert "src's ids hides padding inside the encoder" in finding.evidence
-    assert found("laws.padded_ids", seeded(Translator, forgets=False)) == []
+    assert found("padded_ids", seeded(Translator, forgets=False)) == []
 
 
 class Text(nn.Module):
@@ -165,14 +165,14 @@ class OneTooLate(Tower):
     ("kind", "severity"), [(MeanOfAllRows, "bug"), (ShiftedMask, "bug"), (OneTooLate, "bug"), (MeanOfAll, "risk")]
 )
 def test_padding_that_reaches_the_output(kind: type[nn.Module], severity: str) -> None:
-    finding = one("laws.padded_ids", seeded(kind))
+    finding = one("padded_ids", seeded(kind))
     assert (finding.name, finding.severity) == ("padding-read", severity)
     assert finding.numbers["after"] > 1e-4 < finding.numbers["before"]
 
 
 @pytest.mark.parametrize("kind", [Text, LastOne, Tower])
 def test_padding_that_is_hidden_or_meant_for_one_side(kind: type[nn.Module]) -> None:
-    assert found("laws.padded_ids", seeded(kind)) == []
+    assert found("padded_ids", seeded(kind)) == []
 
 
 class GivenAMask(Text):
@@ -195,6 +195,6 @@ class Recurrent(Text):
 
 
 def test_one_that_is_told_or_reads_its_neighbours() -> None:
-    assert found("laws.padded_ids", seeded(GivenAMask)) == []
+    assert found("padded_ids", seeded(GivenAMask)) == []
     with pytest.raises(NotChecked, match="or an RNN"):
-        found("laws.padded_ids", seeded(Recurrent))
+        found("padded_ids", seeded(Recurrent))

@@ -12,8 +12,8 @@ import headwise
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.patient import NotApplicable
 from headwise.nn import positions
-from tests.doctor.checks.specimens import seeded
-from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.specimens import seeded
+from tests.doctor.laws.styles import Plain
 from tests.doctor.laws.scores import found
 
 

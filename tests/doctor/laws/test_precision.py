@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.calling.example import Example
-from tests.doctor.checks.specimens import Attention, Causal, found, one, seeded
-from tests.doctor.checks.styles import Einsum, Plain, assert_at
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
+from tests.doctor.laws.styles import Einsum, Plain, assert_at
 
-LAW = "laws.precision"
+LAW = "precision"
 
 
 class Exponentials(Attention):

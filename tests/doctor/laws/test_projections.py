@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from headwise.doctor import diagnose
 from headwise.doctor.laws import projections
-from tests.doctor.checks.specimens import Attention, Cross
-from tests.doctor.checks.styles import Einsum, Plain, SharedByHeads, assert_at
+from tests.doctor.laws.specimens import Attention, Cross
+from tests.doctor.laws.styles import Einsum, Plain, SharedByHeads, assert_at
 from tests.doctor.laws.told import names, told
 
 # By hand.

@@ -13,7 +13,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.laws import unread
 from headwise.doctor.laws.reach import check
 from headwise.doctor.patient import NotApplicable, Patient
-from tests.doctor.checks.specimens import Attention, Causal, Cross, seeded
+from tests.doctor.laws.specimens import Attention, Causal, Cross, seeded
 
 
 def found(module: type[nn.Module], *args: Any, **kwargs: Any) -> list[Finding]:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 import headwise
 from headwise.doctor.patient import NotApplicable, NotChecked
 from headwise.nn import MultiHeadAttention
-from tests.doctor.checks.specimens import Attention, Causal, found, seeded
+from tests.doctor.laws.specimens import Attention, Causal, found, seeded
 
 
 def names(module: nn.Module) -> list[tuple[str, str]]:
-    return [(x.name, x.severity) for x in found("laws.removing", module) if x.severity != "note"]
+    return [(x.name, x.severity) for x in found("removing", module) if x.severity != "note"]
 
 
 class Padded(Attention):
@@ -120,10 +120,10 @@ class BesideAConvolution(Padded):
 
 def test_what_takes_another_way_is_not_checked() -> None:
     with pytest.raises(NotChecked, match="by another way than attention"):
-        found("laws.removing", seeded(BesideAConvolution))
+        found("removing", seeded(BesideAConvolution))
     assert headwise.diagnose(seeded(BesideAConvolution)).bugs == ()
     with pytest.raises(NotApplicable, match="no mask"):
-        found("laws.removing", seeded(Causal))
+        found("removing", seeded(Causal))
 
 
 class LuongDecoder(nn.Module):
@@ -171,11 +171,11 @@ class Cleans(Attention):
 
 
 def test_zero_times_nan() -> None:
-    (finding,) = found("laws.removing", seeded(Attention))
+    (finding,) = found("removing", seeded(Attention))
     assert (finding.name, finding.severity) == ("masked-nan-leaks", "note")
     assert finding.numbers == {"rows": 12, "of": 12}  # three examples of four rows other than its own
     for module in (seeded(Cleans), MultiHeadAttention(16, 4)):
-        assert found("laws.removing", module) == []
+        assert found("removing", module) == []
 
 
 class HidesQueries(Padded):
@@ -206,7 +206,7 @@ class TakenForHeads(Padded):
 def test_a_mask_that_meets_another_axis(
     kind: type[nn.Module], heads: int, words: str, numbers: dict[str, float]
 ) -> None:
-    finding = next(x for x in found("laws.removing", seeded(kind, heads=heads)) if x.name == "mask-broadcast")
+    finding = next(x for x in found("removing", seeded(kind, heads=heads)) if x.name == "mask-broadcast")
     assert finding.severity == "bug"
     assert words in finding.evidence
     assert finding.numbers == numbers

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.laws.repetition import forgets
-from tests.doctor.checks.specimens import Attention, Causal, Cross, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, Cross, found, one, seeded
 
-LAW = "laws.repetition"
+LAW = "repetition"
 
 
 # Chance in eval mode.

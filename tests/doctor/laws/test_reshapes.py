@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from headwise.doctor.laws.reshapes import changed, place, undoes
 from headwise.doctor.reading.events import regroups
-from tests.doctor.checks.specimens import Attention, found, one, seeded
-from tests.doctor.checks.styles import Einsum, Plain, SharedByHeads, assert_at
+from tests.doctor.laws.specimens import Attention, found, one, seeded
+from tests.doctor.laws.styles import Einsum, Plain, SharedByHeads, assert_at
 
-LAW = "laws.reshapes"
+LAW = "reshapes"
 
 
 class Hops(nn.Module):

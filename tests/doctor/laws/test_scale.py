@@ -15,8 +15,8 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.scale import check, descriptions
 from headwise.doctor.patient import NotChecked, Patient
-from tests.doctor.checks.specimens import Cross, seeded
-from tests.doctor.checks.styles import Einsum, Masked, Plain, assert_at
+from tests.doctor.laws.specimens import Cross, seeded
+from tests.doctor.laws.styles import Einsum, Masked, Plain, assert_at
 from tests.doctor.laws.scores import found, one
 
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import headwise
 from headwise.doctor.laws.sizes import loses_rows
-from tests.doctor.checks.specimens import Attention, Cross, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Cross, found, one, seeded
 
-LAW = "laws.sizes"
+LAW = "sizes"
 
 
 class Squeezes(Attention):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.laws import split
-from tests.doctor.checks.specimens import Attention, Causal
-from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.specimens import Attention, Causal
+from tests.doctor.laws.styles import Plain
 from tests.doctor.laws.told import names, told
 
 # By hand.

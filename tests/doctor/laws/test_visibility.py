@@ -10,8 +10,8 @@ from torch.nn import functional
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.visibility import check
 from headwise.doctor.patient import NotApplicable, Patient
-from tests.doctor.checks.specimens import seeded
-from tests.doctor.checks.styles import Plain, assert_at
+from tests.doctor.laws.specimens import seeded
+from tests.doctor.laws.styles import Plain, assert_at
 
 
 def lower(q: int, k: int, diagonal: int = 0) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.laws import weights as law
-from tests.doctor.checks.specimens import Attention
-from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.specimens import Attention
+from tests.doctor.laws.styles import Plain
 from tests.doctor.laws.told import names, told
 
 # By hand.

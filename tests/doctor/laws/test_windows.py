@@ -11,8 +11,8 @@ from headwise.doctor.contract import Window
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.windows import check, off_by_one
 from headwise.doctor.patient import NotApplicable, Patient
-from tests.doctor.checks.specimens import Attention, seeded
-from tests.doctor.checks.styles import Plain
+from tests.doctor.laws.specimens import Attention, seeded
+from tests.doctor.laws.styles import Plain
 
 
 def found(module: nn.Module, **stated: object) -> list[Finding]:

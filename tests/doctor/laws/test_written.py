@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import headwise
-from tests.doctor.checks.specimens import Attention, found, one, seeded
-from tests.doctor.checks.styles import Plain, assert_at
+from tests.doctor.laws.specimens import Attention, found, one, seeded
+from tests.doctor.laws.styles import Plain, assert_at
 
-LAW = "laws.written"
+LAW = "written"
 
 
 class Stack(nn.Module):

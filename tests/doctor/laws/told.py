@@ -7,12 +7,12 @@ import contextlib
 import torch
 from torch import nn
 
-from headwise.doctor.checks import Check
+from headwise.doctor.laws import Law
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 
 
-def told(law: Check, module: type[nn.Module] | nn.Module) -> list[Finding]:
+def told(law: Law, module: type[nn.Module] | nn.Module) -> list[Finding]:
     """The findings of a law about a module, or about a class that is built with the same weights in every run."""
     torch.manual_seed(0)
     made = module() if isinstance(module, type) else module
@@ -25,6 +25,6 @@ def told(law: Check, module: type[nn.Module] | nn.Module) -> list[Finding]:
     return found
 
 
-def names(law: Check, module: type[nn.Module] | nn.Module) -> list[tuple[str, str]]:
+def names(law: Law, module: type[nn.Module] | nn.Module) -> list[tuple[str, str]]:
     """The name and the severity of each finding."""
     return [(x.name, x.severity) for x in told(law, module)]

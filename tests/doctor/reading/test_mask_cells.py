@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.doctor.laws.mask_cells import compare, fixed_fill, future, lost
+from headwise.doctor.reading.mask_cells import compare, fixed_fill, future, lost
 
 INF = torch.inf
 # Two examples, two heads, three queries and keys; every score is another one.

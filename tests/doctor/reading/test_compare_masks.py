@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.doctor.laws import compare_masks
-from headwise.doctor.laws.compare_masks import Difference, from_causal
+from headwise.doctor.reading import compare_masks
+from headwise.doctor.reading.compare_masks import Difference, from_causal
 
 N = 6
 APART = compare_masks.distances(N, N)  # k - q

@@ -1,4 +1,4 @@
-"""A healthy attention in parts, for a test to break in one of them, and the doctor's checks made on a module."""
+"""A healthy attention in parts, for a test to break in one of them, and one of the doctor's laws tested on a module."""
 
 from __future__ import annotations
 
@@ -71,11 +71,10 @@ class Cross(Attention):
 
 
 def found(check: str, module: nn.Module, *, example: Example | None = None) -> list[Finding]:
-    """What one check finds in a module, or a law ("laws.sizes"); it must leave it as it was."""
+    """What one check finds in a module, or a law ("sizes"); it must leave it as it was."""
     before = {name: x.clone() for name, x in module.state_dict().items()}
     training, generator = module.training, torch.get_rng_state()
-    path = check if "." in check else f"checks.{check}"
-    findings = list(importlib.import_module(f"headwise.doctor.{path}").check(Patient(module, example=example)))
+    findings = list(importlib.import_module(f"headwise.doctor.laws.{law}").check(Patient(module, example=example)))
     assert module.training == training
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(((x == before[name]) | (x != x)).all() for name, x in module.state_dict().items())
@@ -83,9 +82,9 @@ def found(check: str, module: nn.Module, *, example: Example | None = None) -> l
     return findings
 
 
-def one(check: str, module: nn.Module, *, example: Example | None = None) -> Finding:
-    """The only finding of a check."""
-    findings = found(check, module, example=example)
+def one(law: str, module: nn.Module, *, example: Example | None = None) -> Finding:
+    """The only finding of a law."""
+    findings = found(law, module, example=example)
     assert len(findings) == 1, findings
     return findings[0]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
-from tests.doctor.checks.specimens import Attention
+from tests.doctor.laws.specimens import Attention
 
 
 class Masked(Attention):
