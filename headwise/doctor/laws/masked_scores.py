@@ -15,12 +15,12 @@ from torch import Tensor
 
 from headwise.doctor.calling.interface import MaskInput
 from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.reading.mask_cells import Act, compare, fixed_fill, future, lost
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import each
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import FORBIDDEN
+from headwise.doctor.reading.mask_cells import Act, compare, fixed_fill, future, lost
 from headwise.doctor.reading.site import Site
 
 FINDINGS = (

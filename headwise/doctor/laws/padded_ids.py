@@ -17,12 +17,12 @@ from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
-from headwise.doctor.reading.mask_cells import compare
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import convolving
 from headwise.doctor.probing.padded_ids import pad_of, real_ids
 from headwise.doctor.probing.probe import REACHED, ROUNDING, quiet, rows
 from headwise.doctor.reading.events import Softmax
+from headwise.doctor.reading.mask_cells import compare
 from headwise.doctor.reading.trace import trace
 
 FINDINGS = ("mask-added", "mask-broadcast", "mask-multiplied", "padding-read")

@@ -17,10 +17,10 @@ from torch import Tensor
 from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
-from headwise.doctor.reading import compare_masks
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, moved, quiet, rows
+from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import FORBIDDEN
 from headwise.masks import causal

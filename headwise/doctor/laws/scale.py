@@ -36,12 +36,13 @@ _MEANT = re.compile(
 
 def check(patient: Patient) -> Iterator[Finding]:
     """Measure the factor of each attention, and judge it."""
-    measured = 0
-    for site, factor in factors(patient):
-        measured += 1
-        yield from _judge(patient, site, factor)
+    measured = list(factors(patient))
     if not measured:
         raise NotChecked("the scores are not a multiple of the products of queries and keys")
+    for site, factor in measured:
+        at_this_line = [x for other, x in measured if other.product.where == site.product.where]
+        if all(close(x, factor) for x in at_this_line):  # a factor for each layer is meant
+            yield from _judge(patient, site, factor)
 
 
 def factors(patient: Patient) -> Iterator[tuple[Site, float]]:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headwise.doctor.calling import causality
 from headwise.doctor.finding import Finding, Where
-from headwise.doctor.reading import compare_masks
 from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
 

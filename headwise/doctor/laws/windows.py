@@ -16,10 +16,10 @@ from torch import Tensor
 from headwise.doctor.calling.way import MAPS
 from headwise.doctor.contract import WINDOW, Window, attributes
 from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.reading import compare_masks
 from headwise.doctor.laws.visibility import allowed_of, where_masked
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
+from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
 

@@ -70,8 +70,8 @@ class Cross(Attention):
         return self.attend(x, memory, None if memory_mask is None else memory_mask[:, None, None])
 
 
-def found(check: str, module: nn.Module, *, example: Example | None = None) -> list[Finding]:
-    """What one check finds in a module, or a law ("sizes"); it must leave it as it was."""
+def found(law: str, module: nn.Module, *, example: Example | None = None) -> list[Finding]:
+    """What one law finds in a module, which it must leave as it was."""
     before = {name: x.clone() for name, x in module.state_dict().items()}
     training, generator = module.training, torch.get_rng_state()
     findings = list(importlib.import_module(f"headwise.doctor.laws.{law}").check(Patient(module, example=example)))

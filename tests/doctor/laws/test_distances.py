@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from headwise.doctor.laws import distances
 from headwise.doctor.patient import NotApplicable
+from tests.doctor.laws.scores import found, one
 from tests.doctor.laws.specimens import Attention, Causal, seeded
 from tests.doctor.laws.styles import Einsum, Plain
-from tests.doctor.laws.scores import found, one
 
 
 class Window(Attention):

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable
+from tests.doctor.laws.scores import found, one
 from tests.doctor.laws.specimens import seeded
 from tests.doctor.laws.styles import Plain
-from tests.doctor.laws.scores import found, one
 
 
 def turned(x: Tensor, angles: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.laws import Law
-from headwise.doctor.laws import layout, outputs, projections
+from headwise.doctor.laws import Law, layout, outputs, projections
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.placement import Layout
 from tests.doctor.laws.specimens import Attention, Causal

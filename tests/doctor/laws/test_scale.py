@@ -15,9 +15,9 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.scale import check, descriptions
 from headwise.doctor.patient import NotChecked, Patient
+from tests.doctor.laws.scores import found, one
 from tests.doctor.laws.specimens import Cross, seeded
 from tests.doctor.laws.styles import Einsum, Masked, Plain, assert_at
-from tests.doctor.laws.scores import found, one
 
 
 def with_spec(module: nn.Module, **stated: object) -> list[Finding]:
@@ -213,6 +213,28 @@ class InTheWeights(Plain):
         return (q * 3 @ k.mT) / (3 * math.sqrt(q.shape[-1]))
 
 
+class ByLayer(nn.Module):
+    """The scores of layer i are divided by i + 1 as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(i) for i in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+class Layer(Plain):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT / (2 * (self.number + 1))
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -221,6 +243,7 @@ class InTheWeights(Plain):
         Einsum,
         Cross,
         FourthRoots,
+        ByLayer,
         ScaledQueries,
         HealthyByHand,
         InTheWeights,

@@ -7,8 +7,8 @@ import contextlib
 import torch
 from torch import nn
 
-from headwise.doctor.laws import Law
 from headwise.doctor.finding import Finding
+from headwise.doctor.laws import Law
 from headwise.doctor.patient import NotChecked, Patient
 
 
