@@ -167,7 +167,7 @@ def _round(patient: Patient) -> Iterator[Finding]:
     except Exception:  # it does not run with so many tokens
         return
     for site in sites[:1]:
-        seen = site.attended(length) > 0
+        seen = site.attended(length) > REACHED
         both = compare_masks.goes_round(seen) if bool(seen.diagonal().all()) else None
         if both is not None:
             row = int(both.nonzero()[0])
