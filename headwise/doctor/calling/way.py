@@ -210,8 +210,10 @@ def lay(x: Tensor, layout: str, heads: int, *, query: bool = True) -> Tensor:
         x, has = x.unflatten(1, sides(x.shape[1])), "BHWM"
     for letter in [letter for letter in has if letter not in letters]:
         x, has = x.select(has.index(letter), 0), has.replace(letter, "")
-    x = x.permute([has.index(letter) for letter in letters if letter != "1"])
-    return (x.unsqueeze(letters.index("1")) if "1" in letters else x).contiguous()  # as the caller's tensor would be
+    order = [has.index(letter) for letter in letters if letter != "1"]
+    if order != sorted(order):
+        x = x.permute(order).contiguous()  # as the caller's tensor would be
+    return x.unsqueeze(letters.index("1")) if "1" in letters else x
 
 
 def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.scale import close, width_of
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import given
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
@@ -41,10 +41,17 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _unscaled(site, step)
             foreign = None if pairs else foreign_tokens(site, step)
             if foreign is not None:
+                if _positions_are_made_up(patient):
+                    raise NotChecked("its positions were made up, and may need other rows than they got")
                 yield _misaligned(site, step, foreign)
                 return
     if not made:
         raise NotApplicable("nothing of its own is added to the scores")
+
+
+def _positions_are_made_up(patient: Patient) -> bool:
+    face = patient.interface
+    return patient.example is None and any(face.roles.get(name) == "positions" for name, _ in face.way.extras)
 
 
 # --- Biases -----------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if blocked:
         yield _blocked(patient, blocked)
     elif reached.in_training is not None:
-        yield from _only_in_eval(patient, probe, inputs, sorted(reached.there.keys() - reached.in_training))
+        yield from _only_in_eval(patient, probe, inputs, sorted(reached.in_eval - reached.in_training))
     if unused:
         yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused}, set(reached.there))
     yield from _stays_zero(patient, probe, inputs)

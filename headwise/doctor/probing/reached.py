@@ -33,6 +33,7 @@ class Reached:
     there: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # where its gradient is not 0, in some call
     joined: set[str] = dataclasses.field(default_factory=set)  # autograd finds a path from the output, in some call
     in_training: set[str] | None = None  # those with a gradient in train mode; None if it does not run there
+    in_eval: set[str] = dataclasses.field(default_factory=set)  # the same in eval mode, in the same calls
     calls: int = 0  # how many calls gave any gradient
     choosing: set[str] = dataclasses.field(default_factory=set)  # the parts that return indices, such as of best keys
 
@@ -64,7 +65,11 @@ def reached(subject: Subject) -> Reached:
         here = gradients_of(probe, inputs, wanted, training=training, **options)
         if here is not None:
             found.calls += 1
-            found.in_training = {x for x in here if bool(here[x].any())} if training else found.in_training
+            there = {x for x in here if bool(here[x].any())}
+            if training:
+                found.in_training = there
+            else:
+                found.in_eval |= there
             found.add(here)
     for hook in hooks:
         hook.remove()

@@ -227,11 +227,6 @@ def test_a_sentence_about_another_argument() -> None:
     assert claims.of_mask("attention_mask", "", WRAPPED, sole=True, others=["x", "positions"])[1] == "allowed"
 
 
-def test_the_name_of_a_mask_does_not_change_what_is_said_of_it() -> None:
-    said = '"""future_mask: True on and below the diagonal."""'
-    assert claims.of_mask("future_mask", "", said, sole=True) == (said, "allowed")
-
-
 def test_an_attention_mask_beside_input_ids_is_that_of_a_tokenizer() -> None:
     said = claims.of_mask("attention_mask", "", "", sole=True, others=["input_ids"])
     assert said == ("attention_mask beside input_ids", "allowed")

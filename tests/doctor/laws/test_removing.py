@@ -196,17 +196,17 @@ class TakenForHeads(Padded):
 
 
 @pytest.mark.parametrize(
-    ("kind", "heads", "words", "numbers"),
+    ("kind", "heads", "severity", "words", "numbers"),
     [
-        (HidesQueries, 4, "hides queries", {"rows": 3, "of": 15}),
-        (TakenForCells, 4, "[Q, K], since both have 4 rows", {"examples": 3, "of": 3}),
-        (TakenForHeads, 2, "[H, K], since both have 2 rows", {"examples": 1, "of": 1}),
+        (HidesQueries, 4, "bug", "hides queries", {"rows": 3, "of": 15}),
+        (TakenForCells, 4, "risk", "[Q, K], since both have 4 rows", {"examples": 3, "of": 3}),
+        (TakenForHeads, 2, "risk", "[H, K], since both have 2 rows", {"examples": 1, "of": 1}),
     ],
 )
 def test_a_mask_that_meets_another_axis(
-    kind: type[nn.Module], heads: int, words: str, numbers: dict[str, float]
+    kind: type[nn.Module], heads: int, severity: str, words: str, numbers: dict[str, float]
 ) -> None:
     finding = next(x for x in found("removing", seeded(kind, heads=heads)) if x.name == "mask-broadcast")
-    assert finding.severity == "bug"
+    assert finding.severity == severity
     assert words in finding.evidence
     assert finding.numbers == numbers
