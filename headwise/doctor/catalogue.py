@@ -41,7 +41,7 @@ def _entries() -> Iterable[Entry]:
         2,
         ("keras #23038", "transformers #46634 #47946", "diffusers #8886"),
     )
-    yield Entry("layers-shared", "bug", "A list of layers holds the same layer several times")
+    yield Entry("layers-shared", "risk", "A list of layers holds the same layer several times")
     yield Entry("grid-transposed", "bug", "The height of a map stands where its width should")
     yield Entry(
         "state-kept", "bug", "An earlier call changes the output of a later one", None, ("transformers #48509",)

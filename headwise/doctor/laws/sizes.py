@@ -23,11 +23,13 @@ _LENGTHS = (1, 2, 4, 7, 12, 33, 64)
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     yield from _output(probe)
-    probe.answers(probe.inputs())
+    usual = probe.inputs()
+    sure = probe.answers(usual).shape[:2] == usual.query.shape[:2] and probe.interface.way.layout in ("BNM", "NBM")
+    of_one: Severity = "bug" if sure else "risk"  # else its inputs may have other axes than was found out
     if probe.interface.batched:
-        yield from _batches(probe)
+        yield from _batches(probe, of_one)
     if probe.interface.length is None:
-        yield from _lengths(probe)
+        yield from _lengths(probe, of_one)
     else:
         yield _fixed(
             "note",
@@ -105,7 +107,7 @@ def _masked_scores(out: Tensor) -> bool:
     return bool((out.isfinite() | masked).all()) and not bool(masked.all(-1).any())
 
 
-def _batches(probe: Probe) -> Iterator[Finding]:
+def _batches(probe: Probe, of_one: Severity) -> Iterator[Finding]:
     usual = probe.interface.batch
     others = {n: probe.attempt(probe.inputs(batch=n)) for n in (1, 2, 4) if n != usual}
     failed = {n: out for n, out in others.items() if isinstance(out, Exception)}
@@ -113,7 +115,7 @@ def _batches(probe: Probe) -> Iterator[Finding]:
         n = next(iter(failed))
         alone = list(failed) == [1]
         yield _fixed(
-            "bug" if alone else "risk",
+            of_one if alone else "risk",
             f"it runs with a batch of {usual}, and raises with a batch of {' or '.join(map(str, failed))}: "
             f"{sentence(failed[n])}",
             "squeeze() needs a dimension, or it drops a batch of 1" if alone else "take the batch size from the input",
@@ -121,7 +123,7 @@ def _batches(probe: Probe) -> Iterator[Finding]:
         )
 
 
-def _lengths(probe: Probe) -> Iterator[Finding]:
+def _lengths(probe: Probe, of_one: Severity) -> Iterator[Finding]:
     ran = {n: probe.attempt(probe.inputs(length=n)) for n in _LENGTHS}
     failed = {n: out for n, out in ran.items() if isinstance(out, Exception)}
     if all(isinstance(out := ran[n], Tensor) and out.shape[1] == n - 1 for n in (2, 4)):
@@ -138,7 +140,7 @@ def _lengths(probe: Probe) -> Iterator[Finding]:
         severity, said = "note", f"it runs with up to {max(works)} tokens, and raises with {first}: {problem}"
         fix = "nothing, if so many tokens are never needed; else make its table or mask larger"
     elif list(failed) == [1]:
-        severity, said = "bug", f"it raises with one token: {problem}"
+        severity, said = of_one, f"it raises with one token: {problem}"
         fix = "squeeze() needs a dimension, or it drops a length of 1"
     yield _fixed(severity, said, fix, length=first)
 

@@ -86,7 +86,7 @@ def _shared(patient: Patient) -> Iterator[Finding]:
         if times > 1 and not any(word in text_of(patient.module).lower() for word in _SHARED):
             yield Finding(
                 "layers-shared",
-                "bug",
+                "risk",
                 f"{path} holds one {type(layer).__name__} {times} times among its {len(held)} layers: they have the "
                 "same weights, and nothing says that this is meant",
                 "make a new layer for each place: nn.ModuleList([Block() for _ in range(n)]), not [Block()] * n",

@@ -53,7 +53,7 @@ class Activations(Stack):
 
 def test_one_layer_in_several_places() -> None:
     finding = one(LAW, seeded(OneThreeTimes))
-    assert (finding.name, finding.severity) == ("layers-shared", "bug")
+    assert (finding.name, finding.severity) == ("layers-shared", "risk")
     assert "layers holds one Attention 3 times among its 3 layers" in finding.evidence
 
 
