@@ -38,7 +38,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield from wrong
         judged += bool(wrong)
         if any(moving(differences(x)).any() for x in (site.q, site.k)):
-            sites = _alike(patient, min(site.q.shape[-1] + 2, _MOST)).sites
+            _, heads, _, width = site.q.shape
+            sites = _alike(patient, min(width // heads + 3, _MOST)).sites  # more vectors than features
             problem = "its attentions are others for other numbers of examples"
             if i < len(sites) and sites[i].grid is not None:
                 problem = _unclear(sites[i])
