@@ -163,7 +163,7 @@ def test_every_thread_of_the_catalogue_is_a_link() -> None:
 
 
 def test_the_catalogue_covers_the_ways() -> None:
-    """16 and 19 are found together, as what a cache or left padding changes; 9 as a mask's fill value; 20 as a scale."""
+    """16 and 19 are found together, as what a cache or left padding changes; 20 as a wrong scale."""
     assert {entry.way for entry in CATALOGUE.values()} >= set(range(1, 35)) - {19, 20}
 
 
