@@ -22,7 +22,7 @@ from headwise.doctor.calling.signature import signature
 from headwise.masks import Mask, causal
 
 if TYPE_CHECKING:
-    from headwise.doctor.patient import Patient
+    from headwise.doctor.subject import Subject
 
 T = TypeVar("T")
 Source = Literal["spec", "example", "code", "behaviour"]
@@ -59,32 +59,32 @@ class Contract:
     documents: Said[tuple[str, ...]] | None  # arguments that tell which tokens of a row are one document
 
 
-def read_contract(patient: Patient) -> Contract:
+def read_contract(subject: Subject) -> Contract:
     """Read what a module says of itself."""
-    return Contract(patient.interface, _visible(patient), _window(patient), _documents(patient))
+    return Contract(subject.interface, _visible(subject), _window(subject), _documents(subject))
 
 
-def _visible(patient: Patient) -> Said[Mask | None] | None:
-    face, spec = patient.interface, patient.spec
+def _visible(subject: Subject) -> Said[Mask | None] | None:
+    face, spec = subject.interface, subject.spec
     if spec.causal is not None:
         return Said(causal() if spec.causal else None, "spec", "stated")
     words = face.causal_claim or face.drawn
     if words:
         return Said(causal(), "code", words)
-    switch = causality.option(patient.module, face.flags)
+    switch = causality.option(subject.module, face.flags)
     return Said(None, "code", f"{switch[0]} is False") if switch is not None and not switch[1] else None
 
 
-def _window(patient: Patient) -> Said[Window] | None:
+def _window(subject: Subject) -> Said[Window] | None:
     """The attribute of the module, of its config or of a part that states the width of a window."""
-    if patient.spec.window is not None:
-        return Said(Window(patient.spec.window, "left", True), "spec", f"left = {patient.spec.window}")
-    held = list(attributes(patient.module))
+    if subject.spec.window is not None:
+        return Said(Window(subject.spec.window, "left", True), "spec", f"left = {subject.spec.window}")
+    held = list(attributes(subject.module))
     switches = [value for name, value, _ in held if isinstance(value, bool) and WINDOW.search(name)]
     switch = None if not switches else all(switches)
     for own in (True, False):
         for name, value, owner in held:
-            mine = owner is patient.module or owner is getattr(patient.module, "config", None)
+            mine = owner is subject.module or owner is getattr(subject.module, "config", None)
             if type(value) is int and value > 0 and mine == own and WINDOW.search(name) and "layer" not in name:
                 name = name.lstrip("_")
                 return Said(Window(value, name, own, switch), "code", f"{name} = {value}")
@@ -103,11 +103,11 @@ def attributes(module: nn.Module) -> Iterator[tuple[str, Any, object]]:
             yield from ((name, value, owner) for name, value in vars(owner).items())
 
 
-def _documents(patient: Patient) -> Said[tuple[str, ...]] | None:
+def _documents(subject: Subject) -> Said[tuple[str, ...]] | None:
     """Arguments with the ids of documents, or where they begin; or positions that begin again in the given call."""
-    face = patient.interface
+    face = subject.interface
     slots = {name for _, name in face.way.slots}
-    given = _given(patient)
+    given = _given(subject)
     names = [name for name in dict.fromkeys((*face.roles, *given)) if name not in slots]
     found = tuple(name for name in names if DOCUMENTS.search(simple(name)) or STARTS.match(name.lower()))
     if found:
@@ -116,10 +116,10 @@ def _documents(patient: Patient) -> Said[tuple[str, ...]] | None:
     return Said(again, "example", ", ".join(again)) if again else None
 
 
-def _given(patient: Patient) -> dict[str, Any]:
+def _given(subject: Subject) -> dict[str, Any]:
     """The arguments of the call that was given, by their names."""
-    args, kwargs = patient.example or ((), {})
-    return {**dict(zip(signature(patient.module).parameters, args, strict=False)), **kwargs}
+    args, kwargs = subject.example or ((), {})
+    return {**dict(zip(signature(subject.module).parameters, args, strict=False)), **kwargs}
 
 
 def _begins_again(x: object) -> bool:

@@ -30,7 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("queries and keys are not of the same tokens")
     if not patient.see().sites:
         raise NotChecked(patient.anatomy_problem)
-    judged, problem = 0, "nothing of its queries and keys depends on the position alone"
+    judged, problem = 0, ""
     for i, site in enumerate(_alike(patient, _FEW).sites):
         if site.grid is None or site.contraction is None or site.overlaps:
             continue  # in each block a key may have an angle of its own
@@ -45,8 +45,10 @@ def check(patient: Patient) -> Iterator[Finding]:
                 problem = _unclear(sites[i])
                 judged += not problem
                 yield from () if problem else _judge(sites[i])
-    if not judged:
+    if problem and not judged:
         raise NotChecked(problem)
+    if not judged:
+        raise NotApplicable("nothing of its queries and keys depends on the position alone")
 
 
 def _alike(patient: Patient, batch: int) -> Anatomy:

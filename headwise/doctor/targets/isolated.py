@@ -22,6 +22,7 @@ from headwise.doctor.targets.guessing import guessing
 from headwise.doctor.targets.isolate import FORKS, Files, Request
 from headwise.doctor.targets.load import parse
 from headwise.errors import HeadwiseError
+from headwise.language import printable
 
 
 def serve() -> None:
@@ -68,7 +69,7 @@ def run(folder: Path) -> NoReturn:
         os.replace(part, files.result)
         code = 0
     except BaseException:
-        traceback.print_exc()
+        sys.stderr.write(printable(traceback.format_exc()))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
