@@ -142,15 +142,8 @@ def test_no_circle_inside_a_folder(graph: Graph) -> None:
     assert circles(graph) == []
 
 
-# The folders in which files still import one another, for types alone.
-CIRCLES = {"doctor.calling"}
-
-
 def test_no_circle_between_files() -> None:
-    found = circles(import_graph(ROOT, "headwise", types=True))
-    folders = [{name.removeprefix("headwise.").rpartition(".")[0] for name in circle} for circle in found]
-    assert [circle for circle, of in zip(found, folders, strict=True) if not of <= CIRCLES] == []
-    assert set().union(*folders) == CIRCLES  # a folder whose circles are broken leaves the list
+    assert circles(import_graph(ROOT, "headwise", types=True)) == []  # imports for types count, too
 
 
 def test_nothing_below_the_commands_and_the_server_imports_the_root(graph: Graph) -> None:
