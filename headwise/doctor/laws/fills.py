@@ -57,7 +57,8 @@ def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Ways to hide all keys but the first from the first query that work, at least nearly, while scores are small."""
     if probe.interface.takes != "memory":
         influence = probe.influence(probe.square())
-        if influence.triu(1).amax() < 0.01 * influence.tril(-1).amax():
+        earlier = influence[influence.tril(-1) > REACHED]
+        if len(earlier) and influence.triu(1).amax() < 0.01 * earlier.amin():
             yield "its causal mask", {}
     inputs = probe.inputs()
     before = _leak(probe, 1.0, 0, {})
