@@ -114,26 +114,6 @@ class Softmaxes(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class LoneKeys(TorchFunctionMode):
-    """Whether some attention has a single key: its weight is 1, whatever its score is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.met = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "softmax":
-            dims = [x for x in (*args[1:2], kwargs.get("dim")) if isinstance(x, int)]
-            self.met = self.met or (bool(dims) and args[0].shape[dims[0]] == 1)
-        elif name == "scaled_dot_product_attention" and len(args) > 1:
-            self.met = self.met or args[1].shape[-2] == 1
-        elif name == "multi_head_attention_forward":  # its keys are [K, B, M]
-            self.met = self.met or args[1].shape[0] == 1
-        return func(*args, **kwargs)
-
-
 def _argument(args: Sequence[Any], kwargs: dict[str, Any], at: int, word: str, default: Any) -> Any:
     return args[at] if len(args) > at else kwargs.get(word, default)
 

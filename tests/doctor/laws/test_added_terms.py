@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from headwise.doctor.laws import added_terms
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.laws.scores import found, one
-from tests.doctor.laws.specimens import Attention, seeded
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 from tests.doctor.laws.styles import Plain, assert_at
 
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.laws import distances
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.laws.scores import found, one
-from tests.doctor.laws.specimens import Attention, Causal, seeded
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
 from tests.doctor.laws.styles import Einsum, Plain
 
 

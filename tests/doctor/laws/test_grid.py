@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable
-from tests.doctor.laws.scores import found, one
-from tests.doctor.laws.specimens import seeded
+from tests.doctor.laws.specimens import found, one, seeded
 from tests.doctor.laws.styles import Plain
 
 

@@ -12,8 +12,7 @@ import headwise
 from headwise.doctor.calling.interface import discover
 from headwise.doctor.patient import NotApplicable
 from headwise.nn import positions
-from tests.doctor.laws.scores import found
-from tests.doctor.laws.specimens import seeded
+from tests.doctor.laws.specimens import found, seeded
 from tests.doctor.laws.styles import Plain
 
 

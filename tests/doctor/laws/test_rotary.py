@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.laws import rotary
 from headwise.doctor.patient import NotChecked
-from tests.doctor.laws.scores import found, one
-from tests.doctor.laws.specimens import seeded
+from tests.doctor.laws.specimens import found, one, seeded
 from tests.doctor.laws.styles import Einsum, Plain, assert_at
 
 

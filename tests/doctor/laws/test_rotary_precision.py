@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.laws import rotary_precision
 from headwise.doctor.patient import NotChecked
-from tests.doctor.laws.scores import found, one
-from tests.doctor.laws.specimens import Attention, seeded
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 from tests.doctor.laws.styles import Plain, assert_at
 from tests.doctor.laws.test_rotary import Rotary, complex_, half
 

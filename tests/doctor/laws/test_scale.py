@@ -15,8 +15,7 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.scale import check, descriptions
 from headwise.doctor.patient import NotChecked, Patient
-from tests.doctor.laws.scores import found, one
-from tests.doctor.laws.specimens import Cross, seeded
+from tests.doctor.laws.specimens import Cross, found, one, seeded
 from tests.doctor.laws.styles import Einsum, Masked, Plain, assert_at
 
 
