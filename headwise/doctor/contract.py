@@ -1,7 +1,7 @@
-"""The contract: what a module says of which query may see which key, each statement with its source.
+"""The contract: what a module says of which query may see which key.
 
-A spec counts most, then the given call, then code (options, constructor, names, what a plain call draws), then what its
-scores show. Docstrings and comments are no source. The laws compare the contract with what is observed.
+A spec counts most, then the given call, then code (options, constructor, names, what a plain call draws). Docstrings
+and comments are no source. The laws compare the contract with what is observed.
 """
 
 from __future__ import annotations
@@ -10,33 +10,27 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import causality
-from headwise.doctor.calling.interface import Interface
 from headwise.doctor.calling.names import DOCUMENTS, STARTS, simple
 from headwise.doctor.calling.signature import signature
-from headwise.masks import Mask, causal
 
 if TYPE_CHECKING:
     from headwise.doctor.subject import Subject
-
-T = TypeVar("T")
-Source = Literal["spec", "example", "code", "behaviour"]
 
 WINDOW = re.compile(r"(^|_)(window|sliding|radius|look_?back|lookback|band|neighbou?rs?)(_|$)|window_?size|^left$")
 
 
 @dataclasses.dataclass(frozen=True)
-class Said(Generic[T]):
-    """One statement of a module about itself."""
+class Causal:
+    """Whether it should be causal, and what says so, such as "class CausalSelfAttention"."""
 
-    value: T
-    source: Source
-    words: str  # what says it, such as "class CausalSelfAttention"
+    so: bool
+    words: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,34 +45,33 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """What a module says of itself. A field is None where it says nothing."""
+    """What a module says of itself. A field is None, or empty, where it says nothing."""
 
-    interface: Interface
-    visible: Said[Mask | None] | None  # which query may see which key, apart from windows; its value None: every key
-    window: Said[Window] | None
-    documents: Said[tuple[str, ...]] | None  # arguments that tell which tokens of a row are one document
+    causal: Causal | None
+    window: Window | None
+    documents: tuple[str, ...]  # arguments that tell which tokens of a row are one document
 
 
 def read_contract(subject: Subject) -> Contract:
     """Read what a module says of itself."""
-    return Contract(subject.interface, _visible(subject), _window(subject), _documents(subject))
+    return Contract(_causal(subject), _window(subject), _documents(subject))
 
 
-def _visible(subject: Subject) -> Said[Mask | None] | None:
+def _causal(subject: Subject) -> Causal | None:
     face, spec = subject.interface, subject.spec
     if spec.causal is not None:
-        return Said(causal() if spec.causal else None, "spec", "stated")
+        return Causal(spec.causal, "stated")
     words = face.causal_claim or face.drawn
     if words:
-        return Said(causal(), "code", words)
+        return Causal(True, words)
     switch = causality.option(subject.module, face.flags)
-    return Said(None, "code", f"{switch[0]} is False") if switch is not None and not switch[1] else None
+    return Causal(False, f"{switch[0]} is False") if switch is not None and not switch[1] else None
 
 
-def _window(subject: Subject) -> Said[Window] | None:
+def _window(subject: Subject) -> Window | None:
     """The attribute of the module, of its config or of a part that states the width of a window."""
     if subject.spec.window is not None:
-        return Said(Window(subject.spec.window, "left", True), "spec", f"left = {subject.spec.window}")
+        return Window(subject.spec.window, "left", True)
     held = list(attributes(subject.module))
     switches = [value for name, value, _ in held if isinstance(value, bool) and WINDOW.search(name)]
     switch = None if not switches else all(switches)
@@ -86,8 +79,7 @@ def _window(subject: Subject) -> Said[Window] | None:
         for name, value, owner in held:
             mine = owner is subject.module or owner is getattr(subject.module, "config", None)
             if type(value) is int and value > 0 and mine == own and WINDOW.search(name) and "layer" not in name:
-                name = name.lstrip("_")
-                return Said(Window(value, name, own, switch), "code", f"{name} = {value}")
+                return Window(value, name.lstrip("_"), own, switch)
     return None
 
 
@@ -103,23 +95,15 @@ def attributes(module: nn.Module) -> Iterator[tuple[str, Any, object]]:
             yield from ((name, value, owner) for name, value in vars(owner).items())
 
 
-def _documents(subject: Subject) -> Said[tuple[str, ...]] | None:
+def _documents(subject: Subject) -> tuple[str, ...]:
     """Arguments with the ids of documents, or where they begin; or positions that begin again in the given call."""
     face = subject.interface
     slots = {name for _, name in face.way.slots}
-    given = _given(subject)
+    args, kwargs = subject.example or ((), {})
+    given = {**dict(zip(signature(subject.module).parameters, args, strict=False)), **kwargs}
     names = [name for name in dict.fromkeys((*face.roles, *given)) if name not in slots]
     found = tuple(name for name in names if DOCUMENTS.search(simple(name)) or STARTS.match(name.lower()))
-    if found:
-        return Said(found, "example" if set(found) & set(given) else "code", ", ".join(found))
-    again = tuple(name for name in names if "pos" in name.lower() and _begins_again(given.get(name)))
-    return Said(again, "example", ", ".join(again)) if again else None
-
-
-def _given(subject: Subject) -> dict[str, Any]:
-    """The arguments of the call that was given, by their names."""
-    args, kwargs = subject.example or ((), {})
-    return {**dict(zip(signature(subject.module).parameters, args, strict=False)), **kwargs}
+    return found or tuple(name for name in names if "pos" in name.lower() and _begins_again(given.get(name)))
 
 
 def _begins_again(x: object) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.finding import Where
 from headwise.doctor.lines import running_line
-from headwise.doctor.probing.dispatch import Dispatching
+from headwise.doctor.probing.listen import Dispatching
 from headwise.doctor.reading.trace import without_fused
 
 STAGES = ("queries", "keys", "values", "scores", "weights", "context", "output")

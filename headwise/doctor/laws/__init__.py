@@ -37,6 +37,6 @@ weights dropout_misplaced
 """)
 PROBED = _load("""
 normaliser sizes repetition modes examples reshapes positions edges
-unread reach documents masking removing padded_ids fills empty_rows
+reach documents masking removing padded_ids fills empty_rows
 gradients derivatives increments left_padding precision composition recomputed
 """)

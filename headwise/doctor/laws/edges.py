@@ -17,7 +17,6 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import Calls
 from headwise.doctor.probing.probe import ROUNDING, Probe, rows
-from headwise.errors import DoctorError
 
 FINDINGS = ("softmax-axis",)
 
@@ -33,28 +32,43 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotApplicable("it takes no edges")
     if patient.anatomy is not None and any(x.grid is not None for x in patient.anatomy.sites):
         raise NotApplicable("its scores are a product of queries and keys")
+    inputs = probe.inputs(length=_N).each(lambda x: x[:, :1].expand_as(x).clone())
     if masks:
-        yield from _of_mask(probe, masks[0])
+        name, nodes = masks[0].parameter, list(range(inputs.query.shape[1]))
+        change = _of_mask(probe, inputs, masks[0], nodes)
     else:
-        yield from _of_list(probe, *listed[0])
+        name, edges = listed[0]
+        nodes = [n for n in edges[0].unique().tolist() if n in edges[1]]  # as starts and as ends
+        change = _differ(probe, inputs, nodes)
+    if change > ROUNDING:
+        yield Finding(
+            "softmax-axis",
+            "bug",
+            f"if all nodes are alike, the edges in `{name}` still make their outputs differ, by up to {change:.2g} of "
+            "their size: the weights that a node sums over do not sum to 1, so the softmax is not over them",
+            "take the softmax over what the weights are summed over: the keys of a query, or the edges that end at a "
+            "node",
+            numbers={"change": change},
+        )
 
 
-def _of_mask(probe: Probe, mask: MaskInput) -> Iterator[Finding]:
-    inputs = _alike(probe.inputs(length=_N))
-    n = inputs.query.shape[1]
+def _of_mask(probe: Probe, inputs: Inputs, mask: MaskInput, nodes: list[int]) -> float:
+    """How far the outputs of nodes differ that have different numbers of keys."""
     at = probe.interface.way.sizes(inputs)
     others = {name: make(at) for name, make in probe.interface.way.extras if name != mask.parameter}
     unlike = [k for k, x in others.items() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 3]
     if unlike:
         raise NotChecked(f"the tokens of `{unlike[0]}` are not alike")
-    every = torch.ones(n, n, dtype=torch.bool)
-    some = every.tril()  # every node has a key, and nodes have different numbers of them
-    whole, part = (_out(probe, inputs, given=_given(probe, mask, inputs, cells)) for cells in (every, some))
-    if float(rows(whole, whole[:, :1].expand_as(whole)).amax()) > ROUNDING:
+
+    def differ(cells: Tensor) -> float:
+        laid = cells.expand(len(inputs.query), *cells.shape)
+        value = mask.value(laid, probe.interface.heads or 1, inputs.query.dtype)
+        return _differ(probe, inputs, nodes, given={mask.parameter: value})
+
+    every = torch.ones(len(nodes), len(nodes), dtype=torch.bool)
+    if differ(every) > ROUNDING:
         raise NotChecked("tokens that are alike have different outputs: it has positions")
-    change = float(rows(whole, part).amax())
-    if change > ROUNDING:
-        yield _finding(f"if all tokens are alike, `{mask.parameter}` still changes the output", change)
+    return differ(every.tril())
 
 
 def _listed(patient: Patient) -> list[tuple[str, Tensor]]:
@@ -65,42 +79,10 @@ def _listed(patient: Patient) -> list[tuple[str, Tensor]]:
     return [(k, x) for k, x in found if len(values) == 1 and x.ndim == 2 and x.shape[0] == 2]
 
 
-def _of_list(probe: Probe, name: str, edges: Tensor) -> Iterator[Finding]:
-    """All nodes that have edges must have the same output."""
-    out = _out(probe, _alike(probe.inputs()))
-    nodes = [n for n in edges[0].unique().tolist() if n in edges[1]]  # as starts and as ends
-    change = float(rows(out, out[:, nodes[:1]].expand_as(out))[:, nodes].amax()) if nodes else 0.0
-    if change > ROUNDING:
-        yield _finding(f"if all nodes are alike, the edges in `{name}` still make their outputs differ", change)
-
-
-def _finding(seen: str, change: float) -> Finding:
-    return Finding(
-        "softmax-axis",
-        "bug",
-        f"{seen}, by up to {change:.2g} of its size: the weights that a node sums over do not sum to 1, so the softmax "
-        "is not over them",
-        "take the softmax over what the weights are summed over: the keys of a query, or the edges that end at a node",
-        numbers={"change": change},
-    )
-
-
-def _alike(inputs: Inputs) -> Inputs:
-    return inputs.each(lambda x: x[:, :1].expand_as(x).clone())
-
-
-def _out(probe: Probe, inputs: Inputs, **options: Any) -> Tensor:
-    """The output; NotApplicable if no softmax or exponential is taken for it."""
+def _differ(probe: Probe, inputs: Inputs, nodes: list[int], **options: Any) -> float:
+    """How far the outputs of these nodes differ; NotApplicable if no softmax or exponential is taken for them."""
     with Calls(_SOFTMAX, lambda *_, **__: None) as calls:
         out = probe.rowwise(inputs, **options)
     if not calls.noted:
         raise NotApplicable("it has no softmax")
-    return out
-
-
-def _given(probe: Probe, mask: MaskInput, inputs: Inputs, cells: Tensor) -> dict[str, Tensor]:
-    laid = cells.expand(inputs.query.shape[0], *cells.shape)
-    try:
-        return {mask.parameter: mask.value(laid, probe.interface.heads or 1, inputs.query.dtype)}
-    except DoctorError as problem:
-        raise NotChecked(str(problem)) from None
+    return float(rows(out, out[:, nodes[:1]].expand_as(out))[:, nodes].amax()) if nodes else 0.0

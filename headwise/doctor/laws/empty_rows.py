@@ -6,19 +6,21 @@ Ids that begin or end with padding leave their own queries no key, too.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import MAPS, tensors_in
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.laws.left_padding import takes_prompts
+from headwise.doctor.laws.padded_ids import pad_of, real_ids
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hide, left_padding
-from headwise.doctor.probing.padded_ids import answers, padded_from
 from headwise.doctor.probing.probe import Probe, quiet
 
 FINDINGS = ("empty-row-nan",)
@@ -55,16 +57,16 @@ def check(patient: Patient) -> Iterator[Finding]:
         if others and not _hides(probe, ordinary):
             raise NotChecked("what its mask should hide reaches the output, so that nothing is known of its rows")
         if others and (strangers or not _stacked(probe.module)):
-            evidence = f"{what}, and {others} rows of other queries become NaN or infinite"
-            yield Finding("empty-row-nan", "bug", evidence, _FIX, numbers=numbers)
-            return
-        spoilt = _spoilt(probe, inputs, own, empty)
-        gradient = f"; a loss that leaves it out still gives {spoilt} parameters NaN gradients" if spoilt else ""
-        evidence = f"{what}, and its output is NaN or infinite{gradient}"
-        yield Finding("empty-row-nan", "risk", evidence, _FIX, numbers={**numbers, "parameters": spoilt})
+            yield _nan("bug", f"{what}, and {others} rows of other queries become NaN or infinite", **numbers)
+        else:
+            yield _nan("risk", f"{what}, and its output is NaN or infinite", **numbers)
         return
     if not made:
         raise NotApplicable("it takes no mask")
+
+
+def _nan(severity: Severity, evidence: str, **numbers: float) -> Finding:
+    return Finding("empty-row-nan", severity, evidence, _FIX, numbers=numbers)
 
 
 def _hides(probe: Probe, options: dict[str, Any]) -> bool:
@@ -89,38 +91,39 @@ def _in_example(patient: Patient) -> Finding | None:
     if out is None or out.ndim < 2 or not bool(out.isnan().any()):
         return None
     rows = int(out.isnan().any(-1).sum())
-    return Finding(
-        "empty-row-nan",
+    return _nan(
         "bug",
         f"the call that was given returns NaN in {rows} of {out[..., 0].numel()} rows, although all that was passed is "
         "finite: its mask leaves some queries no key",
-        _FIX,
-        numbers={"rows": rows},
+        rows=rows,
     )
 
 
 def _of_ids(patient: Patient) -> Finding | None:
-    """NaN for real tokens, for ids with padding after them or before them."""
-    generate = getattr(type(patient.module), "generate", None)  # it continues prompts, padded on the left, at their end
-    prompts = callable(generate) and any("mask" in name for name in inspect.signature(generate).parameters)
-    for place, where in ((slice(-2, None), "end"), (slice(0, 2), "begin")):
-        made = None if patient.interface.way.layout in MAPS else padded_from(patient, place, _LENGTH)
-        outs = None if made is None else answers(patient, *made[:2])
-        if made is None or outs is None or not bool(outs[0].isfinite().all()):
+    """NaN in rows that are read, for ids with padding after them or before them."""
+    face = patient.interface
+    if not is_on_embeddings(patient.module) or face.way.layout in MAPS:
+        return None
+    module, pad = at_rest(patient.original).cpu(), pad_of(patient.original)
+    ids = real_ids(patient.original, {pad}, face.length or _LENGTH)
+    slots = [name for _, name in face.way.slots if not name[0].isdigit() and "." not in name]
+    prompts = takes_prompts(patient)
+    for place, where in ((slice(-2, None), "at their end"), (slice(0, 2), "at their beginning")):
+        padded, after = ids.clone(), where == "at their end"
+        padded[0, place] = pad
+        try:
+            with quiet(), torch.no_grad():
+                usual, out = (next(tensors_in(module(**dict.fromkeys(slots, x))))[1] for x in (ids, padded))
+        except Exception:  # it needs another argument
             continue
-        row = outs[1][0]
-        by_token = row.ndim > 1 and len(row) == made[0].shape[1]
-        read = row[: len(row) - 2] if by_token and where == "end" else outs[1]
-        if not bool(read.isfinite().all()):
-            meant = ", and `generate` takes such prompts" if prompts else ""
-            evidence = (
-                f"ids that end with two tokens of padding (id {made[2]}) give NaN or infinity for the tokens before "
-                "them: the rows of padding have no allowed key, and spread in the next layer"
-                if where == "end"
-                else f"ids that begin with two tokens of padding (id {made[2]}) give NaN or infinity: these have no "
-                f"allowed key{meant}"
+        if out.ndim > 2 and out.shape[1] == ids.shape[1] and after:
+            out = out[:, :-2]  # generation goes on at the end of a prompt that begins with padding
+        if bool(usual.isfinite().all()) and not bool(out.isfinite().all()):
+            return _nan(
+                "bug" if after or prompts else "risk",
+                f"ids with two tokens of padding (id {pad}) {where} give NaN or infinity in rows that are read: "
+                "the rows of padding have no allowed key" + (", and `generate` takes such prompts" if prompts else ""),
             )
-            return Finding("empty-row-nan", "bug" if where == "end" or prompts else "risk", evidence, _FIX)
     return None
 
 
@@ -141,18 +144,6 @@ def _ways(inputs: Inputs) -> Iterator[tuple[str, Tensor, dict[str, Any], dict[st
         what = "example 1 begins with two tokens of padding, which have no allowed key in causal attention"
         yield what, own, {"padding": left}, {"padding": one[:, 0]}
         yield what, own, {"padding": left, "allowed": causal}, {"padding": one.any(1), "allowed": causal}
-
-
-def _spoilt(probe: Probe, inputs: Inputs, own: Tensor, options: dict[str, Any]) -> int:
-    """How many parameters get a NaN gradient if the loss reads only the other rows."""
-    wanted = [x for x in probe.module.parameters() if x.requires_grad]
-    try:
-        with quiet(), torch.enable_grad():
-            out = probe.interface.run(inputs, grad=True, **options).output
-            found = torch.autograd.grad(out[~own].sum(), wanted, allow_unused=True)
-    except Exception:
-        return 0
-    return sum(1 for g in found if g is not None and bool(g.isnan().any()))
 
 
 def _stacked(module: nn.Module) -> bool:

@@ -15,7 +15,6 @@ from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Scores, Softmaxes
 from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows, scaled
-from headwise.errors import DoctorError
 
 FINDINGS = ("mask-fill-too-small",)
 
@@ -37,9 +36,10 @@ def check(patient: Patient) -> Iterator[Finding]:
                 continue
             fill, size = min((x.least() for x in masked), default=None), max((x.largest() for x in free), default=0.0)
             beaten = factor <= 10 if fill is None else fill > -_ORDINARY
-            scores = (
-                "" if fill is None else f". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}"
-            )
+            numbers, scores = {"factor": factor, "leak": leak}, ""
+            if fill is not None:
+                numbers |= {"fill": fill, "scores": size}
+                scores = f". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}"
             yield Finding(
                 "mask-fill-too-small",
                 "bug" if beaten else "risk",
@@ -48,7 +48,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "fill with -inf or torch.finfo(scores.dtype).min",
                 where=next((x.where for x in masked if x.where is not None), None),
                 sources=("flashinfer #4401", "transformers #48745"),
-                numbers={"factor": factor, "leak": leak} | ({} if fill is None else {"fill": fill, "scores": size}),
+                numbers=numbers,
             )
             return
 
@@ -66,10 +66,7 @@ def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
     for mask in probe.interface.masks:
         if mask.own or mask.form == "additive" or mask.parameter in seen:
             continue  # the caller chooses the numbers of an additive mask
-        try:
-            options = given(probe.interface, mask, inputs, *range(1, inputs.key_length))
-        except DoctorError:
-            continue
+        options = given(probe.interface, mask, inputs, *range(1, inputs.key_length))
         if mask.works or 0 < _leak(probe, 1.0, 0, {"given": options}) < 0.05 * before:
             seen.add(mask.parameter)
             yield mask.parameter, {"given": options}

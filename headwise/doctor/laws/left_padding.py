@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling.forward_arguments import Sizes
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
@@ -39,7 +38,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if changes["right"] > ROUNDING:
         raise NotChecked("padding on the right already changes the result: its mask does not hide keys")
     if changes["left"] > ROUNDING:
-        meant = promised(patient)
+        meant = takes_prompts(patient) and patient.reports("left-padding: promised")
         so = f"change the outputs of these by up to {changes['left']:.2g} of their size"
         why = "Its positions count padding"
         if changes["left"] == torch.inf:
@@ -48,17 +47,16 @@ def check(patient: Patient) -> Iterator[Finding]:
             "left-padding",
             "bug" if meant else "risk",
             f"two tokens of padding before {_REAL} real tokens {so}; after them they change nothing. {why}"
-            + (f', and it is meant for such input: "{meant}"' if meant else ""),
+            + (", and `generate` takes such prompts" if meant else ""),
             "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
             numbers=changes,
         )
 
 
-def promised(patient: Patient) -> str:
-    """Return what tells that it is given padded prompts, which generation continues at their end; or ""."""
+def takes_prompts(patient: Patient) -> bool:
+    """Whether it is given padded prompts, which generation continues at their end."""
     generate = getattr(type(patient.module), "generate", None)
-    takes_mask = callable(generate) and any("mask" in name for name in inspect.signature(generate).parameters)
-    return "def generate" if takes_mask and patient.reports("left-padding: promised") else ""
+    return callable(generate) and any("mask" in name for name in inspect.signature(generate).parameters)
 
 
 def _padded(probe: Probe, real: slice) -> Tensor | Exception:
@@ -72,9 +70,7 @@ def _padded(probe: Probe, real: slice) -> Tensor | Exception:
         return wide
 
     inputs = probe.interface.inputs(2, _REAL, _REAL)
-    x = inputs.query
-    at = Sizes(2, _REAL, _REAL, x.shape[2], x.dtype, x.device, probe.interface.batch_first)
-    values = {name: make(at) for name, make in probe.interface.way.extras}
+    values = {name: make(probe.interface.way.sizes(inputs)) for name, make in probe.interface.way.extras}
     others = {
         name: pad(value, 0)
         for name, value in values.items()

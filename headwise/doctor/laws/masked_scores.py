@@ -8,7 +8,8 @@ the output may take another way: then the scores alone decide.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -16,19 +17,19 @@ from torch import Tensor
 from headwise.doctor.calling.interface import MaskInput
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.masking import each
+from headwise.doctor.probing.masking import each, every_form
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
-from headwise.doctor.reading.events import FORBIDDEN
-from headwise.doctor.reading.mask_cells import Act, compare, fixed_fill, future, lost
+from headwise.doctor.reading.mask_cells import SAFE, Act, compare, lost
 from headwise.doctor.reading.site import Site
 
 FINDINGS = (
     *("mask-polarity", "mask-added", "mask-multiplied", "mask-after-softmax", "mask-broadcast", "mask-head-order"),
-    *("mask-fill-too-small", "mask-overflows-half", "causal-leak", "masked-key-counts"),
+    *("mask-fill-too-small", "causal-leak"),
 )
 
-_SAFE = -9e3  # a fill that ordinary scores do not reach
+_FILL = "fill with -inf, or torch.finfo(dtype).min, after everything else that changes scores, such as a soft cap"
+_BEFORE = "set forbidden scores to -inf before the softmax"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -36,27 +37,24 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.anatomy is None:
         for mask in masks:
             yield from _otherwise_stated(patient, mask)
-    yield from _own(patient)
-    spoilt = list(_infinite(patient))
-    yield from spoilt
-    if not masks and spoilt:
-        return
+    readable = [x for x in patient.see().sites if x.grid is not None and x.contraction is not None]
+    yield from _infinite(patient)
     if not masks:
         raise NotApplicable("it takes no mask")
-    if "projection-zero" in patient.excused:
+    if any(not bool(x.any()) for site in readable for x in (site.q, site.k, site.v)):
         raise NotChecked("a projection is 0, so that a mask has no effect to understand it by")
     tried, passed = False, []
     for mask in masks:
-        found: list[tuple[_Measured, Act]] = []
+        found: list[_Measured] = []
         for form in _forms(mask, released=patient.is_library):
             seen = list(_measured(patient, form))
             found = found or seen
-            if seen and all(act.kind == "right" for _, act in seen):
+            if seen and all(x.act.kind == "right" for x in seen):
                 found = seen
                 passed += [] if mask.works else [mask.parameter]
                 break
         tried = tried or bool(found)
-        told = [x for measured, act in found for x in measured.tell(act)]
+        told = [x for measured in found for x in measured.tell()]
         yield from told
         if not told:
             yield from _otherwise_stated(patient, mask)
@@ -101,14 +99,13 @@ class _Measured:
     def name(self) -> str:
         return f"`{self.mask.parameter}`"
 
+    @functools.cached_property
     def act(self) -> Act:
-        """What the mask did to the scores."""
-        rows = self.hidden[..., 0, :, None] if self._by_rows() else None
-        return compare(self.site.scores, self.twin.scores, self.hidden, rows)
-
-    def _by_rows(self) -> bool:
-        """Whether rows of padding are there, which nobody reads: they may attend to what they like."""
-        return self.mask.what == "keys" and self.hidden.shape[-1] == self.hidden.shape[-2]
+        """What the mask did to the scores. Rows of padding, which nobody reads, may attend to what they like."""
+        padding = self.mask.what == "keys" and self.hidden.shape[-1] == self.hidden.shape[-2]
+        return compare(
+            self.site.scores, self.twin.scores, self.hidden, self.hidden[..., 0, :, None] if padding else None
+        )
 
     def changed(self) -> tuple[str, Where | None]:
         """The operation that acted on the scores with the mask alone, and its line."""
@@ -117,157 +114,53 @@ class _Measured:
         where = self.twin.where_masked(new)
         return next((x.name for x in reversed(new) if x.where == where), ""), where
 
-    def tell(self, act: Act) -> Iterator[Finding]:
+    def tell(self) -> Iterator[Finding]:
         """The finding of what the mask did."""
+        act, mask, name = self.act, self.mask, self.name
+        kind = act.kind
         step, where = self.changed()
-        if act.kind == "filled" and act.value == 0 and step in ("mul", "div"):
-            act = Act("multiplied")
-        if act.kind == "right":
-            yield from self._filled(act, where)
-        elif act.kind in ("nothing", "unclear"):
+        if kind in ("nothing", "unclear"):
             yield from self._weights()
-        elif act.kind == "opened":
-            yield from self._opened(act, where)
-        elif act.kind in ("all", "inverted"):
-            yield from self._inverted(act, where)
-        elif act.kind in ("filled", "lowered"):
-            typo = " (1e-9 for -1e9?)" if 0 < abs(act.value) < 1e-3 else ""
-            yield Finding(
-                "mask-fill-too-small",
-                "bug",
-                f"{self.name} sets masked scores to {act.value:g}{typo}, which is an ordinary score: they keep a weight"
-                if act.kind == "filled"
-                else f"{self.name} lowers masked scores by only {-act.step:g}: ordinary scores outweigh that",
-                "fill with -inf, or torch.finfo(dtype).min",
-                where,
-                numbers={"fill": act.value + act.step},
-            )
-        else:
-            yield self._misled(act, where)
-
-    def _misled(self, act: Act, where: Where | None) -> Finding:
-        b, h, other = act.place
-        which = "forbidden" if act.cells else "allowed"
-        severity: Severity = "risk" if act.kind == "added" and self.mask.form == "additive" else "bug"
-        before = "set forbidden scores to -inf before the softmax"
-        name, evidence, fix = {
-            "added": (
-                "mask-added",
-                f"{self.name} is added to the scores as it is: {which} cells change by {act.step:+g}, and no cell is "
-                "masked",
-                "use masked_fill(mask, -inf), or add 0 and -inf",
-            ),
-            "multiplied": (
-                "mask-multiplied",
-                f"the scores are multiplied by {self.name}: masked scores become 0, which is an ordinary score, and "
-                "keep a weight",
-                before,
-            ),
-            "other example": (
-                "mask-head-order",
-                f"{self.name} of example {other} acts on head {h} of example {b}: batch and heads are merged in "
-                "different orders in the mask and in the scores",
-                "repeat the mask with repeat_interleave(H, dim=0) if scores are [B * H, Q, K] with the heads of an "
-                "example adjacent",
-            ),
-            "queries": (
-                "mask-broadcast",
-                f"{self.name} masks queries instead of keys: the masked positions are still attended to",
-                "reshape a padding mask [B, K] to [B, 1, 1, K]",
-            ),
-            "transposed": (
-                "mask-broadcast",
-                f"{self.name} masks the transposed cells: queries and keys are swapped",
-                "give the mask the shape [.., Q, K]",
-            ),
-            "elsewhere": (
-                "mask-broadcast",
-                f"{self.name} masks other cells than it should: {act.cells} of {act.of} are wrong",
-                "give the mask a shape that broadcasts to [B, H, Q, K]",
-            ),
-        }[act.kind]
-        return Finding(name, severity, evidence, fix, where, numbers={"added": act.step} if act.kind == "added" else {})
-
-    def _opened(self, act: Act, where: Where | None) -> Iterator[Finding]:
-        if self.patient.interface.causal_claim:
+        elif kind == "right" and max(min(act.value, 0.0), min(act.step, 0.0)) > SAFE and act.value > SAFE:
+            yield too_small(name, act.value, where, ordinary=False)
+        elif kind == "opened" and self.patient.interface.causal_claim:
             yield Finding(
                 "causal-leak",
-                "bug" if self.mask.what == "keys" else "risk",
-                f"with {self.name} passed, {act.cells} of the {act.of} cells that the module masks by itself are no "
-                "longer masked",
+                "bug" if mask.what == "keys" else "risk",
+                f"with {name} passed, {act.cells} of the {act.of} cells that the module masks by itself are no longer "
+                "masked",
                 "combine the masks with AND: a key must be allowed by both",
                 where,
             )
-
-    def _inverted(self, act: Act, where: Where | None) -> Iterator[Finding]:
-        if self.mask.works or self.mask.claimed is not None:  # else nobody says what its values mean
+        elif kind in ("all", "inverted") and (mask.works or mask.claimed is not None):  # else its meaning is not known
             every = "with a mask that forbids nothing, every key is masked"
-            evidence = every if act.kind == "all" else "it masks exactly the cells that it should allow"
-            claim = f" ({_quoted(self.mask)})" if self.mask.claim else ""
-            yield _polarity(self.mask, f"{self.name}{claim}: {evidence}", where)
-
-    def _filled(self, act: Act, where: Where | None) -> Iterator[Finding]:
-        """Fills of a mask that hides the right cells, and are not low enough or too low."""
-        open_ = self.site.scores.isfinite() & (self.site.scores > FORBIDDEN)
-        free = self.hidden[..., 0, :, None] if self._by_rows() else torch.zeros_like(self.hidden[..., :1])
-        filled = self.twin.scores[self.hidden & open_ & ~free]
-        fill = fixed_fill(filled) if filled.numel() else None
-        if fill is not None and fill < torch.finfo(torch.float16).min:
-            yield Finding(
-                "mask-overflows-half",
-                "risk" if self.patient.in_half else "note",
-                f"{self.name} fills with {fill:g}, which float16 (down to -65504) cannot hold",
-                "fill with -inf, or torch.finfo(scores.dtype).min",
-                where,
-                numbers={"fill": fill},
-            )
-        if max(min(act.value, 0.0), min(act.step, 0.0)) > _SAFE and act.value > _SAFE:
-            yield Finding(
-                "mask-fill-too-small",
-                "risk",
-                f"{self.name} sets forbidden cells to only {act.value:.6g}; lower scores, or large scores nearby, "
-                "outweigh it",
-                "fill with -inf, or torch.finfo(dtype).min",
-                where,
-                numbers={"fill": act.value},
-            )
+            evidence = every if kind == "all" else "it masks exactly the cells that it should allow"
+            yield _polarity(mask, f"{name}{f' ({_quoted(mask)})' if mask.claim else ''}: {evidence}", where)
+        elif kind == "filled" and act.value == 0 and step in ("mul", "div"):
+            yield misled(Act("multiplied"), name, where)
+        elif kind not in ("right", "opened", "all", "inverted"):
+            yield misled(act, name, where, additive=mask.form == "additive")
 
     def _weights(self) -> Iterator[Finding]:
-        """The scores stay as they are: the weights, and what they are multiplied with."""
+        """The scores stay as they are: perhaps the weights lose something."""
         if self.site.contraction is None or self.twin.contraction is None:
             return
         before, after = self.site.weights_at_values, self.twin.weights_at_values
         hidden = self.hidden.expand(self.site.scores.shape)
         sums = lost(before, after, hidden) if before.shape == hidden.shape else None
-        values, cleared = self.site.v, self.twin.v
         if sums is not None:
             yield Finding(
                 "mask-after-softmax",
                 "bug",
                 f"{self.name} is applied to the weights, after the softmax: rows with masked keys sum to as little as "
                 f"{sums:.3g}, and the weight of the masked keys is lost",
-                "set forbidden scores to -inf before the softmax",
+                _BEFORE,
                 _after_softmax(self.twin),
                 numbers={"sum": sums},
             )
-        elif self.mask.form != "additive" and after.shape == hidden.shape and values.shape[2] == hidden.shape[-1]:
-            keys = self.hidden.all(-2).expand(values.shape[:3])
-            rows = hidden & ~self.hidden[..., 0, :, None] if self._by_rows() else hidden
-            weights = after[rows & (self.site.scores > FORBIDDEN)].nan_to_num().abs()
-            silent = self.mask.works or (not bool(cleared[keys].any()) and bool(values[keys].any()))
-            if silent and weights.numel() and float(weights.amin()) > 1e-4:
-                yield Finding(
-                    "masked-key-counts",
-                    "bug",
-                    f"{self.name} clears the numbers of masked keys, and their scores stay as ordinary ones: each "
-                    f"masked key keeps a weight of {float(weights.amin()):.2g} or more, which the others lose",
-                    "set forbidden scores to -inf before the softmax",
-                    self.twin.softmax.where,
-                    numbers={"weight": float(weights.amin())},
-                )
 
 
-def _measured(patient: Patient, mask: MaskInput) -> Iterator[tuple[_Measured, Act]]:
+def _measured(patient: Patient, mask: MaskInput) -> Iterator[_Measured]:
     """What this mask did to each attention whose scores are [B, H, Q, K]."""
     anatomy = patient.see()
     (batch, queries), keys = anatomy.inputs.query.shape[:2], anatomy.inputs.key_length
@@ -284,8 +177,7 @@ def _measured(patient: Patient, mask: MaskInput) -> Iterator[tuple[_Measured, Ac
         if queries > 1 and torch.equal(site.q, site.q[:, :, :1].expand_as(site.q)):
             continue  # one learned query, as in additive attention: rows of its scores cannot be told apart
         if site.scores.shape == twin.scores.shape:
-            measured = _Measured(patient, mask, ~allowed[:, None], site, twin)
-            yield measured, measured.act()
+            yield _Measured(patient, mask, ~allowed[:, None], site, twin)
 
 
 def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
@@ -302,59 +194,89 @@ def _allowed(mask: MaskInput, batch: int, queries: int, keys: int) -> Tensor:
     return allowed.expand(batch, queries, keys)
 
 
-def _own(patient: Patient) -> Iterator[Finding]:
-    """Its own causal mask, of which an ordinary score is left: a small fill, or a soft cap after the mask."""
-    for site in patient.see().sites:
-        fill = None if site.grid is None else future(site.scores)
-        if fill is not None:
-            yield Finding(
-                "mask-fill-too-small",
-                "bug",
-                f"its own mask leaves all later keys the score {fill:g}, which is an ordinary one: they keep a weight",
-                "fill with -inf after everything else that changes scores, such as a soft cap",
-                site.where_masked(site.steps_before),
-                numbers={"fill": fill},
-            )
-            return
-
-
 def _infinite(patient: Patient) -> Iterator[Finding]:
     """A mask whose -inf is written into the weights: no call with it gives numbers, so no trial tells what it means."""
     known = {mask.parameter for mask in patient.interface.masks}
     roles = patient.interface.roles.items()
     inputs, probe = Probe(patient).inputs(), Probe(patient)
-    sizes = {"B": len(inputs.query), "Q": inputs.query.shape[1], "K": inputs.key_length, "1": 1}
     for name in (name for name, role in roles if role in ("mask", "padding") and name not in known):
-        for shape in ("BK", "B11K", "QK", "B1QK", "BQK"):
-            hiding = torch.ones([sizes[x] for x in shape], dtype=torch.bool)
-            hiding[..., 1] = False
-            for value in (hiding, hiding.long(), hiding.float(), ~hiding, (~hiding).long(), (~hiding).float()):
-                out = probe.attempt(inputs, given={name: value})
-                if not isinstance(out, Tensor) or bool(out.isfinite().any()):
-                    continue
-                site = _spoilt(look(patient, given={name: value}).sites)
-                if site is not None:
+        for value in every_form(inputs):
+            out = probe.attempt(inputs, given={name: value})
+            if not isinstance(out, Tensor) or bool(out.isfinite().any()):
+                continue
+            for site in look(patient, given={name: value}).sites:
+                read = site.grid is not None and site.contraction is not None
+                if read and bool(site.weights.isfinite().all()) and bool(site.weights_at_values.isinf().any()):
                     yield Finding(
                         "mask-after-softmax",
                         "bug",
-                        f"where {name} hides one key of {sizes['K']}, the softmax is finite, and the weights that are "
-                        "multiplied with the values are not: the mask is written into the weights",
-                        "fill the scores with -inf before the softmax, not the weights after it",
+                        f"where {name} hides one key of {inputs.key_length}, the softmax is finite, and the weights "
+                        "that are multiplied with the values are not: the mask is written into the weights",
+                        _BEFORE,
                         _after_softmax(site),
                     )
                     return
 
 
+def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) -> Finding:
+    """The finding of a mask that hides other cells than it should, or none. `additive`: it is meant to be added."""
+    if act.kind == "filled":
+        return too_small(name, act.value, where, ordinary=True)
+    severity: Severity = "bug"
+    numbers: dict[str, float] = {}
+    if act.kind == "lowered":
+        kind, fix, numbers = "mask-fill-too-small", _FILL, {"fill": act.step}
+        evidence = f"{name} lowers masked scores by only {-act.step:g}: ordinary scores outweigh that"
+    elif act.kind == "multiplied":
+        kind, fix = "mask-multiplied", _BEFORE
+        evidence = f"the scores are multiplied by {name}: masked scores become 0, which is an ordinary score"
+    elif act.kind == "added":
+        kind, fix, numbers = "mask-added", "use masked_fill(mask, -inf), or add 0 and -inf", {"added": act.step}
+        severity = "risk" if additive else "bug"
+        which = "forbidden" if act.cells else "allowed"
+        evidence = (
+            f"{name} is added to the scores as it is: {which} cells change by {act.step:+g}, and no cell is masked"
+        )
+    elif act.kind == "other example":
+        b, h, other = act.place
+        kind = "mask-head-order"
+        fix = (
+            "repeat the mask with repeat_interleave(H, dim=0) if scores are [B * H, Q, K] with the heads of an "
+            "example adjacent"
+        )
+        evidence = (
+            f"{name} of example {other} acts on head {h} of example {b}: batch and heads are merged in different "
+            "orders in the mask and in the scores"
+        )
+    else:
+        kind = "mask-broadcast"
+        fix = "give the mask a shape that broadcasts to [B, H, Q, K]; that of padding [B, K] is [B, 1, 1, K]"
+        evidence = (
+            f"{name} masks queries instead of keys: the masked positions are still attended to"
+            if act.kind == "queries"
+            else f"{name} masks other cells than it should: {act.cells} of {act.of} are wrong"
+        )
+    return Finding(kind, severity, evidence, fix, where, numbers=numbers)
+
+
+def too_small(name: str, fill: float, where: Where | None, *, ordinary: bool) -> Finding:
+    """The finding of a fill that scores can beat. `ordinary`: it is a score that keys have that are not masked."""
+    typo = " (1e-9 for -1e9?)" if 0 < abs(fill) < 1e-3 else ""
+    return Finding(
+        "mask-fill-too-small",
+        "bug" if ordinary else "risk",
+        f"{name} sets masked scores to {fill:.6g}{typo}, which is an ordinary score: they keep a weight"
+        if ordinary
+        else f"{name} sets masked scores to only {fill:.6g}; lower scores, or large scores nearby, outweigh it",
+        _FILL,
+        where,
+        numbers={"fill": fill},
+    )
+
+
 def _after_softmax(site: Site) -> Where | None:
     """The line that masks the weights."""
     return site.where_masked([x for x in site.trace.steps if x.order > site.softmax.order])
-
-
-def _spoilt(sites: Iterable[Site]) -> Site | None:
-    """The first attention whose weights are finite, and are not where they meet the values."""
-    readable = (x for x in sites if x.grid is not None and x.contraction is not None)
-    finite = (x for x in readable if bool(x.weights.isfinite().all()))
-    return next((x for x in finite if bool(x.weights_at_values.isinf().any())), None)
 
 
 def _otherwise_stated(patient: Patient, mask: MaskInput) -> Iterator[Finding]:

@@ -10,22 +10,19 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from headwise.doctor.calling.interface import Inputs
-from headwise.doctor.calling.mask_input import MaskInput, encode
+from headwise.doctor.calling.mask_input import MaskInput
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
-from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.masking import about_memory, each, given
-from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, quiet, rows
+from headwise.doctor.probing.masking import FORMS, about_memory, each, every_form, given
+from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, rows
 
 FINDINGS = ("mask-ignored", "cross-mask")
 
 _N = 5
-_FORMS = (("allowed", torch.bool), ("forbidden", torch.bool), ("allowed", torch.float32), ("additive", torch.float32))
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -57,23 +54,15 @@ def _change(
     inputs: Inputs,
     mask: MaskInput,
     *,
-    train: bool = False,
-    grad: bool = False,
     more: Mapping[str, Any] = MappingProxyType({}),
+    **mode: bool,
 ) -> float | None:
     """How far the output changes when the mask hides a key; None if it cannot be called this way."""
-    outs = []
-    probe.module.train(train)
     try:
-        for keys in ((), _keys(inputs, mask)):
-            with quiet(), Dice(still=True):
-                options = {**more, **given(probe.interface, mask, inputs, *keys)}
-                outs.append(probe.interface.run(inputs, grad=grad, given=options).output.detach())
+        ways = [{**more, **given(probe.interface, mask, inputs, *keys)} for keys in ((), _keys(inputs, mask))]
+        return gap(*(probe.output(inputs, given=options, **mode) for options in ways))
     except Exception:
         return None
-    finally:
-        probe.module.eval()
-    return gap(*outs)
 
 
 def _keys(inputs: Inputs, mask: MaskInput, key: int = 1) -> tuple[int, ...]:
@@ -166,7 +155,8 @@ def _of_the_queries(probe: Probe) -> Iterator[Finding]:
         about = about_memory(interface, name)
         if about or (about is None and not of_memory) or (about is None and _of_both(probe, name)):
             continue
-        for value in _values(interface.masks, name, inputs.query.shape[1]):
+        known = [(mask.form, mask.dtype) for mask in interface.masks if mask.parameter == name and mask.works]
+        for value in every_form(inputs, dict.fromkeys(known or FORMS)):
             read = _read(probe, inputs, {**shown, name: value})
             if read is not None and read[0] <= REACHED < read[1]:
                 yield Finding(
@@ -195,14 +185,3 @@ def _read(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float,
         return None
     first, second = (probe.output(moved(inputs, slice(None), key), given=options) for key in (1, 2))
     return float(rows(before, first).amax()), float(rows(before, second).amax())
-
-
-def _values(masks: tuple[MaskInput, ...], name: str, n: int) -> Iterator[Tensor]:
-    """Token 1 hidden, in the form that works, or in each; and in every usual shape."""
-    known = [(mask.form, mask.dtype) for mask in masks if mask.parameter == name and mask.works]
-    keys = torch.ones(3, n, dtype=torch.bool)
-    keys[:, 1] = False
-    cells = keys[:, None].expand(3, n, n)
-    for form, dtype in dict.fromkeys(known or _FORMS):
-        for allowed in (keys, keys[:, None, None], cells[0], cells, cells[:, None]):
-            yield encode(allowed, form, dtype)  # type: ignore[arg-type]

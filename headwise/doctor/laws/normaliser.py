@@ -15,7 +15,7 @@ from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.dispatch import Dispatching
+from headwise.doctor.probing.listen import Dispatching
 from headwise.doctor.probing.masking import left_padding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 from headwise.doctor.reading.anatomy import look

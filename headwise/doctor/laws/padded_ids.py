@@ -17,9 +17,9 @@ from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
+from headwise.doctor.laws.masked_scores import misled
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import convolving
-from headwise.doctor.probing.padded_ids import pad_of, real_ids
 from headwise.doctor.probing.probe import REACHED, ROUNDING, quiet, rows
 from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.mask_cells import compare
@@ -96,28 +96,8 @@ class _Ids:
         hidden[-_PADDED:] = True
         act = compare(before, after, hidden, hidden[:, None])
         self.hides = act.kind == "right"
-        if act.kind == "queries" or (act.kind == "nothing" and _of_padding(after, hidden)):
-            yield Finding(
-                "mask-broadcast",
-                "bug",
-                f"the mask that it makes of its token ids hides every key from the {_PADDED} queries that are padding, "
-                "and hides no padding from the other queries: it is laid out over the queries",
-                "lay it out over the keys, [B, 1, 1, K]: (ids != padding)[:, None, None, :]",
-                told.where,
-                numbers={"rows": float(_PADDED), "of": float(self.length)},
-            )
-        elif act.kind in ("added", "multiplied"):
-            yield Finding(
-                f"mask-{act.kind}",
-                "bug",
-                "the mask that it makes of its token ids is added to the scores as 0 and 1: the scores of padding "
-                f"change by {act.step:+g}, and no key is hidden"
-                if act.kind == "added"
-                else "the scores are multiplied by the mask that it makes of its token ids, and no key is hidden",
-                "keep the mask boolean, or fill with -inf where it is False",
-                told.where,
-                numbers={"added": round(act.step, 4)} if act.kind == "added" else {},
-            )
+        if act.kind in ("queries", "added", "multiplied"):
+            yield misled(act, "the mask that it makes of its token ids", told.where)
 
     def _softmax(self, given: dict[str, Tensor]) -> Softmax | None:
         twin = self.copy(given, torch.full((self.length, _MOST), 0.5))
@@ -182,6 +162,23 @@ class _Ids:
         return [float(rows(told, output(padded, n)).amax()) for n in hidden]
 
 
-def _of_padding(after: Tensor, hidden: Tensor) -> bool:
-    """Whether every score of the rows of padding is one number: they are filled with it."""
-    return bool((after[..., hidden, :] == after[..., hidden, :].amin()).all())
+def real_ids(module: nn.Module, pads: set[int], length: int) -> Tensor:
+    """[2, N]: ids that are no padding; 0, and the last of the smallest table, are used only if there are no others."""
+    below = min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
+    usual = [i for i in range(1, below - 1) if i not in pads] or [i for i in range(below) if i not in pads] or [0]
+    return torch.tensor([[usual[(5 * b + 3 * i + 1) % len(usual)] for i in range(length)] for b in range(2)])
+
+
+def pad_of(module: nn.Module) -> int:
+    """The id of padding: one that the module holds, or that of its table, or 0."""
+    own = [part for part in module.modules() if not type(part).__module__.startswith("torch.")]
+    held = [x for part in own for name, x in vars(part).items() if type(x) is int and x >= 0 and _is_pad(name)]
+    held += [x for x in (getattr(module, "pad", None),) if type(x) is int and x >= 0]
+    tables = [x.padding_idx for x in module.modules() if isinstance(x, nn.Embedding) and x.padding_idx is not None]
+    return next(iter([*held, *tables]), 0)
+
+
+def _is_pad(name: str) -> bool:
+    """Whether an attribute is called `pad_idx`, `src_pad_token_id` or the like."""
+    name = name.lower().replace("_", "").replace("token", "").replace("padding", "pad")
+    return name.endswith(("padid", "padidx", "padindex"))

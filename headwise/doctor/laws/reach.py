@@ -1,7 +1,8 @@
 """The law: what reaches an output is what its query may see.
 
 Each token is changed in turn. In a module that is causal, by what it states or by what it does when called plainly,
-nothing later reaches a row: on no path, and neither does the number of later tokens.
+nothing later reaches a row: on no path, and neither does the number of later tokens. Every token but the last is seen
+by another one, and a memory that is passed reaches something.
 """
 
 from __future__ import annotations
@@ -16,28 +17,36 @@ from torch import Tensor
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.way import noise, tensors_in
 from headwise.doctor.finding import Finding
+from headwise.doctor.laws.visibility import reversed_mask
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, moved, quiet, rows
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, moved, rows
 from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import FORBIDDEN
 from headwise.masks import causal
 
-FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch")
+FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch", "tokens-unread", "memory-ignored")
 
 _LENGTH = 8
+_LONG = 20  # more than the usual number of heads in a small module
 # Options that may change what is seen.
 _SEEING = ("causal", "mask", "bidirect", "autoregress", "decod", "encod", "cross", "prefix", "cache", "incremental")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
-    face, said = probe.interface, patient.contract.visible
+    yield from (_unread if probe.interface.takes == "self" else _unread_memory)(patient, probe)
+    yield from _future(patient, probe)
+
+
+def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
+    """Later tokens that reach a row of a module that is causal."""
+    face, said = probe.interface, patient.contract.causal
     flags = [name for name in face.flags if face.roles.get(name) == "causal"]
     memory = face.takes == "memory"
-    claim = said.words if said is not None and said.value is not None else ""
+    claim = said.words if said is not None and said.so else ""
     if memory and not flags:
         slot = next((slot for role, slot in face.way.slots if role != "query"), "")
         if not claim or not names.about_memory(slot):
@@ -73,33 +82,21 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
     found = compare_masks.from_causal(seen | torch.eye(n, dtype=torch.bool))
     after = ~causal().to_bool(n)[0, 0]
     pairs, largest = int((seen & after).sum()), float(influence[after].amax())
-    numbers = {"pairs": float(pairs), "of": float(after.sum()), "change": largest}
     if found.kind == "reversed":
-        yield Finding(
-            "mask-polarity",
-            "bug",
-            f"every token attends to later tokens and to no earlier one: {pairs} of {int(after.sum())} future pairs, 0 "
-            "past ones. Its causal mask is reversed",
-            "mask where key > query: masked_fill(torch.triu(ones, 1), -inf), or masked_fill(tril == 0, -inf)",
-            numbers=numbers,
-        )
+        yield reversed_mask(None)
     elif pairs and (claim or (found.kind == "ahead" and found.by == 1)):
         why = f"it says that it is causal ({claim})" if claim else "it hides what is later"
         hinted = asked and pairs == int(after.sum())  # some take an option of forward as a hint about a mask
-        which = "exactly the next token" if found.by == 1 else f"up to {_furthest(seen)} tokens ahead"
+        furthest = int(compare_masks.distances(n, n)[seen].max())
         yield Finding(
             "causal-leak",
             "risk" if hinted or found.kind == "blocks" else "bug",
-            f"{why}, but {pairs} of {int(after.sum())} future tokens still reach an earlier row ({which}), by up to "
-            f"{largest:.2g} of the output's size",
+            f"{why}, but {pairs} of {int(after.sum())} future tokens still reach an earlier row, up to {furthest} "
+            f"places ahead, by up to {largest:.2g} of the output's size",
             "mask every key > query before the softmax, in every head and on every code path: torch.triu(ones, "
             "diagonal=1), filled with -inf",
-            numbers=numbers,
+            numbers={"pairs": float(pairs), "of": float(after.sum()), "change": largest},
         )
-
-
-def _furthest(seen: Tensor) -> int:
-    return int(compare_masks.distances(*seen.shape)[seen].max())
 
 
 def _of_queries(probe: Probe) -> Tensor:
@@ -114,13 +111,13 @@ def _of_queries(probe: Probe) -> Tensor:
 def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:
     """It is causal when called plainly. Code with several paths often forgets the mask in one of them."""
     given = options.get("given", {})
-    paths: dict[str, dict[str, Any]] = {"in train mode": {}, "with gradients enabled": {}}
+    paths: dict[str, dict[str, Any]] = {"in train mode": {"train": True}, "with gradients enabled": {"grad": True}}
     for flag, default in probe.interface.flags.items():
         if flag not in given and not any(word in flag.lower() for word in _SEEING):
-            paths[f"with {flag}={not default}"] = {flag: not default}
+            paths[f"with {flag}={not default}"] = {"given": {flag: not default}}
     for name, more in paths.items():
         try:
-            seen = _seen(probe, inputs, {**given, **more}, train=name == "in train mode", grad="gradients" in name)
+            seen = probe.influence(inputs, **{**options, **more, "given": {**given, **more.get("given", {})}})
         except Exception:  # it cannot be called this way
             continue
         future = seen.triu(1)
@@ -136,19 +133,6 @@ def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> It
                 numbers={"pairs": pairs, "change": float(future.amax())},
             )
             return
-
-
-def _seen(probe: Probe, inputs: Inputs, given: dict[str, Any], *, train: bool, grad: bool) -> Tensor:
-    """[Q, K]: how far each row changes with each token, in a mode; dropout keeps everything."""
-    probe.module.train(train)
-    outs = []
-    try:
-        for x in (inputs, *(moved(inputs, 0, key) for key in range(inputs.key_length))):
-            with quiet(), Dice(still=True):
-                outs.append(probe.interface.run(x.each(Tensor.clone), grad=grad, given=given).output.detach())
-    finally:
-        probe.module.eval()
-    return torch.stack([rows(outs[0], out)[0] for out in outs[1:]], dim=1)
 
 
 def _by_length(
@@ -215,3 +199,77 @@ def _given_alike(probe: Probe, inputs: Inputs, part: Inputs) -> bool:
 
     way = probe.interface.way
     return all(alike(*(make(way.sizes(x)) for x in (inputs, part))) for _, make in way.extras)
+
+
+# Too little
+
+
+def _unread(patient: Patient, probe: Probe) -> Iterator[Finding]:
+    """Tokens behind some position that no other token sees: keys or a mask cut to the size of the wrong dimension.
+
+    `mask[:, : k.shape[-2]]` cuts to the number of heads where k is [B, N, H, D], and no shape shows it.
+    """
+    way = probe.interface.way
+    fixed = patient.example is not None and bool(way.extras)  # positions, for as many tokens
+    length = probe.interface.length or (way.lengths[0] if fixed else _LONG)
+    inputs = probe.interface.inputs(1, length, length)
+    before, others = probe.attempt(inputs), torch.arange(length)
+    if not isinstance(before, Tensor) or before.shape[:2] != (1, length) or not bool(before.isfinite().any()):
+        return
+    for key in range(max(0, length - 3), length):
+        if bool((rows(before, probe.output(moved(inputs, 0, key)))[0] > REACHED)[others != key].any()):
+            return
+    last = _last_seen(probe, inputs, {})
+    if last is None or any(_last_seen(probe, inputs, other) != last for other in _with_other_numbers(probe, inputs)):
+        return  # no token changes the output of another, or how far it reads depends on numbers that it is given
+    yield Finding(
+        "tokens-unread",
+        "bug",
+        f"of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
+        "are not read",
+        "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of heads",
+        numbers={"last": float(last), "tokens": float(length)},
+    )
+
+
+def _with_other_numbers(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
+    """The other arguments with other numbers: a window that is predicted moves."""
+    way = probe.interface.way
+    for name, make in way.extras:
+        x = make(way.sizes(inputs))
+        for seed in range(3) if isinstance(x, Tensor) and x.is_floating_point() else ():
+            other = 30 * noise(*x.shape, seed=seed, dtype=x.dtype, device=x.device)
+            if isinstance(probe.attempt(inputs, given={name: other}), Tensor):
+                yield {name: other}
+
+
+def _last_seen(probe: Probe, inputs: Inputs, given: dict[str, Tensor]) -> int | None:
+    """The last position whose token changes the output of another one."""
+    reached = probe.influence(inputs, given=given) > REACHED
+    seen = (reached & ~torch.eye(len(reached), dtype=torch.bool)).any(0).nonzero()
+    return int(seen.max()) if len(seen) else None
+
+
+def _unread_memory(patient: Patient, probe: Probe) -> Iterator[Finding]:
+    """A memory that changes nothing that is returned but the memory itself: no layer gets it."""
+    name = next((name for role, name in patient.interface.way.slots if role in ("memory", "key")), None)
+    inputs = probe.inputs()
+    if name is None or patient.interface.also or isinstance(probe.attempt(inputs), Exception):
+        return  # where a memory may be left out, a setting may switch off that it is attended to
+    probe.answers(inputs)
+    before, after = (_returned(probe, x) for x in (inputs, moved(inputs, slice(None))))
+    if len(before) == len(after) and all(map(torch.equal, before, after)):
+        yield Finding(
+            "memory-ignored",
+            "bug",
+            f"with other numbers in {name} the output is the same: nothing attends to it",
+            f"pass {name} on to the layers that attend to it",
+            patient.where,
+        )
+
+
+def _returned(probe: Probe, inputs: Inputs) -> list[Tensor]:
+    """All that is returned but the memory itself: it may reach the learned queries that come back beside the text."""
+    given = [x for x in (inputs.key, inputs.value) if x is not None]
+    found = (x for _, x in tensors_in(probe.run(inputs).raw))
+    return [x for x in found if not any(x.shape == y.shape and torch.equal(x, y) for y in given)]

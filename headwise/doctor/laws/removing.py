@@ -7,39 +7,29 @@ each row.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs, MaskInput
-from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import Calls
 from headwise.doctor.probing.masking import convolving, each, given, hiding
-from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
+from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 from headwise.doctor.reading.anatomy import look
 
-FINDINGS = ("masked-key-counts", "masked-nan-leaks", "mask-broadcast")
-
-_SHAPES: dict[str, Callable[[Tensor], Tensor]] = {  # from [B, K] to the shape that is passed
-    "[B, K]": lambda x: x,
-    "[B, 1, K]": lambda x: x[:, None],
-    "[B, K, 1]": lambda x: x[..., None],
-    "[B, 1, 1, K]": lambda x: x[:, None, None],
-}
+FINDINGS = ("masked-key-counts", "masked-nan-leaks")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     probe = Probe(patient)
     inputs = probe.inputs()
     probe.answers(inputs)
-    padding = [x for x, role in probe.interface.roles.items() if role in ("mask", "padding")]
-    if not padding and not probe.interface.masks:
+    if not probe.interface.masks:
         raise NotApplicable("it takes no mask")
-    for name in padding:
-        yield from _misplaced(probe, name)
     yield from _nan(probe, inputs)
     masks = [x for x in each(probe.interface.masks) if x.what == "keys" and not x.own and x.by_example]
     told = [name for name, _ in probe.interface.way.extras]
@@ -66,7 +56,7 @@ def _removed(patient: Patient, probe: Probe, mask: MaskInput, inputs: Inputs) ->
         plain = mask.claimed is None and mask.parameter in ("attention_mask", "padding_mask", "key_padding_mask")
         if mask.shape != "B" and mask.claimed != mask.form and not plain:
             return  # nobody says what its values mean
-        if _mixes(probe, inputs) or _closes(patient, options, last):
+        if convolving(probe.module) or _closes(patient, options, last):
             raise NotChecked(f"{mask.parameter}: what it hides reaches the output by another way than attention")
         other = probe.attempt(moved(inputs, slice(None), last), given=options)
         if not isinstance(other, Tensor):
@@ -112,20 +102,6 @@ def _without(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> f
     return min(changes, default=0.0)
 
 
-def _mixes(probe: Probe, inputs: Inputs) -> bool:
-    """Whether a convolution or an RNN reads the last token."""
-    read: list[Tensor] = []
-    hooks = [
-        x.register_forward_pre_hook(lambda _, given: read.append(given[0].clone())) for x in convolving(probe.module)
-    ]
-    probe.attempt(inputs)
-    first = len(read)
-    probe.attempt(moved(inputs, slice(None), inputs.key_length - 1))
-    for hook in hooks:
-        hook.remove()
-    return len(read) != 2 * first or not all(map(torch.equal, read[:first], read[first:]))
-
-
 def _closes(patient: Patient, options: dict[str, Tensor], last: int) -> bool:
     """Whether no attention that can be read gives the last key a weight."""
     if patient.anatomy is None:
@@ -167,60 +143,3 @@ def _nan(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
                     numbers={"rows": int(reached.sum()), "of": int((~own).sum())},
                 )
             return
-
-
-def _misplaced(probe: Probe, name: str) -> Iterator[Finding]:
-    """A mark at one token [B, K] that changes the row of this token alone, or other examples.
-
-    The batch has as many examples as there are queries, or heads, so that a mask of another axis fits.
-    """
-    mine = [m for m in probe.interface.masks if m.parameter == name and m.works]
-    padding = probe.interface.roles[name] == "padding"
-    if mine and (not padding or any(m.shape == "BK" for m in mine)):
-        return
-    severity: Severity = "risk" if mine else "bug"
-    heads = probe.interface.heads or 1
-    axes = [(3, ""), *([(4, "[Q, K]"), (heads, "[H, K]")] if padding else [])]
-    for batch, axis in axes if 1 < heads <= 16 else axes[:2]:
-        inputs = probe.square(batch, 4 if "Q" in axis else 5)
-        if inputs.key_length < 2:
-            return
-        mark = torch.zeros(batch, inputs.key_length, dtype=torch.bool)
-        mark[1 if axis else slice(None), 1] = True
-        seen = next(_changed(probe, inputs, name, mark), None)
-        if seen is None or (not axis and mine):
-            continue
-        shape, changed = seen
-        others = int(changed.any(-1).sum()) - int(changed[1].any())
-        if not axis and bool((changed == mark).all()):
-            yield Finding(
-                "mask-broadcast",
-                severity if probe.interface.takes == "self" else "risk",
-                f"{name} {shape} hides queries instead of keys: masking token 1 changes row 1 and none of the 4 "
-                "others, which still attend to the key",
-                "broadcast it over queries: mask[:, None, None, :] with scores [B, H, Q, K]",
-                numbers={"rows": int(changed.sum()), "of": changed.numel()},
-            )
-        elif axis and others:
-            yield Finding(
-                "mask-broadcast",
-                severity,
-                f"{name} {shape} is used as {axis}, since both have {batch} rows: padding of example 1 alone "
-                f"changes {others} of the {batch - 1} other examples",
-                "broadcast it as mask[:, None, None, :] with scores [B, H, Q, K]",
-                numbers={"examples": others, "of": batch - 1},
-            )
-        else:
-            continue
-        return
-
-
-def _changed(probe: Probe, inputs: Inputs, name: str, mark: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The shapes with which the marks act, and which rows [B, Q] they change."""
-    for shape, lay in _SHAPES.items():
-        for dtype in (torch.bool, torch.int64, torch.float32):
-            outs = [probe.attempt(inputs, given={name: lay(x).to(dtype)}) for x in (torch.ones_like(mark), ~mark)]
-            if all(isinstance(x, Tensor) and x.shape[:2] == mark.shape for x in outs):
-                changed = rows(*outs) > REACHED  # type: ignore[arg-type]
-                if changed.any():
-                    yield shape, changed

@@ -15,9 +15,9 @@ from torch import Tensor
 from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding
+from headwise.doctor.laws.padded_ids import pad_of
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.masking import hiding
-from headwise.doctor.probing.padded_ids import pad_of
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site

@@ -16,7 +16,7 @@ from torch import Tensor
 from headwise.doctor.calling.way import MAPS
 from headwise.doctor.contract import WINDOW, Window, attributes
 from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.laws.visibility import allowed_of, where_masked
+from headwise.doctor.laws.visibility import allowed_of, inverted_window, where_masked
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading import compare_masks
@@ -34,10 +34,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield from _shifted(patient, side)
         return
     yield from _round(patient)
-    said = patient.contract.window
-    if said is None or patient.interface.takes != "self" or patient.interface.length:
+    window = patient.contract.window
+    if window is None or patient.interface.takes != "self" or patient.interface.length:
         raise NotApplicable("it states no window, or its keys are given apart from its queries, or its length is fixed")
-    window = said.value
     if window.size > _LARGEST:
         raise NotChecked(f"its window of {window.size} is too long to look at every pair")
     length = 2 * window.size + 3
@@ -60,7 +59,12 @@ def check(patient: Patient) -> Iterator[Finding]:
         if uneven is None:
             yield from _judged(patient, window, reached, None)
         else:
-            yield _uneven(window, reached, *uneven)
+            row, full = uneven
+            evidence = (
+                f"with {window.name} = {window.size} position {row} attends to {int(reached[row].sum())} positions, "
+                f"and those around it to {full}: a window must be full before its oldest key is dropped"
+            )
+            yield _off(window, evidence, "bug", None, {"row": float(row)})
 
 
 def _has_layers(patient: Patient) -> bool:
@@ -74,14 +78,7 @@ def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None)
     if bool(seen.all()):
         return
     if compare_masks.is_outside(seen):
-        yield Finding(
-            "mask-polarity",
-            "bug",
-            f"with {window.name} = {window.size} every position attends only to those outside of a window around it: "
-            "the window's mask is inverted",
-            "mask where the distance is larger than the window, and allow the rest",
-            where,
-        )
+        yield inverted_window(where)
         return
     ends = compare_masks.band(seen)
     if ends is None or ends[0] == -math.inf or ends[1] < 0 or ends[0] > 0:
@@ -92,14 +89,18 @@ def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None)
     if {left, right} <= {0, window.size - 1, window.size}:
         severity = patient.severity("window-off-by-one: the other reading", severity)
     sees = f"{left} earlier and {right} later positions" if right else f"itself and {left} earlier positions"
-    yield Finding(
+    evidence = f"with {window.name} = {window.size} a position sees {sees}"
+    yield _off(window, evidence, severity, where, {"left": float(left), "right": float(right)})
+
+
+def _off(window: Window, evidence: str, severity: Severity, where: Where | None, numbers: dict[str, float]) -> Finding:
+    return Finding(
         "window-off-by-one",
         severity,
-        f"with {window.name} = {window.size} a position sees {sees}"
-        + ("; expected the same number on each side" if right and left != right else ""),
+        evidence,
         "compare with < if the window counts the position itself, with <= if it does not",
         where,
-        numbers={"window": float(window.size), "left": float(left), "right": float(right)},
+        numbers={"window": float(window.size), **numbers},
     )
 
 
@@ -142,17 +143,6 @@ def _not_applied(patient: Patient, window: Window, site: Site) -> Iterator[Findi
         "apply the window on every path, with the causal mask: key > query - window",
         where_masked(site),
         numbers={"window": float(window.size)},
-    )
-
-
-def _uneven(window: Window, reached: Tensor, row: int, full: int) -> Finding:
-    return Finding(
-        "window-off-by-one",
-        "bug",
-        f"with {window.name} = {window.size} position {row} attends to {int(reached[row].sum())} positions, and those "
-        f"around it to {full}: a window must be full before its oldest key is dropped",
-        "drop a key only when there are more keys than the window holds",
-        numbers={"window": float(window.size), "row": float(row)},
     )
 
 
@@ -213,10 +203,9 @@ def _shifted(patient: Patient, row: int) -> Iterator[Finding]:
             raise NotApplicable("tokens that are further apart than a window reach one another in any case")
         pairs = int((reached & (apart > window)).sum())
         if pairs:
-            masks = any("mask" in name for name, _, _ in attributes(patient.module)) or "mask" in patient.source
             yield Finding(
                 "shift-mask",
-                patient.severity("shift-mask: between borders", "bug" if masks else "risk"),
+                patient.severity("shift-mask: between borders", "bug" if "mask" in patient.source else "risk"),
                 f"in a map of {side} x {side} with windows of {window} that are shifted by {shift}, {pairs} pairs of "
                 f"tokens at opposite borders attend to one another: they are {window + 1} or more places apart",
                 "mask the pairs of different regions: number the regions of the padded and shifted map, cut the "

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import operator
+import sys
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from headwise.doctor.calling import names
+from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.forward_arguments import Maker, Sizes
 from headwise.doctor.calling.interface import Inputs, Interface
-from headwise.doctor.probing.empty_caches import empty_caches
 from headwise.doctor.probing.probe import quiet
 
 # The words of a name that says where the new tokens begin, and what a flag that asks for a cache contains.
@@ -27,6 +29,8 @@ _FLAG = (
     *("use_cache", "usecache", "use_kv", "usekv", "return_cache", "return_kv", "return_intermediates", "return_past"),
     *("return_present", "incremental", "output_cache", "decod"),
 )
+# How the name of a method that makes one begins.
+_MAKES = ("new", "make", "init", "create", "empty", "allocate", "setup", "get")
 
 
 class Steps:
@@ -169,13 +173,12 @@ def _with(steps: Steps) -> Iterator[Session]:
     if steps.caches:
         picks = list(_picks(_returned(steps, {})))
         yield from (Session(steps, pick=pick) for pick in picks)
-        name = steps.caches[0]
-        batch, length = steps.x.shape[:2]
-        makers = list(empty_caches(steps.interface, name, batch, length, steps.example.get(name)))
+        makers = list(_empty_caches(steps))
         yield from (Session(steps, make) for make in makers)
         if not picks:  # without a cache it returns none
             for make in makers:
-                yield from (Session(steps, make, pick) for pick in _picks(_returned(steps, {name: make()})))
+                raw = _returned(steps, {steps.caches[0]: make()})
+                yield from (Session(steps, make, pick) for pick in _picks(raw))
     if steps.starts or steps.flags:
         yield Session(steps)
 
@@ -191,26 +194,86 @@ def _returned(steps: Steps, options: dict[str, Any]) -> Any:
 def _picks(raw: Any) -> Iterator[Callable[[Any], Any]]:
     """Where in the returned value the cache may be: any part but the first that holds tensors of three dimensions."""
     if isinstance(raw, Mapping):
-        for key, part in raw.items():
-            if _holds_cache(part):
-                yield operator.itemgetter(key)
+        yield from (operator.itemgetter(key) for key, part in raw.items() if _holds_cache(part))
     elif isinstance(raw, (tuple, list)):
-        for i, part in enumerate(raw):
-            if i and _holds_cache(part):
-                yield operator.itemgetter(i)
+        yield from (operator.itemgetter(i) for i, part in enumerate(raw) if i and _holds_cache(part))
         if len(raw) == 3 and all(isinstance(x, Tensor) for x in raw):
             yield operator.itemgetter(slice(1, None))
     elif dataclasses.is_dataclass(raw) and not isinstance(raw, type):
-        for field in dataclasses.fields(raw):
-            if _holds_cache(getattr(raw, field.name)):
-                yield operator.attrgetter(field.name)
+        held = (field.name for field in dataclasses.fields(raw) if _holds_cache(getattr(raw, field.name)))
+        yield from map(operator.attrgetter, held)
 
 
 def _holds_cache(part: Any) -> bool:
+    return any(x.ndim >= 3 for x in _held(part))
+
+
+def _held(part: Any) -> Iterator[Tensor]:
+    """The tensors in a cache: in its lists, dicts and objects."""
     if isinstance(part, Tensor):
-        return part.ndim >= 3
-    if isinstance(part, Mapping):
-        return any(_holds_cache(x) for x in part.values())
-    if isinstance(part, (tuple, list)):
-        return any(_holds_cache(x) for x in part)
-    return part is not None and hasattr(part, "__dict__") and any(_holds_cache(x) for x in vars(part).values())
+        yield part
+    elif isinstance(part, (tuple, list)):
+        yield from (x for inner in part for x in _held(inner))
+    elif isinstance(part, Mapping) or hasattr(part, "__dict__"):
+        values = part if isinstance(part, Mapping) else vars(part)
+        yield from (x for inner in values.values() for x in _held(inner))
+
+
+def _empty_caches(steps: Steps) -> Iterator[Callable[[], Any]]:
+    """Makers of an empty cache, the most likely first.
+
+    A copy of what the example gives, the class in forward's annotation (transformers' own for its layers), the classes
+    in the module's file that are called caches, what its methods make, a dict, a list.
+    """
+    module, name = steps.interface.module, steps.caches[0]
+    given = steps.example.get(name)
+    if given is not None and not any(bool(x.any()) for x in _held(given)):
+        yield lambda: copy.deepcopy(given)
+    try:
+        hints = typing.get_type_hints(type(module).forward)
+    except Exception:
+        hints = {}
+    hint = hints.get(name)
+    for kind in (hint, *typing.get_args(hint)):
+        if inspect.isclass(kind) and kind not in (type(None), Tensor, tuple):
+            of_transformers = kind.__module__.startswith("transformers.")
+            yield from _built(sys.modules["transformers"].DynamicCache if of_transformers else kind, steps)
+    around = getattr(inspect.unwrap(type(module).forward), "__globals__", {})  # the names of the module's own file
+    for called, kind in list(around.items()):
+        if inspect.isclass(kind) and "cache" in called.lower() and not issubclass(kind, (nn.Module, tuple)):
+            yield from _built(kind, steps)
+    for method in dir(type(module)):
+        if method.lower().startswith(_MAKES) and "cache" in method.lower():
+            yield from _built(getattr(module, method), steps)
+    yield dict
+    yield list
+
+
+def _built(kind: Callable[..., Any], steps: Steps) -> Iterator[Callable[[], Any]]:
+    """Calls of a class or a method that makes a cache, if the values of its arguments are known."""
+    try:
+        named = inspect.signature(kind).parameters.values()
+        needed = (p for p in named if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+        values = {p.name: _size(p.name.lower(), steps) for p in needed}
+        if kind(**values) is None:
+            return
+    except Exception:  # it needs something else
+        return
+    yield lambda: kind(**values)
+
+
+def _size(name: str, steps: Steps) -> int:
+    """The size that an argument of this name has. KeyError if its name says nothing."""
+    face = steps.interface
+    if "batch" in name or name in ("b", "bs", "bsz"):
+        return len(steps.x)
+    if name.endswith(("layer", "layers")) or "depth" in name:  # as stated, or the length of the longest list of parts
+        stated = sizes.find(face.module, ["num_layers", "n_layers", "n_layer", "num_hidden_layers", "depth"])
+        return max([1, *stated, *(len(x) for x in face.module.modules() if isinstance(x, nn.ModuleList))])
+    if name.endswith(("head", "heads")) or "groups" in name:
+        return face.kv_heads or face.heads or 1
+    if "head_dim" in name or "headdim" in name or "head_size" in name or name in ("d_k", "dk", "dim"):
+        return sizes.head_dims(face.module)[0]
+    if any(word in name for word in ("len", "size", "capacity", "positions", "tokens", "seq")):
+        return steps.x.shape[1]
+    raise KeyError(name)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.doctor.finding import Where
 from headwise.doctor.lines import running_line
@@ -152,3 +153,16 @@ class NaNs(TorchFunctionMode):
         if self.began is None and isinstance(out, Tensor) and bool(out.isnan().any()):
             self.began = running_line()
         return out
+
+
+class Dispatching(TorchDispatchMode):
+    """A TorchDispatchMode whose `__torch_dispatch__` stays as it is written.
+
+    torch wraps that of a subclass so that it is not compiled, and imports the compiler for it at the first operation.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        written = cls.__dict__.get("__torch_dispatch__")
+        super().__init_subclass__(**kwargs)
+        if written is not None:
+            cls.__torch_dispatch__ = written  # type: ignore[method-assign]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import names
+from headwise.doctor.calling.mask_input import Form, MaskInput, encode
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface
-    from headwise.doctor.calling.mask_input import MaskInput
+
+FORMS: tuple[tuple[Form, torch.dtype], ...] = (
+    *(("allowed", torch.bool), ("forbidden", torch.bool)),
+    *(("allowed", torch.float32), ("forbidden", torch.float32), ("additive", torch.float32)),
+)
 
 
 def each(masks: Iterable[MaskInput]) -> list[MaskInput]:
@@ -66,6 +71,15 @@ def given(interface: Interface, mask: MaskInput, inputs: Inputs, *keys: int) -> 
     allowed = hide(inputs, *keys, own=mask.own)
     laid = allowed[:, 0] if mask.what == "keys" else allowed
     return {mask.parameter: mask.value(laid, interface.heads or 1, inputs.query.dtype)}
+
+
+def every_form(inputs: Inputs, forms: Iterable[tuple[Form, torch.dtype]] = FORMS) -> Iterator[Tensor]:
+    """A mask that hides key 1, in each of these forms, and in every usual shape."""
+    cells = hide(inputs, 1)
+    keys = cells[:, 0]
+    for form, dtype in forms:
+        for allowed in (keys, keys[:, None, None], cells[0], cells, cells[:, None]):
+            yield encode(allowed, form, dtype)
 
 
 def convolving(module: nn.Module) -> list[nn.Module]:

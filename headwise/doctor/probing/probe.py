@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor.not_checked import NotChecked
+from headwise.doctor.probing.listen import Dice
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface, Result
@@ -66,10 +67,12 @@ class Probe:
         length = self.interface.length or length
         return self.interface.inputs(batch, length, length)
 
-    def run(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Result:
-        """A call on copies of the inputs, so that changes in place do not matter."""
+    def run(self, inputs: Inputs, *, seed: int = 0, train: bool = False, **options: Any) -> Result:
+        """A call on copies of the inputs, so that changes in place do not matter. `train`: in train mode, where dropout
+        keeps everything.
+        """
         options = {name: _apart(x) for name, x in options.items()}
-        with quiet(seed):
+        with quiet(seed), _training(self.module) if train else nullcontext():
             return self.interface.run(inputs.each(Tensor.clone), **options)
 
     def output(self, inputs: Inputs, *, seed: int = 0, **options: Any) -> Tensor:
@@ -99,11 +102,21 @@ class Probe:
             raise NotChecked("its output does not have one row for every query")
         return out
 
-    def influence(self, inputs: Inputs, **options: Any) -> Tensor:
-        """[Q, K]: how far each query's output changes when one key token changes; in the first example."""
+    def influence(self, inputs: Inputs, *, example: int = 0, **options: Any) -> Tensor:
+        """[Q, K]: how far each query's output changes when one key token changes; in one example."""
         before = self.rowwise(inputs, **options)
-        changed = (moved(inputs, 0, key) for key in range(inputs.key_length))
-        return torch.stack([rows(before, self.output(x, **options))[0] for x in changed], dim=1)
+        changed = (moved(inputs, example, key) for key in range(inputs.key_length))
+        return torch.stack([rows(before, self.output(x, **options))[example] for x in changed], dim=1)
+
+
+@contextmanager
+def _training(module: nn.Module) -> Iterator[None]:
+    module.train()
+    try:
+        with Dice(still=True):
+            yield
+    finally:
+        module.eval()
 
 
 def _apart(x: Any) -> Any:

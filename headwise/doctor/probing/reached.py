@@ -102,15 +102,12 @@ def gradients_of(
     """Return where the gradient of each parameter is not 0; None if the module does not run this way, or gives no
     gradient at all. A parameter without a path to the output is missing.
     """
-    probe.module.train(training)
     try:
-        with quiet(), Dice(still=True), torch.enable_grad():
-            result = probe.interface.run(inputs, grad=True, **options)
-        return _where([result.output, *(x for _, x in tensors_in(result.raw))], wanted)
+        with torch.enable_grad():
+            result = probe.run(inputs, train=training, grad=True, **options)
+            return _where([result.output, *(x for _, x in tensors_in(result.raw))], wanted)
     except Exception:
         return None
-    finally:
-        probe.module.eval()
 
 
 def _in_example(subject: Subject, probe: Probe, wanted: dict[str, Tensor]) -> dict[str, Tensor] | None:
@@ -134,11 +131,9 @@ def _where(outs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor] |
 def matters(subject: Subject, name: str, inputs: Inputs, before: Tensor, *, training: bool = False) -> float:
     """Return how far the output changes when a parameter holds other numbers."""
     other = Probe(subject)
-    other.module.train(training)
     x = dict(other.module.named_parameters())[name]
     stir(iter([x]), 11, max(0.5, float(x.detach().abs().amax()) if x.numel() else 0.5))
-    with Dice(still=True):
-        out = other.attempt(inputs)
+    out = other.attempt(inputs, train=training)
     return gap(before, out) if isinstance(out, Tensor) else torch.inf
 
 

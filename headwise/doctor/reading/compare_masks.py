@@ -49,7 +49,7 @@ def from_causal(seen: Tensor) -> Difference:
     - "ahead": a triangle that ends `by` keys too late; "behind": one that hides the query's own key as well.
     - "blocks": whole blocks see one another, and nothing later.
     - "gap": the `by` next keys are hidden, and those after them seen.
-    - "other": some other keys of the future are seen; `by`: how far ahead.
+    - "other": some other keys of the future are seen.
     """
     n = len(seen)
     apart = distances(n, n)
@@ -66,9 +66,7 @@ def from_causal(seen: Tensor) -> Difference:
         return gap
     if not bool(after.any()):
         return Difference("")
-    if is_in_blocks(seen):
-        return Difference("blocks")
-    return Difference("other", int(apart[after].max()), int(after.any(1).nonzero()[0]))
+    return Difference("blocks" if is_in_blocks(seen) else "other")
 
 
 def is_outside(seen: Tensor) -> bool:
@@ -82,13 +80,11 @@ def is_outside(seen: Tensor) -> bool:
 
 
 def is_in_blocks(seen: Tensor) -> bool:
-    """Whether whole blocks of tokens see one another and nothing later: perhaps on purpose, or they are pooled."""
-    n = len(seen)
-    last = (seen * torch.arange(n)).amax(1)  # the last key that each query sees
-    ends = last.unique().tolist()
-    same = bool((last[last] == last).all()) and bool((last >= torch.arange(n)).all())
-    whole = all(int((~seen[i, : int(last[i]) + 1]).sum()) <= 1 for i in range(n))  # except its own row
-    return same and whole and 1 < len(ends) < n and min(int((last == end).sum()) for end in ends) > 1
+    """Whether blocks of two tokens or more see all up to their own end: perhaps on purpose, or they are pooled."""
+    at = torch.arange(len(seen))
+    last = (seen * at).amax(1)  # the last key that each query sees
+    sizes = last.unique(return_counts=True)[1]
+    return torch.equal(seen, at <= last[:, None]) and bool((last >= at).all()) and len(sizes) > 1 < int(sizes.min())
 
 
 def hidden_ahead(seen: Tensor) -> Difference | None:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from headwise.doctor.reading.events import FORBIDDEN
+
+SAFE = -9e3  # a fill that ordinary scores do not reach
 
 Kind = Literal[
     "right",  # it hides what it should: `value` is the highest score that is left, `step` the least that was taken
@@ -24,7 +25,6 @@ Kind = Literal[
     "opened",  # it shows cells that were hidden without it
     "other example",
     "queries",
-    "transposed",
     "elsewhere",
     # It hides no cell.
     "filled",  # with `value`, an ordinary score
@@ -100,7 +100,7 @@ def _misplaced(closed: Tensor, hidden: Tensor, open_: Tensor, wrong: Tensor) -> 
     """Name a mask that hides other cells than it says."""
     if _same(closed, ~hidden, open_):
         return Act("inverted")
-    batch, heads, queries, keys = closed.shape
+    batch, heads = closed.shape[:2]
     theirs = [
         [next((x for x in range(batch) if _same(closed[b, h], hidden[x, 0], open_[b, h])), -1) for h in range(heads)]
         for b in range(batch)
@@ -110,8 +110,6 @@ def _misplaced(closed: Tensor, hidden: Tensor, open_: Tensor, wrong: Tensor) -> 
         return Act("other example", place=(b, h, theirs[b][h]))
     if bool((closed == closed[..., :1])[open_].all()):
         return Act("queries")
-    if queries == keys and _same(closed, hidden.mT, open_):
-        return Act("transposed")
     return Act("elsewhere", cells=int(wrong.sum()), of=int(open_.sum()))
 
 
@@ -141,13 +139,6 @@ def future(scores: Tensor) -> float | None:
     filled = bool((of_later == of_later.flatten()[0]).all()) and not bool((others == others.flatten()[0]).all())
     value = float(of_later.flatten()[0])
     return value if filled and value > FORBIDDEN else None
-
-
-def fixed_fill(filled: Tensor) -> float | None:
-    """The number that all hidden scores are, if somebody wrote it: neither infinity nor the least of a dtype."""
-    fill = float(filled[0])
-    written = bool((filled == fill).all()) and math.isfinite(fill) and abs(fill) < 1e38
-    return fill if written else None
 
 
 def alike(x: Tensor, within: float) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.lines import running_line
-from headwise.doctor.probing.dispatch import Dispatching
+from headwise.doctor.probing.listen import Dispatching
 from headwise.doctor.reading import marks, products
 from headwise.doctor.reading.events import Norm, Reshape, exchanges, regroups
 from headwise.doctor.reading.ledger import Ledger
