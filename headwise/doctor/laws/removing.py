@@ -56,7 +56,7 @@ def _removed(patient: Patient, probe: Probe, mask: MaskInput, inputs: Inputs) ->
         plain = mask.claimed is None and mask.parameter in ("attention_mask", "padding_mask", "key_padding_mask")
         if mask.shape != "B" and mask.claimed != mask.form and not plain:
             return  # nobody says what its values mean
-        if convolving(probe.module) or _closes(patient, options, last):
+        if _mixes(probe, inputs) or _closes(patient, options, last):
             raise NotChecked(f"{mask.parameter}: what it hides reaches the output by another way than attention")
         other = probe.attempt(moved(inputs, slice(None), last), given=options)
         if not isinstance(other, Tensor):
@@ -100,6 +100,20 @@ def _without(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> f
             own = not probe.crosses and hidden.shape[1] > without.shape[1]
             changes.append(gap(without, hidden[:, :-1] if own else hidden))
     return min(changes, default=0.0)
+
+
+def _mixes(probe: Probe, inputs: Inputs) -> bool:
+    """Whether a convolution or an RNN reads the last token."""
+    read: list[Tensor] = []
+    hooks = [
+        x.register_forward_pre_hook(lambda _, given: read.append(given[0].clone())) for x in convolving(probe.module)
+    ]
+    probe.attempt(inputs)
+    first = len(read)
+    probe.attempt(moved(inputs, slice(None), inputs.key_length - 1))
+    for hook in hooks:
+        hook.remove()
+    return len(read) != 2 * first or not all(map(torch.equal, read[:first], read[first:]))
 
 
 def _closes(patient: Patient, options: dict[str, Tensor], last: int) -> bool:

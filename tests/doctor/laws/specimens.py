@@ -15,13 +15,14 @@ from headwise.doctor.patient import Patient
 
 
 class Attention(nn.Module):
-    """Masks: True = may attend."""
+    """Masks: True = may attend. `parts`: functions in the place of its methods, such as score=lambda q, k: q @ k.mT."""
 
-    def __init__(self, width: int = 16, heads: int = 4, dropout: float = 0.0) -> None:
+    def __init__(self, width: int = 16, heads: int = 4, dropout: float = 0.0, **parts: Any) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
         self.dropout = nn.Dropout(dropout)
+        self.__dict__.update(parts)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, padding_mask: Tensor | None = None) -> Any:
         return self.attend(x, x, self.both(mask, padding_mask))
@@ -55,12 +56,23 @@ class Attention(nn.Module):
         return x.transpose(1, 2).flatten(2)
 
 
+def triangle(queries: int, keys: int, diagonal: int = 0) -> Tensor:
+    """[Q, K]: a causal mask from the upper left corner on."""
+    return torch.ones(queries, keys, dtype=torch.bool).tril(diagonal)
+
+
 class Causal(Attention):
     """Sees no future."""
 
     def forward(self, x: Tensor) -> Tensor:
-        n = x.shape[1]
-        return self.attend(x, x, torch.ones(n, n, dtype=torch.bool, device=x.device).tril())
+        return self.attend(x, x, triangle(x.shape[1], x.shape[1]).to(x.device))
+
+
+class Padded(Attention):
+    """padding_mask: [B, K], True = a real token."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Any:
+        return self.attend(x, x, self.both(None, padding_mask))
 
 
 class Cross(Attention):
@@ -70,8 +82,9 @@ class Cross(Attention):
         return self.attend(x, memory, None if memory_mask is None else memory_mask[:, None, None])
 
 
-def found(law: str, module: nn.Module, *, example: Example | None = None) -> list[Finding]:
-    """What one law finds in a module, which it must leave as it was."""
+def found(law: str, module: nn.Module | type[nn.Module], *, example: Example | None = None) -> list[Finding]:
+    """What one law finds in a module, or in a class that is built; it must leave the module as it was."""
+    module = seeded(module) if isinstance(module, type) else module
     before = {name: x.clone() for name, x in module.state_dict().items()}
     training, generator = module.training, torch.get_rng_state()
     findings = list(importlib.import_module(f"headwise.doctor.laws.{law}").check(Patient(module, example=example)))
@@ -82,7 +95,7 @@ def found(law: str, module: nn.Module, *, example: Example | None = None) -> lis
     return findings
 
 
-def one(law: str, module: nn.Module, *, example: Example | None = None) -> Finding:
+def one(law: str, module: nn.Module | type[nn.Module], *, example: Example | None = None) -> Finding:
     """The only finding of a law."""
     findings = found(law, module, example=example)
     assert len(findings) == 1, findings

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.finding import Finding
-from headwise.doctor.laws.edges import check
-from headwise.doctor.patient import NotApplicable, Patient
-from tests.doctor.laws.specimens import Attention, seeded
+from headwise.doctor.patient import NotApplicable
+from tests.doctor.laws.specimens import Attention, found, one, seeded
 
+LAW = "edges"
 EDGES = torch.tensor([[0, 1, 2, 3, 3, 4, 0, 1, 2, 3, 4], [1, 2, 0, 0, 4, 3, 0, 1, 2, 3, 4]])
-
-
-def found(module: type[nn.Module], example: Any = None) -> list[Finding]:
-    return list(check(Patient(seeded(module), example=example)))
 
 
 class Additive(nn.Module):
     """Scores are a sum of two numbers."""
 
-    dim = -1
-
-    def __init__(self) -> None:
+    def __init__(self, dim: int = -1) -> None:
         super().__init__()
+        self.dim = dim
         self.values, self.left, self.right = nn.Linear(16, 16), nn.Linear(16, 1), nn.Linear(16, 1)
 
     def forward(self, x: Tensor, adj: Tensor) -> Tensor:
@@ -35,17 +27,12 @@ class Additive(nn.Module):
         return scores.masked_fill(adj == 0, -9e15).softmax(self.dim) @ x
 
 
-class OverTheQueries(Additive):
-    dim = -2
-
-
 class Listed(nn.Module):
     """Messages flow from edges[0] to edges[1]."""
 
-    grouped_by = 1
-
-    def __init__(self) -> None:
+    def __init__(self, grouped_by: int) -> None:
         super().__init__()
+        self.grouped_by = grouped_by
         self.values, self.weight = nn.Linear(16, 16), nn.Linear(32, 1)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
@@ -56,20 +43,13 @@ class Listed(nn.Module):
         return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]] * scores / sums[at])
 
 
-class GroupedByTheSource(Listed):
-    grouped_by = 0
-
-
 def test_a_softmax_that_is_not_over_the_edges() -> None:
-    (finding,) = found(OverTheQueries)
+    call = ((torch.randn(5, 16), EDGES), {})
+    finding = one(LAW, seeded(Additive, dim=-2))
     assert (finding.name, finding.severity) == ("softmax-axis", "bug")
-    assert "if all tokens are alike, `adj` still changes the output" in finding.evidence
-    (finding,) = found(GroupedByTheSource, ((torch.randn(5, 16), EDGES), {}))
-    assert "the edges in `edges` still make their outputs differ" in finding.evidence
-
-
-def test_healthy_ones() -> None:
-    assert found(Listed, ((torch.randn(5, 16), EDGES), {})) == []
-    for words, module in (("product of queries and keys", Additive), ("product of queries and keys", Attention)):
-        with pytest.raises(NotApplicable, match=words):
-            found(module)
+    assert "the edges in `adj` still make their outputs differ" in finding.evidence
+    assert "the edges in `edges`" in one(LAW, seeded(Listed, grouped_by=0), example=call).evidence
+    assert found(LAW, seeded(Listed, grouped_by=1), example=call) == []
+    for module in (Additive, Attention):
+        with pytest.raises(NotApplicable, match="product of queries and keys"):
+            found(LAW, module)
