@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.names import STARTS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing.listen import given_to
 from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.masks import documents
@@ -88,10 +89,6 @@ def _open(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 def _looked_up(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> bool:
     """Whether one of these values is given to an nn.Embedding as it is."""
-    read: list[Tensor] = []
     tables = [x for x in probe.module.modules() if isinstance(x, nn.Embedding)]
-    hooks = [x.register_forward_pre_hook(lambda _, given: read.append(given[0])) for x in tables]
-    probe.attempt(inputs, given=options)
-    for hook in hooks:
-        hook.remove()
+    read = given_to(tables, lambda: probe.attempt(inputs, given=options))
     return any(x.shape == y.shape and torch.equal(x, y) for x in read for y in options.values())

@@ -81,8 +81,8 @@ def _listed(patient: Patient) -> list[tuple[str, Tensor]]:
 
 def _differ(probe: Probe, inputs: Inputs, nodes: list[int], **options: Any) -> float:
     """How far the outputs of these nodes differ; NotApplicable if no softmax or exponential is taken for them."""
-    with Calls(_SOFTMAX, lambda *_, **__: None) as calls:
+    with Calls(*_SOFTMAX) as calls:
         out = probe.rowwise(inputs, **options)
-    if not calls.noted:
+    if not calls.number:
         raise NotApplicable("it has no softmax")
     return float(rows(out, out[:, nodes[:1]].expand_as(out))[:, nodes].amax()) if nodes else 0.0

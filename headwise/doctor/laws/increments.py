@@ -72,20 +72,15 @@ def check(patient: Patient) -> Iterator[Finding]:
         ignored = gap(outs[1], alone) <= REACHED
         if ignored and not (session.handed and session.is_kept):
             continue  # an offset, for example, and no cache; or an argument that nothing is written to
-        found = torch.cat(outs, dim=1)
-        wrong = differing(expected[:, _PROMPT - 1 :], found)
+        changes = [gap(expected[:, n], out[:, 0]) for n, out in enumerate(outs, _PROMPT - 1)]
+        wrong = [n for n, change in enumerate(changes, _PROMPT - 1) if change > ROUNDING]
         if wrong:
-            yield _of_steps(session, _PROMPT - 1 + wrong[0], gap(expected[:, _PROMPT - 1 :], found), ignored)
+            yield _of_steps(session, wrong[0], max(changes), ignored)
         elif gap(expected, whole) <= ROUNDING and not _ONE.search(claims.text_of(interface.module)):
             masked = any(role == "mask" for role in interface.roles.values())  # then a mask may be due
             yield from _of_chunks(session, whole, "bug" if interface.causal_claim or not masked else "risk")
         return
     raise NotChecked(f"how to use its cache is not known ({', '.join([*steps.caches, *steps.starts, *steps.flags])})")
-
-
-def differing(expected: Tensor, found: Tensor) -> list[int]:
-    """Return the tokens [B, N, M] that differ by more than rounding."""
-    return [n for n in range(expected.shape[1]) if gap(expected[:, n], found[:, n]) > ROUNDING]
 
 
 def _own_sequence(patient: Patient) -> Interface:
@@ -141,13 +136,12 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
                 _ALIGN,
                 numbers=numbers,
             )
-    what = "the prompt of 3 tokens" if first < _PROMPT else f"position {first}"
     why = ". A step gives the output of its token alone: the cache is not used" if ignored else ""
     return Finding(
         "cache-mismatch",
         "bug",
-        f"step by step ({session.how}) the output differs from that of the whole sequence, from {what} on, by up to "
-        f"{change:.2g} of the output's size{why}",
+        f"step by step ({session.how}) the output differs from that of the whole sequence, from position {first} on, "
+        f"by up to {change:.2g} of the output's size{why}",
         _STEP,
         numbers=numbers,
     )

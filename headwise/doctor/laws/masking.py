@@ -152,11 +152,12 @@ def _of_the_queries(probe: Probe) -> Iterator[Finding]:
         if mask.parameter in of_memory and mask.works:
             shown |= given(interface, mask, inputs)
     for name in names:
-        about = about_memory(interface, name)
-        if about or (about is None and not of_memory) or (about is None and _of_both(probe, name)):
+        about, known = about_memory(interface, name), [m for m in interface.masks if m.parameter == name and m.works]
+        # Its cells may be known to be those of queries and of as many keys as the memory has.
+        of_both = probe.rectangular and bool(known) and known[0].what == "cells" and not known[0].own
+        if about or (about is None and (not of_memory or of_both)):
             continue
-        known = [(mask.form, mask.dtype) for mask in interface.masks if mask.parameter == name and mask.works]
-        for value in every_form(inputs, dict.fromkeys(known or FORMS)):
+        for value in every_form(inputs, dict.fromkeys([(m.form, m.dtype) for m in known] or FORMS)):
             read = _read(probe, inputs, {**shown, name: value})
             if read is not None and read[0] <= REACHED < read[1]:
                 yield Finding(
@@ -170,12 +171,6 @@ def _of_the_queries(probe: Probe) -> Iterator[Finding]:
                     numbers={"hidden": read[0], "seen": read[1]},
                 )
                 break
-
-
-def _of_both(probe: Probe, name: str) -> bool:
-    """Whether it is known to mask cells [Q, K] of as many keys as the memory has."""
-    mask = next((m for m in probe.interface.masks if m.parameter == name), None)
-    return mask is not None and mask.works and mask.what == "cells" and not mask.own and probe.rectangular
 
 
 def _read(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float] | None:

@@ -117,25 +117,19 @@ class _Ids:
             raise NotApplicable("its output does not depend on which ids are padding")
         if min(max(after), max(before)) <= (ROUNDING if self.crosses else REACHED):
             return
-        if self.crosses:
-            yield Finding(
-                "padding-read",
-                "bug",
-                f"the mask that it makes of {self.last}'s ids hides padding inside the encoder, and not from the "
-                f"decoder: other numbers in the padding change the output by up to {max(after):.2g} of its size",
-                "pass cross-attention the mask of the source, too",
-                self.where,
-                numbers={"after": max(after)},
-            )
-            return
         of_zeros = any(x.padding_idx == self.pad for x in self.module.modules() if isinstance(x, nn.Embedding))
+        attended = not self.crosses and of_zeros and min(*after, *before) > REACHED  # SASRec attends to rows of zeros
         yield Finding(
             "padding-read",
-            "risk" if of_zeros and min(*after, *before) > REACHED else "bug",  # SASRec attends to rows of zeros
-            f"other numbers in the embeddings of padding (id {self.pad}) change the output of the real tokens, "
-            f"by {max(after):.2g} of its size with {_PADDED} tokens of padding after them and by {max(before):.2g} "
-            f"with {_PADDED} before them",
-            "mask the keys that are padding, pool over real tokens alone, and count positions of tokens from 0",
+            "risk" if attended else "bug",
+            f"the mask that it makes of {self.last}'s ids hides padding inside the encoder, and not from the decoder: "
+            f"other numbers in the padding change the output by up to {max(after):.2g} of its size"
+            if self.crosses
+            else f"other numbers in the embeddings of padding (id {self.pad}) change the output of the real tokens, by "
+            f"{max(after):.2g} of its size with {_PADDED} tokens of padding after them and by {max(before):.2g} with "
+            f"{_PADDED} before them",
+            "mask the keys that are padding, in cross-attention too, pool over real tokens alone, and count positions "
+            "of tokens from 0",
             self.where,
             numbers={"after": max(after), "before": max(before)},
         )

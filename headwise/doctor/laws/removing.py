@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from headwise.doctor.calling import names
 from headwise.doctor.calling.interface import Inputs, MaskInput
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.listen import Calls
+from headwise.doctor.probing.listen import Calls, given_to
 from headwise.doctor.probing.masking import convolving, each, given, hiding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 from headwise.doctor.reading.anatomy import look
@@ -89,9 +90,9 @@ def _without(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> f
     numbers = [x for x in whole.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 2]
     if numbers and convolving(probe.module):  # earlier weights, which are made up here: not 0 at a masked key
         raise NotChecked("it convolves other numbers of the keys")
-    with Calls([torch.linspace], lambda *_, **__: None) as spread:
+    with Calls(torch.linspace) as spread:
         probe.attempt(inputs)
-    if spread.noted:
+    if spread.number:
         raise NotChecked("its positions depend on the number of tokens")
     changes = []
     for others in ({}, whole) if whole else ({},):
@@ -104,16 +105,9 @@ def _without(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> f
 
 def _mixes(probe: Probe, inputs: Inputs) -> bool:
     """Whether a convolution or an RNN reads the last token."""
-    read: list[Tensor] = []
-    hooks = [
-        x.register_forward_pre_hook(lambda _, given: read.append(given[0].clone())) for x in convolving(probe.module)
-    ]
-    probe.attempt(inputs)
-    first = len(read)
-    probe.attempt(moved(inputs, slice(None), inputs.key_length - 1))
-    for hook in hooks:
-        hook.remove()
-    return len(read) != 2 * first or not all(map(torch.equal, read[:first], read[first:]))
+    others = moved(inputs, slice(None), inputs.key_length - 1)
+    usual, changed = (given_to(convolving(probe.module), partial(probe.attempt, x)) for x in (inputs, others))
+    return len(usual) != len(changed) or not all(map(torch.equal, usual, changed))
 
 
 def _closes(patient: Patient, options: dict[str, Tensor], last: int) -> bool:

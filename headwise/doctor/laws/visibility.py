@@ -29,13 +29,12 @@ def check(patient: Patient) -> Iterator[Finding]:
     for site in patient.see().sites:
         if site.grid is None:
             continue
-        fill, seen = future(site.scores), allowed_of(site)
+        fill, seen, lowered = future(site.scores), allowed_of(site), list(_lowered(site))
+        made |= fill is not None or bool(lowered)
         if fill is not None:
-            made = True
             yield too_small("its own causal mask", fill, where_masked(site), ordinary=True)
-        elif _all_lowered(site):
-            made = True
-            yield _lowered(site)
+        elif lowered:
+            yield from lowered
         elif seen is not None and bool(seen.any()) and not bool(seen.all()):
             made = True
             yield from (_square if seen.shape[0] == seen.shape[1] else _rectangular)(patient, site, seen)
@@ -165,21 +164,18 @@ def _gap(found: compare_masks.Difference, where: Where | None) -> Finding:
     )
 
 
-def _all_lowered(site: Site) -> bool:
-    """Whether every row still has finite scores, all of them as low as masked ones, of ordinary products."""
+def _lowered(site: Site) -> Iterator[Finding]:
+    """Every row still has finite scores, all of them as low as masked ones, of ordinary products."""
+    assert site.grid is not None
     highest = site.scores.amax(-1)
     low = bool((highest <= FORBIDDEN).all()) and bool(highest.isfinite().all())
-    return low and bool(site.products.nan_to_num().abs().max() < -FORBIDDEN / 10)
-
-
-def _lowered(site: Site) -> Finding:
-    lowest = float(site.scores.amax(-1).max())
-    return Finding(
-        "mask-polarity",
-        "bug",
-        f"every score is lowered to {lowest:.3g} or less, those of allowed keys too: the mask that the module makes is "
-        "0 where a key is allowed, and is used as one that is 1 there",
-        "make the mask in the form that is expected where it is applied: 1 and 0, or 0 and -inf",
-        where_masked(site),
-        numbers={"highest": lowest},
-    )
+    if low and bool(site.products.nan_to_num().abs().max() < -FORBIDDEN / 10):
+        yield Finding(
+            "mask-polarity",
+            "bug",
+            f"every score is lowered to {float(highest.max()):.3g} or less, those of allowed keys too: the mask that "
+            "the module makes is 0 where a key is allowed, and is used as one that is 1 there",
+            "make the mask in the form that is expected where it is applied: 1 and 0, or 0 and -inf",
+            where_masked(site),
+            numbers={"highest": float(highest.max())},
+        )

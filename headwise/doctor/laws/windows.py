@@ -191,12 +191,11 @@ def _shifted(patient: Patient, row: int) -> Iterator[Finding]:
     shift = next((x for name, x in numbers.items() if x and name.startswith("shift")), 0)
     if not 0 < shift < window <= 8:
         raise NotApplicable("its windows are not shifted")
-    probe, measured = Probe(patient), False
-    for side in (row,) if row else (2 * window, 2 * window - 1):
-        reached = _meet(patient, probe, side)
-        if reached is None:
-            continue
-        measured = True
+    maps = {side: _meet(patient, side) for side in ((row,) if row else (2 * window, 2 * window - 1))}
+    known = {side: reached for side, reached in maps.items() if reached is not None}
+    if not known:
+        raise NotChecked("it does not take a map of two windows")
+    for side, reached in known.items():
         at = torch.cartesian_prod(torch.arange(side), torch.arange(side))
         apart = (at[:, None] - at).abs().amax(-1)
         if bool(reached[apart == window].any()):
@@ -213,8 +212,6 @@ def _shifted(patient: Patient, row: int) -> Iterator[Finding]:
                 numbers={"pairs": float(pairs), "side": float(side)},
             )
             return
-    if not measured:
-        raise NotChecked("it does not take a map of two windows")
 
 
 def _number(x: object) -> int:
@@ -223,7 +220,7 @@ def _number(x: object) -> int:
     return values[0] if values and all(type(y) is int and y == values[0] for y in values) else 0
 
 
-def _meet(patient: Patient, probe: Probe, side: int) -> Tensor | None:
+def _meet(patient: Patient, side: int) -> Tensor | None:
     """[Q, K]: which tokens of a map of this side see which; None if it does not take one.
 
     By the weights, where they can be read: a norm over the whole map also lets every token reach every other.
@@ -232,6 +229,7 @@ def _meet(patient: Patient, probe: Probe, side: int) -> Tensor | None:
         sites = look(patient, batch=1, length=side * side).sites
         if len(sites) == 1 and sites[0].grid is not None:
             return sites[0].attended(side * side) > REACHED
+        probe = Probe(patient)
         return probe.influence(probe.interface.inputs(1, side * side, side * side)) > REACHED
     except Exception:
         return None

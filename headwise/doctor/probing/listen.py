@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -128,17 +128,25 @@ def _replaced(
 
 
 class Calls(TorchFunctionMode):
-    """What `note` makes of the arguments of each call of some torch functions, before the call."""
+    """How many calls there were of some torch functions."""
 
-    def __init__(self, functions: Iterable[Any], note: Callable[..., Any]) -> None:
+    def __init__(self, *functions: Any) -> None:
         super().__init__()
-        self.functions, self.note = set(functions), note
-        self.noted: list[Any] = []
+        self.functions, self.number = set(functions), 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self.functions:
-            self.noted.append(self.note(*args, **(kwargs or {})))
+        self.number += func in self.functions
         return func(*args, **(kwargs or {}))
+
+
+def given_to(parts: Iterable[nn.Module], call: Callable[[], object]) -> list[Tensor]:
+    """Copies of the first argument of each of these parts, each time that the call calls one."""
+    found: list[Tensor] = []
+    hooks = [x.register_forward_pre_hook(lambda _, given: found.append(given[0].clone())) for x in parts]
+    call()
+    for hook in hooks:
+        hook.remove()
+    return found
 
 
 class NaNs(TorchFunctionMode):
