@@ -33,7 +33,6 @@ def check(patient: Patient) -> Iterator[Finding]:
     for site in sites:
         zero = [name for name in "qkv" if not bool(getattr(site, name).any())]
         if zero:
-            patient.excused.add("projection-zero")
             yield _zero(site, zero)
             return
         yield from _groups(patient, site)
