@@ -83,11 +83,11 @@ def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None)
     ends = compare_masks.band(seen)
     if ends is None or ends[0] == -math.inf or ends[1] < 0 or ends[0] > 0:
         return
-    left, right, severity = -int(ends[0]), ends[1], off_by_one(window, -int(ends[0]), ends[1])
-    if severity is None:
+    left, right = -int(ends[0]), ends[1]
+    if fits(window, left, right):
         return
-    if {left, right} <= {0, window.size - 1, window.size}:
-        severity = patient.severity("window-off-by-one: the other reading", severity)
+    other = {left, right} <= {0, window.size - 1, window.size}
+    severity = patient.severity("window-off-by-one: the other reading", "bug") if other else "bug"
     sees = f"{left} earlier and {right} later positions" if right else f"itself and {left} earlier positions"
     evidence = f"with {window.name} = {window.size} a position sees {sees}"
     yield _off(window, evidence, severity, where, {"left": float(left), "right": float(right)})
@@ -104,25 +104,23 @@ def _off(window: Window, evidence: str, severity: Severity, where: Where | None,
     )
 
 
-def off_by_one(window: Window, left: int, right: float) -> Severity | None:
-    """Whether a band of so many keys on each side is wrong by each reading of a window of this size, or the usual one.
+def fits(window: Window, left: int, right: float) -> bool:
+    """Whether a band of so many keys on each side is right by some reading of a window of this size, or the usual one.
 
-    >>> off_by_one(Window(4, "sliding_window", True), 3, 0)                 # 4 keys, as in Hugging Face's models
-    >>> off_by_one(Window(4, "sliding_window", True), 4, 0)
-    'bug'
-    >>> off_by_one(Window(4, "window", True), 4, 0)                         # 4 keys before it
+    >>> fits(Window(4, "sliding_window", True), 3, 0)       # 4 keys, as in Hugging Face's models
+    True
+    >>> fits(Window(4, "window", True), 4, 0)               # 4 keys before it
+    True
     """
     size = window.size
     if right and left != right:
-        return None if left + right + 1 == size else "bug"  # an even number of keys has no middle
+        return left + right + 1 == size  # an even number of keys has no middle
     if right:
-        return None if left in (size, size - 1, size // 2, (size - 1) // 2) else "bug"
+        return left in (size, size - 1, size // 2, (size - 1) // 2)
     if window.name == "left":  # as a spec states it
-        return None if left == size else "bug"
+        return left == size
     counts_itself = "sliding" in window.name or window.name.endswith("size")
-    if left == size - 1 or (left == size and not counts_itself):
-        return None
-    return "bug"
+    return left == size - 1 or (left == size and not counts_itself)
 
 
 def _not_applied(patient: Patient, window: Window, site: Site) -> Iterator[Finding]:

@@ -47,28 +47,12 @@ class Operator(nn.Module):
         return scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf).softmax(-1) @ value
 
 
-class OfASignal(nn.Module):
-    """wave: [B, samples], lengths: [B] in samples, or None. With a step of 1 they are compared with frames."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step, self.frames, self.attention = step, nn.Conv1d(1, 16, 4, stride=4), Attention()
-
-    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> Tensor:
-        x = self.frames(wave[:, None]).mT
-        if lengths is None:
-            return self.attention.attend(x, x, None)
-        real = torch.arange(x.shape[1]) < lengths[:, None] // self.step
-        return self.attention.attend(x, x, real[:, None, None])
-
-
 @pytest.mark.parametrize(
     ("module", "severity", "words"),
     [
         (seeded(Attention, fill=lambda scores, _: scores), "bug", "mask changes nothing"),
         (seeded(IgnoresItsMemorysMask), "bug", "memory_mask changes nothing"),
         (Operator(), "risk", "attn_mask changes nothing"),
-        (seeded(OfASignal, step=1), "bug", "lengths changes nothing"),
         (seeded(ForgetsWithWeights), "bug", "padding_mask has no effect with need_weights=True"),
         (seeded(ForgetsInTraining), "bug", "in train mode"),
         (seeded(OneOrTheOther), "bug", "padding_mask has no effect if mask is passed"),
@@ -113,13 +97,7 @@ def test_the_padding_of_the_queries_on_the_keys_of_a_memory() -> None:
 
 def test_healthy_ones() -> None:
     layer = nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)
-    for module in (
-        seeded(Attention, dropout=0.1),
-        seeded(OfASignal, step=4),
-        Flow,
-        seeded(Decoder, swapped=False),
-        layer,
-    ):
+    for module in (seeded(Attention, dropout=0.1), Flow, seeded(Decoder, swapped=False), layer):
         assert found(LAW, module) == []
     with pytest.raises(NotApplicable, match="no mask"):
         found(LAW, Causal)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.contract import Window
-from headwise.doctor.laws.windows import check, off_by_one
+from headwise.doctor.laws.windows import check, fits
 from headwise.doctor.patient import NotApplicable, Patient
 from tests.doctor.laws.specimens import Attention, found, one, seeded
 from tests.doctor.laws.styles import Plain
@@ -19,20 +19,16 @@ LAW = "windows"
 
 
 @pytest.mark.parametrize(
-    ("name", "left", "right", "severity"),
+    ("name", "right", "wrong"),
     [
-        ("sliding_window", 3, 0, None),
-        ("sliding_window", 4, 0, "bug"),
-        ("window", 4, 0, None),  # 4 before it
-        ("window_size", 4, 4, None),
-        ("window_size", 2, 2, None),
-        ("window_size", 6, 6, "bug"),
-        ("window_size", 2, 1, None),  # 4 keys have no middle
-        ("window_size", 4, 3, "bug"),
+        ("sliding_window", [(3, 0)], [(4, 0)]),
+        ("window", [(4, 0)], [(5, 0)]),  # 4 before it
+        ("window_size", [(4, 4), (2, 2), (2, 1)], [(6, 6), (4, 3)]),  # 4 keys have no middle
     ],
 )
-def test_how_a_window_of_4_may_count(name: str, left: int, right: int, severity: str | None) -> None:
-    assert off_by_one(Window(4, name, True), left, right) == severity
+def test_how_a_window_of_4_may_count(name: str, right: list[tuple[int, int]], wrong: list[tuple[int, int]]) -> None:
+    assert all(fits(Window(4, name, True), *sides) for sides in right)
+    assert not any(fits(Window(4, name, True), *sides) for sides in wrong)
 
 
 class Windowed(Plain):
