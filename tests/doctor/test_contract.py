@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling.causality import is_triangle
+from headwise.doctor.calling.claims import is_triangle
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.contract import Contract
 from headwise.doctor.patient import Patient

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling import causality, sizes, token_ids
+from headwise.doctor.calling import claims, sizes, token_ids
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.mask_trial import MaskTrial
@@ -178,14 +178,14 @@ class Interface:
     @functools.cached_property
     def drawn(self) -> str:
         """The causal mask that a plain call draws, although no option is set against it; or ""."""
-        switch = causality.option(self.module, self.flags)
+        switch = claims.causal_option(self.module, self.flags)
         if switch is not None and not switch[1]:
             return ""
         twin = self.on(copied(self.module))
         inputs = twin.inputs()
         queries = inputs.query.shape[1]
         lengths = {"self": None, "memory": (queries, queries), "qkv": (queries, inputs.key_length)}[self.takes]
-        return causality.drawn(lambda: twin.run(inputs), lengths)
+        return claims.drawn_mask(lambda: twin.run(inputs), lengths)
 
     def on(self, module: nn.Module) -> Interface:
         """The same interface for another module of the same class, such as a copy."""
@@ -298,7 +298,7 @@ def _causality(found: Interface, spec: Spec, required: set[str]) -> str:
     if spec.causal is not None:
         return "stated" if spec.causal else ""
     cells = {m.parameter for m in found.masks if m.what == "cells"}
-    said = causality.claim(found.module, found.flags, given=bool(required & cells))
+    said = claims.causal_claim(found.module, found.flags, given=bool(required & cells))
     return said or ("" if cells else found.drawn)
 
 

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from headwise.doctor.calling import guesses, names, sizes, token_ids
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.example import is_sequence
-from headwise.doctor.calling.failure import failure
-from headwise.doctor.calling.forward_arguments import Maker, constant
-from headwise.doctor.calling.replay import replay
+from headwise.doctor.calling.forward_arguments import Maker, Shapes, constant, from_example
 from headwise.doctor.calling.signature import Assignment, Parameter, assignments, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
-from headwise.doctor.calling.way import MAPS, STATES, Way, noise
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, undisturbed
+from headwise.doctor.calling.way import MAPS, STATES, Way, altered
 from headwise.errors import DoctorError
 
 _ATTEMPTS = 2000  # the maximum number of calls
@@ -76,7 +74,7 @@ class _Search:
                     return found
                 if not of_ids and doubtful is None:
                     doubtful, last = found, self.trial.calls + _MORE
-        found = replay(self.trial) or doubtful or self._by_readers(options) or self._of_a_step()
+        found = _replay(self.trial) or doubtful or self._by_readers(options)
         if found is not None:
             return found
         raise failure(self.module, self.parameters, self.trial.failed)
@@ -135,29 +133,26 @@ class _Search:
         return ["B1NM", *plain] if in_rows else plain
 
     def _by_readers(self, options: list[Assignment]) -> Way | None:
-        """A way in which other arguments are what the layers that read them take: ids of a table, or another width."""
-        options = [o for o in options if not self._left_out(o)]
-        own_first = sorted(options, key=lambda o: o.takes != "self")
-        for lengths in ("", "fixed"):
-            found = self._learning(("BNM", "B1NM"), own_first, lengths)
-            if found is not None:
-                return found
-        return None
-
-    def _of_a_step(self) -> Way | None:
-        """A way to call one step of a decoder with an RNN: its state is the query, beside the id of the last token."""
+        """A way in which other arguments are what the layers that read them take: ids of a table, or another width. Or
+        that of a step of a decoder with an RNN: its state is the query, beside the id of the last token.
+        """
+        self._fitted = True
+        whole = sorted((o for o in options if not self._left_out(o)), key=lambda o: o.takes != "self")
         memory = next((p.name for p in self.parameters if p.role == "memory"), None)
         states = [p.name for p in self.parameters if names.STATE.fullmatch(names.simple(p.name)) and p.required]
-        if memory is None or not states or not sizes.recurs(self.module):
-            return None
-        option = Assignment("memory", (("query", states[0]), ("memory", memory)))
-        return self._learning((*STATES, "BM", "NBM"), [option], "one")
+        step = []
+        if memory is not None and states and sizes.recurs(self.module):
+            step = [Assignment("memory", (("query", states[0]), ("memory", memory)))]
+        rows, states_too = ("BNM", "B1NM"), (*STATES, "BM", "NBM")
+        for layouts, several, lengths in ((rows, whole, ""), (rows, whole, "fixed"), (states_too, step, "one")):
+            if (found := self._learning(layouts, several, lengths)) is not None:
+                return found
+        return None
 
     def _learning(self, layouts: Sequence[str], options: list[Assignment], lengths: str) -> Way | None:
         """The first way that works. Each argument that fits its reader lets the next call get farther, to the layer
         that reads another one.
         """
-        self._fitted = True
         known = -1
         while len(self.trial.readers) > known:
             known = len(self.trial.readers)
@@ -260,26 +255,19 @@ class _Search:
             )
         if way.layout != "NM" or way.takes != "self":
             return False
-        change = self._change(way, (slice(None), 0))
-        return change is None or not bool(change[:, 1:].any())
+        moved = self._moved(way, (slice(None), 0))
+        return moved is None or not bool(moved[:, 1:].any())
 
     def _keeps_apart(self, way: Way) -> bool:
         """Whether an example reaches its own output and no other. If not, a mask may lie over the wrong axis, or hide
         all. True if it runs once only, and nothing is known.
         """
-        change = self._change(way, (0,))
-        return change is None or (bool(change[0].any()) and not bool(change[1:].any()))
+        moved = self._moved(way, (0,))
+        return moved is None or (bool(moved[0].any()) and not bool(moved[1:].any()))
 
-    def _change(self, way: Way, at: tuple[Any, ...]) -> Tensor | None:
-        """The change of the output where these queries are others; None if a second call fails."""
-        inputs = self.trial.inputs(way, *self.trial.sizes(way))
-        x = inputs.query.clone()
-        x[at] = noise(*x[at].shape, seed=5, dtype=x.dtype, device=x.device)
-        try:
-            before, after = (self.trial.run(way, y).output for y in (inputs, dataclasses.replace(inputs, query=x)))
-        except Exception:
-            return None
-        return after - before
+    def _moved(self, way: Way, at: tuple[Any, ...]) -> Tensor | None:
+        """Which outputs change where these queries are others; None if a second call fails."""
+        return self.trial.moved(way, lambda inputs: dataclasses.replace(inputs, query=altered(inputs.query, at)))
 
     def _widths(self, takes: str) -> list[tuple[int, int, int]]:
         """Widths to try. What the module says of them is read once: no call that fails changes it."""
@@ -309,3 +297,79 @@ def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:
         return not spec.batch_first
     parts = any(getattr(part, "batch_first", None) is False for part in module.modules())
     return parts or _SEQUENCE_FIRST.search(text_of_all(module)) is not None
+
+
+def _replay(trial: Trial) -> Way | None:
+    """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
+    given = trial.given
+    x = given.input()
+    if x is None:
+        return _rows_as_given(trial)
+    named = {p.name: p for p in trial.parameters}
+    query = next(name for name, value in given.values.items() if value is x)
+    inputs = {
+        p.role: name
+        for name, p in named.items()
+        if name != query and p.role in ("key", "value", "memory") and is_sequence(given.of(name))
+    }
+    slots: tuple[tuple[str, str], ...]
+    if "key" in inputs and "value" in inputs:
+        takes, slots = "qkv", (("query", query), ("key", inputs["key"]), ("value", inputs["value"]))
+    elif inputs:
+        takes, slots = "memory", (("query", query), ("memory", next(iter(inputs.values()))))
+    else:
+        takes, slots = "self", (("query", query),)
+    way = _as_given(trial, takes, slots, x)
+    if way is not None and takes != "self" and not _attends(trial, way):
+        way = _as_given(trial, "self", slots[:1], x)  # a residual, which is added token by token
+    return way
+
+
+def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...], x: Tensor) -> Way | None:
+    """A way in which all that is no input is as in the example."""
+    given = trial.given
+    tensors = [given.values[name] for _, name in slots]
+    (batch, queries, _), keys = x.shape, tensors[-1].shape[1]
+    heads = sizes.heads(trial.module) or 1
+    shapes = Shapes(batch, queries, keys, heads)
+    named = {p.name for p in trial.parameters}
+    rest = [name for name in given.values if name not in dict(slots).values() and name in named]
+    extras = tuple((name, from_example(given.values[name], shapes)) for name in rest)
+    first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
+    by_position = trial.by_position({name for _, name in slots})
+    way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)
+    own = takes == "self" or keys == queries
+    several = sizes.batch(trial.module)
+    other = () if given.holds_distances() else ((several, (QUERIES, QUERIES if own else KEYS)),)
+    for count, sizes_ in (*other, (several, (queries, keys)), (batch, (queries, keys))):
+        got = trial.attempt(way, count, *sizes_)
+        if not isinstance(got, str):
+            return dataclasses.replace(got[0], layout="1NM") if count == 1 else got[0]
+    return None
+
+
+def _rows_as_given(trial: Trial) -> Way | None:
+    """[length, width] with everything else as it was: the edges of a graph, for example, or where graphs begin."""
+    given = trial.given
+    rows = {
+        p.name: x
+        for p in trial.parameters
+        if p.role in ("query", "unknown") and isinstance(x := given.of(p.name), Tensor)
+        if x.ndim == 2 and x.is_floating_point()
+    }
+    for name, x in rows.items():
+        extras = tuple((other, constant(y)) for other, y in given.values.items() if other != name)
+        by_position = trial.by_position({name})
+        width, heads = x.shape[-1], sizes.heads(trial.module) or 1
+        way = Way("self", (("query", name),), by_position, False, "NM", heads, (width,) * 3, extras)
+        got = trial.attempt(way, 1, len(x), len(x))
+        if not isinstance(got, str):
+            return got[0]
+    return None
+
+
+def _attends(trial: Trial, way: Way) -> bool:
+    """Whether the first key reaches the outputs of other queries, or that cannot be asked."""
+    first = (slice(None), 0)
+    moved = trial.moved(way, lambda x: dataclasses.replace(x, key=altered(x.key, first)))  # type: ignore[arg-type]
+    return moved is None or bool(moved[:, 1:].any())

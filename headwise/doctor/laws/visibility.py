@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import causality
+from headwise.doctor.calling import claims
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading import compare_masks
@@ -137,7 +137,7 @@ def _rectangular(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding
         return
     queries, keys = seen.shape
     if compare_masks.corner(seen) == "first" and queries < keys:
-        if causality.option(patient.module, patient.interface.flags) is not None:
+        if claims.causal_option(patient.module, patient.interface.flags) is not None:
             return  # an option asks for it, and its corner is a convention: torch's own is the first key
         yield Finding(
             "causal-corner",
