@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import re
 from typing import Any
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from headwise.capture.vocabulary import vocabulary_size
-from headwise.doctor.calling import other_forward
 from headwise.scope import within
 
 WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
@@ -97,7 +97,12 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
             for hook in hooks:
                 hook.remove()
 
-    return other_forward.give(module, forward, signature, **{WIDTH: width_of(module)})
+    # Name, source and documents stay those of its class.
+    functools.update_wrapper(forward, cls.forward)
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    held = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    module.__class__ = type(cls.__name__, (cls,), {**held, WIDTH: width_of(module)})
+    return module
 
 
 def takes_ids_by_name(module: nn.Module) -> bool:

@@ -16,8 +16,7 @@ from torch import Tensor
 from headwise.doctor.finding import Where
 from headwise.doctor.lines import running_line
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.events import Softmax
-from headwise.doctor.reading.ledger import Ledger
+from headwise.doctor.reading.events import Ledger, Softmax
 from headwise.doctor.reading.marks import Marks
 
 

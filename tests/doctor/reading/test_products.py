@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import Seed, Trace, pair_tokens
-from headwise.doctor.reading.ledger import UNREGISTERED
+from headwise.doctor.reading.events import UNREGISTERED
 from headwise.doctor.reading.marks import MIXED, UNKNOWN
 from tests.doctor.reading.following import B, M, N, follow, inputs, linear, positions
 
