@@ -27,21 +27,11 @@ class Projected(nn.Module):
         return self.o(fused(self.q(q), self.k(k), self.v(v), self.num_heads, **options))
 
 
-class ValuesFirst(Projected):
-    def forward(self, values: Tensor, keys: Tensor, query: Tensor, mask: Tensor) -> Tensor:
-        return self.attend(query, keys, values, attn_mask=None if mask is None else mask.bool())
-
-
 class UnknownNames(Projected):
     """Nothing in the names: only c is as long as the output, and the output is linear in a alone."""
 
     def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return self.attend(c, b, a)
-
-
-class SourceAndTarget(Projected):
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.attend(tgt, src, src)
 
 
 class OptionalContext(Projected):
@@ -60,11 +50,6 @@ class Packed(Projected):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         query, key, value = inputs
         return self.attend(query, key, value)
-
-
-class PositionalOnly(Projected):
-    def forward(self, x: Tensor, /, *, scale: float) -> Tensor:
-        return self.attend(x, x, x) * scale
 
 
 class PerHead(nn.Module):
@@ -177,12 +162,6 @@ class Named(Projected):
         return {"attentions": weights, "last_hidden_state": weights @ self.v(x)}
 
 
-class WeightsFirst(Projected):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        weights = (self.q(x) @ self.k(x).mT).softmax(-1)
-        return weights, weights @ self.v(x)
-
-
 class Lazy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -191,23 +170,6 @@ class Lazy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(fused(*self.qkv(x).chunk(3, -1)))
-
-
-class Projecting(Projected):
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.to(dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attend(x, x, x)
-
-
-class Latents(Projected):
-    """What is long as the output is the query, whatever comes first."""
-
-    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
-        together = torch.cat([x, latents], 1)
-        return self.attend(latents, together, together)
 
 
 class Channels(nn.Module):
@@ -244,19 +206,6 @@ class Relative(Projected):
         if r.ndim != 2:
             raise ValueError("r must be [length, width]")
         return self.attend(x, x, x).transpose(0, 1)
-
-
-class Blocks(Projected):
-    """Only lengths that hold whole blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.window_size = 4
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, m = x.shape
-        parts = x.reshape(b * n // self.window_size, self.window_size, m)
-        return self.attend(parts, parts, parts).reshape(b, n, m)
 
 
 class EveryHead(Projected):
