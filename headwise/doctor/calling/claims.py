@@ -85,12 +85,9 @@ def of_mask(
 
 def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
     """What Keras passes itself: the mask of the one input of a layer, True = a real token."""
-    outside = hasattr(module, "runs_on") or any(cls.__module__.startswith("keras.") for cls in type(module).__mro__)
-    if name != "mask" or not outside:
-        return "", None
-    if getattr(module, "supports_masking", False):
-        return "supports_masking=True", "allowed"
-    return "the name mask, under which Keras passes its own masks,", "allowed"
+    of_keras = hasattr(module, "runs_on") or any(cls.__module__.startswith("keras.") for cls in type(module).__mro__)
+    said = "the name mask, under which Keras passes its own masks,"
+    return (said, "allowed") if name == "mask" and of_keras else ("", None)
 
 
 def polarity(said: str) -> Form | None:

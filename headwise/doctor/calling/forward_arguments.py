@@ -278,54 +278,41 @@ def permissive(name: str, role: str, heads: int, *, own: bool = False) -> list[M
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Shapes:
-    """The sizes of a captured call."""
-
-    batch: int
-    queries: int
-    keys: int
-    heads: int
-
-
-def from_example(
-    value: Any, shapes: Shapes, sequence_first: Shapes | None = None, *, inside: bool = False, table: bool = False
-) -> Maker:
+def from_example(value: Any, x: Tensor, memory: Tensor, heads: int, *, table: bool = False) -> Maker:
     """A captured value as a template: sizes equal to the batch or a length are replaced by those of the call.
 
     The first dimension may also be that of all heads of all examples.
 
     Args:
-        sequence_first: the sizes of the captured call if its inputs are [N, B, M].
-        inside: the batch may be another dimension than the first.
+        x, memory: the queries and the keys of the captured call, [B, N, M] or [N, B, M]; one tensor if it has no other.
         table: the last dimension is that of features, as in a table of cos and sin.
     """
-    first = sequence_first or shapes
 
-    def wanted_for(x: Tensor, dim: int, at: Sizes) -> int:
-        size = x.shape[dim]
-        if table and dim == x.ndim - 1 > 0:
-            return size
-        if not at.batch_first and size == first.batch and dim < 2:
-            return at.batch
+    def wanted(shape: torch.Size, dim: int, at: Sizes) -> int:
+        size = shape[dim]
+        batch, queries, keys = x.shape[0], x.shape[1], memory.shape[1]
+        # Where another dimension than the first is that of the batch, it is one inside.
+        of_batch = dim == 0 or (shape[0] != batch and 2 <= dim < len(shape) - 1)
         if not at.batch_first:
-            return at.queries if size == first.queries else at.keys if size == first.keys else size
-        if (dim == 0 or inside) and size == shapes.batch:
+            batch, queries, keys, of_batch = x.shape[1], x.shape[0], memory.shape[0], dim < 2
+        if table and dim == len(shape) - 1 > 0:
+            return size
+        if of_batch and size == batch:
             return at.batch
-        if dim == 0 and x.ndim > 2 and shapes.heads > 1 and size == shapes.batch * shapes.heads:
-            return at.batch * shapes.heads
-        return at.queries if size == shapes.queries else at.keys if size == shapes.keys else size
+        if at.batch_first and dim == 0 and len(shape) > 2 and heads > 1 and size == batch * heads:
+            return at.batch * heads
+        return at.queries if size == queries else at.keys if size == keys else size
 
-    def fit(x: Any, at: Sizes) -> Any:
-        if isinstance(x, Tensor):
-            for dim, size in enumerate(x.shape):
-                wanted = wanted_for(x, dim, at)
-                if wanted != size:
-                    x = x.index_select(dim, torch.arange(wanted, device=x.device).clamp(max=size - 1))
-            return x.to(at.device, at.dtype if x.is_floating_point() else x.dtype)
-        if type(x) in (tuple, list):
-            return type(x)(fit(y, at) for y in x)
-        return _own(x)  # a cache, which a call fills
+    def fit(y: Any, at: Sizes) -> Any:
+        if isinstance(y, Tensor):
+            for dim, size in enumerate(y.shape):
+                rows = wanted(y.shape, dim, at)
+                if rows != size:
+                    y = y.index_select(dim, torch.arange(rows, device=y.device).clamp(max=size - 1))
+            return y.to(at.device, at.dtype if y.is_floating_point() else y.dtype)
+        if type(y) in (tuple, list):
+            return type(y)(fit(each, at) for each in y)
+        return _own(y)  # a cache, which a call fills
 
     kept = _own(value)
     return lambda at: fit(kept, at)

@@ -124,16 +124,13 @@ def makers(module: nn.Module, given: Given, p: Parameter, reader: nn.Module | No
         found[:0] = arguments.read_by(reader)
     value, x = given.of(p.name), given.input()
     if value is not None and x is not None:
-        shapes = arguments.Shapes(x.shape[0], x.shape[1], given.keys(x), sizes.heads(module) or 1)
-        table = p.role == "positions" and isinstance(value, (tuple, list))
-        first = p.role == "unknown" or (p.role == "positions" and _of_another_form(given, value, found))
-        inside = isinstance(value, Tensor) and value.shape[:1] != x.shape[:1] and x.shape[0] in value.shape[2:-1]
         others = (given.of(o.name) for o in given.parameters if o.role in ("memory", "key"))
         memory = next((y for y in others if isinstance(y, Tensor) and is_sequence(y)), x)
-        turned = arguments.Shapes(x.shape[1], x.shape[0], memory.shape[0], shapes.heads)
-        found.insert(
-            0 if first or inside else 1, arguments.from_example(value, shapes, turned, inside=inside, table=table)
-        )
+        table = p.role == "positions" and isinstance(value, (tuple, list))
+        inside = isinstance(value, Tensor) and value.shape[:1] != x.shape[:1] and x.shape[0] in value.shape[2:-1]
+        first = p.role == "unknown" or (p.role == "positions" and _of_another_form(given, value, found))
+        made = arguments.from_example(value, x, memory, sizes.heads(module) or 1, table=table)
+        found.insert(0 if first or inside else 1, made)
     if value is None and p.name in given.values:
         found.insert(0, arguments.constant(None))
     return found

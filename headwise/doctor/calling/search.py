@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from headwise.doctor.calling import guesses, names, sizes, token_ids
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.example import is_sequence
-from headwise.doctor.calling.forward_arguments import Maker, Shapes, constant, from_example
-from headwise.doctor.calling.signature import Assignment, Parameter, assignments, signature
+from headwise.doctor.calling.forward_arguments import constant, from_example
+from headwise.doctor.calling.signature import Assignment, assignments, signature
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, undisturbed
 from headwise.doctor.calling.way import MAPS, STATES, Way, altered
@@ -197,11 +197,16 @@ class _Search:
         """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
         taken = {name for _, name in option.slots} | set(self.spec.arguments)
         given = ("positions", "mask", "padding") if with_optional else ()
-        wanted = {p.name for p in self.parameters if p.required or p.role in given or self._positions_given(p)}
+        # Without the positions that the example passes another thing is computed.
+        placed = {p.name for p in self.parameters if p.role == "positions" and self.given.of(p.name) is not None}
+        wanted = {p.name for p in self.parameters if p.required or p.role in given or p.name in placed}
         needed = [p for p in self.parameters if p.name in wanted - taken]
         if with_optional and all(p.required for p in needed):
             return None
-        others = guesses.combinations([self._makers(p) for p in needed])[:80]
+        readers = self.trial.readers if self._fitted else {}
+        others = guesses.combinations(
+            [guesses.makers(self.module, self.given, p, readers.get(p.name)) for p in needed]
+        )[:80]
         widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
         if layout == "BN":
             widths = [(1, 1, 1)]
@@ -275,13 +280,6 @@ class _Search:
             self._guessed[takes] = guesses.widths(self.module, self.spec, self.given, takes)
         return self._guessed[takes]
 
-    def _makers(self, p: Parameter) -> list[Maker]:
-        return guesses.makers(self.module, self.given, p, self.trial.readers.get(p.name) if self._fitted else None)
-
-    def _positions_given(self, p: Parameter) -> bool:
-        """Whether the example passes positions in this argument: without them another thing is computed."""
-        return p.role == "positions" and self.given.of(p.name) is not None
-
 
 def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     return any(isinstance(part, kinds) for part in module.modules())
@@ -331,10 +329,9 @@ def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...], x: T
     tensors = [given.values[name] for _, name in slots]
     (batch, queries, _), keys = x.shape, tensors[-1].shape[1]
     heads = sizes.heads(trial.module) or 1
-    shapes = Shapes(batch, queries, keys, heads)
     named = {p.name for p in trial.parameters}
     rest = [name for name in given.values if name not in dict(slots).values() and name in named]
-    extras = tuple((name, from_example(given.values[name], shapes)) for name in rest)
+    extras = tuple((name, from_example(given.values[name], x, tensors[-1], heads)) for name in rest)
     first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
     by_position = trial.by_position({name for _, name in slots})
     way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)

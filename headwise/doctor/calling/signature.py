@@ -76,15 +76,12 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
         by_part = role in ("query", "key", "value") and p.default is not p.empty and not names.exact(name)
         roles[name] = "unknown" if by_part else role  # value_residual=None is not a value
     roles = names.untangle(roles)
-    if not {"query", "unknown"} & set(roles.values()):  # forward(h, mask): h is not a height here
-        first = next(
-            (n for n, r in roles.items() if r in ("other", "cache") and found[n].default is inspect.Parameter.empty),
-            None,
-        )
-        roles |= {first: "query"} if first is not None else {}
-    memories = [n for n, r in roles.items() if r == "memory" and found[n].default is inspect.Parameter.empty]
-    if not {"query", "key", "value", "unknown"} & set(roles.values()) and len(memories) > 1:
-        roles[memories[0]] = "query"  # forward(encoded_passage, encoded_question)
+    if not {"query", "unknown"} & set(roles.values()):
+        required = {n: r for n, r in roles.items() if found[n].default is inspect.Parameter.empty}
+        spare = [n for n, r in required.items() if r in ("other", "cache")]  # forward(h, mask): h is not a height here
+        memories = [n for n, r in required.items() if r == "memory"]  # forward(encoded_passage, encoded_question)
+        several = len(memories) > 1 and not {"key", "value"} & set(roles.values())
+        roles |= dict.fromkeys((spare or (memories if several else []))[:1], "query")
     roles.update(spec.roles)
     return [Parameter(n, r, found[n].default, _text(found[n].annotation), found[n].kind) for n, r in roles.items()]
 

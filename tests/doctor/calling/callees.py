@@ -52,27 +52,6 @@ class Packed(Projected):
         return self.attend(query, key, value)
 
 
-class PerHead(nn.Module):
-    """Linear layers of the head's width: the input is heads times as wide."""
-
-    def __init__(self, embed_size: int = 32, heads: int = 4) -> None:
-        super().__init__()
-        self.heads, self.head_dim = heads, embed_size // heads
-        self.values, self.keys, self.queries = (nn.Linear(self.head_dim, self.head_dim) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, m = x.shape
-        split = x.reshape(b, n, self.heads, self.head_dim)
-        weights = torch.einsum("bqhd,bkhd->bhqk", self.queries(split), self.keys(split)).softmax(-1)
-        return torch.einsum("bhqk,bkhd->bqhd", weights, self.values(split)).reshape(b, n, m)
-
-
-class SequenceFirst(Projected):
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.transpose(0, 1)
-        return self.attend(x, x, x).transpose(0, 1)
-
-
 class Unbatched(nn.Module):
     def __init__(self, d_in: int = 6, d_out: int = 10) -> None:
         super().__init__()
@@ -172,18 +151,6 @@ class Lazy(nn.Module):
         return self.out(fused(*self.qkv(x).chunk(3, -1)))
 
 
-class Channels(nn.Module):
-    """[B, C, N], by convolutions."""
-
-    def __init__(self, channels: int = 16) -> None:
-        super().__init__()
-        self.conv_q, self.conv_k, self.conv_v = (nn.Conv1d(channels, channels, 1) for _ in range(3))
-
-    def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        weights = (self.conv_q(x).mT @ self.conv_k(c)).softmax(-1)
-        return self.conv_v(c) @ weights.mT
-
-
 class Graph(nn.Module):
     """A mask that must be given, under a name of another field, and an output of another width."""
 
@@ -206,15 +173,6 @@ class Relative(Projected):
         if r.ndim != 2:
             raise ValueError("r must be [length, width]")
         return self.attend(x, x, x).transpose(0, 1)
-
-
-class EveryHead(Projected):
-    """A bias [H, N, N] that must be given."""
-
-    def forward(self, x: Tensor, attn_bias: Tensor) -> Tensor:
-        if attn_bias.shape != (4, x.shape[1], x.shape[1]):
-            raise ValueError("attn_bias must be [heads, length, length]")
-        return self.attend(x, x, x, attn_mask=attn_bias.to(x.dtype))
 
 
 class Picture(Projected):

@@ -15,9 +15,7 @@ from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.interface import Interface, Spec, discover
 from headwise.errors import ArgumentError, DoctorError
 from tests.doctor.calling.callees import (
-    Channels,
     Configured,
-    EveryHead,
     FixedLength,
     Graph,
     Lazy,
@@ -25,19 +23,16 @@ from tests.doctor.calling.callees import (
     OneQuery,
     OptionalContext,
     Packed,
-    PerHead,
     Picture,
     Pixels,
     Projected,
     Relative,
     SameLength,
-    SequenceFirst,
     SplitAlready,
     Star,
     Unbatched,
     UnknownNames,
 )
-from tests.doctor.laws.specimens import Attention, seeded
 
 # module, takes, widths, heads, layout, what else holds
 CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None, str, dict[str, Any]]] = [
@@ -45,8 +40,6 @@ CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None
     (OptionalContext, "self", (24, 24, 24), 4, "BNM", {"also": ("memory",)}),
     (Star, "qkv", (24, 24, 24), 4, "BNM", {}),
     (Packed, "qkv", (24, 24, 24), 4, "BNM", {}),
-    (PerHead, "self", (32, 32, 32), 4, "BNM", {}),
-    (SequenceFirst, "self", (24, 24, 24), 4, "NBM", {"batch_first": False}),
     (Unbatched, "self", (6, 6, 6), None, "NM", {"batched": False}),
     (SplitAlready, "qkv", (64, 64, 64), None, "BHND", {}),
     (Pixels, "self", (12, 12, 12), None, "BMHW", {}),
@@ -56,10 +49,8 @@ CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None
     (Configured, "self", (32, 32, 32), 4, "BNM", {"kv_heads": 2}),
     (Named, "self", (24, 24, 24), 4, "BNM", {}),
     (Lazy, "self", (32, 32, 32), 4, "BNM", {}),
-    (Channels, "memory", (16, 16, 16), None, "BMN", {"roles": {"x": "query", "c": "memory"}}),
     (Graph, "self", (12, 12, 12), None, "BNM", {"roles": {"h": "query", "adj": "mask"}}),
     (Relative, "self", (24, 24, 24), 4, "NBM", {"roles": {"w": "query", "r": "positions"}}),
-    (EveryHead, "self", (24, 24, 24), 4, "BNM", {"roles": {"x": "query", "attn_bias": "mask"}}),
     (Picture, "self", (24, 24, 24), 4, "BNM", {"roles": {"x": "query", "H": "other", "W": "other"}}),
     (lambda: Named().bfloat16(), "self", (24, 24, 24), 4, "BNM", {}),
     (lambda: nn.MultiheadAttention(32, 4, kdim=24, vdim=20), "qkv", (32, 24, 20), 4, "NBM", {}),
@@ -271,22 +262,6 @@ class Patches(nn.Module):
 def test_rows_that_do_not_reach_one_another_are_no_tokens() -> None:
     with pytest.raises(DoctorError, match="no way to call it was found"):
         discover(Patches())
-
-
-class OnAGrid(Attention):
-    """Its tokens are those of a map of 6 by 4."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.grid = (6, 4)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        rows = tokens.unflatten(1, self.grid).flatten(0, 1)
-        return self.attend(rows, rows, None).unflatten(0, (-1, 6)).flatten(1, 2)
-
-
-def test_a_length_that_a_grid_states() -> None:
-    assert discover(seeded(OnAGrid)).length == 24
 
 
 class OfEachLayer:

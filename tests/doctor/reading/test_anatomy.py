@@ -124,83 +124,6 @@ def test_every_style_comes_to_the_same_order(style: Callable[[Tensor, Tensor, Te
     assert site.output[0].name == "out.weight"
 
 
-class Grouped(nn.Module):
-    """Four query heads, two key heads, without repeating them: [B, G, 2 Q, D]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.num_heads, self.num_kv_heads = 4, 2
-        self.q_proj, self.k_proj, self.v_proj = nn.Linear(16, 16), nn.Linear(16, 8), nn.Linear(16, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, _ = x.shape
-        q = self.q_proj(x).view(b, n, 2, 2, 4).permute(0, 2, 3, 1, 4).reshape(b, 2, 2 * n, 4)
-        k, v = (f(x).view(b, n, 2, 4).transpose(1, 2) for f in (self.k_proj, self.v_proj))
-        return ((q @ k.mT / 2).softmax(-1) @ v).view(b, 4, n, 4).transpose(1, 2).reshape(b, n, 16)
-
-
-def test_query_heads_that_share_a_key_head() -> None:
-    site = site_of(Grouped())
-    assert site.weights.shape[1] == 4
-    assert site.grid.key_heads.unique(return_inverse=True)[1].tolist() == [0, 0, 1, 1]
-    torch.testing.assert_close(site.weights.sum(-1), torch.ones_like(site.weights.sum(-1)))
-
-
-class OneByOne(nn.Module):
-    """A ModuleList of single heads, as in many a course."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.heads = nn.ModuleList(nn.ModuleDict({n: nn.Linear(8, 4, bias=False) for n in "qkv"}) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        found = [(h["q"](x) @ h["k"](x).mT / 2).softmax(-1) @ h["v"](x) for h in self.heads]
-        return torch.cat(found, dim=-1)
-
-
-def test_single_heads_are_a_site_each() -> None:
-    sites = Patient(OneByOne()).see().sites
-    assert [site.weights.shape[1] for site in sites] == [1, 1]
-    assert [site.projections["q"][0].name for site in sites] == ["heads.0.q.weight", "heads.1.q.weight"]
-
-
-class Latent(nn.Module):
-    """MLA: keys of two parts, one of its own for each head, one rotated and the same for all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.heads = 2
-        self.q, self.down, self.up, self.o = nn.Linear(8, 12), nn.Linear(8, 4 + 2), nn.Linear(4, 16), nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, _ = x.shape
-        q = self.q(x).view(b, n, 2, 6).transpose(1, 2)
-        latent, shared = self.down(x).split([4, 2], dim=-1)
-        k, v = self.up(latent).view(b, n, 2, 8).transpose(1, 2).split([4, 4], dim=-1)
-        cos, sin = torch.arange(n).cos(), torch.arange(n).sin()
-
-        def turn(y: Tensor) -> Tensor:
-            return torch.stack([y[..., 0] * cos - y[..., 1] * sin, y[..., 0] * sin + y[..., 1] * cos], dim=-1)
-
-        q = torch.cat([q[..., :4], turn(q[..., 4:])], dim=-1)
-        k = torch.cat([k, turn(shared)[:, None].expand(b, 2, n, 2)], dim=-1)
-        return self.o(((q @ k.mT / 6**0.5).softmax(-1) @ v).transpose(1, 2).reshape(b, n, 8))
-
-
-def test_keys_of_two_parts() -> None:
-    module = Latent().eval()
-    anatomy = Patient(module).see()
-    raw = anatomy.sites[0].raw("k")
-    with torch.no_grad():
-        latent, shared = module.down(anatomy.inputs.query).split([4, 2], dim=-1)
-        own = module.up(latent).unflatten(-1, (2, 8))[..., :4].transpose(1, 2)
-    torch.testing.assert_close(raw[..., :4], own.double(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(raw[..., 4:], shared[:, None].expand(-1, 2, -1, -1).double(), atol=1e-5, rtol=1e-5)
-
-
 class Learned(Styled):
     """Learned vectors among those of the tokens: a token in front, keys of nobody, or the queries."""
 
@@ -227,17 +150,6 @@ def test_learned_vectors_have_no_place_among_those_of_tokens(what: str, shape: t
     assert bool((site.weights.sum(-1) < 1).all()) == (what != "queries")
 
 
-class Cross(Styled):
-    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        return (self.q(x) @ self.k(memory).mT / WIDTH**0.5).softmax(-1) @ self.v(memory)
-
-
-def test_keys_come_from_the_other_input() -> None:
-    site = site_of(Cross(matmul))
-    assert site.weights.shape == (3, 1, 5, 7)
-    assert set(site.grid.key_inputs.tolist()) == {1}
-
-
 def test_heads_split_by_a_view_repeat_tokens() -> None:
     placement = site_of(Styled(split_by_a_view)).placement("k")
     assert (placement.heads, placement.repeated, placement.examples, placement.mixed) == (True, True, False, False)
@@ -251,13 +163,6 @@ def test_what_changes_along_a_row_of_the_softmax() -> None:
         layout = site_of(Styled(style)).layout
         assert (layout.query_position, layout.key_position, layout.key_feature) == expected
         assert layout.right == (style is matmul)
-
-
-def test_a_second_run_with_other_inputs_has_the_same_sites() -> None:
-    anatomy = Patient(Styled(matmul)).see()
-    (site,), (twin,) = anatomy.sites, anatomy.again
-    assert site.scores.shape == twin.scores.shape
-    assert not torch.allclose(site.products, twin.products)
 
 
 def test_a_module_is_looked_at_in_train_mode_on_a_copy() -> None:

@@ -71,11 +71,6 @@ def test_a_softmax_over_two_dims_by_hand() -> None:
     assert softmax_of(follow(all_pairs, *inputs(2))).dims == (1, 2)
 
 
-def test_weights_that_go_through_a_dropout_of_nothing_are_one_softmax_still() -> None:
-    run = follow(lambda q, k: by_hand(q @ k.mT) * 1.0 / 1.0, *inputs(2))
-    assert len(run.softmaxes) == 1
-
-
 def test_the_dtype_of_a_softmax() -> None:
     run = follow(lambda q, k: (q @ k.mT).to(torch.bfloat16).softmax(-1), *inputs(2))
     assert softmax_of(run).dtypes == (torch.bfloat16, torch.bfloat16)
