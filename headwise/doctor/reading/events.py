@@ -211,20 +211,12 @@ class Ledger:
         where: Where | None,
         *,
         by_hand: bool = False,
-    ) -> None:
-        """Record a softmax of scores with these sources."""
-        given, dtypes = weights.detach().clone(), (scores.dtype, weights.dtype)
-        self.trace.softmaxes.append(
-            Softmax(scores, given, dims, source.clone(), where, self.order, dtypes, by_hand=by_hand)
-        )
-
-    def block(
-        self, scores: Tensor, source: Tensor, weights: Tensor, dims: tuple[int, ...], where: Where | None
+        block: bool = False,
     ) -> Softmax:
-        """Record exponentials that were summed, as a softmax over these keys alone, until one over all is found."""
-        dtypes = (scores.dtype, weights.dtype)
-        found = Softmax(scores, weights, dims, source.clone(), where, self.order, dtypes, by_hand=True)
-        self.trace.blocks.append(found)
+        """Record a softmax of scores with these sources; a `block` is one over these keys alone."""
+        given, dtypes = weights.detach().clone(), (scores.dtype, weights.dtype)
+        found = Softmax(scores, given, dims, source.clone(), where, self.order, dtypes, by_hand=by_hand)
+        (self.trace.blocks if block else self.trace.softmaxes).append(found)
         return found
 
     def step(
