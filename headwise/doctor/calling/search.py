@@ -74,7 +74,7 @@ class _Search:
                     return found
                 if not of_ids and doubtful is None:
                     doubtful, last = found, self.trial.calls + _MORE
-        found = _replay(self.trial) or doubtful or self._by_readers(options)
+        found = _replay(self.trial, options) or doubtful or self._by_readers(options)
         if found is not None:
             return found
         raise failure(self.module, self.parameters, self.trial.failed)
@@ -140,14 +140,12 @@ class _Search:
         whole = sorted((o for o in options if not self._left_out(o)), key=lambda o: o.takes != "self")
         memory = next((p.name for p in self.parameters if p.role == "memory"), None)
         states = [p.name for p in self.parameters if names.STATE.fullmatch(names.simple(p.name)) and p.required]
-        step = []
+        tried: list[tuple[Sequence[str], list[Assignment], str]]
+        tried = [(("BNM", "B1NM"), whole, ""), (("BNM", "B1NM"), whole, "fixed")]
         if memory is not None and states and sizes.recurs(self.module):
-            step = [Assignment("memory", (("query", states[0]), ("memory", memory)))]
-        rows, states_too = ("BNM", "B1NM"), (*STATES, "BM", "NBM")
-        for layouts, several, lengths in ((rows, whole, ""), (rows, whole, "fixed"), (states_too, step, "one")):
-            if (found := self._learning(layouts, several, lengths)) is not None:
-                return found
-        return None
+            step = Assignment("memory", (("query", states[0]), ("memory", memory)))
+            tried.append(((*STATES, "BM", "NBM"), [step], "one"))
+        return next((way for each in tried if (way := self._learning(*each)) is not None), None)
 
     def _learning(self, layouts: Sequence[str], options: list[Assignment], lengths: str) -> Way | None:
         """The first way that works. Each argument that fits its reader lets the next call get farther, to the layer
@@ -297,41 +295,28 @@ def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:
     return parts or _SEQUENCE_FIRST.search(text_of_all(module)) is not None
 
 
-def _replay(trial: Trial) -> Way | None:
+def _replay(trial: Trial, options: list[Assignment]) -> Way | None:
     """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
-    given = trial.given
-    x = given.input()
-    if x is None:
+    if trial.given.input() is None:
         return _rows_as_given(trial)
-    named = {p.name: p for p in trial.parameters}
-    query = next(name for name, value in given.values.items() if value is x)
-    inputs = {
-        p.role: name
-        for name, p in named.items()
-        if name != query and p.role in ("key", "value", "memory") and is_sequence(given.of(name))
-    }
-    slots: tuple[tuple[str, str], ...]
-    if "key" in inputs and "value" in inputs:
-        takes, slots = "qkv", (("query", query), ("key", inputs["key"]), ("value", inputs["value"]))
-    elif inputs:
-        takes, slots = "memory", (("query", query), ("memory", next(iter(inputs.values()))))
-    else:
-        takes, slots = "self", (("query", query),)
-    way = _as_given(trial, takes, slots, x)
-    if way is not None and takes != "self" and not _attends(trial, way):
-        way = _as_given(trial, "self", slots[:1], x)  # a residual, which is added token by token
-    return way
+    for option in options:
+        if all(is_sequence(trial.given.of(name)) for _, name in option.slots):
+            way = _as_given(trial, option.takes, option.slots)
+            # What reaches no other token is no memory, but a residual, which is added token by token.
+            if way is not None and (option.takes == "self" or _attends(trial, way)):
+                return way
+    return None
 
 
-def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...], x: Tensor) -> Way | None:
+def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...]) -> Way | None:
     """A way in which all that is no input is as in the example."""
     given = trial.given
     tensors = [given.values[name] for _, name in slots]
-    (batch, queries, _), keys = x.shape, tensors[-1].shape[1]
+    (batch, queries, _), keys = tensors[0].shape, tensors[-1].shape[1]
     heads = sizes.heads(trial.module) or 1
     named = {p.name for p in trial.parameters}
     rest = [name for name in given.values if name not in dict(slots).values() and name in named]
-    extras = tuple((name, from_example(given.values[name], x, tensors[-1], heads)) for name in rest)
+    extras = tuple((name, from_example(given.values[name], tensors[0], tensors[-1], heads)) for name in rest)
     first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
     by_position = trial.by_position({name for _, name in slots})
     way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)

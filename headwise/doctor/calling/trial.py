@@ -143,9 +143,7 @@ class Trial:
             said, raised = f"{type(error).__name__}: {str(error).strip() or 'no message'}", error
         else:
             at = way.sizes(inputs)
-            path = way.find_output(result.raw, at)
-            if path is None:
-                return "no output"
+            path = way.find_output(result.raw, at) or ()
             if not bool(result.output.isfinite().any()):
                 said, began = _NOT_FINITE, self._where_nan_begins(way, inputs)
             elif way.takes == "self" or self.answers(result.output, queries):
