@@ -107,52 +107,47 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
     """The ways to assign inputs to these arguments, the most likely first."""
     by = {role: [p for p in found if p.role == role] for role in names.ROLES}
     free = [p for p in by["unknown"] if p.required]
-    queries = by["query"]
     result: list[Assignment] = []
 
-    def add(kind: str, *, turned: bool = False, **slots: Parameter) -> None:
-        made = Assignment(kind, tuple((role, p.name) for role, p in slots.items()), turned=turned)
-        if len({p.name for p in slots.values()}) == len(slots) and made not in result:
+    def add(kind: str, *, turned: bool = False, **slots: Parameter | None) -> None:
+        taken = {role: p.name for role, p in slots.items() if p is not None}
+        made = Assignment(kind, tuple(taken.items()), turned=turned)
+        if len({*taken.values()}) == len(slots) and made not in result:  # each input has an argument of its own
             result.append(made)
 
-    key, value, memory = (by[role][0] if by[role] else None for role in ("key", "value", "memory"))
-    query = queries[0] if queries else None
+    query, key, value, memory = (by[role][0] if by[role] else None for role in ("query", "key", "value", "memory"))
     asks = query or (free[0] if free else None)
     rest = [p for p in free if p is not asks]
-    if asks is not None:
-        if key and value:
-            add("qkv", query=asks, key=key, value=value)
-            add("memory", query=asks, memory=key)
-        elif memory and not memory.required:
-            add("self", query=asks)
-            add("memory", query=asks, memory=memory)
-        elif memory or key or value:
-            first = memory or key or value
-            assert first is not None
-            if memory and value:
-                add("qkv", query=asks, key=memory, value=value)
-            if rest and first.required:
-                add("qkv", query=asks, key=first, value=rest[0])
-            add("memory", query=asks, memory=first)
-            if first.required and asks.required:
-                add("memory", turned=True, query=first, memory=asks)
-        if not (key or value or memory):
-            if len(rest) >= 2:
-                for a, b, c in itertools.permutations([asks, *rest][:3]):
-                    if query is None or a is query:
-                        add("qkv", query=a, key=b, value=c)
-            if rest and query is None:
-                add("memory", query=asks, memory=rest[0])
-                add("memory", query=rest[0], memory=asks)
-            if rest and query is not None:
-                masked = any(names.about(p.name, rest[0].name) for p in (*by["mask"], *by["padding"]))
-                if "Tensor" not in rest[0].annotation and not masked:
-                    add("self", query=asks)
-                add("memory", query=asks, memory=rest[0])
-            add("self", query=asks)
+    other = rest[0] if rest else None
+    first = memory or key or value
+    if key and value:
+        add("qkv", query=asks, key=key, value=value)
+        add("memory", query=asks, memory=key)
+        if asks is None:
+            add("memory", query=key, memory=value)
+    elif memory and not memory.required:
         add("self", query=asks)
-    elif key and value:
-        add("memory", query=key, memory=value)
+        add("memory", query=asks, memory=memory)
+    elif first:
+        add("qkv", query=asks, key=memory, value=value)
+        if first.required:
+            add("qkv", query=asks, key=first, value=other)
+        add("memory", query=asks, memory=first)
+        if first.required and asks and asks.required:
+            add("memory", turned=True, query=first, memory=asks)
+    else:
+        for a, b, c in itertools.permutations([asks, *rest][:3], 3):
+            if query is None or a is query:
+                add("qkv", query=a, key=b, value=c)
+        if query is None:
+            add("memory", query=asks, memory=other)
+            add("memory", query=other, memory=asks)
+        elif other:
+            masked = any(names.about(p.name, other.name) for p in (*by["mask"], *by["padding"]))
+            if "Tensor" not in other.annotation and not masked:
+                add("self", query=asks)
+            add("memory", query=asks, memory=other)
+    add("self", query=asks)
     for p in found:
         if p.required and p.role not in ("mask", "padding", "flag"):
             add("self", query=p)
