@@ -14,7 +14,7 @@ from headwise.doctor.calling import guesses, names, sizes, token_ids
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.example import is_sequence
 from headwise.doctor.calling.forward_arguments import constant, from_example
-from headwise.doctor.calling.signature import Assignment, assignments, signature
+from headwise.doctor.calling.signature import assignments, signature
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, undisturbed
 from headwise.doctor.calling.way import MAPS, STATES, Way, altered
@@ -79,7 +79,7 @@ class _Search:
             return found
         raise failure(self.module, self.parameters, self.trial.failed)
 
-    def _options(self) -> list[Assignment]:
+    def _options(self) -> list[Way]:
         """Which arguments may take which inputs, the likely ones first."""
         variadic = any(p.kind is p.VAR_POSITIONAL for p in signature(self.module).parameters.values())
         options = assignments(self.parameters, variadic, self.spec.takes)
@@ -91,7 +91,7 @@ class _Search:
             )
         return sorted(options, key=lambda o: not self._as_in_example(o))
 
-    def _order(self, options: list[Assignment]) -> Iterator[tuple[Sequence[str], list[Assignment], str]]:
+    def _order(self, options: list[Way]) -> Iterator[tuple[Sequence[str], list[Way], str]]:
         """In which layouts, with which assignments and which kind of lengths calls are tried, the likely ones first."""
         whole = [o for o in options if not self._left_out(o)]
         partial = [o for o in options if self._left_out(o)]
@@ -132,7 +132,7 @@ class _Search:
             return ["BMN", "BMHW", *plain]
         return ["B1NM", *plain] if in_rows else plain
 
-    def _by_readers(self, options: list[Assignment]) -> Way | None:
+    def _by_readers(self, options: list[Way]) -> Way | None:
         """A way in which other arguments are what the layers that read them take: ids of a table, or another width. Or
         that of a step of a decoder with an RNN: its state is the query, beside the id of the last token.
         """
@@ -140,14 +140,14 @@ class _Search:
         whole = sorted((o for o in options if not self._left_out(o)), key=lambda o: o.takes != "self")
         memory = next((p.name for p in self.parameters if p.role == "memory"), None)
         states = [p.name for p in self.parameters if names.STATE.fullmatch(names.simple(p.name)) and p.required]
-        tried: list[tuple[Sequence[str], list[Assignment], str]]
+        tried: list[tuple[Sequence[str], list[Way], str]]
         tried = [(("BNM", "B1NM"), whole, ""), (("BNM", "B1NM"), whole, "fixed")]
         if memory is not None and states and sizes.recurs(self.module):
-            step = Assignment("memory", (("query", states[0]), ("memory", memory)))
+            step = Way("memory", (("query", states[0]), ("memory", memory)))
             tried.append(((*STATES, "BM", "NBM"), [step], "one"))
         return next((way for each in tried if (way := self._learning(*each)) is not None), None)
 
-    def _learning(self, layouts: Sequence[str], options: list[Assignment], lengths: str) -> Way | None:
+    def _learning(self, layouts: Sequence[str], options: list[Way], lengths: str) -> Way | None:
         """The first way that works. Each argument that fits its reader lets the next call get farther, to the layer
         that reads another one.
         """
@@ -178,20 +178,20 @@ class _Search:
         except Exception:
             return False
 
-    def _as_in_example(self, option: Assignment) -> bool:
+    def _as_in_example(self, option: Way) -> bool:
         """Whether it takes nothing that the example leaves out, and takes a memory if the example passes one."""
         if self.given.values and any(self.given.of(name) is None for _, name in option.slots):
             return False
         passed = any(p.role == "memory" and is_sequence(self.given.of(p.name)) for p in self.parameters)
         return not passed or option.takes != "self"
 
-    def _left_out(self, option: Assignment) -> bool:
+    def _left_out(self, option: Way) -> bool:
         """Whether an argument that must be an input would get another value."""
         taken = {name for _, name in option.slots}
         inputs = ("query", "key", "value", "memory")
         return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
 
-    def _try(self, option: Assignment, layout: str, with_optional: bool, which: str) -> Way | None:
+    def _try(self, option: Way, layout: str, with_optional: bool, which: str) -> Way | None:
         """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
         taken = {name for _, name in option.slots} | set(self.spec.arguments)
         given = ("positions", "mask", "padding") if with_optional else ()
@@ -216,7 +216,7 @@ class _Search:
             lengths = [(n, n) for n in guesses.hinted_lengths(self.trial.farthest()) if n not in ours]
         heads = sizes.heads(self.module) or 4
         positional = (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
-        way = Way(option.takes, option.slots, positional, option.packed, layout, heads)
+        way = dataclasses.replace(option, positional=positional, layout=layout, heads=heads)
         fixed = tuple((name, constant(value)) for name, value in self.spec.arguments.items())
         masked = any(p.role in ("mask", "padding") for p in needed)
         hinted: set[tuple[int, int, int]] = set()
@@ -295,7 +295,7 @@ def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:
     return parts or _SEQUENCE_FIRST.search(text_of_all(module)) is not None
 
 
-def _replay(trial: Trial, options: list[Assignment]) -> Way | None:
+def _replay(trial: Trial, options: list[Way]) -> Way | None:
     """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
     if trial.given.input() is None:
         return _rows_as_given(trial)
@@ -319,7 +319,7 @@ def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...]) -> W
     extras = tuple((name, from_example(given.values[name], tensors[0], tensors[-1], heads)) for name in rest)
     first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
     by_position = trial.by_position({name for _, name in slots})
-    way = Way(takes, slots, by_position, False, "BNM", heads, (first, second, third), extras)
+    way = Way(takes, slots, by_position, heads=heads, widths=(first, second, third), extras=extras)
     own = takes == "self" or keys == queries
     several = sizes.batch(trial.module)
     other = () if given.holds_distances() else ((several, (QUERIES, QUERIES if own else KEYS)),)
@@ -340,10 +340,11 @@ def _rows_as_given(trial: Trial) -> Way | None:
         if x.ndim == 2 and x.is_floating_point()
     }
     for name, x in rows.items():
+        slots = (("query", name),)
         extras = tuple((other, constant(y)) for other, y in given.values.items() if other != name)
         by_position = trial.by_position({name})
         width, heads = x.shape[-1], sizes.heads(trial.module) or 1
-        way = Way("self", (("query", name),), by_position, False, "NM", heads, (width,) * 3, extras)
+        way = Way("self", slots, by_position, layout="NM", heads=heads, widths=(width,) * 3, extras=extras)
         got = trial.attempt(way, 1, len(x), len(x))
         if not isinstance(got, str):
             return got[0]

@@ -12,6 +12,7 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.way import Way
 from headwise.errors import DoctorError
 
 
@@ -92,26 +93,15 @@ def _text(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-@dataclasses.dataclass(frozen=True)
-class Assignment:
-    """Which argument takes which input."""
-
-    takes: str
-    slots: tuple[tuple[str, str], ...]
-    positional: tuple[str, ...] = ()
-    packed: bool = False
-    turned: bool = False  # against what the names say
-
-
-def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Assignment]:
-    """The ways to assign inputs to these arguments, the most likely first."""
+def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Way]:
+    """The ways to assign inputs to these arguments, the most likely first; layouts and sizes are found later."""
     by = {role: [p for p in found if p.role == role] for role in names.ROLES}
     free = [p for p in by["unknown"] if p.required]
-    result: list[Assignment] = []
+    result: list[Way] = []
 
     def add(kind: str, *, turned: bool = False, **slots: Parameter | None) -> None:
         taken = {role: p.name for role, p in slots.items() if p is not None}
-        made = Assignment(kind, tuple(taken.items()), turned=turned)
+        made = Way(kind, tuple(taken.items()), turned=turned)
         if len({*taken.values()}) == len(slots) and made not in result:  # each input has an argument of its own
             result.append(made)
 
@@ -154,11 +144,11 @@ def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> li
     if variadic and not any(p.required for p in found):
         for kind, roles in (("self", ("query",)), ("qkv", ("query", "key", "value")), ("memory", ("query", "memory"))):
             result.append(
-                Assignment(kind, tuple((r, str(i)) for i, r in enumerate(roles)), tuple(map(str, range(len(roles)))))
+                Way(kind, tuple((r, str(i)) for i, r in enumerate(roles)), tuple(map(str, range(len(roles)))))
             )
     required = [p for p in found if p.required]
     if len(required) == 1:
         name = required[0].name
-        result.append(Assignment("qkv", (("query", name), ("key", f"{name}.1"), ("value", f"{name}.2")), packed=True))
-        result.append(Assignment("memory", (("query", name), ("memory", f"{name}.1")), packed=True))
+        result.append(Way("qkv", (("query", name), ("key", f"{name}.1"), ("value", f"{name}.2")), packed=True))
+        result.append(Way("memory", (("query", name), ("memory", f"{name}.1")), packed=True))
     return [a for a in result if takes is None or a.takes == takes]

@@ -89,6 +89,7 @@ class Way:
     slots: tuple[tuple[str, str], ...]
     positional: tuple[str, ...] = ()  # arguments that are passed by position, in order
     packed: bool = False  # all inputs in one tuple
+    turned: bool = False  # against what the names say
     layout: str = "BNM"
     heads: int = 1  # for layouts with heads
     widths: tuple[int, int, int] = (0, 0, 0)
