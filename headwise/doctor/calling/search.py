@@ -301,30 +301,29 @@ def _replay(trial: Trial, options: list[Way]) -> Way | None:
         return _rows_as_given(trial)
     for option in options:
         if all(is_sequence(trial.given.of(name)) for _, name in option.slots):
-            way = _as_given(trial, option.takes, option.slots)
+            way = _as_given(trial, option)
             # What reaches no other token is no memory, but a residual, which is added token by token.
             if way is not None and (option.takes == "self" or _attends(trial, way)):
                 return way
     return None
 
 
-def _as_given(trial: Trial, takes: str, slots: tuple[tuple[str, str], ...]) -> Way | None:
+def _as_given(trial: Trial, option: Way) -> Way | None:
     """A way in which all that is no input is as in the example."""
-    given = trial.given
-    tensors = [given.values[name] for _, name in slots]
+    given, names_of_inputs = trial.given, {name for _, name in option.slots}
+    tensors = [given.values[name] for _, name in option.slots]
     (batch, queries, _), keys = tensors[0].shape, tensors[-1].shape[1]
     heads = sizes.heads(trial.module) or 1
-    named = {p.name for p in trial.parameters}
-    rest = [name for name in given.values if name not in dict(slots).values() and name in named]
+    rest = [p.name for p in trial.parameters if p.name in given.values and p.name not in names_of_inputs]
     extras = tuple((name, from_example(given.values[name], tensors[0], tensors[-1], heads)) for name in rest)
     first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
-    by_position = trial.by_position({name for _, name in slots})
-    way = Way(takes, slots, by_position, heads=heads, widths=(first, second, third), extras=extras)
-    own = takes == "self" or keys == queries
+    positional = trial.by_position(names_of_inputs)
+    way = dataclasses.replace(option, positional=positional, heads=heads, widths=(first, second, third), extras=extras)
     several = sizes.batch(trial.module)
-    other = () if given.holds_distances() else ((several, (QUERIES, QUERIES if own else KEYS)),)
-    for count, sizes_ in (*other, (several, (queries, keys)), (batch, (queries, keys))):
-        got = trial.attempt(way, count, *sizes_)
+    usual = QUERIES, QUERIES if option.takes == "self" or keys == queries else KEYS
+    other = () if given.holds_distances() else ((several, usual),)
+    for count, lengths in (*other, (several, (queries, keys)), (batch, (queries, keys))):
+        got = trial.attempt(way, count, *lengths)
         if not isinstance(got, str):
             return dataclasses.replace(got[0], layout="1NM") if count == 1 else got[0]
     return None
