@@ -40,12 +40,6 @@ class OptionalContext(Projected):
         return self.attend(x, context, context)
 
 
-class Star(Projected):
-    def forward(self, *args: Tensor, **options: Any) -> Tensor:
-        query, key, value = args
-        return self.attend(query, key, value)
-
-
 class Packed(Projected):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         query, key, value = inputs
@@ -109,11 +103,6 @@ class FixedLength(Projected):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attend(x, x, x, attn_mask=self.table)
-
-
-class SameLength(Projected):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.attend(query + key, key, value)
 
 
 class Configured(nn.Module):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import headwise.nn as hw
-from headwise.doctor.calling.interface import MaskInput, Spec, discover
+from headwise.doctor.calling.interface import Spec, discover
 from headwise.errors import DoctorError
 
 
@@ -192,24 +192,6 @@ def test_valid_lengths() -> None:
 def test_a_stated_mask_is_taken_at_its_word(form: Literal["forbidden", "allowed"], works: bool) -> None:
     found = discover(Masked(RULES["true hides"][0]), spec=Spec(mask=form, mask_shape="B1QK"))
     assert [(m.form, m.shape, m.works) for m in found.masks] == [(form, "B1QK", works)]
-
-
-@pytest.mark.parametrize(
-    ("shape", "what", "expected"),
-    [
-        ("B11K", "keys", (2, 1, 1, 4)),
-        ("KB", "keys", (4, 2)),
-        ("BHQK", "cells", (2, 5, 3, 4)),
-        ("(BH)QK", "cells", (10, 3, 4)),
-        ("QK", "cells", (3, 4)),
-    ],
-)
-def test_shapes_in_letters(shape: str, what: Any, expected: tuple[int, ...]) -> None:
-    mask = MaskInput("mask", what, "forbidden", torch.int64, shape, True)
-    allowed = torch.tensor([True, False, True, True]).expand((2, 3, 4) if what == "cells" else (2, 4))
-    value = mask.value(allowed, 5, torch.float32)
-    assert tuple(value.shape) == expected
-    assert value.sum() * 4 == value.numel()
 
 
 class Pooling(nn.Module):

@@ -102,20 +102,6 @@ def test_the_number_by_which_everything_was_multiplied(change: Callable[[Tensor]
     assert follow(change, numbered() + 1).out.factor == pytest.approx(factor)
 
 
-def test_what_is_written_over_a_projection_changes_nothing_of_what_it_was() -> None:
-    layer = linear()
-
-    def change(x: Tensor) -> Tensor:
-        y = layer(x)
-        y[:, 0] = y[:, 1]
-        return y[0, :, 0]
-
-    run = follow(change, *inputs(), module=layer)
-    assert positions(run) == [1, 1, 2]
-    (seed,) = [seed for seed in run.seeds if seed.kind == "projection"]
-    assert marks.position_of(seed.token[0, :, 0] if seed.token.ndim == 3 else seed.token[:3, 0]).tolist() == [0, 1, 2]
-
-
 def in_place(x: Tensor) -> Tensor:
     y = x.clone()
     y.mul_(2).add_(1).masked_fill_(torch.ones(N, M).bool().triu(1), -9.0)
@@ -213,13 +199,6 @@ def test_angles_are_noted_with_their_dtype() -> None:
 
     expected = [("polar", torch.complex64), ("cos", torch.bfloat16), ("sin", torch.float32)]
     assert [(name, dtype) for name, dtype, _ in follow(turn, *inputs()).functions] == expected
-
-
-def test_learned_numbers_are_named_by_the_step_that_they_act_in() -> None:
-    module = nn.Module()
-    module.temperature = nn.Parameter(torch.tensor(2.0))
-    run = follow(lambda q, k: (q @ k.mT * module.temperature.exp() / 2).softmax(-1), *inputs(2), module=module)
-    assert [(step.name, step.names) for step in run.steps] == [("mul", {"temperature"}), ("div", frozenset())]
 
 
 def test_the_line_of_every_product_and_softmax_is_known() -> None:
