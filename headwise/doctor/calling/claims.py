@@ -7,8 +7,11 @@ neither does an option whose default is False. What is so is found by trial; law
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,14 +35,10 @@ _OUT = ("masked", "ignor", "pad", "hid", "block", "forb", "exclud", "invalid", "
 _NOT = ("not", "no", "non", "nobody", "never", "cannot", "without")
 _ADDED = re.compile(r"additive|\badded\b|-\s*inf\b|negative|-1e\d|-\d\d")
 _CLAUSES = re.compile(r"\d[)\]]|[,;./]|\b(?:and|or|while|else|otherwise)\b")
-# The beginnings of a line of code; every other line is text.
-_CODE = re.compile(
-    r"(def|class|return|if|elif|else|for|while|import|from|with|raise|assert|self\.|super\()\b"
-    r"|(?![Tt]rue\b|[Ff]alse\b|\d|`)[\w.\[\], ]+\s*[-+*/|&]?=[^=]|(?!forward\()[\w.]+\(|\)"
-)
+_THE_MASK = re.compile(r"\bmask\b", re.IGNORECASE)
 # Where a text begins to speak of one argument: `mask (B, K): ...`, `mask: ...`, "mask is ...".
 _ENTRY = re.compile(
-    r"(?:^|(?<=[.;] )|(?<=\"\"\"))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*"
+    r"(?:^|(?<=[.;] ))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*"
     r"(?=\s?[:(\[]|(?:(?<=`)|(?<=mask))\s(?:is|holds|says)\b)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -120,27 +119,25 @@ def _about(name: str, text: str, sole: bool) -> Iterator[str]:
         ends = (*(x.start() for x in entries[1:]), len(said))
         mine = [said[x.start() : end] for x, end in zip(entries, ends, strict=False) if x[1] == name]
         of_others = any("mask" in x[1] for x in entries)
-        if not mine and not of_others and (own.search(said) or (sole and "mask" in said.lower())):
+        if not mine and not of_others and (own.search(said) or (sole and _THE_MASK.search(said))):
             mine = [said]
-        yield from (" ".join(x.replace('"', " ").split()) for x in mine)
+        yield from (" ".join(x.split()) for x in mine)
 
 
 def _paragraphs(text: str, own: re.Pattern[str]) -> Iterator[str]:
-    """Lines of text that stand together, and comments: alone in their line, or beside an argument of a function."""
-    together: list[str] = []
-    for line in (*text.splitlines(), ""):
-        code, comment = line.partition("#")[::2]
-        if comment and not code.strip():
-            yield comment.strip()
-        elif comment and code.rstrip().endswith((",", ":", "(")):
-            of_one = own.match(code.strip()) and not own.search(comment)
-            yield f"{code.partition(':')[0].strip()}: {comment.strip()}" if of_one else comment.strip()
-        elif line.strip() and not comment and not _CODE.match(line.strip()):
-            together.append(line.strip())
+    """Paragraphs of docstrings, and comments: alone in their line, or beside an argument of a function."""
+    try:
+        nodes = [x for x in ast.walk(ast.parse(text)) if isinstance(x, (ast.ClassDef, ast.FunctionDef))]
+    except SyntaxError:
+        nodes = []
+    for said in [ast.get_docstring(x) or "" for x in nodes] or [text]:  # a text without code is one itself
+        yield from re.split(r"\n\s*\n", said)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline) if nodes else ():
+        code, comment = token.line[: token.start[1]].strip(), token.string.lstrip("# ")
+        if token.type != tokenize.COMMENT or not (code.endswith((",", ":", "(")) or not code):
             continue
-        if together:
-            yield "\n".join(together)
-            together = []
+        of_one = own.match(code) and not own.search(comment)
+        yield f"{code.partition(':')[0]}: {comment}" if of_one else comment
 
 
 def _by_name(name: str) -> tuple[str, Form | None]:

@@ -179,5 +179,5 @@ def test_an_attention_mask_beside_input_ids_is_that_of_a_tokenizer() -> None:
     said = claims.of_mask("attention_mask", "", "", sole=True, others=["input_ids"])
     assert said == ("attention_mask beside input_ids", "allowed")
     assert claims.of_mask("attention_mask", "", "", sole=True, others=["x"]) == ("", None)
-    told = claims.of_mask("attention_mask", "", '"""attention_mask: True = padding"""', sole=True, others=["input_ids"])
+    told = claims.of_mask("attention_mask", "", "attention_mask: True = padding", sole=True, others=["input_ids"])
     assert told[1] == "forbidden"
