@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling import causality
+from headwise.doctor.calling import claims
 from headwise.doctor.calling.names import DOCUMENTS, STARTS, simple
 from headwise.doctor.calling.signature import signature
 
@@ -64,7 +64,7 @@ def _causal(subject: Subject) -> Causal | None:
     words = face.causal_claim or face.drawn
     if words:
         return Causal(True, words)
-    switch = causality.option(subject.module, face.flags)
+    switch = claims.causal_option(subject.module, face.flags)
     return Causal(False, f"{switch[0]} is False") if switch is not None and not switch[1] else None
 
 

@@ -20,10 +20,10 @@ from torch import nn
 
 from headwise.doctor import laws
 from headwise.doctor.calling.example import Example, as_example
-from headwise.doctor.calling.failure import Raises
 from headwise.doctor.calling.interface import other_memories
 from headwise.doctor.calling.search import first_call
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.trial import Raises
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import settled
 from headwise.doctor.explain import evidence, understood

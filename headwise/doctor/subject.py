@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from headwise.doctor.calling import other_forward, token_ids
+from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
@@ -74,8 +74,6 @@ class Subject:
         try:
             return discover(self.module, spec=self.spec, example=self.example)
         except DoctorError:
-            if other_forward.with_sides(self.module) is not None:
-                return discover(self.module, spec=self.spec, example=self.example)
             if not token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
                 return found
             if isinstance(self._on_ids, NoOutput) and self._on_ids.where is not None:
@@ -149,8 +147,6 @@ class Subject:
         known = self.interface  # first, as in `fresh`
         if token_ids.is_on_embeddings(self.module):
             token_ids.on_embeddings(twin.module)
-        elif type(self.module) is not type(self.original):
-            other_forward.with_sides(twin.module)
         twin.__dict__["interface"] = known.on(twin.module)
         return twin
 

@@ -1,35 +1,44 @@
-"""What a module's names, docstrings and comments say about its masks: whether 1 lets a key in, or hides it.
+"""What a module says of itself: whether 1 in a mask lets a key in or hides it, and whether it is causal by itself.
 
-Only plain statements count, such as "True = may attend", "0 = padding" and "0 / -inf, added". What is so is found by
-trial, and a check compares the two.
+Of a mask, names, docstrings and comments count, as far as they are plain: "True = may attend", "0 = padding", "0 / -inf
+is added". Of causality, only options, names, buffers and what a plain call draws count: a docstring claims nothing, and
+neither does an option whose default is False. What is so is found by trial; laws compare the two.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.mask_input import Form
 from headwise.doctor.source import source_of
 
+_OPTIONS = ("is_causal", "causal", "autoregressive", "use_causal_mask", "_use_causal_mask", "_causal", "masked")
+# SegGPT is a model of images; masked, prefix and diffusion models see later tokens; XLM and MLM are no names of it.
+_LANGUAGE_MODEL = re.compile(
+    r"(?i:(?<!seg)gpt|(?<!masked)languagemodel)"
+    r"|[a-z](?<!Mask)(?<!Masked)(?<!Bert)(?<!Prefix)(?<!Diffusion)(?<!Fi)LM(Head)?(Model)?$"
+)
 _ONE, _ZERO = ("true", "1", "ones"), ("false", "0", "zeros")
 _IN = ("attend", "keep", "kept", "allow", "visible", "valid", "real", "see", "look", "exist", "unmask", "part")
 _OUT = ("masked", "ignor", "pad", "hid", "block", "forb", "exclud", "invalid", "disallow", "future")
 _NOT = ("not", "no", "non", "nobody", "never", "cannot", "without")
 _ADDED = re.compile(r"additive|\badded\b|-\s*inf\b|negative|-1e\d|-\d\d")
 _CLAUSES = re.compile(r"\d[)\]]|[,;./]|\b(?:and|or|while|else|otherwise)\b")
-# The beginnings of a line of code; every other line is text.
-_CODE = re.compile(
-    r"(def|class|return|if|elif|else|for|while|import|from|with|raise|assert|self\.|super\()\b"
-    r"|(?![Tt]rue\b|[Ff]alse\b|\d|`)[\w.\[\], ]+\s*[-+*/|&]?=[^=]|(?!forward\()[\w.]+\(|\)"
-)
+_THE_MASK = re.compile(r"\bmask\b", re.IGNORECASE)
 # Where a text begins to speak of one argument: `mask (B, K): ...`, `mask: ...`, "mask is ...".
 _ENTRY = re.compile(
-    r"(?:^|(?<=[.;] )|(?<=\"\"\"))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*"
+    r"(?:^|(?<=[.;] ))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*"
     r"(?=\s?[:(\[]|(?:(?<=`)|(?<=mask))\s(?:is|holds|says)\b)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -75,12 +84,9 @@ def of_mask(
 
 def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
     """What Keras passes itself: the mask of the one input of a layer, True = a real token."""
-    outside = hasattr(module, "runs_on") or any(cls.__module__.startswith("keras.") for cls in type(module).__mro__)
-    if name != "mask" or not outside:
-        return "", None
-    if getattr(module, "supports_masking", False):
-        return "supports_masking=True", "allowed"
-    return "the name mask, under which Keras passes its own masks,", "allowed"
+    of_keras = hasattr(module, "runs_on") or any(cls.__module__.startswith("keras.") for cls in type(module).__mro__)
+    said = "the name mask, under which Keras passes its own masks,"
+    return (said, "allowed") if name == "mask" and of_keras else ("", None)
 
 
 def polarity(said: str) -> Form | None:
@@ -113,27 +119,25 @@ def _about(name: str, text: str, sole: bool) -> Iterator[str]:
         ends = (*(x.start() for x in entries[1:]), len(said))
         mine = [said[x.start() : end] for x, end in zip(entries, ends, strict=False) if x[1] == name]
         of_others = any("mask" in x[1] for x in entries)
-        if not mine and not of_others and (own.search(said) or (sole and "mask" in said.lower())):
+        if not mine and not of_others and (own.search(said) or (sole and _THE_MASK.search(said))):
             mine = [said]
-        yield from (" ".join(x.replace('"', " ").split()) for x in mine)
+        yield from (" ".join(x.split()) for x in mine)
 
 
 def _paragraphs(text: str, own: re.Pattern[str]) -> Iterator[str]:
-    """Lines of text that stand together, and comments: alone in their line, or beside an argument of a function."""
-    together: list[str] = []
-    for line in (*text.splitlines(), ""):
-        code, comment = line.partition("#")[::2]
-        if comment and not code.strip():
-            yield comment.strip()
-        elif comment and code.rstrip().endswith((",", ":", "(")):
-            of_one = own.match(code.strip()) and not own.search(comment)
-            yield f"{code.partition(':')[0].strip()}: {comment.strip()}" if of_one else comment.strip()
-        elif line.strip() and not comment and not _CODE.match(line.strip()):
-            together.append(line.strip())
+    """Paragraphs of docstrings, and comments: alone in their line, or beside an argument of a function."""
+    try:
+        nodes = [x for x in ast.walk(ast.parse(text)) if isinstance(x, (ast.ClassDef, ast.FunctionDef))]
+    except SyntaxError:
+        nodes = []
+    for said in [ast.get_docstring(x) or "" for x in nodes] or [text]:  # a text without code is one itself
+        yield from re.split(r"\n\s*\n", said)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline) if nodes else ():
+        code, comment = token.line[: token.start[1]].strip(), token.string.lstrip("# ")
+        if token.type != tokenize.COMMENT or not (code.endswith((",", ":", "(")) or not code):
             continue
-        if together:
-            yield "\n".join(together)
-            together = []
+        of_one = own.match(code) and not own.search(comment)
+        yield f"{code.partition(':')[0]}: {comment}" if of_one else comment
 
 
 def _by_name(name: str) -> tuple[str, Form | None]:
@@ -145,3 +149,86 @@ def _by_name(name: str) -> tuple[str, Form | None]:
     if re.search(r"additive|_bias$|^bias$", word):
         return f"the name {name}", "additive"
     return "", None
+
+
+def causal_option(module: nn.Module, flags: dict[str, bool]) -> tuple[str, bool] | None:
+    """Find the option that switches the causal mask, and its value: an attribute, or an option of forward."""
+    values = ((name, getattr(module, name, flags.get(name))) for name in _OPTIONS)
+    return next(((name, value) for name, value in values if isinstance(value, bool)), None)
+
+
+def causal_claim(module: nn.Module, flags: dict[str, bool], *, given: bool) -> str:
+    """Say why a module should be causal by itself, as far as it stands in its names, options and buffers; or "".
+
+    Args:
+        flags: the boolean options of forward, with their defaults.
+        given: whether every caller must pass a mask of cells: then a name such as CausalSelfAttention may speak of it.
+    """
+    if any(hasattr(part.__dict__.get("config"), "_attn_implementation") for part in module.modules()):
+        return ""  # the model around it makes the mask
+    switch = causal_option(module, flags)
+    if switch is not None:
+        return f"{switch[0]}=True" if switch[1] else ""
+    kind = type(module).__name__
+    if _named_causal(kind) and not given:
+        return f"class {kind}"
+    for path, buffer in module.named_buffers():
+        if buffer.ndim > 1 and buffer.shape[-1] == buffer.shape[-2] and is_triangle(buffer):
+            return f"buffer {path}"
+    if given or type(module).__module__.startswith(("torch.", "keras.")):
+        return ""
+    text = text_of(module).lower()
+    if _LANGUAGE_MODEL.search(kind) and "masked language" not in text and "bidirectional" not in text:
+        return f"class {kind}"
+    parts = sorted({type(part).__name__ for part in module.modules()})
+    attentions = [name for name in parts if "attention" in name.lower() or "attn" in name.lower()]
+    return f"class {attentions[0]}" if attentions and all(map(_named_causal, attentions)) else ""
+
+
+def drawn_mask(call: Callable[[], Any], lengths: tuple[int, int] | None) -> str:
+    """Say which causal mask a call draws, or "". `lengths`: of its queries and keys; None: any."""
+    pen = _Pen(lengths)
+    try:
+        with pen:
+            call()
+    except Exception:  # it was called before; what it drew until then still counts
+        return pen.found
+    return pen.found
+
+
+class _Pen(TorchFunctionMode):
+    """Notes the first causal mask that is drawn by a triangle, or asked of a fused kernel."""
+
+    def __init__(self, lengths: tuple[int, int] | None) -> None:
+        super().__init__()
+        self.lengths = lengths
+        self.found = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name == "scaled_dot_product_attention":
+            causal = (kwargs or {}).get("is_causal", args[5] if len(args) > 5 else False)
+            if causal is True and self.lengths in (None, (args[0].shape[-2], args[1].shape[-2])):
+                self.found = self.found or "code is_causal=True"
+        elif name.rstrip("_") in ("tril", "triu") and self.lengths in (None, out.shape[-2:]) and is_triangle(out):
+            self.found = self.found or f"code {name}"
+        return out
+
+
+def is_triangle(mask: Tensor) -> bool:
+    """Whether it is a causal mask [.., Q, K]: one value above a diagonal through a corner, and another one below."""
+    if mask.ndim < 2 or min(mask.shape[-2:]) < 2 or mask.numel() != mask.shape[-2] * mask.shape[-1]:
+        return False
+    x = mask.detach().reshape(mask.shape[-2:]).float()
+    for corner in {0, x.shape[1] - x.shape[0]}:
+        upper = torch.ones_like(x, dtype=torch.bool).triu(corner + 1)
+        high, low = x[upper], x[~upper]
+        if len(high) and len(low) and bool((high == high[0]).all() and (low == low[0]).all() and high[0] != low[0]):
+            return True
+    return False
+
+
+def _named_causal(kind: str) -> bool:
+    name = kind.lower().replace("_", "")
+    return ("causal" in name or "autoregress" in name) and "noncausal" not in name

@@ -78,10 +78,10 @@ class Given:
                 return value if value.ndim == 4 else None
         return None
 
-    def keys(self, x: Tensor) -> int:
-        """How many keys the example has."""
+    def memory(self, x: Tensor) -> Tensor:
+        """The example's keys, beside these queries; the queries themselves if it has no other."""
         others = (self.of(p.name) for p in self.parameters if p.role in ("key", "memory"))
-        return next((y.shape[1] for y in others if isinstance(y, Tensor) and y.ndim == 3 and y is not x), x.shape[1])
+        return next((y for y in others if is_sequence(y) and y is not x), x)
 
     def holds_distances(self) -> bool:
         """Whether a tuple or list of the example holds a table of relative distances, 2 N - 1 to 2 N + 1 rows for N
@@ -90,7 +90,7 @@ class Given:
         x = self.input()
         if x is None:
             return False
-        rows = {2 * n + more for n in (x.shape[1], self.keys(x)) for more in (-1, 0, 1)} - {x.shape[-1], 1}
+        rows = {2 * n + more for n in (x.shape[1], self.memory(x).shape[1]) for more in (-1, 0, 1)} - {x.shape[-1], 1}
         nested = (y for value in self.values.values() if type(value) in (tuple, list) for y in tensors(value))
         return any(y.ndim == 2 and y.is_floating_point() and len(y) in rows for y in nested)
 

@@ -1,6 +1,7 @@
-"""Values for the arguments of forward that are neither inputs nor masks: rotations, positions, lengths, caches, flags.
+"""Values for the arguments of forward that are no inputs: masks, rotations, positions, lengths, caches, flags.
 
-Each argument has a list of makers, the most likely first. A maker returns a value for a call of any size.
+Each argument has a list of makers, the most likely first. A maker returns a value for a call of any size. Shapes are
+written in letters: B examples, Q queries, K keys, H heads, M the width, R all distances, r and c the sides of a map.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ class Sizes:
     device: torch.device
     batch_first: bool = True
 
-    def tokens(self) -> tuple[int, int]:
-        """[B, Q] or [Q, B]."""
-        return (self.batch, self.queries) if self.batch_first else (self.queries, self.batch)
+    def of(self, shape: str, heads: int = 1) -> list[int]:
+        """The sizes of a shape in letters; a digit is itself."""
+        rows, columns = sides(self.queries)
+        known = {"B": self.batch, "Q": self.queries, "K": self.keys, "H": heads, "M": self.width}
+        known |= {"R": 2 * self.queries - 1, "r": rows, "c": columns}
+        return [known[x] if x in known else int(x) for x in shape]
 
 
 Maker = Callable[[Sizes], Any]
@@ -42,6 +46,32 @@ Maker = Callable[[Sizes], Any]
 def constant(value: Any) -> Maker:
     """The same value for every call."""
     return lambda at: value
+
+
+def filled(shape: str, value: int, dtype: torch.dtype | None, heads: int = 1) -> Maker:
+    """One number everywhere; dtype None = that of the call."""
+    return lambda at: torch.full(at.of(shape, heads), value, dtype=dtype or at.dtype, device=at.device)
+
+
+def of_tokens(value: int, dtype: torch.dtype | None) -> Maker:
+    """One number for every token, in the order of the inputs: [B, Q] or [Q, B]."""
+    return lambda at: filled("BQ" if at.batch_first else "QB", value, dtype)(at)
+
+
+def noise(shape: str, heads: int = 1, width: int | None = None) -> Maker:
+    """N(0, 1), the same for every call and for every example, so that none differs from the others by it.
+
+    A table of tokens, [B, Q, M] or [1, Q, M], has the order of the inputs.
+    """
+
+    def make(at: Sizes) -> Tensor:
+        at = at if width is None else dataclasses.replace(at, width=width)
+        numbers = torch.randn(at.of(shape.replace("B", "1"), heads), generator=torch.Generator().manual_seed(7))
+        x = numbers.to(at.device, at.dtype).expand(at.of(shape, heads))
+        of_tokens = shape[0] in "B1" and shape[1:] in ("QM", "RM", "KM")
+        return (x.transpose(0, 1) if of_tokens and not at.batch_first else x).contiguous()
+
+    return make
 
 
 def makers(
@@ -69,44 +99,16 @@ def makers(
         return positions(name, module, neighbours=neighbours)
     found = _by_word(name, module)
     if "Tensor" not in annotation:
-        if "float" in annotation:
-            found.append(constant(0.0) if "drop" in name else constant(1.0))
-        if "bool" in annotation:
-            found.append(constant(False))
-        if "int" in annotation:
-            found += [lambda at: at.queries, constant(1), constant(0)]
-        if annotation.startswith("str"):
-            found.append(constant("test"))
+        found += [constant(0.0 if "drop" in name else 1.0)] if "float" in annotation else []
+        found += [lambda at: at.queries, constant(1), constant(0)] if "int" in annotation else []
+        found += [constant("test")] if annotation.startswith("str") else []
         found.append(constant(None))
-    found += [lambda at: alike(at, at.queries, at.width), constant(None), constant(0), constant(1)]
-    found += [
-        lambda at: torch.ones(*at.tokens(), dtype=at.dtype, device=at.device),
-        lambda at: noise(at, 1, at.width).expand(at.batch, -1),  # of an example: [B, M]
-    ]
-    return found
+    found += [noise("BQM"), constant(None), constant(0), constant(1)]
+    return [*found, of_tokens(1, None), noise("BM")]
 
 
 def _starts(dtype: torch.dtype) -> Maker:
     return lambda at: torch.tensor([0, at.queries], dtype=dtype, device=at.device)
-
-
-def noise(at: Sizes, *shape: int) -> Tensor:
-    """N(0, 1), the same for every call."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(7)).to(at.device, at.dtype)
-
-
-def shared(at: Sizes, length: int) -> Tensor:
-    """A table that all examples share: [1, N, M] or [N, 1, M]."""
-    return noise(at, length, at.width).unsqueeze(0 if at.batch_first else 1)
-
-
-def alike(at: Sizes, length: int, width: int) -> Tensor:
-    """The same for every example too, so that none differs from the others by it: [B, N, M] or [N, B, M]."""
-    return (
-        noise(at, length, width)
-        .unsqueeze(0 if at.batch_first else 1)
-        .repeat(*((at.batch, 1, 1) if at.batch_first else (1, at.batch, 1)))
-    )
 
 
 def _by_word(name: str, module: nn.Module) -> list[Maker]:
@@ -116,8 +118,7 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
         "seq_len n t length seqlen q_len tgt_len": lambda at: at.queries,
         "k_len src_len kv_len memory_len": lambda at: at.keys,
         "num_heads heads n_heads": constant(heads),
-        "layer_idx layer layer_id idx index": constant(0),
-        "dropout dropout_p p_dropout": constant(0.0),
+        "layer_idx layer layer_id idx index dropout dropout_p p_dropout": constant(0),
         "scale": constant(1.0),
         "mode": constant("test"),
         "edge_index edges edge_list": _edges,
@@ -132,17 +133,12 @@ def _by_word(name: str, module: nn.Module) -> list[Maker]:
     if names.PAGES.search(name):
         return [lambda at: torch.arange(4 * at.batch, device=at.device).view(at.batch, 4)]
     if name.rsplit("_", 1)[-1] in _COORDINATES:  # of points in space, or in a plane
-        return [lambda at: alike(at, at.queries, 3), lambda at: alike(at, at.queries, 2)]
+        return [noise("BQ3"), noise("BQ2")]
     if names.is_types(name) or names.DOCUMENTS.search(name):  # one sentence, and one document
-        number = 0 if names.is_types(name) else 1
-        return [lambda at: torch.full(at.tokens(), number, dtype=torch.int64, device=at.device)]
-    if "head_mask" in name:
-        return [constant(None), lambda at: torch.ones(heads, dtype=at.dtype, device=at.device)]
+        return [of_tokens(0 if names.is_types(name) else 1, torch.int64)]
     if name.startswith(("num_", "n_")):
         return [_lengths(1.0)]  # how many of the tokens are real
-    if name.endswith("mask"):
-        return [constant(None), lambda at: torch.ones(at.tokens(), dtype=torch.bool, device=at.device)]
-    return []
+    return [constant(None)] if name.endswith("mask") else []
 
 
 def _lengths(share: float) -> Maker:
@@ -167,30 +163,29 @@ def read_by(layer: nn.Module) -> list[Maker]:
     """Makers of what a layer takes: ids of a table, for each token, for its characters or for each pair of tokens, or
     numbers of its width.
     """
-
-    def ids(table: nn.Embedding, shape: str) -> Maker:
-        def make(at: Sizes) -> Tensor:
-            first, second = torch.arange(at.queries)[:, None], torch.arange(at.keys)
-            inner = {"BQ4": torch.arange(4), "BQK": second}.get(shape)
-            every = (
-                {"BQ": first[:, 0], "B": second[0], "B6": torch.arange(6)}[shape] if inner is None else first + inner
-            )
-            every = 1 + every % max(table.num_embeddings - 1, 1)  # 0 often stands for padding
-            return every.expand(at.batch, *every.shape).clamp(max=table.num_embeddings - 1).to(at.device)
-
-        return make
-
     if isinstance(layer, nn.Embedding):
-        return [ids(layer, shape) for shape in ("B6", "BQ", "BQ4", "BQK", "B")]  # 6: a text of its own
+        return [_ids(layer.num_embeddings, shape) for shape in ("B6", "BQ", "BQ4", "BQK", "B")]  # 6: a text of its own
     width = sizes.in_features(layer) or 1
 
     def pairs(at: Sizes) -> Tensor:  # a pair of tokens keeps its numbers where there are fewer tokens
         most = max(64, at.queries, at.keys)
-        rows, columns = noise(at, 2, most, width)
+        rows, columns = noise("2QM", width=width)(dataclasses.replace(at, queries=most))
         return (rows[: at.queries, None] * columns[: at.keys]).expand(at.batch, -1, -1, -1)
 
-    of_example = lambda at: noise(at, 1, width).expand(at.batch, -1)  # noqa: E731
-    return [lambda at: alike(at, at.queries, width), pairs, lambda at: alike(at, at.keys, width), of_example]
+    return [noise("BQM", width=width), pairs, noise("BKM", width=width), noise("BM", width=width)]
+
+
+def _ids(rows: int, shape: str) -> Maker:
+    """Ids of a table, the same in every example; 0 often stands for padding."""
+
+    def make(at: Sizes) -> Tensor:
+        every = torch.zeros((), dtype=torch.int64)
+        for size in at.of(shape[1:]):
+            every = every[..., None] + torch.arange(size)
+        every = (1 + every % max(rows - 1, 1)).clamp(max=rows - 1)
+        return every.expand(at.batch, *every.shape).to(at.device)
+
+    return make
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -208,50 +203,42 @@ def in_neighbours(value: Any) -> bool:
     return bool(tables) and all(in_turn) and not all(in_halves)
 
 
+# The shapes of rotations, "d" being half the width: each angle stands once.
+_ROTATIONS = {"pair": "BND ND Nd 11ND", "complex": "Nd BNd", "angles": "ND Nd"}
+_ONE_TABLE = "ND BND Nd 11ND 1N1D 11Nd 1N1d 1ND"  # of cos alone, or of sin
+
+
 def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list[Maker]:
     """Makers of rotations and positions, by the name of their argument."""
     words = {*name.split("_")}
     if words & {"start", "offset", "step"}:
         return [constant(0), lambda at: torch.zeros((), dtype=torch.int64, device=at.device)]
+    count: Maker = lambda at: torch.arange(at.queries, device=at.device)  # noqa: E731
     if "cache" in words:
-        return [lambda at: torch.arange(at.queries, device=at.device)]
-    heads = sizes.heads(module) or 1
-    if words & {"ids", "indices", "index", "timestep"} or name in ("pos", "position", "positions", "input_pos"):
-        begin, table = constant(0), lambda at: shared(at, at.queries)
-        return [
-            lambda at: torch.arange(at.queries, device=at.device).expand(at.batch, -1),
-            lambda at: torch.arange(at.queries, device=at.device),
-            *((table, begin) if name in ("pos", "position", "positions") else (begin, table)),
-            lambda at: shared(at, 2 * at.queries - 1),  # of all distances
-        ]
-    usual = ["pair BND", "pair ND", "pair Nd", "complex Nd", "angles ND", "pair 11ND"]
-    if "cis" in words:
-        forms = ["complex Nd", "complex BNd", "pair ND", "angles ND"]
-    elif len(words & {"cos", "sin"}) == 1:
-        part = "cos" if "cos" in words else "sin"
-        forms = [f"{part} {shape}" for shape in ("ND", "BND", "Nd", "11ND", "1N1D", "11Nd", "1N1d", "1ND")]
+        return [count]
+    tables = name in ("pos", "position", "positions")
+    if tables or words & {"ids", "indices", "index", "timestep"} or name == "input_pos":
+        begin = [constant(0), noise("1QM")]
+        each = lambda at: count(at).expand(at.batch, -1)  # noqa: E731
+        return [each, count, *(begin[::-1] if tables else begin), noise("1RM")]
+    if len(words & {"cos", "sin"}) == 1:
+        forms = [("cos" if "cos" in words else "sin", shape) for shape in _ONE_TABLE.split()]
     else:
         known = words & {"rope", "rotary", "pe", "cos"} or "embedding" in name or "pos_emb" in name
-        forms = usual if known else ["angles ND", "angles Nd", "complex Nd", *usual[:3]]
+        order = ("pair", "complex", "angles") if known else ("angles", "complex", "pair")
+        order = ("complex", "pair", "angles") if "cis" in words else order
+        forms = [(part, shape) for part in order for shape in _ROTATIONS[part].split()]
     dims: list[int | None] = [*sizes.rope_dims(module)[:4]] or [None]
-    found: list[Maker] = [_rotation(dim, *how.split(), neighbours=neighbours) for dim in dims for how in forms]
+    heads = sizes.heads(module) or 1
     return [
-        *found,
-        lambda at: shared(at, at.queries),
-        lambda at: alike(at, at.queries, at.width),
-        lambda at: shared(at, 2 * at.queries - 1),
-        lambda at: noise(at, at.queries, at.width),
-        lambda at: noise(at, at.queries, 1, at.width),
-        lambda at: noise(at, heads, at.queries, at.keys).expand(at.batch, -1, -1, -1),
-        lambda at: noise(at, heads, at.queries, at.keys),
+        *(_rotation(dim, *how, neighbours=neighbours) for dim in dims for how in forms),
+        *(noise(shape, heads) for shape in ("1QM", "BQM", "1RM", "QM", "Q1M", "BHQK", "HQK")),
         constant(None),
     ]
 
 
-def _rotation(dim: int | None, part: str, shape: str, *, neighbours: bool = False) -> Maker:
-    """The angles of rotary position embedding, base 10000: complex, as cos and sin, or as they are. In the shape, "d"
-    is half the width: each angle stands once.
-    """
+def _rotation(dim: int | None, part: str, shape: str, *, neighbours: bool) -> Maker:
+    """The angles of rotary position embedding, base 10000: complex, as cos and sin, or as they are."""
 
     def make(at: Sizes) -> Any:
         width = dim or at.width
@@ -271,83 +258,61 @@ def _rotation(dim: int | None, part: str, shape: str, *, neighbours: bool = Fals
     return make
 
 
-def _filled(shape: str, value: int, dtype: torch.dtype | None, heads: int) -> Maker:
-    """A mask of a shape in letters, filled with one value; dtype None = that of the call."""
-
-    def make(at: Sizes) -> Tensor:
-        size = {"B": at.batch, "H": heads, "Q": at.queries, "K": at.keys, "1": 1}
-        size["r"], size["c"] = sides(at.queries)  # of a map
-        return torch.full([size[x] for x in shape], value, dtype=dtype or at.dtype, device=at.device)
-
-    return make
-
-
 def permissive(name: str, role: str, heads: int, *, own: bool = False) -> list[Maker]:
     """Masks that allow everything, in each possible meaning, for a module that requires a mask before its meaning is
     known."""
-    cells, keys = ("B1QK", "BQK", "QK"), ("BK", "B11K", "B1K")
-    if own or names.about_memory(name) is False:
-        cells, keys = ("B1QQ", "QQ", "BQQ"), ("BQ", "B11Q", "B1Q")
-    shapes = (*keys, *cells) if role == "padding" else (*keys[1:], keys[0], *cells)
-    shapes = (*cells, *keys) if role == "mask" and "QQ" in cells else shapes
+    cells, keys = ("B1QK", "BQK", "QK"), ("B11K", "B1K", "BK")
+    own = own or names.about_memory(name) is False
+    if own:
+        cells, keys = ("B1QQ", "QQ", "BQQ"), ("B11Q", "B1Q", "BQ")
+    if role == "padding":
+        keys = (keys[-1], *keys[:-1])
+    shapes = (*cells, *keys) if own and role == "mask" else (*keys, *cells)
     others = [x for x in ("QQ", "B1QQ", "BQ", "B11Q", "HQK", "BHQK", "Brc") if x not in shapes]
-    numbers: tuple[tuple[int, torch.dtype | None], ...] = ((1, torch.int64), (0, None), (1, None))
     return [
-        *(_filled(shape, value, torch.bool, heads) for shape in shapes for value in (1, 0)),
-        *(_filled(shape, *number, heads) for number in numbers[:2] for shape in shapes),
-        *(_filled(shape, 1, torch.bool, heads) for shape in others),
-        *(_filled("Brc", *number, heads) for number in numbers[2:]),
+        *(filled(shape, value, torch.bool, heads) for shape in shapes for value in (1, 0)),
+        *(filled(shape, 1, torch.int64, heads) for shape in shapes),
+        *(filled(shape, 0, None, heads) for shape in shapes),
+        *(filled(shape, 1, torch.bool, heads) for shape in others),
+        filled("Brc", 1, None, heads),
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Shapes:
-    """The sizes of a captured call."""
-
-    batch: int
-    queries: int
-    keys: int
-    heads: int
-
-
-def from_example(
-    value: Any, shapes: Shapes, sequence_first: Shapes | None = None, *, inside: bool = False, table: bool = False
-) -> Maker:
+def from_example(value: Any, x: Tensor, memory: Tensor, heads: int, *, table: bool = False) -> Maker:
     """A captured value as a template: sizes equal to the batch or a length are replaced by those of the call.
 
     The first dimension may also be that of all heads of all examples.
 
     Args:
-        sequence_first: the sizes of the captured call if its inputs are [N, B, M].
-        inside: the batch may be another dimension than the first.
+        x, memory: the queries and the keys of the captured call, [B, N, M] or [N, B, M]; one tensor if it has no other.
         table: the last dimension is that of features, as in a table of cos and sin.
     """
-    first = sequence_first or shapes
 
-    def wanted_for(x: Tensor, dim: int, at: Sizes) -> int:
-        size = x.shape[dim]
-        if table and dim == x.ndim - 1 > 0:
-            return size
-        if not at.batch_first and size == first.batch and dim < 2:
-            return at.batch
+    def wanted(shape: torch.Size, dim: int, at: Sizes) -> int:
+        size = shape[dim]
+        batch, queries, keys = x.shape[0], x.shape[1], memory.shape[1]
+        # Where another dimension than the first is that of the batch, it is one inside.
+        of_batch = dim == 0 or (shape[0] != batch and 2 <= dim < len(shape) - 1)
         if not at.batch_first:
-            return at.queries if size == first.queries else at.keys if size == first.keys else size
-        if (dim == 0 or inside) and size == shapes.batch:
+            batch, queries, keys, of_batch = x.shape[1], x.shape[0], memory.shape[0], dim < 2
+        if table and dim == len(shape) - 1 > 0:
+            return size
+        if of_batch and size == batch:
             return at.batch
-        if dim == 0 and x.ndim > 2 and shapes.heads > 1 and size == shapes.batch * shapes.heads:
-            return at.batch * shapes.heads
-        return at.queries if size == shapes.queries else at.keys if size == shapes.keys else size
+        if at.batch_first and dim == 0 and len(shape) > 2 and heads > 1 and size == batch * heads:
+            return at.batch * heads
+        return at.queries if size == queries else at.keys if size == keys else size
 
-    def fit(x: Any, at: Sizes) -> Any:
-        if isinstance(x, Tensor):
-            for dim, size in enumerate(x.shape):
-                wanted = wanted_for(x, dim, at)
-                if wanted != size:
-                    x = x.index_select(dim, torch.arange(wanted, device=x.device).clamp(max=size - 1))
-            return x.to(at.device, at.dtype if x.is_floating_point() else x.dtype)
-        if type(x) in (tuple, list):
-            return type(x)(fit(y, at) for y in x)
-        return _own(x)  # a cache, which a call fills
+    def fit(y: Any, at: Sizes) -> Any:
+        if isinstance(y, Tensor):
+            for dim, size in enumerate(y.shape):
+                rows = wanted(y.shape, dim, at)
+                if rows != size:
+                    y = y.index_select(dim, torch.arange(rows, device=y.device).clamp(max=size - 1))
+            return y.to(at.device, at.dtype if y.is_floating_point() else y.dtype)
+        if type(y) in (tuple, list):
+            return type(y)(fit(each, at) for each in y)
+        return _own(y)  # a cache, which a call fills
 
     kept = _own(value)
     return lambda at: fit(kept, at)

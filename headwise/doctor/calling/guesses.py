@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling import forward_arguments as arguments
 from headwise.doctor.calling import names, sizes, token_ids
-from headwise.doctor.calling.example import Given, is_sequence
+from headwise.doctor.calling.example import Given
 from headwise.doctor.calling.forward_arguments import Maker
 from headwise.doctor.calling.signature import Parameter
 from headwise.doctor.calling.spec import Spec
@@ -31,7 +31,7 @@ def lengths(module: nn.Module, given: Given, which: str, own: bool) -> list[tupl
     """
     x = given.input()
     if x is not None and given.holds_distances():
-        return [(x.shape[1], given.keys(x))]
+        return [(x.shape[1], given.memory(x).shape[1])]
     likely = [*([] if x is None else [x.shape[1]]), *sizes.lengths(module)[:5]]
     fixed = [(n, n) for n in dict.fromkeys(likely) if n != QUERIES]
     differ, alike, one = (QUERIES, KEYS), (QUERIES, QUERIES), (1, KEYS)
@@ -124,16 +124,11 @@ def makers(module: nn.Module, given: Given, p: Parameter, reader: nn.Module | No
         found[:0] = arguments.read_by(reader)
     value, x = given.of(p.name), given.input()
     if value is not None and x is not None:
-        shapes = arguments.Shapes(x.shape[0], x.shape[1], given.keys(x), sizes.heads(module) or 1)
         table = p.role == "positions" and isinstance(value, (tuple, list))
-        first = p.role == "unknown" or (p.role == "positions" and _of_another_form(given, value, found))
         inside = isinstance(value, Tensor) and value.shape[:1] != x.shape[:1] and x.shape[0] in value.shape[2:-1]
-        others = (given.of(o.name) for o in given.parameters if o.role in ("memory", "key"))
-        memory = next((y for y in others if isinstance(y, Tensor) and is_sequence(y)), x)
-        turned = arguments.Shapes(x.shape[1], x.shape[0], memory.shape[0], shapes.heads)
-        found.insert(
-            0 if first or inside else 1, arguments.from_example(value, shapes, turned, inside=inside, table=table)
-        )
+        first = p.role == "unknown" or (p.role == "positions" and _of_another_form(given, value, found))
+        made = arguments.from_example(value, x, given.memory(x), sizes.heads(module) or 1, table=table)
+        found.insert(0 if first or inside else 1, made)
     if value is None and p.name in given.values:
         found.insert(0, arguments.constant(None))
     return found
@@ -144,7 +139,7 @@ def _of_another_form(given: Given, value: Any, guesses: list[Maker]) -> bool:
     x = given.input()
     if x is None or not isinstance(value, Tensor) or not value.is_floating_point():
         return False
-    at = arguments.Sizes(x.shape[0], x.shape[1], given.keys(x), x.shape[-1], x.dtype, x.device)
+    at = arguments.Sizes(x.shape[0], x.shape[1], given.memory(x).shape[1], x.shape[-1], x.dtype, x.device)
     made = [make(at) for make in guesses]
     return not any(isinstance(y, Tensor) and y.shape == value.shape and y.dtype == value.dtype for y in made)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.calling import causality, sizes, token_ids
+from headwise.doctor.calling import claims, sizes, token_ids
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.mask_input import Form, MaskInput
 from headwise.doctor.calling.mask_trial import MaskTrial
@@ -178,14 +178,14 @@ class Interface:
     @functools.cached_property
     def drawn(self) -> str:
         """The causal mask that a plain call draws, although no option is set against it; or ""."""
-        switch = causality.option(self.module, self.flags)
+        switch = claims.causal_option(self.module, self.flags)
         if switch is not None and not switch[1]:
             return ""
         twin = self.on(copied(self.module))
         inputs = twin.inputs()
         queries = inputs.query.shape[1]
         lengths = {"self": None, "memory": (queries, queries), "qkv": (queries, inputs.key_length)}[self.takes]
-        return causality.drawn(lambda: twin.run(inputs), lengths)
+        return claims.drawn_mask(lambda: twin.run(inputs), lengths)
 
     def on(self, module: nn.Module) -> Interface:
         """The same interface for another module of the same class, such as a copy."""
@@ -298,7 +298,7 @@ def _causality(found: Interface, spec: Spec, required: set[str]) -> str:
     if spec.causal is not None:
         return "stated" if spec.causal else ""
     cells = {m.parameter for m in found.masks if m.what == "cells"}
-    said = causality.claim(found.module, found.flags, given=bool(required & cells))
+    said = claims.causal_claim(found.module, found.flags, given=bool(required & cells))
     return said or ("" if cells else found.drawn)
 
 
@@ -314,24 +314,18 @@ def _build(module: nn.Module, trial: Trial, way: Way) -> None:
 
 def _also(trial: Trial, way: Way) -> tuple[str, ...]:
     """Other ways to call it, with or without its optional inputs."""
-    by_name = {p.name: p for p in trial.parameters}
-    found = []
-    if way.takes != "self" and all(
-        name in by_name and not by_name[name].required for role, name in way.slots if role != "query"
-    ):
-        found.append("self")
-    memory = next((p for p in trial.parameters if p.role in ("memory", "key") and p.name not in dict(way.extras)), None)
-    if way.takes == "self" and memory is not None and not memory.required:
-        found.append("memory")
+    optional = {p.name: p for p in trial.parameters if not p.required}
+    query = tuple(slot for slot in way.slots if slot[0] == "query")
+    others: list[tuple[str, tuple[tuple[str, str], ...], int]] = []
+    if way.takes != "self" and all(name in optional for role, name in way.slots if role != "query"):
+        others.append(("self", query, QUERIES))
+    memories = [p.name for p in trial.parameters if p.role in ("memory", "key") and p.name not in dict(way.extras)]
+    if way.takes == "self" and memories and memories[0] in optional:
+        others.append(("memory", (*query, ("memory", memories[0])), KEYS))
     works = []
-    for takes in found:
-        slots = tuple(s for s in way.slots if s[0] == "query")
-        if takes == "memory" and memory is not None:
-            slots = (*slots, ("memory", memory.name))
+    for takes, slots, keys in others:
         other = dataclasses.replace(way, takes=takes, slots=slots, output_at=None, weights_at=None)
-        if not isinstance(
-            trial.attempt(other, trial.sizes(way)[0], QUERIES, QUERIES if takes == "self" else KEYS), str
-        ):
+        if not isinstance(trial.attempt(other, trial.sizes(way)[0], QUERIES, keys), str):
             works.append(takes)
     return tuple(works)
 

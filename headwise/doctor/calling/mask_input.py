@@ -67,15 +67,13 @@ class MaskInput:
             DoctorError: it cannot express this mask.
         """
         if not self.fits(allowed):
-            why = (
-                "takes lengths, so only the last keys can be padding" if self.shape == "B" else "has no batch dimension"
-            )
+            of_lengths = "takes lengths, so only the last keys can be padding"
+            why = of_lengths if self.shape == "B" else "has no batch dimension"
             raise DoctorError(f"{self.parameter} {why}: it cannot express this mask. Received: {list(allowed.shape)}")
         if self.shape == "B":
             count = allowed.sum(-1)
             return (count / allowed.shape[-1]).to(dtype) if self.dtype.is_floating_point else count
-        laid = _lay_keys(allowed, self.shape) if self.what == "keys" else _lay_cells(allowed, self.shape, heads)
-        return encode(laid, self.form, self.dtype if self.form != "additive" else dtype)
+        return encode(_lay(allowed, self.shape, heads), self.form, self.dtype if self.form != "additive" else dtype)
 
 
 def encode(allowed: Tensor, form: Form, dtype: torch.dtype) -> Tensor:
@@ -86,27 +84,15 @@ def encode(allowed: Tensor, form: Form, dtype: torch.dtype) -> Tensor:
     return (allowed if form == "allowed" else ~allowed).to(dtype)
 
 
-def _lay_keys(allowed: Tensor, shape: str) -> Tensor:
-    """[B, K] in a shape given by letters."""
-    shape = shape.replace("Q", "K")
-    if shape == "KB":
-        return allowed.t().contiguous()
-    if "B" not in shape:
-        allowed = allowed[:1]
-    sizes = {"B": allowed.shape[0], "K": allowed.shape[1], "1": 1}
-    return allowed.reshape([sizes[letter] for letter in shape])
-
-
-def _lay_cells(allowed: Tensor, shape: str, heads: int) -> Tensor:
-    """[B, Q, K] in a shape given by letters."""
+def _lay(allowed: Tensor, shape: str, heads: int) -> Tensor:
+    """[B, Q, K] or [B, K] in a shape given by letters."""
     if shape.startswith("(BH)"):
         return allowed.repeat_interleave(heads, 0)
-    before = shape[:-2]
-    if "B" not in before:
-        allowed = allowed[0]
-        for letter in reversed(before):
-            allowed = allowed.expand(heads, *allowed.shape) if letter == "H" else allowed[None]
-        return allowed
-    if before == "BH":
-        return allowed[:, None].expand(-1, heads, -1, -1)
-    return allowed[:, None] if before == "B1" else allowed
+    if shape.endswith("B"):
+        return allowed.t().contiguous()
+    laid = allowed if "B" in shape else allowed[0]
+    for place, letter in enumerate(shape):
+        if letter in "1H":
+            laid = laid.unsqueeze(place)
+            laid = laid.repeat_interleave(heads, place) if letter == "H" else laid
+    return laid

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -63,7 +62,9 @@ class MaskTrial:
             if mine and given is not None and given(self.way.sizes(self.inputs)) is not None and not as_in_example:
                 self.way = self._passing(mine[0])
         order = {p.name: i for i, p in enumerate(sorted(masks, key=lambda p: p.role != "mask"))}
-        if self.way.takes == "memory" and self._memory_is_optional() and any(m.works for m in found):
+        memory = dict(self.way.slots).get("memory")
+        optional = any(p.name == memory and not p.required for p in self.trial.parameters)
+        if optional and any(m.works for m in found):
             found = [m for m in found if m.works]  # masks of self-attention have no effect here
         found.sort(key=lambda m: (not m.works, m.own, order[m.parameter]))
         taken = {m.parameter for m in found}
@@ -72,21 +73,15 @@ class MaskTrial:
 
     def _passing(self, mask: MaskInput) -> Way:
         """The way to call, with a mask that allows everything if the module requires one."""
-        make = self._allowing(mask)
-        extras = tuple((name, make if name == mask.parameter else maker) for name, maker in self.way.extras)
-        return dataclasses.replace(self.way, extras=extras)
-
-    def _allowing(self, mask: MaskInput) -> Callable[[Sizes], Tensor]:
-        """A maker of a mask that allows everything."""
-        heads = self.heads
         rows = None if self.rows == self.inputs.query.shape[1] else self.rows
 
         def make(at: Sizes) -> Tensor:
             keys = at.queries if mask.own else at.keys
             shape = (at.batch, rows or at.queries, keys) if mask.what == "cells" else (at.batch, keys)
-            return mask.value(torch.ones(shape, dtype=torch.bool, device=at.device), heads, at.dtype)
+            return mask.value(torch.ones(shape, dtype=torch.bool, device=at.device), self.heads, at.dtype)
 
-        return make
+        extras = tuple((name, make if name == mask.parameter else maker) for name, maker in self.way.extras)
+        return dataclasses.replace(self.way, extras=extras)
 
     def _of_what_is_not_given(self, p: Parameter) -> bool:
         """Whether it masks a memory, or another input, that this way of calling leaves out."""
@@ -97,10 +92,6 @@ class MaskTrial:
         left = [x for x in left if not x.required or (known.values and known.of(x.name) is None)]
         of_memory = names.about_memory(p.name) and any(x.role == "memory" for x in left)
         return bool(of_memory) or any(names.about(p.name, x.name) for x in left)
-
-    def _memory_is_optional(self) -> bool:
-        given = {name for role, name in self.way.slots if role != "query"}
-        return any(p.name in given and not p.required for p in self.trial.parameters)
 
     def of(self, p: Parameter) -> list[MaskInput]:
         """The forms that one argument takes, best first; if none blocks exactly, the best one with works=False."""
@@ -167,7 +158,7 @@ class MaskTrial:
         found: list[MaskInput] = []
         for own in (False, True) if self.way.takes != "self" else (False,):
             shapes = [shape.replace("K", "Q") if own else shape for shape in self._shapes(p)]
-            found += self._in_dtypes(p, shapes, form, own)
+            found += self._in_forms(p, shapes, form, own)
             if any(o.works for o in found):
                 break
         if form is None:
@@ -175,24 +166,19 @@ class MaskTrial:
         # A stated form is taken literally: if the trial shows the opposite, it does not work as stated.
         return [o if o.form == form else dataclasses.replace(o, form=form, works=False, leak=1.0) for o in found]
 
-    def _in_dtypes(self, p: Parameter, shapes: list[str], form: Form | None, own: bool) -> Iterator[MaskInput]:
+    def _in_forms(self, p: Parameter, shapes: list[str], form: Form | None, own: bool) -> list[MaskInput]:
         """Trials with True and False; with 0 and 1, if a module takes no such mask; and with numbers that are added."""
-        ran = works = False
-        for dtype in () if form == "additive" else (torch.bool, torch.int64, torch.float32):
-            for shape in () if ran else shapes:
-                for outcome in self._try(p, shape, "allowed", dtype, own):
-                    ran, works = True, works or outcome.works
-                    yield outcome
-                if works and "B" in shape:
+        found: list[MaskInput] = []
+        for added, dtype in ((False, torch.bool), (False, torch.int64), (False, torch.float32), (True, torch.float32)):
+            if form not in (None, "additive") if added else (found or form == "additive"):
+                continue
+            for shape in shapes:
+                outcomes = self._try(p, shape, "additive" if added else "allowed", dtype, own)
+                found += outcomes
+                if "B" in shape and any(o.works for o in outcomes):
                     shapes = [shape]
                     break
-            if works:
-                break
-        for shape in shapes if form in (None, "additive") else ():
-            for outcome in self._try(p, shape, "additive", torch.float32, own):
-                yield outcome
-                if outcome.works and "B" in shape:
-                    return
+        return found
 
     def _try(self, p: Parameter, shape: str, form: Form, dtype: torch.dtype, own: bool) -> list[MaskInput]:
         keys = self.inputs.query.shape[1] if own or self.inputs.key is None else self.inputs.key.shape[1]

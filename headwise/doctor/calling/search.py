@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from headwise.doctor.calling import guesses, names, sizes, token_ids
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.calling.example import is_sequence
-from headwise.doctor.calling.failure import failure
-from headwise.doctor.calling.forward_arguments import Maker, constant
-from headwise.doctor.calling.replay import replay
-from headwise.doctor.calling.signature import Assignment, Parameter, assignments, signature
+from headwise.doctor.calling.forward_arguments import constant, from_example
+from headwise.doctor.calling.signature import assignments, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
-from headwise.doctor.calling.way import MAPS, STATES, Way, noise
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, undisturbed
+from headwise.doctor.calling.way import MAPS, STATES, Way, altered
 from headwise.errors import DoctorError
 
 _ATTEMPTS = 2000  # the maximum number of calls
@@ -76,12 +74,12 @@ class _Search:
                     return found
                 if not of_ids and doubtful is None:
                     doubtful, last = found, self.trial.calls + _MORE
-        found = replay(self.trial) or doubtful or self._by_readers(options) or self._of_a_step()
+        found = _replay(self.trial, options) or doubtful or self._by_readers(options)
         if found is not None:
             return found
         raise failure(self.module, self.parameters, self.trial.failed)
 
-    def _options(self) -> list[Assignment]:
+    def _options(self) -> list[Way]:
         """Which arguments may take which inputs, the likely ones first."""
         variadic = any(p.kind is p.VAR_POSITIONAL for p in signature(self.module).parameters.values())
         options = assignments(self.parameters, variadic, self.spec.takes)
@@ -93,7 +91,7 @@ class _Search:
             )
         return sorted(options, key=lambda o: not self._as_in_example(o))
 
-    def _order(self, options: list[Assignment]) -> Iterator[tuple[Sequence[str], list[Assignment], str]]:
+    def _order(self, options: list[Way]) -> Iterator[tuple[Sequence[str], list[Way], str]]:
         """In which layouts, with which assignments and which kind of lengths calls are tried, the likely ones first."""
         whole = [o for o in options if not self._left_out(o)]
         partial = [o for o in options if self._left_out(o)]
@@ -134,30 +132,25 @@ class _Search:
             return ["BMN", "BMHW", *plain]
         return ["B1NM", *plain] if in_rows else plain
 
-    def _by_readers(self, options: list[Assignment]) -> Way | None:
-        """A way in which other arguments are what the layers that read them take: ids of a table, or another width."""
-        options = [o for o in options if not self._left_out(o)]
-        own_first = sorted(options, key=lambda o: o.takes != "self")
-        for lengths in ("", "fixed"):
-            found = self._learning(("BNM", "B1NM"), own_first, lengths)
-            if found is not None:
-                return found
-        return None
-
-    def _of_a_step(self) -> Way | None:
-        """A way to call one step of a decoder with an RNN: its state is the query, beside the id of the last token."""
+    def _by_readers(self, options: list[Way]) -> Way | None:
+        """A way in which other arguments are what the layers that read them take: ids of a table, or another width. Or
+        that of a step of a decoder with an RNN: its state is the query, beside the id of the last token.
+        """
+        self._fitted = True
+        whole = sorted((o for o in options if not self._left_out(o)), key=lambda o: o.takes != "self")
         memory = next((p.name for p in self.parameters if p.role == "memory"), None)
         states = [p.name for p in self.parameters if names.STATE.fullmatch(names.simple(p.name)) and p.required]
-        if memory is None or not states or not sizes.recurs(self.module):
-            return None
-        option = Assignment("memory", (("query", states[0]), ("memory", memory)))
-        return self._learning((*STATES, "BM", "NBM"), [option], "one")
+        tried: list[tuple[Sequence[str], list[Way], str]]
+        tried = [(("BNM", "B1NM"), whole, ""), (("BNM", "B1NM"), whole, "fixed")]
+        if memory is not None and states and sizes.recurs(self.module):
+            step = Way("memory", (("query", states[0]), ("memory", memory)))
+            tried.append(((*STATES, "BM", "NBM"), [step], "one"))
+        return next((way for each in tried if (way := self._learning(*each)) is not None), None)
 
-    def _learning(self, layouts: Sequence[str], options: list[Assignment], lengths: str) -> Way | None:
+    def _learning(self, layouts: Sequence[str], options: list[Way], lengths: str) -> Way | None:
         """The first way that works. Each argument that fits its reader lets the next call get farther, to the layer
         that reads another one.
         """
-        self._fitted = True
         known = -1
         while len(self.trial.readers) > known:
             known = len(self.trial.readers)
@@ -185,28 +178,33 @@ class _Search:
         except Exception:
             return False
 
-    def _as_in_example(self, option: Assignment) -> bool:
+    def _as_in_example(self, option: Way) -> bool:
         """Whether it takes nothing that the example leaves out, and takes a memory if the example passes one."""
         if self.given.values and any(self.given.of(name) is None for _, name in option.slots):
             return False
         passed = any(p.role == "memory" and is_sequence(self.given.of(p.name)) for p in self.parameters)
         return not passed or option.takes != "self"
 
-    def _left_out(self, option: Assignment) -> bool:
+    def _left_out(self, option: Way) -> bool:
         """Whether an argument that must be an input would get another value."""
         taken = {name for _, name in option.slots}
         inputs = ("query", "key", "value", "memory")
         return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
 
-    def _try(self, option: Assignment, layout: str, with_optional: bool, which: str) -> Way | None:
+    def _try(self, option: Way, layout: str, with_optional: bool, which: str) -> Way | None:
         """One assignment in one layout, with all likely widths, lengths and values of other arguments."""
         taken = {name for _, name in option.slots} | set(self.spec.arguments)
         given = ("positions", "mask", "padding") if with_optional else ()
-        wanted = {p.name for p in self.parameters if p.required or p.role in given or self._positions_given(p)}
+        # Without the positions that the example passes another thing is computed.
+        placed = {p.name for p in self.parameters if p.role == "positions" and self.given.of(p.name) is not None}
+        wanted = {p.name for p in self.parameters if p.required or p.role in given or p.name in placed}
         needed = [p for p in self.parameters if p.name in wanted - taken]
         if with_optional and all(p.required for p in needed):
             return None
-        others = guesses.combinations([self._makers(p) for p in needed])[:80]
+        readers = self.trial.readers if self._fitted else {}
+        others = guesses.combinations(
+            [guesses.makers(self.module, self.given, p, readers.get(p.name)) for p in needed]
+        )[:80]
         widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
         if layout == "BN":
             widths = [(1, 1, 1)]
@@ -218,7 +216,7 @@ class _Search:
             lengths = [(n, n) for n in guesses.hinted_lengths(self.trial.farthest()) if n not in ours]
         heads = sizes.heads(self.module) or 4
         positional = (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
-        way = Way(option.takes, option.slots, positional, option.packed, layout, heads)
+        way = dataclasses.replace(option, positional=positional, layout=layout, heads=heads)
         fixed = tuple((name, constant(value)) for name, value in self.spec.arguments.items())
         masked = any(p.role in ("mask", "padding") for p in needed)
         hinted: set[tuple[int, int, int]] = set()
@@ -260,39 +258,25 @@ class _Search:
             )
         if way.layout != "NM" or way.takes != "self":
             return False
-        change = self._change(way, (slice(None), 0))
-        return change is None or not bool(change[:, 1:].any())
+        moved = self._moved(way, (slice(None), 0))
+        return moved is None or not bool(moved[:, 1:].any())
 
     def _keeps_apart(self, way: Way) -> bool:
         """Whether an example reaches its own output and no other. If not, a mask may lie over the wrong axis, or hide
         all. True if it runs once only, and nothing is known.
         """
-        change = self._change(way, (0,))
-        return change is None or (bool(change[0].any()) and not bool(change[1:].any()))
+        moved = self._moved(way, (0,))
+        return moved is None or (bool(moved[0].any()) and not bool(moved[1:].any()))
 
-    def _change(self, way: Way, at: tuple[Any, ...]) -> Tensor | None:
-        """The change of the output where these queries are others; None if a second call fails."""
-        inputs = self.trial.inputs(way, *self.trial.sizes(way))
-        x = inputs.query.clone()
-        x[at] = noise(*x[at].shape, seed=5, dtype=x.dtype, device=x.device)
-        try:
-            before, after = (self.trial.run(way, y).output for y in (inputs, dataclasses.replace(inputs, query=x)))
-        except Exception:
-            return None
-        return after - before
+    def _moved(self, way: Way, at: tuple[Any, ...]) -> Tensor | None:
+        """Which outputs change where these queries are others; None if a second call fails."""
+        return self.trial.moved(way, lambda inputs: dataclasses.replace(inputs, query=altered(inputs.query, at)))
 
     def _widths(self, takes: str) -> list[tuple[int, int, int]]:
         """Widths to try. What the module says of them is read once: no call that fails changes it."""
         if takes not in self._guessed:
             self._guessed[takes] = guesses.widths(self.module, self.spec, self.given, takes)
         return self._guessed[takes]
-
-    def _makers(self, p: Parameter) -> list[Maker]:
-        return guesses.makers(self.module, self.given, p, self.trial.readers.get(p.name) if self._fitted else None)
-
-    def _positions_given(self, p: Parameter) -> bool:
-        """Whether the example passes positions in this argument: without them another thing is computed."""
-        return p.role == "positions" and self.given.of(p.name) is not None
 
 
 def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:
@@ -309,3 +293,65 @@ def _says_sequence_first(module: nn.Module, spec: Spec) -> bool:
         return not spec.batch_first
     parts = any(getattr(part, "batch_first", None) is False for part in module.modules())
     return parts or _SEQUENCE_FIRST.search(text_of_all(module)) is not None
+
+
+def _replay(trial: Trial, options: list[Way]) -> Way | None:
+    """The call of the example, with the sizes of its batch and its lengths replaced; or as it was; or None."""
+    if trial.given.input() is None:
+        return _rows_as_given(trial)
+    for option in options:
+        if all(is_sequence(trial.given.of(name)) for _, name in option.slots):
+            way = _as_given(trial, option)
+            # What reaches no other token is no memory, but a residual, which is added token by token.
+            if way is not None and (option.takes == "self" or _attends(trial, way)):
+                return way
+    return None
+
+
+def _as_given(trial: Trial, option: Way) -> Way | None:
+    """A way in which all that is no input is as in the example."""
+    given, names_of_inputs = trial.given, {name for _, name in option.slots}
+    tensors = [given.values[name] for _, name in option.slots]
+    (batch, queries, _), keys = tensors[0].shape, tensors[-1].shape[1]
+    heads = sizes.heads(trial.module) or 1
+    rest = [p.name for p in trial.parameters if p.name in given.values and p.name not in names_of_inputs]
+    extras = tuple((name, from_example(given.values[name], tensors[0], tensors[-1], heads)) for name in rest)
+    first, second, third = (t.shape[-1] for t in (*tensors, *[tensors[-1]] * 2)[:3])
+    positional = trial.by_position(names_of_inputs)
+    way = dataclasses.replace(option, positional=positional, heads=heads, widths=(first, second, third), extras=extras)
+    several = sizes.batch(trial.module)
+    usual = QUERIES, QUERIES if option.takes == "self" or keys == queries else KEYS
+    other = () if given.holds_distances() else ((several, usual),)
+    for count, lengths in (*other, (several, (queries, keys)), (batch, (queries, keys))):
+        got = trial.attempt(way, count, *lengths)
+        if not isinstance(got, str):
+            return dataclasses.replace(got[0], layout="1NM") if count == 1 else got[0]
+    return None
+
+
+def _rows_as_given(trial: Trial) -> Way | None:
+    """[length, width] with everything else as it was: the edges of a graph, for example, or where graphs begin."""
+    given = trial.given
+    rows = {
+        p.name: x
+        for p in trial.parameters
+        if p.role in ("query", "unknown") and isinstance(x := given.of(p.name), Tensor)
+        if x.ndim == 2 and x.is_floating_point()
+    }
+    for name, x in rows.items():
+        slots = (("query", name),)
+        extras = tuple((other, constant(y)) for other, y in given.values.items() if other != name)
+        by_position = trial.by_position({name})
+        width, heads = x.shape[-1], sizes.heads(trial.module) or 1
+        way = Way("self", slots, by_position, layout="NM", heads=heads, widths=(width,) * 3, extras=extras)
+        got = trial.attempt(way, 1, len(x), len(x))
+        if not isinstance(got, str):
+            return got[0]
+    return None
+
+
+def _attends(trial: Trial, way: Way) -> bool:
+    """Whether the first key reaches the outputs of other queries, or that cannot be asked."""
+    first = (slice(None), 0)
+    moved = trial.moved(way, lambda x: dataclasses.replace(x, key=altered(x.key, first)))  # type: ignore[arg-type]
+    return moved is None or bool(moved[:, 1:].any())

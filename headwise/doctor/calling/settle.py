@@ -9,46 +9,54 @@ from torch import Tensor
 
 from headwise.doctor.calling import guesses, names, sizes
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, noise, pick
+from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, altered, noise, pick
 
 _MANY = 3 * KEYS
-_EXACT = 1e-6  # a smaller relative change of the output counts as none
 
 
 def settle(trial: Trial, way: Way) -> Way:
     """The way to call, with the order of batch and length, and of keys and values, determined."""
     if way.takes == "qkv":
         way = _values(trial, way)
-    elif way.takes == "memory" and trial.passes_itself(way) and not _depends_on_memory(trial, way):
-        way = dataclasses.replace(way, takes="self", slots=tuple(("query", name) for _, name in reversed(way.slots)))
-    elif (
-        way.takes == "memory"
-        and trial.spec.takes is None
-        and trial.given.leaves_out(dict(way.slots)["memory"])
-        and not _depends_on_memory(trial, way)
-    ):
-        alone = dataclasses.replace(way, takes="self", slots=way.slots[:1], output_at=None, weights_at=None)
-        got = trial.attempt(alone, trial.sizes(way)[0], way.lengths[0], way.lengths[0])
-        way = way if isinstance(got, str) else got[0]
+    elif way.takes == "memory" and not _reaches(trial, way, "key"):
+        way = _alone(trial, way)
     way = _reading(trial, way)
     if way.layout not in ("BNM", "NBM"):
         return way
     other = dataclasses.replace(way, layout="NBM" if way.batch_first else "BNM", output_at=None, weights_at=None)
     if trial.spec.batch_first is not None:
         return way if trial.spec.batch_first == way.batch_first else other
-    length = way.lengths[0]
-    inputs = trial.inputs(way, sizes.batch(trial.module), length, length if way.takes == "self" else max(way.lengths))
-    try:
-        base = trial.run(way, inputs).output
-        moved = _moved(trial, way, base, inputs.each(_other))
-    except Exception:  # a batch of another size does not work, so there is nothing to compare
+    moved = trial.moved(way, lambda inputs: inputs.each(lambda x: altered(x, (0, 0))))
+    if moved is None or moved.shape[1] != way.lengths[0]:
         return way
     # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
-    if moved.shape == inputs.query.shape[:2] and bool(moved[1:, :1].any()) and not bool(moved[:, 1:].any()):
+    if bool(moved[1:, :1].any()) and not bool(moved[:, 1:].any()):
         for lengths in (way.lengths, *guesses.lengths(trial.module, trial.given, "fixed", way.takes == "self")):
             got = trial.attempt(other, sizes.batch(trial.module), *lengths)
             if not isinstance(got, str):
                 return got[0]
+    return way
+
+
+def _reaches(trial: Trial, way: Way, name: str) -> bool:
+    """Whether an input has an effect on the output, or that cannot be asked."""
+
+    def change(inputs: Inputs) -> Inputs:
+        x = inputs.tensors()[name]
+        return dataclasses.replace(inputs, **{name: noise(*x.shape, seed=9, dtype=x.dtype, device=x.device)})
+
+    moved = trial.moved(way, change)
+    return moved is None or bool(moved.any())
+
+
+def _alone(trial: Trial, way: Way) -> Way:
+    """A way to call without the memory, which has no effect, as far as the example shows one."""
+    if trial.passes_itself(way):
+        return dataclasses.replace(way, takes="self", slots=tuple(("query", name) for _, name in reversed(way.slots)))
+    if trial.spec.takes is None and trial.given.leaves_out(dict(way.slots)["memory"]):
+        alone = dataclasses.replace(way, takes="self", slots=way.slots[:1], output_at=None, weights_at=None)
+        got = trial.attempt(alone, trial.sizes(way)[0], way.lengths[0], way.lengths[0])
+        return way if isinstance(got, str) else got[0]
     return way
 
 
@@ -74,55 +82,27 @@ def _reading(trial: Trial, way: Way) -> Way:
     return way
 
 
-def _depends_on_memory(trial: Trial, way: Way) -> bool:
-    inputs = trial.inputs(way, *trial.sizes(way))
-    assert inputs.key is not None
-    base = trial.run(way, inputs).output
-    return bool(_moved(trial, way, base, dataclasses.replace(inputs, key=inputs.key.flip(-1))).any())
-
-
-def _other(x: Tensor) -> Tensor:
-    """The input with another first token in the first example."""
-    changed = x.clone()
-    changed[0, 0] = noise(x.shape[-1], seed=5, dtype=x.dtype, device=x.device)
-    return changed
-
-
-def _moved(trial: Trial, way: Way, base: Tensor, inputs: Inputs) -> Tensor:
-    """Which outputs changed, [B, Q]."""
-    change = (trial.run(way, inputs).output - base).abs().amax(-1)
-    return ~(change <= _EXACT * base.abs().nan_to_num(0.0).max())
-
-
 def _values(trial: Trial, way: Way) -> Way:
     """Tell keys and values apart if their names do not: the output is linear in the values, not in the keys.
 
     If values may be left out and make no difference, the module takes a memory and no values.
     """
     by_role = dict(way.slots)
-    parameters = {p.name: p for p in trial.parameters}
-    value = parameters.get(by_role["value"])
-    inputs = trial.inputs(way, *trial.sizes(way))
-    if value is not None and not value.required:
-        base = trial.run(way, inputs).output
-        other = noise(*inputs.value.shape, seed=9, dtype=trial.dtype, device=trial.device)  # type: ignore[union-attr]
-        if not bool(_moved(trial, way, base, Inputs(inputs.query, inputs.key, other)).any()):
-            slots = tuple(("memory" if role == "key" else role, name) for role, name in way.slots if role != "value")
-            return dataclasses.replace(way, takes="memory", slots=slots)
+    value = next((p for p in trial.parameters if p.name == by_role["value"]), None)
+    if value is not None and not value.required and not _reaches(trial, way, "value"):
+        slots = tuple(("memory" if role == "key" else role, name) for role, name in way.slots if role != "value")
+        return dataclasses.replace(way, takes="memory", slots=slots)
     if all(names.role(by_role[role]) == role for role in ("key", "value")) and not way.packed:
         return way
-    if (
-        way.widths[1] == way.widths[2]
-        and not _linear(trial, way, inputs, "value")
-        and _linear(trial, way, inputs, "key")
-    ):
+    if way.widths[1] == way.widths[2] and not _linear(trial, way, "value") and _linear(trial, way, "key"):
         swap = {"key": "value", "value": "key"}
         return dataclasses.replace(way, slots=tuple((swap.get(role, role), name) for role, name in way.slots))
     return way
 
 
-def _linear(trial: Trial, way: Way, inputs: Inputs, name: str) -> bool:
+def _linear(trial: Trial, way: Way, name: str) -> bool:
     """Whether f(a) + f(b) = f(a + b) + f(0) in this input."""
+    inputs = trial.inputs(way, *trial.sizes(way))
     a = inputs.tensors()[name]
     b = noise(*a.shape, seed=8, dtype=a.dtype, device=a.device)
 

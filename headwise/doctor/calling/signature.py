@@ -12,6 +12,7 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.spec import Spec
+from headwise.doctor.calling.way import Way
 from headwise.errors import DoctorError
 
 
@@ -76,15 +77,12 @@ def parameters(module: nn.Module, spec: Spec) -> list[Parameter]:
         by_part = role in ("query", "key", "value") and p.default is not p.empty and not names.exact(name)
         roles[name] = "unknown" if by_part else role  # value_residual=None is not a value
     roles = names.untangle(roles)
-    if not {"query", "unknown"} & set(roles.values()):  # forward(h, mask): h is not a height here
-        first = next(
-            (n for n, r in roles.items() if r in ("other", "cache") and found[n].default is inspect.Parameter.empty),
-            None,
-        )
-        roles |= {first: "query"} if first is not None else {}
-    memories = [n for n, r in roles.items() if r == "memory" and found[n].default is inspect.Parameter.empty]
-    if not {"query", "key", "value", "unknown"} & set(roles.values()) and len(memories) > 1:
-        roles[memories[0]] = "query"  # forward(encoded_passage, encoded_question)
+    if not {"query", "unknown"} & set(roles.values()):
+        required = {n: r for n, r in roles.items() if found[n].default is inspect.Parameter.empty}
+        spare = [n for n, r in required.items() if r in ("other", "cache")]  # forward(h, mask): h is not a height here
+        memories = [n for n, r in required.items() if r == "memory"]  # forward(encoded_passage, encoded_question)
+        several = len(memories) > 1 and not {"key", "value"} & set(roles.values())
+        roles |= dict.fromkeys((spare or (memories if several else []))[:1], "query")
     roles.update(spec.roles)
     return [Parameter(n, r, found[n].default, _text(found[n].annotation), found[n].kind) for n, r in roles.items()]
 
@@ -95,78 +93,62 @@ def _text(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-@dataclasses.dataclass(frozen=True)
-class Assignment:
-    """Which argument takes which input."""
-
-    takes: str
-    slots: tuple[tuple[str, str], ...]
-    positional: tuple[str, ...] = ()
-    packed: bool = False
-    turned: bool = False  # against what the names say
-
-
-def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Assignment]:
-    """The ways to assign inputs to these arguments, the most likely first."""
+def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Way]:
+    """The ways to assign inputs to these arguments, the most likely first; layouts and sizes are found later."""
     by = {role: [p for p in found if p.role == role] for role in names.ROLES}
     free = [p for p in by["unknown"] if p.required]
-    queries = by["query"]
-    result: list[Assignment] = []
+    result: list[Way] = []
 
-    def add(kind: str, *, turned: bool = False, **slots: Parameter) -> None:
-        made = Assignment(kind, tuple((role, p.name) for role, p in slots.items()), turned=turned)
-        if len({p.name for p in slots.values()}) == len(slots) and made not in result:
+    def add(kind: str, *, turned: bool = False, **slots: Parameter | None) -> None:
+        taken = {role: p.name for role, p in slots.items() if p is not None}
+        made = Way(kind, tuple(taken.items()), turned=turned)
+        if len({*taken.values()}) == len(slots) and made not in result:  # each input has an argument of its own
             result.append(made)
 
-    key, value, memory = (by[role][0] if by[role] else None for role in ("key", "value", "memory"))
-    query = queries[0] if queries else None
+    query, key, value, memory = (by[role][0] if by[role] else None for role in ("query", "key", "value", "memory"))
     asks = query or (free[0] if free else None)
     rest = [p for p in free if p is not asks]
-    if asks is not None:
-        if key and value:
-            add("qkv", query=asks, key=key, value=value)
-            add("memory", query=asks, memory=key)
-        elif memory and not memory.required:
-            add("self", query=asks)
-            add("memory", query=asks, memory=memory)
-        elif memory or key or value:
-            first = memory or key or value
-            assert first is not None
-            if memory and value:
-                add("qkv", query=asks, key=memory, value=value)
-            if rest and first.required:
-                add("qkv", query=asks, key=first, value=rest[0])
-            add("memory", query=asks, memory=first)
-            if first.required and asks.required:
-                add("memory", turned=True, query=first, memory=asks)
-        if not (key or value or memory):
-            if len(rest) >= 2:
-                for a, b, c in itertools.permutations([asks, *rest][:3]):
-                    if query is None or a is query:
-                        add("qkv", query=a, key=b, value=c)
-            if rest and query is None:
-                add("memory", query=asks, memory=rest[0])
-                add("memory", query=rest[0], memory=asks)
-            if rest and query is not None:
-                masked = any(names.about(p.name, rest[0].name) for p in (*by["mask"], *by["padding"]))
-                if "Tensor" not in rest[0].annotation and not masked:
-                    add("self", query=asks)
-                add("memory", query=asks, memory=rest[0])
-            add("self", query=asks)
+    other = rest[0] if rest else None
+    first = memory or key or value
+    if key and value:
+        add("qkv", query=asks, key=key, value=value)
+        add("memory", query=asks, memory=key)
+        if asks is None:
+            add("memory", query=key, memory=value)
+    elif memory and not memory.required:
         add("self", query=asks)
-    elif key and value:
-        add("memory", query=key, memory=value)
+        add("memory", query=asks, memory=memory)
+    elif first:
+        add("qkv", query=asks, key=memory, value=value)
+        if first.required:
+            add("qkv", query=asks, key=first, value=other)
+        add("memory", query=asks, memory=first)
+        if first.required and asks and asks.required:
+            add("memory", turned=True, query=first, memory=asks)
+    else:
+        for a, b, c in itertools.permutations([asks, *rest][:3], 3):
+            if query is None or a is query:
+                add("qkv", query=a, key=b, value=c)
+        if query is None:
+            add("memory", query=asks, memory=other)
+            add("memory", query=other, memory=asks)
+        elif other:
+            masked = any(names.about(p.name, other.name) for p in (*by["mask"], *by["padding"]))
+            if "Tensor" not in other.annotation and not masked:
+                add("self", query=asks)
+            add("memory", query=asks, memory=other)
+    add("self", query=asks)
     for p in found:
         if p.required and p.role not in ("mask", "padding", "flag"):
             add("self", query=p)
     if variadic and not any(p.required for p in found):
         for kind, roles in (("self", ("query",)), ("qkv", ("query", "key", "value")), ("memory", ("query", "memory"))):
             result.append(
-                Assignment(kind, tuple((r, str(i)) for i, r in enumerate(roles)), tuple(map(str, range(len(roles)))))
+                Way(kind, tuple((r, str(i)) for i, r in enumerate(roles)), tuple(map(str, range(len(roles)))))
             )
     required = [p for p in found if p.required]
     if len(required) == 1:
         name = required[0].name
-        result.append(Assignment("qkv", (("query", name), ("key", f"{name}.1"), ("value", f"{name}.2")), packed=True))
-        result.append(Assignment("memory", (("query", name), ("memory", f"{name}.1")), packed=True))
+        result.append(Way("qkv", (("query", name), ("key", f"{name}.1"), ("value", f"{name}.2")), packed=True))
+        result.append(Way("memory", (("query", name), ("memory", f"{name}.1")), packed=True))
     return [a for a in result if takes is None or a.takes == takes]

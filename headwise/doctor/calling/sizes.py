@@ -213,11 +213,11 @@ def widths(module: nn.Module) -> list[int]:
 
 def key_widths(module: nn.Module) -> list[int]:
     """Guesses of the width of the keys or of the memory, if it differs from that of the queries."""
-    guesses = find(module, names.KEY_WIDTHS) + _of_projections(module, "k key keys wk to_k to_kv kv tokeys")
-    return list(dict.fromkeys(guesses))
+    found = find(module, names.KEY_WIDTHS) + _of_projections(module, "k key keys wk to_k to_kv kv tokeys")
+    return list(dict.fromkeys(found))
 
 
 def value_widths(module: nn.Module) -> list[int]:
     """Guesses of the width of the values, if it differs."""
-    guesses = find(module, names.VALUE_WIDTHS) + _of_projections(module, "v value values wv to_v to_kv kv tovalues")
-    return list(dict.fromkeys(guesses))
+    found = find(module, names.VALUE_WIDTHS) + _of_projections(module, "v value values wv to_v to_kv kv tovalues")
+    return list(dict.fromkeys(found))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import re
 from typing import Any
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from headwise.capture.vocabulary import vocabulary_size
-from headwise.doctor.calling import other_forward
 from headwise.scope import within
 
 WIDTH = "_width_of_the_embeddings_for_ids"  # attribute of a class that takes embeddings in the place of ids
@@ -33,11 +33,11 @@ def padded(pad: int, place: slice) -> contextlib.AbstractContextManager[None]:
 
 def on_embeddings(module: nn.Module) -> nn.Module | None:
     """The module itself, taking embeddings from now on; None if it has no nn.Embedding."""
-    if not any(isinstance(part, nn.Embedding) for part in module.modules()):
+    table_widths = {table.embedding_dim for table in _tables(module)}
+    if not table_widths:
         return None
     cls = type(module)
     signature = inspect.signature(cls.forward)
-    table_widths = {part.embedding_dim for part in module.modules() if isinstance(part, nn.Embedding)}
 
     def may_be_ids(name: str, value: Any) -> bool:
         if not isinstance(value, Tensor) or not value.is_floating_point() or given_as_mask(name):
@@ -50,7 +50,7 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
         # All of them are ids, as a rule; if not, one is: forward(input_ids, encoder_hidden_states).
         choices = [names, *([name] for name in names if len(names) > 1)]
         # Ids are below the rows of the table of tokens, or of the smallest one where that is another.
-        sizes = dict.fromkeys((vocabulary_size(self) or 0, _smallest(self)))
+        sizes = dict.fromkeys((vocabulary_size(self) or 0, min(x.num_embeddings for x in _tables(self))))
         tried = [(chosen, below) for chosen in choices for below in sizes]
         raised: Exception | None = None
         for chosen, below in sorted(tried, key=lambda x: x != taken.get(tuple(names))):
@@ -90,21 +90,25 @@ def on_embeddings(module: nn.Module) -> nn.Module | None:
                 return whole.contiguous()  # as those of a table
             return None
 
-        hooks = [part.register_forward_hook(replace) for part in self.modules() if isinstance(part, nn.Embedding)]
+        hooks = [table.register_forward_hook(replace) for table in _tables(self)]
         try:
             return cls.forward(*bound.args, **bound.kwargs)
         finally:
             for hook in hooks:
                 hook.remove()
 
-    return other_forward.give(module, forward, signature, **{WIDTH: width_of(module)})
+    # Name, source and documents stay those of its class.
+    functools.update_wrapper(forward, cls.forward)
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    held = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    module.__class__ = type(cls.__name__, (cls,), {**held, WIDTH: width_of(module)})
+    return module
 
 
 def takes_ids_by_name(module: nn.Module) -> bool:
     """Whether the first argument of forward is named like ids, and the module has a table for them."""
     first = next(iter(inspect.signature(module.forward).parameters), "")
-    tables = any(isinstance(part, nn.Embedding) for part in module.modules())
-    return tables and re.fullmatch(r"(\w+_)?ids?|idx|\w+_idx", first) is not None
+    return bool(_tables(module)) and re.fullmatch(r"(\w+_)?ids?|idx|\w+_idx", first) is not None
 
 
 def is_on_embeddings(module: nn.Module) -> bool:
@@ -115,20 +119,22 @@ def is_on_embeddings(module: nn.Module) -> bool:
 def with_embeddings(example: tuple[tuple[Any, ...], dict[str, Any]], width: int) -> tuple[Any, dict[str, Any]]:
     """An example with noise [B, N, M] in the place of its ids: the first argument that is [B, N] of integers."""
     args, kwargs = list(example[0]), dict(example[1])
-    for values, places in ((args, range(len(args))), (kwargs, list(kwargs))):
-        for at in places:
-            x = values[at]  # type: ignore[index]
-            if isinstance(x, Tensor) and x.ndim == 2 and x.dtype == torch.int64:
-                generator = torch.Generator().manual_seed(0)
-                values[at] = torch.randn(*x.shape, width, generator=generator)  # type: ignore[index]
-                return tuple(args), kwargs
+    each: list[tuple[Any, Any]] = [*((args, at) for at in range(len(args))), *((kwargs, name) for name in kwargs)]
+    for values, at in each:
+        x = values[at]
+        if isinstance(x, Tensor) and x.ndim == 2 and x.dtype == torch.int64:
+            values[at] = torch.randn(*x.shape, width, generator=torch.Generator().manual_seed(0))
+            break
     return tuple(args), kwargs
 
 
 def width_of(module: nn.Module) -> int:
     """M, of the embedding with the most rows."""
-    tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
-    return max(tables, key=lambda part: part.num_embeddings).embedding_dim
+    return max(_tables(module), key=lambda table: table.num_embeddings).embedding_dim
+
+
+def _tables(module: nn.Module) -> list[nn.Embedding]:
+    return [part for part in module.modules() if isinstance(part, nn.Embedding)]
 
 
 def given_as_mask(name: str) -> bool:
@@ -147,10 +153,6 @@ def _place(longer: Tensor, ids: Tensor) -> int | None:
     if longer.ndim != ids.ndim or n < 2 or longer.shape[:-1] != ids.shape[:-1]:
         return None
     return next((i for i in range(longer.shape[-1] - n + 1) if torch.equal(longer[..., i : i + n], ids)), None)
-
-
-def _smallest(module: nn.Module) -> int:
-    return min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
 
 
 def _ids(x: Tensor, number: int, below: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trial calls of a module, which may fail."""
+"""Trial calls of a module, which may fail, and what is said if all did."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import contextlib
 import dataclasses
 import inspect
 import random
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import sizes
-from headwise.doctor.calling.causality import is_taught
 from headwise.doctor.calling.example import Example, Given
-from headwise.doctor.calling.failure import NOT_FINITE, Failed
-from headwise.doctor.calling.signature import parameters, signature
+from headwise.doctor.calling.signature import Parameter, parameters, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, describe, home
+from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, home
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import LONG, out_of_memory
 from headwise.doctor.lines import last_line
 from headwise.doctor.probing.listen import NaNs
+from headwise.errors import DoctorError, shortened
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_EXACT = 1e-6  # a smaller relative change of the output counts as none
+_NOT_FINITE = "every number of the output is NaN or infinite"
 
 
 @contextlib.contextmanager
@@ -62,6 +64,26 @@ def _is_as_wide(part: nn.RNNBase, given: tuple[Any, ...]) -> None:
     data = given[0].data if given else None
     if isinstance(data, Tensor) and data.shape[-1] != part.input_size:
         raise ValueError(f"an RNN expects inputs of width {part.input_size}. Received: {data.shape[-1]}")
+
+
+class Raises(DoctorError):  # noqa: N818 (what it raises, in words)
+    """Forward has a mistake that every call meets, such as a name that is not defined; `where` is its line."""
+
+    def __init__(self, said: str, where: Where | None) -> None:
+        super().__init__(said)
+        self.where = where
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """A trial that failed."""
+
+    how: str  # how it was called
+    said: str
+    reached: int = 0  # how many parts of the module had run
+    error: Exception | None = None
+    where: Where | None = None  # the line of the user's code that raised, or where NaN began
+    plain: bool = False  # whether it was given its inputs, known by their names, and nothing else
 
 
 class Trial:
@@ -121,11 +143,9 @@ class Trial:
             said, raised = f"{type(error).__name__}: {str(error).strip() or 'no message'}", error
         else:
             at = way.sizes(inputs)
-            path = way.find_output(result.raw, at)
-            if path is None:
-                return "no output"
+            path = way.find_output(result.raw, at) or ()
             if not bool(result.output.isfinite().any()):
-                said, began = NOT_FINITE, self._where_nan_begins(way, inputs)
+                said, began = _NOT_FINITE, self._where_nan_begins(way, inputs)
             elif way.takes == "self" or self.answers(result.output, queries):
                 weights = way.find_weights(result.raw, at, path)
                 return dataclasses.replace(way, output_at=path, weights_at=weights, lengths=(queries, keys)), result
@@ -138,13 +158,22 @@ class Trial:
         )
         return said
 
+    def moved(self, way: Way, change: Callable[[Inputs], Inputs]) -> Tensor | None:
+        """Which outputs [B, Q] a change of the inputs reaches; None if a call fails, so that nothing is known."""
+        inputs = self.inputs(way, *self.sizes(way))
+        try:
+            before, after = (self.run(way, x).output for x in (inputs, change(inputs)))
+        except Exception:
+            return None
+        return ~((after - before).abs().amax(-1) <= _EXACT * before.abs().nan_to_num(0.0).max())
+
     def farthest(self) -> str:
         """What was said of the call that got farthest."""
         return max(self.failed, key=lambda x: x.reached).said if self.failed else ""
 
     def answers(self, out: Tensor, queries: int) -> bool:
-        """Whether it has a row for each query, or each but the first, where that is only a start."""
-        return out.shape[1] in (queries, queries - is_taught(self.module))
+        """Whether it has a row for each query, or each but one: the first may only start a decoding."""
+        return out.shape[1] in (queries, queries - 1)
 
     def _is_plain(self, way: Way) -> bool:
         """Whether the arguments are those inputs that their names say, and nothing else."""
@@ -180,3 +209,53 @@ class Trial:
         if not found and first is not None and first.kind is first.POSITIONAL_OR_KEYWORD and first.name in inputs:
             return (first.name,)
         return found
+
+
+def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]) -> DoctorError:
+    """The error that says why no way to call a module was found."""
+    name = type(module).__name__
+    listed = ", ".join(p.name for p in parameters) or "*args"
+    if not failed:
+        return DoctorError(f"{name}.forward({listed}) could not be tried. State how it is called with spec=")
+    own = _own_mistake(module, failed)
+    if own is not None:
+        return Raises(f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}", own.where)
+    best = _most_plausible(failed)
+    if best.plain and best.said == _NOT_FINITE:
+        return NoOutput(f"{best.how} with ordinary inputs, N(0, 1): {_NOT_FINITE}", best.where)
+    at = f" at {best.where}" if best.where is not None else ""
+    # Rows of another number are no mistake: inputs may be put one behind the other.
+    nothing = best.said.startswith("forward returned") and "which has no dimension of" not in best.said
+    kind = NoOutput if nothing else DoctorError
+    return kind(
+        f"{name}.forward({listed}): no way to call it was found in {len(failed)} trials. The call that got "
+        f"farthest, {best.how}, raised or returned{at}: {shortened(best.said, 400)}. State how it is called with "
+        'spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
+    )
+
+
+def _own_mistake(module: nn.Module, failed: list[Failed]) -> Failed | None:
+    """The failure, if the calls that got farthest all fail at one line for a reason that no argument changes."""
+    most = max(x.reached for x in failed)
+    inside = [x for x in failed if x.where is not None and x.reached == most]
+    classes = {type(part).__name__ for part in module.modules()}
+
+    def is_own(x: Failed) -> bool:
+        if isinstance(x.error, (NameError, ImportError)):
+            return True
+        found = re.match(r"'(\w+)' object has no attribute", str(x.error))
+        return isinstance(x.error, AttributeError) and found is not None and found[1] in classes
+
+    alike = len({(x.where, x.said) for x in inside}) == 1
+    return inside[0] if alike and is_own(inside[0]) else None
+
+
+def _most_plausible(failed: list[Failed]) -> Failed:
+    """The failure to quote: of the calls that got farthest the first that is not merely about a guessed size."""
+    most = max(x.reached for x in failed)
+    farthest = [x for x in failed if x.reached == most]
+    guessed = re.compile(
+        r"mat1 and mat2|normalized_shape|missing .* required|unexpected keyword|size of tensor|einsum|shape '\["
+        r"|to have \d+ channels|invalid for input of size"
+    )
+    return next((x for x in farthest if not guessed.search(x.said)), farthest[0])

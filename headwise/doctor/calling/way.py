@@ -89,6 +89,7 @@ class Way:
     slots: tuple[tuple[str, str], ...]
     positional: tuple[str, ...] = ()  # arguments that are passed by position, in order
     packed: bool = False  # all inputs in one tuple
+    turned: bool = False  # against what the names say
     layout: str = "BNM"
     heads: int = 1  # for layouts with heads
     widths: tuple[int, int, int] = (0, 0, 0)
@@ -314,3 +315,10 @@ def noise(*shape: int, seed: int, dtype: torch.dtype, device: torch.device | str
     """N(0, 1), the same on every device, without changing the global random state."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator).to(device, dtype)
+
+
+def altered(x: Tensor, at: Any) -> Tensor:
+    """A copy with other numbers in this place."""
+    changed = x.clone()
+    changed[at] = noise(*x[at].shape, seed=5, dtype=x.dtype, device=x.device)
+    return changed

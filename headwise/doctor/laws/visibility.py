@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headwise.doctor.calling import causality
+from headwise.doctor.calling import claims
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.laws.masked_scores import too_small
 from headwise.doctor.patient import NotApplicable, Patient
@@ -139,7 +139,7 @@ def _rectangular(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding
         return
     first, own = int(_there(site)[0]), bool((site.grid.key_inputs == 0).all())
     # The corner is a convention where an option asks for the mask: torch's own is the first key.
-    right = first == 0 and (own or causality.option(patient.module, patient.interface.flags) is not None)
+    right = first == 0 and (own or claims.causal_option(patient.module, patient.interface.flags) is not None)
     if compare_masks.corner(seen) == "first" and queries < keys and not right:
         yield Finding(
             "causal-corner",

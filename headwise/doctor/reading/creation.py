@@ -43,17 +43,18 @@ def functions(module: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
 
 
 def mentioned(module: nn.Module, attribute: str) -> bool:
-    """Whether a method other than initialisation uses it; True if the source cannot be read."""
+    """Whether a method other than initialisation uses it, unless constants switch that off; True if the source cannot
+    be read.
+    """
     found = False
     replaced: set[str] = set()
     for _, _, function in functions(module):
         found = True
         if function.name in replaced or "init" in function.name or "reset" in function.name:
             continue
-        nodes = list(ast.walk(function))
-        if any(isinstance(node, ast.Attribute) and node.attr == attribute for node in nodes):
+        if any(isinstance(x, ast.Attribute) and x.attr == attribute for x in ast.walk(function)):
             return _by_option(function, attribute)
-        if not any(isinstance(node, ast.Name) and node.id == "super" for node in nodes):
+        if not _reads(function, {"super"}):
             replaced.add(function.name)  # a method of a base class that is overridden does not run
     return not found
 
@@ -65,43 +66,27 @@ def left_out(module: nn.Module, name: str) -> str | None:
     part, path = module, name.split(".")
     for i, step in enumerate(path[:-1]):
         holder, part = part, part.get_submodule(step)
-        if type(part).__module__.startswith("torch."):
-            continue
-        if not type(holder).__module__.startswith("torch.") and not mentioned(holder, step):
+        of_torch = type(part).__module__.startswith("torch.") or type(holder).__module__.startswith("torch.")
+        if not of_torch and not mentioned(holder, step):
             return ".".join(path[: i + 1])
     return None
-
-
-def uses(module: nn.Module, attribute: str) -> bool:
-    """Whether forward reads an attribute of the module in every call."""
-    for _, _, function in functions(module):
-        if function.name == "forward":
-            mentioned = any(isinstance(x, ast.Attribute) and x.attr == attribute for x in ast.walk(function))
-            return mentioned and not _under_conditions(function, attribute)
-    return False
 
 
 def by_setting(module: nn.Module, argument: str, absent: Collection[str] = ()) -> bool:
     """Whether forward uses an argument, or what it is unpacked to, only under conditions on the module's settings, or
     on arguments that are absent from the call.
     """
-    for _, _, function in functions(module):
-        if function.name == "forward":
-            settled = [
-                x
-                for test in ast.walk(function)
-                if isinstance(test, ast.If) and _reads(test.test, {"self", *absent})
-                for branch in test.body
-                for x in ast.walk(branch)
-            ]
-            assigned = (x for x in ast.walk(function) if isinstance(x, ast.Assign) and x not in settled)
-            unpacked = [x for x in assigned if _reads(x.value, {argument})]
-            names = {argument, *(x.id for each in unpacked for t in each.targets for x in ast.walk(t) if _is_name(x))}
-            no_uses = [x for x in ast.walk(function) if _is_of_none(x)] + unpacked
-            ignored = [x for each in no_uses for x in ast.walk(each)]
-            uses = [x for x in ast.walk(function) if _is_name(x) and x.id in names and x not in ignored]
-            return bool(uses) and all(x in settled for x in uses)
-    return False
+    function = next((x for _, _, x in functions(module) if x.name == "forward"), None)
+    if function is None:
+        return False
+    nodes = list(ast.walk(function))
+    switches = [x for x in nodes if isinstance(x, ast.If) and _reads(x.test, {"self", *absent})]
+    settled = [x for switch in switches for branch in switch.body for x in ast.walk(branch)]
+    unpacked = [x for x in nodes if isinstance(x, ast.Assign) and x not in settled and _reads(x.value, {argument})]
+    names = {argument, *(x.id for each in unpacked for t in each.targets for x in ast.walk(t) if _is_name(x))}
+    ignored = [x for each in (*filter(_is_of_none, nodes), *unpacked) for x in ast.walk(each)]
+    uses = [x for x in nodes if _is_name(x) and x.id in names and x not in ignored]
+    return bool(uses) and all(x in settled for x in uses)
 
 
 def _is_of_none(node: ast.AST) -> bool:
@@ -119,28 +104,22 @@ def _reads(node: ast.AST, names: set[str]) -> bool:
     return any(_is_name(x) and x.id in names for x in ast.walk(node))
 
 
-def _under_conditions(function: ast.FunctionDef, attribute: str) -> list[ast.expr]:
-    """The conditions around its uses."""
-    found: list[ast.expr] = []
-
-    def inside(node: ast.AST, above: tuple[ast.expr, ...]) -> None:
-        if isinstance(node, ast.Attribute) and node.attr == attribute:
-            found.extend(above)
-        tests = (*above, node.test) if isinstance(node, (ast.If, ast.IfExp, ast.While)) else above
-        for child in ast.iter_child_nodes(node):
-            inside(child, above if child is getattr(node, "test", None) else tests)
-
-    inside(function, ())
-    return found
-
-
 def _by_option(function: ast.FunctionDef, attribute: str) -> bool:
     """Whether its use may depend on how the module is called or set up: False if the conditions around it are
     constants.
     """
+    conditions: list[ast.expr] = []
+
+    def inside(node: ast.AST, above: tuple[ast.expr, ...]) -> None:
+        if isinstance(node, ast.Attribute) and node.attr == attribute:
+            conditions.extend(above)
+        test = node.test if isinstance(node, (ast.If, ast.IfExp, ast.While)) else None
+        for child in ast.iter_child_nodes(node):
+            inside(child, above if test is None or child is test else (*above, test))
+
+    inside(function, ())
     arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
-    conditions = _under_conditions(function, attribute)
-    names = {x.id for test in conditions for x in ast.walk(test) if isinstance(x, ast.Name)}
+    names = {x.id for test in conditions for x in ast.walk(test) if _is_name(x)}
     return not conditions or bool(names & arguments) or not names
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.doctor.finding import Where
+from headwise.doctor.lines import running_line
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.marks import Marks
 
 Kind = Literal["input", "projection", "product", "parameter"]
 
 FORBIDDEN = -1e3  # a fill or added number this low masks ordinary scores
+UNREGISTERED = "(not registered)"  # the name of a parameter that the module has not registered
 
 
 @dataclasses.dataclass
@@ -94,6 +95,13 @@ class Seed:
     name: str = ""  # of the parameters, in a projection
     order: int = 0  # its index among all operations
 
+    @property
+    def operands(self) -> tuple[Operand, Operand]:
+        """Both operands of a product of two tensors."""
+        assert self.left is not None
+        assert self.right is not None
+        return self.left, self.right
+
 
 @dataclasses.dataclass
 class Operand:
@@ -134,17 +142,11 @@ class Step:
     names: frozenset[str] = frozenset()  # of the parameters that the other operands come from
     terms: tuple[Marks, ...] = ()  # of a sum of two tensors, not in place: their marks
 
-    @functools.cached_property
-    def latest(self) -> tuple[int, ...]:
-        """The last seed that each term of a sum comes from; -1 if there is none."""
-        return tuple(max(x.seeds(), default=-1) for x in self.terms)
-
 
 def pair_tokens(seed: Seed, sources: Tensor) -> tuple[Tensor, Tensor]:
     """For elements of a product, by their sources: the tokens of the row and of the column."""
-    assert seed.left is not None
-    assert seed.right is not None
-    rows, columns = marks.one(seed.left.token, -1), marks.one(seed.right.token, -2)
+    left, right = seed.operands
+    rows, columns = marks.one(left.token, -1), marks.one(right.token, -2)
     outside = marks.seed_of(sources) != seed.number
     at = marks.element_of(sources).masked_fill(outside, 0)
     row, column = row_and_column(at, rows.shape[-1], columns.shape[-1])
@@ -157,3 +159,79 @@ def row_and_column(elements: Tensor, n: int, m: int) -> tuple[Tensor, Tensor]:
     """For elements of [X, n, m]: their index among all X * n rows and among all X * m columns."""
     batch = elements // (n * m)
     return batch * n + elements // m % n, batch * m + elements % m
+
+
+class Ledger:
+    """The record of a trace in progress: the marks of every tensor so far, and what is kept of the forward. It starts
+    with the inputs; every other tensor without marks is a parameter or a constant.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Sequence[Tensor | None]) -> None:
+        self.trace = Trace()
+        self.order = 0  # the number of operations so far
+        self._marks: dict[int, Marks] = {}
+        self._alive: list[Tensor] = []  # keeps tensors alive, so that no id is reused
+        self._names = {id(x): name for name, x in module.named_parameters()}
+        for number, x in enumerate(inputs):
+            if x is None:
+                continue
+            tokens = marks.token(number, x.shape[:2])
+            if x.ndim > 2:
+                tokens = tokens.reshape(*tokens.shape, *(1,) * (x.ndim - 2)).expand(x.shape).contiguous()
+            self.put(x, self.seed("input", x, tokens))
+
+    def marks_of(self, x: Tensor) -> Marks:
+        found = self._marks.get(id(x))
+        if found is None:
+            found = marks.constant(x.shape)
+            name = self._names.get(id(x), UNREGISTERED if x.requires_grad else "")
+            if name:
+                found = self.seed("parameter", x, found.token, name=name)
+                found.live, found.names = False, frozenset({name})
+            self.put(x, found)
+        return found
+
+    def put(self, x: Tensor, found: Marks) -> None:
+        self._marks[id(x)] = found
+        self._alive.append(x)
+
+    def seed(self, kind: Kind, value: Tensor, tokens: Tensor, **more: Any) -> Marks:
+        """Add a seed: returns the marks of its elements, each of which is its own source."""
+        number = len(self.trace.seeds)
+        value = value.detach() if kind == "parameter" else value.detach().clone()
+        self.trace.seeds.append(Seed(number, kind, value, tokens.clone(), order=self.order, **more))
+        return Marks(tokens, marks.elements(number, value.shape), live=True)
+
+    def softmax(
+        self,
+        scores: Tensor,
+        source: Tensor,
+        weights: Tensor,
+        dims: tuple[int, ...],
+        where: Where | None,
+        *,
+        by_hand: bool = False,
+        block: bool = False,
+    ) -> Softmax:
+        """Record a softmax of scores with these sources; a `block` is one over these keys alone."""
+        given, dtypes = weights.detach().clone(), (scores.dtype, weights.dtype)
+        found = Softmax(scores, given, dims, source.clone(), where, self.order, dtypes, by_hand=by_hand)
+        (self.trace.blocks if block else self.trace.softmaxes).append(found)
+        return found
+
+    def step(
+        self,
+        name: str,
+        found: Marks,
+        args: Any,
+        *,
+        noise: bool = False,
+        names: frozenset[str] = frozenset(),
+        terms: Sequence[Marks] = (),
+    ) -> None:
+        """Record an elementwise step on numbers with these marks."""
+        arguments = tuple(x.detach().clone() if isinstance(x, Tensor) and x.numel() < 1 << 20 else x for x in args)
+        kept = tuple(x.like(x.token.clone(), x.source.clone()) for x in terms)
+        self.trace.steps.append(
+            Step(name, found.source.clone(), running_line(), self.order, noise, arguments, names, kept)
+        )

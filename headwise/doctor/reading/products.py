@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headwise.doctor.lines import running_line
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.events import Kind, Operand, Trace, pair_tokens
-from headwise.doctor.reading.ledger import Ledger
+from headwise.doctor.reading.events import Kind, Ledger, Operand, Trace, pair_tokens
 
 
 def product(ledger: Ledger, name: str, args: Sequence[Any], out: Tensor) -> None:

@@ -22,9 +22,7 @@ def measure(site: Site, twin: Site) -> float | None:
     factor = behind_the_product(site, twin)
     if factor is None:
         return None
-    left, right = site.product.left, site.product.right
-    assert left is not None
-    assert right is not None
+    left, right = site.product.operands
     return factor * scaled_before(site.trace, left, -1) * scaled_before(site.trace, right, -2)
 
 
@@ -79,9 +77,7 @@ def _rows(site: Site) -> tuple[Tensor, Tensor] | None:
     """[rows, J]: the scores of each softmax, and the products of a query and a key that they come from, -inf for
     others; None if these are not products of the features of one query and one key.
     """
-    left, right = site.product.left, site.product.right
-    assert left is not None
-    assert right is not None
+    left, right = site.product.operands
     mixed = (marks.one(left.token, -1) == MIXED).any() | (marks.one(right.token, -2) == MIXED).any()
     if site.grid is None and bool(mixed):
         return None

@@ -1,7 +1,7 @@
 """One softmax and the products around it: queries, keys, scores, weights and values in the standard order.
 
 The query and key of each score (sides.py) tell whether the layout is that of attention (placement.py) and, if so, which
-score belongs to which query and key (grid.py).
+score belongs to which query and key.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from torch import Tensor
 
 from headwise.doctor.finding import Where
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.contraction import Contraction, read_contraction
 from headwise.doctor.reading.events import FORBIDDEN, Operand, Seed, Softmax, Step, Trace, row_and_column
-from headwise.doctor.reading.features import features_of
-from headwise.doctor.reading.grid import Grid, read_grid
-from headwise.doctor.reading.placement import Layout, Placement, read_layout, read_placement
-from headwise.doctor.reading.sides import Side, read_sides, varies
+from headwise.doctor.reading.placement import Grid, Layout, Placement, read_grid, read_layout, read_placement
+from headwise.doctor.reading.sides import Contraction, Side, features_of, read_contraction, read_sides, varies
 
 
 class Site:
@@ -49,6 +46,12 @@ class Site:
         met = (read_contraction(self.product, x) for x in later)
         return next((x for x in met if x is not None), None)
 
+    @property
+    def _met(self) -> Contraction:
+        """The contraction, of a site that has one."""
+        assert self.contraction is not None
+        return self.contraction
+
     @functools.cached_property
     def queries_left(self) -> bool:
         """Whether the rows of the score product are queries: the side whose tokens differ from those of the values."""
@@ -68,9 +71,7 @@ class Site:
 
     def operand(self, name: Literal["q", "k"]) -> Operand:
         """The operand of the score product that holds the queries, or the keys."""
-        operand = self.product.left if (name == "q") == self.queries_left else self.product.right
-        assert operand is not None
-        return operand
+        return self.product.operands[0 if (name == "q") == self.queries_left else 1]
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -85,9 +86,7 @@ class Site:
     def _vectors(self, name: str) -> tuple[Operand, int]:
         """The operand that holds the queries, keys or values, and the dim of their features."""
         if name == "v":
-            met = self.contraction
-            assert met is not None
-            return met.values, -1 if met.left else -2
+            return self._met.values, -1 if self._met.left else -2
         operand = self.operand("q" if name == "q" else "k")
         return operand, -1 if (name == "q") == self.queries_left else -2
 
@@ -100,14 +99,18 @@ class Site:
             return None
         return read_grid(self.product, self.sources, self.query, self.key, queries_left=self.queries_left)
 
+    @property
+    def _elements(self) -> Tensor:
+        """[B, H, Q, K]: the index of each score in the product, -1 if there is none, of a site that has a grid."""
+        assert self.grid is not None
+        return self.grid.element
+
     def cells(self, values: Tensor, sources: Tensor) -> Tensor:
         """[B, H, Q, K]: the numbers with these sources in the product; NaN if there is none."""
-        grid = self.grid
-        assert grid is not None
         flat = torch.full((self.product.value.numel(),), torch.nan, dtype=torch.float64)
         inside = marks.seed_of(sources) == self.product.number
         flat[marks.element_of(sources[inside])] = values[inside].double()
-        return torch.where(grid.element >= 0, flat[grid.element.clamp(min=0)], torch.nan)
+        return torch.where(self._elements >= 0, flat[self._elements.clamp(min=0)], torch.nan)
 
     @functools.cached_property
     def scores(self) -> Tensor:
@@ -144,49 +147,37 @@ class Site:
     @functools.cached_property
     def overlaps(self) -> bool:
         """Whether a key is multiplied in several blocks, as in local attention: then it has a vector in each."""
-        assert self.grid is not None
         n, m = self.product.value.shape[-2:]
-        there = self.grid.element >= 0
-        block = self.grid.element // (n * m)
+        there = self._elements >= 0
+        block = self._elements // (n * m)
         last, first = block.masked_fill(~there, -1).amax(2), block.masked_fill(~there, 1 << 62).amin(2)
         return bool(((last != first) & there.any(2)).any())
 
     @functools.cached_property
     def products(self) -> Tensor:
         """[B, H, Q, K]: q kᵀ of the operands of the product; NaN if there is no score."""
-        assert self.grid is not None
-        return (self.q.double() @ self.k.double().transpose(-1, -2)).masked_fill(self.grid.element < 0, torch.nan)
+        return (self.q.double() @ self.k.double().transpose(-1, -2)).masked_fill(self._elements < 0, torch.nan)
 
     def _gathered(self, name: str, what: Literal["value", "source"]) -> Tensor:
         """[B, H, L, D]: the values or sources of q, k or v, in order, as operands of their product."""
         operand, dim = self._vectors(name)
         table = getattr(operand, what)
         table = table if dim == -1 else table.transpose(-1, -2)
-        index = self._value_index if name == "v" else self._index(name, left=dim == -1)
+        index = self._index_of_values if name == "v" else self._index(name, left=dim == -1)
         return table.reshape(-1, table.shape[-1])[index]
 
     def _index(self, name: str, *, left: bool) -> Tensor:
         """[B, H, L]: the row of the left operand (column of the right one) of every query (key)."""
-        grid = self.grid
-        assert grid is not None
-        n, m = self.product.value.shape[-2:]
-        at = row_and_column(grid.element, n, m)[0 if left else 1].masked_fill(grid.element < 0, -1)
-        return at.amax(-1 if name == "q" else -2).clamp(min=0)
+        at = row_and_column(self._elements, *self.product.value.shape[-2:])[0 if left else 1]
+        return at.masked_fill(self._elements < 0, -1).amax(-1 if name == "q" else -2).clamp(min=0)
 
     @functools.cached_property
-    def _value_index(self) -> Tensor:
+    def _index_of_values(self) -> Tensor:
         """[B, H, K]: the row of the values that each weight is multiplied with."""
-        met, grid = self.contraction, self.grid
-        assert met is not None
-        assert grid is not None
-        shape = met.weights.source.shape
-        row, column = row_and_column(torch.arange(shape.numel()).reshape(shape), shape[-2], shape[-1])
-        at = column if met.left else row
-        flat = torch.full((self.product.value.numel(),), -1)
-        inside = marks.seed_of(met.weights.source) == self.product.number
-        flat[marks.element_of(met.weights.source[inside])] = at[inside]
-        found = torch.where(grid.element >= 0, flat[grid.element.clamp(min=0)], -1)
-        return found.amax(2).clamp(min=0)
+        source = self._met.weights.source
+        places = torch.arange(source.numel()).reshape(source.shape)
+        at = row_and_column(places, *source.shape[-2:])[1 if self._met.left else 0]
+        return self.cells(at, source).nan_to_num(-1).amax(2).clamp(min=0).long()
 
     @functools.cached_property
     def q(self) -> Tensor:
@@ -216,9 +207,7 @@ class Site:
     @functools.cached_property
     def weights_at_values(self) -> Tensor:
         """[B, H, Q, K]: the weights as multiplied with the values."""
-        met = self.contraction
-        assert met is not None
-        return self.cells(met.weights.value, met.weights.source)
+        return self.cells(self._met.weights.value, self._met.weights.source)
 
     @functools.cached_property
     def output(self) -> tuple[Seed, Operand, int] | None:

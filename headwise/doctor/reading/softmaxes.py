@@ -16,8 +16,7 @@ from torch import Tensor
 from headwise.doctor.finding import Where
 from headwise.doctor.lines import running_line
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.events import Softmax
-from headwise.doctor.reading.ledger import Ledger
+from headwise.doctor.reading.events import Ledger, Softmax
 from headwise.doctor.reading.marks import Marks
 
 
@@ -86,7 +85,8 @@ class Softmaxes:
         shift = self._shifts.get(exponential)
         scores = x.double().log() + (0.0 if shift is None else shift.double())
         weights = (x / x.sum(dims, keepdim=True)).nan_to_num(0.0)
-        self._blocks[exponential] = self.ledger.block(scores, source, weights, dims, where)
+        recorded = self.ledger.softmax(scores, source, weights, dims, where, by_hand=True, block=True)
+        self._blocks[exponential] = recorded
 
     def _complete(self, exponential: int, dims: tuple[int, ...], out: Tensor) -> None:
         block = self._blocks.pop(exponential, None)

@@ -27,21 +27,11 @@ class Projected(nn.Module):
         return self.o(fused(self.q(q), self.k(k), self.v(v), self.num_heads, **options))
 
 
-class ValuesFirst(Projected):
-    def forward(self, values: Tensor, keys: Tensor, query: Tensor, mask: Tensor) -> Tensor:
-        return self.attend(query, keys, values, attn_mask=None if mask is None else mask.bool())
-
-
 class UnknownNames(Projected):
     """Nothing in the names: only c is as long as the output, and the output is linear in a alone."""
 
     def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return self.attend(c, b, a)
-
-
-class SourceAndTarget(Projected):
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.attend(tgt, src, src)
 
 
 class OptionalContext(Projected):
@@ -50,42 +40,10 @@ class OptionalContext(Projected):
         return self.attend(x, context, context)
 
 
-class Star(Projected):
-    def forward(self, *args: Tensor, **options: Any) -> Tensor:
-        query, key, value = args
-        return self.attend(query, key, value)
-
-
 class Packed(Projected):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         query, key, value = inputs
         return self.attend(query, key, value)
-
-
-class PositionalOnly(Projected):
-    def forward(self, x: Tensor, /, *, scale: float) -> Tensor:
-        return self.attend(x, x, x) * scale
-
-
-class PerHead(nn.Module):
-    """Linear layers of the head's width: the input is heads times as wide."""
-
-    def __init__(self, embed_size: int = 32, heads: int = 4) -> None:
-        super().__init__()
-        self.heads, self.head_dim = heads, embed_size // heads
-        self.values, self.keys, self.queries = (nn.Linear(self.head_dim, self.head_dim) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, m = x.shape
-        split = x.reshape(b, n, self.heads, self.head_dim)
-        weights = torch.einsum("bqhd,bkhd->bhqk", self.queries(split), self.keys(split)).softmax(-1)
-        return torch.einsum("bhqk,bkhd->bqhd", weights, self.values(split)).reshape(b, n, m)
-
-
-class SequenceFirst(Projected):
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.transpose(0, 1)
-        return self.attend(x, x, x).transpose(0, 1)
 
 
 class Unbatched(nn.Module):
@@ -147,11 +105,6 @@ class FixedLength(Projected):
         return self.attend(x, x, x, attn_mask=self.table)
 
 
-class SameLength(Projected):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.attend(query + key, key, value)
-
-
 class Configured(nn.Module):
     """Sizes in a config, rotations from outside."""
 
@@ -177,12 +130,6 @@ class Named(Projected):
         return {"attentions": weights, "last_hidden_state": weights @ self.v(x)}
 
 
-class WeightsFirst(Projected):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        weights = (self.q(x) @ self.k(x).mT).softmax(-1)
-        return weights, weights @ self.v(x)
-
-
 class Lazy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -191,35 +138,6 @@ class Lazy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(fused(*self.qkv(x).chunk(3, -1)))
-
-
-class Projecting(Projected):
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.to(dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attend(x, x, x)
-
-
-class Latents(Projected):
-    """What is long as the output is the query, whatever comes first."""
-
-    def forward(self, x: Tensor, latents: Tensor) -> Tensor:
-        together = torch.cat([x, latents], 1)
-        return self.attend(latents, together, together)
-
-
-class Channels(nn.Module):
-    """[B, C, N], by convolutions."""
-
-    def __init__(self, channels: int = 16) -> None:
-        super().__init__()
-        self.conv_q, self.conv_k, self.conv_v = (nn.Conv1d(channels, channels, 1) for _ in range(3))
-
-    def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        weights = (self.conv_q(x).mT @ self.conv_k(c)).softmax(-1)
-        return self.conv_v(c) @ weights.mT
 
 
 class Graph(nn.Module):
@@ -244,28 +162,6 @@ class Relative(Projected):
         if r.ndim != 2:
             raise ValueError("r must be [length, width]")
         return self.attend(x, x, x).transpose(0, 1)
-
-
-class Blocks(Projected):
-    """Only lengths that hold whole blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.window_size = 4
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, m = x.shape
-        parts = x.reshape(b * n // self.window_size, self.window_size, m)
-        return self.attend(parts, parts, parts).reshape(b, n, m)
-
-
-class EveryHead(Projected):
-    """A bias [H, N, N] that must be given."""
-
-    def forward(self, x: Tensor, attn_bias: Tensor) -> Tensor:
-        if attn_bias.shape != (4, x.shape[1], x.shape[1]):
-            raise ValueError("attn_bias must be [heads, length, length]")
-        return self.attend(x, x, x, attn_mask=attn_bias.to(x.dtype))
 
 
 class Picture(Projected):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -46,30 +44,6 @@ def test_what_is_shared_stays_shared_and_nothing_is_shared_with_the_original() -
     assert bool(module.one.weight.any())
     assert bool(module.table.all())
     assert not module.one._forward_hooks
-
-
-class OfItsOwn(nn.Linear):
-    def __deepcopy__(self, memo: dict[int, Any]) -> OfItsOwn:
-        made = OfItsOwn(4, 4)
-        made.told = "its own way"  # type: ignore[assignment]
-        return made
-
-
-class Stateful(nn.Linear):
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        super().__setstate__({**state, "told": "its own way"})
-
-
-@pytest.mark.parametrize("kind", [OfItsOwn, Stateful])
-def test_a_part_that_says_how_it_is_copied(kind: type[nn.Module]) -> None:
-    found = copied(nn.Sequential(nn.Linear(4, 4), kind(4, 4)))  # type: ignore[call-arg]
-    assert found.get_submodule("1").told == "its own way"
-
-
-def test_a_compiled_call_is_left_behind() -> None:
-    module = nn.Sequential(nn.Linear(4, 4))
-    module.compile(backend="eager")
-    assert copied(module)._compiled_call_impl is copy.deepcopy(module)._compiled_call_impl is None
 
 
 def test_what_cannot_be_copied_is_said() -> None:

@@ -1,7 +1,5 @@
 """The example of a call, in the forms that people write."""
 
-import re
-
 import pytest
 import torch
 
@@ -18,8 +16,6 @@ X, MASK = torch.randn(2, 5, 8), torch.ones(2, 5, dtype=torch.bool)
         (((X,), {"mask": MASK}), (X,), {"mask": MASK}),
         ([[X], {}], (X,), {}),
         ((X, MASK), (X, MASK), {}),
-        ((X,), (X,), {}),
-        ([X, None], (X, None), {}),
         (X, (X,), {}),
         ({"x": X}, (), {"x": X}),
         ((X, {"mask": MASK}), (X, {"mask": MASK}), {}),  # a dict that is an argument
@@ -32,11 +28,7 @@ def test_an_example_has_the_form_that_people_write(given, args, kwargs):
     assert set(named) == set(kwargs)
 
 
-def test_no_example_stays_none():
-    assert as_example(None) is None
-
-
 def test_something_else_is_refused():
-    message = re.escape("example must be the arguments of a call")
-    with pytest.raises(DtypeError, match=message):
+    assert as_example(None) is None
+    with pytest.raises(DtypeError, match="example must be the arguments of a call"):
         headwise.diagnose(torch.nn.Linear(8, 8), example=3)

@@ -60,14 +60,11 @@ def deepseek(implementation: str) -> nn.Module:
 
 LAYERS: list[tuple[Callable[[str], nn.Module], str, str]] = [
     (lambda how: bert("BertSelfAttention", how), "self", "attention_mask"),
-    (lambda how: bert("BertAttention", how), "self", "attention_mask"),
     (lambda how: bert("BertLayer", how), "self", "attention_mask"),
     (gpt2, "self", "attention_mask"),
     (lambda how: gpt2(how, is_cross_attention=True), "memory", "encoder_attention_mask"),
     (llama, "self", "attention_mask"),
-    (vit, "self", "attention_mask"),
     (t5, "self", "mask"),
-    (lambda how: t5(how, has_relative_attention_bias=True), "self", "mask"),
     (deepseek, "self", "attention_mask"),
 ]
 
@@ -98,15 +95,10 @@ def test_an_example_of_the_model_s_own_call() -> None:
     assert found.run(found.inputs()).output.shape == (3, 5, 32)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, *(pytest.param(x, marks=pytest.mark.slow) for x in ({"causal": True}, {"kv_heads": 2}, {"flash": True}))],
-)
-def test_x_transformers(options: dict[str, Any]) -> None:
+def test_x_transformers() -> None:
     x_transformers = pytest.importorskip("x_transformers")
-    found = discover(x_transformers.Attention(32, heads=4, dim_head=8, **options))
+    found = discover(x_transformers.Attention(32, heads=4, dim_head=8))
     assert (found.takes, found.width, found.heads, found.also) == ("self", 32, 4, ("memory",))
-    assert (found.causal_claim != "") == bool(options.get("causal"))
     first = {m.parameter: m for m in reversed(found.masks)}
     assert (first["mask"].shape, first["mask"].form, first["mask"].works) == ("BK", "allowed", True)
     assert (first["attn_mask"].what, first["attn_mask"].form, first["attn_mask"].works) == ("cells", "allowed", True)

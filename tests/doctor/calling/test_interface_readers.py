@@ -12,29 +12,6 @@ from tests.doctor.calling.callees import Projected
 from tests.doctor.laws.specimens import Attention
 
 
-class Reduced(Projected):
-    """Keys and values of a map of half the sides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sr = nn.Conv2d(24, 24, 2, 2)
-
-    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        kv = self.sr(x.mT.unflatten(-1, (H, W))).flatten(2).mT
-        return self.attend(x, kv, kv)
-
-
-class Edges(Projected):
-    """nodes [B, N, M]; kinds [B, N, N] of edges."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Embedding(6, 4)
-
-    def forward(self, nodes: Tensor, kinds: Tensor) -> Tensor:
-        return self.attend(nodes, nodes, nodes, attn_mask=self.bias(kinds).permute(0, 3, 1, 2))
-
-
 class Pairs(Projected):
     """single [B, N, M], pair [B, N, N, P], mask [B, N]: True = real."""
 
@@ -47,28 +24,6 @@ class Pairs(Projected):
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None, :], -torch.inf)
         return self.attend(single, single, single, attn_mask=bias)
-
-
-class Several(Projected):
-    """Three sequences of different widths."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_state, self.of_action, self.of_return = nn.Linear(6, 24), nn.Linear(3, 24), nn.Linear(1, 24)
-
-    def forward(self, rtgs: Tensor, states: Tensor, actions: Tensor) -> Tensor:
-        x = self.of_state(states) + self.of_action(actions) + self.of_return(rtgs)
-        return self.attend(x, x, x)
-
-
-class Encoded(Projected):
-    def forward(
-        self, encoded_text: Tensor, encoded_question: Tensor, text_mask: Tensor, question_mask: Tensor
-    ) -> Tensor:
-        out = self.attend(
-            encoded_text, encoded_question, encoded_question, attn_mask=question_mask[:, None, None].bool()
-        )
-        return out * text_mask[..., None]
 
 
 class Decoder(Projected):
@@ -87,24 +42,11 @@ class Decoder(Projected):
         return self.attend(x, encoder_hidden_states, encoder_hidden_states)
 
 
-def test_sides_of_a_map() -> None:
-    found = discover(Reduced())
-    assert (found.takes, found.width, found.length) == ("self", 24, 24)
-    assert dict(found.way.extras).keys() == {"H", "W"}
-
-
 def test_what_reads_an_argument_tells_what_it_takes() -> None:
-    for module, query in ((Edges(), "nodes"), (Pairs(), "single"), (Several(), "states")):
-        found = discover(module)
-        assert (found.takes, found.way.slots) == ("self", (("query", query),))
-    assert discover(Pairs()).masks[0].works
+    found = discover(Pairs())
+    assert (found.takes, found.way.slots) == ("self", (("query", "single"),))
+    assert found.masks[0].works
     assert headwise.diagnose(Pairs()).healthy  # a pair keeps its numbers where there are fewer tokens
-
-
-def test_two_inputs_that_are_both_called_encoded() -> None:
-    found = discover(Encoded())
-    assert found.way.slots == (("query", "encoded_text"), ("memory", "encoded_question"))
-    assert [(m.parameter, m.own) for m in found.masks if m.works] == [("question_mask", False)]
 
 
 def test_ids_next_to_hidden_states() -> None:
@@ -127,48 +69,9 @@ class StepWithTimeFirst(nn.Module):
         return (weights * memory).sum(1)
 
 
-class OneStateOfSeveral(StepWithTimeFirst):
-    """hidden [B, layers, M], encoder_outputs [B, N, M]: returns a context [B, M] and weights [B, N]."""
-
-    def forward(self, hidden: Tensor, encoder_outputs: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        top = hidden[:, -1:].expand(-1, encoder_outputs.shape[1], -1)
-        weights = self.score(self.joint(torch.cat([encoder_outputs, top], -1)).tanh()).squeeze(-1).softmax(-1)
-        return torch.einsum("bn,bnm->bm", weights, encoder_outputs), weights
-
-
-class LengthOfADict(Projected):
-    """The length is a number of the code alone, which the error names."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attend(x, x, x).view(-1, 21, 24)
-
-
-class HiddenByOnes(nn.Module):
-    """Scores of the keys [B, N]; `mask` is required, True = hidden."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_state, self.of_query, self.top = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 1)
-
-    def forward(self, hs: Tensor, ht: Tensor, mask: Tensor) -> Tensor:
-        logits = self.top((self.of_state(hs) + self.of_query(ht)).tanh()).squeeze(-1)
-        return logits.masked_fill(mask, -10000).log_softmax(-1)
-
-
 def test_a_step_of_a_decoder() -> None:
     found = discover(StepWithTimeFirst())
     assert (found.way.layout, found.length) == ("BM,NBM", 1)
-    found = discover(OneStateOfSeveral())
-    assert (found.way.slots[0], found.length) == (("query", "hidden"), 1)
-
-
-def test_the_length_that_an_error_names() -> None:
-    assert discover(LengthOfADict()).length == 21
-
-
-def test_a_required_mask_in_which_ones_hide() -> None:
-    (mask,) = discover(HiddenByOnes()).masks
-    assert (mask.form, mask.shape, mask.works) == ("forbidden", "BK", True)
 
 
 class Packed(Attention):
@@ -190,23 +93,6 @@ def test_a_call_that_runs_as_it_was_given_alone() -> None:
     assert out.shape == (3, 9, 16)
     for i in range(3):  # one call for each example
         assert torch.equal(out[i], interface.module(inputs.query[i : i + 1], [0, 4, 9])[0])
-
-
-class Forecaster(Projected):
-    """[B, context, series] to [B, 3, series], in patches of 8 steps."""
-
-    def __init__(self, context: int = 40, n_series: int = 6) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Linear(8, 24), nn.Linear(24 * context // 8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.embed(x.mT.unfold(-1, 8, 8)).flatten(0, 1)
-        return self.head(self.attend(tokens, tokens, tokens).flatten(1)).unflatten(0, (len(x), -1)).mT
-
-
-def test_the_length_that_a_constructor_states() -> None:
-    interface = discover(Forecaster())
-    assert (interface.way.layout, interface.length) == ("BNM", 40)
 
 
 class Pools(Projected):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from headwise.doctor.reading import marks
@@ -32,22 +32,18 @@ def with_a_guard(s: Tensor) -> Tensor:
 
 SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
     "method": lambda s: s.softmax(-1),
-    "functional": lambda s: functional.softmax(s, dim=2),
     "float32": lambda s: functional.softmax(s, dim=-1, dtype=torch.float32).to(s.dtype),
-    "module": lambda s: nn.Softmax(dim=-1)(s),
     "by hand": by_hand,
     "in place": in_place,
     "guarded": with_a_guard,
     "times the inverse": lambda s: s.exp() * (1 / s.exp().sum(-1, keepdim=True)),
     "less the log-sum-exp": lambda s: (s - s.logsumexp(-1, keepdim=True)).exp(),
-    "exp of log_softmax": lambda s: functional.log_softmax(s, -1).exp(),
     "normalize": lambda s: functional.normalize(s.exp(), p=1, dim=-1),
-    "powers of two": lambda s: (lambda e: e / e.sum(-1, keepdim=True))((s / math.log(2)).exp2()),
     "powers of two in place": lambda s: (lambda e: e / e.sum(-1, keepdim=True))((s / math.log(2)).exp2_()),
     "two exponentials": lambda s: torch.exp(s) / torch.exp(s).sum(-1)[..., None],
 }
-WRITTEN_OUT = list(SOFTMAXES)[4:]
-SHIFTED = ("by hand", "in place", "less the log-sum-exp", "exp of log_softmax")  # what exp was given
+WRITTEN_OUT = list(SOFTMAXES)[2:]
+SHIFTED = ("by hand", "in place", "less the log-sum-exp")  # what exp was given
 
 
 @pytest.mark.parametrize("style", SOFTMAXES)
@@ -73,11 +69,6 @@ def test_a_softmax_over_two_dims_by_hand() -> None:
         return e / e.sum((1, 2), keepdim=True)
 
     assert softmax_of(follow(all_pairs, *inputs(2))).dims == (1, 2)
-
-
-def test_weights_that_go_through_a_dropout_of_nothing_are_one_softmax_still() -> None:
-    run = follow(lambda q, k: by_hand(q @ k.mT) * 1.0 / 1.0, *inputs(2))
-    assert len(run.softmaxes) == 1
 
 
 def test_the_dtype_of_a_softmax() -> None:
