@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.way import tensors_in
-from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.padded_ids import pad_of
 from headwise.doctor.probing.probe import Probe
@@ -28,16 +28,10 @@ _NEAR = 1e-3
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    anatomy = patient.anatomy
-    again = (anatomy.again or ()) if anatomy is not None else ()
-    for site, twin in zip(anatomy.sites if anatomy is not None else (), again, strict=False):
-        if (
-            site.contraction is not None
-            and site.grid is not None
-            and twin.contraction is not None
-            and twin.grid is not None
-        ):
-            yield from _used(site, twin)
+    if patient.anatomy is not None:
+        for site, twin in zip(patient.anatomy.sites, patient.anatomy.again or (), strict=False):
+            if None not in (site.contraction, site.grid, twin.contraction, twin.grid):
+                yield from _used(site, twin)
     probe = Probe(patient)
     probe.answers(probe.inputs())
     roles = probe.interface.roles
@@ -47,11 +41,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     if told is not None:
         yield told
         return
-    found = ((weights, options) for options in asked if (weights := _weights(probe, options)) is not None)
-    weights, options = next(found, (None, {}))
-    if weights is None:
-        raise NotApplicable("it returns no weights")
-    yield from _averaged(patient, probe, weights, options)
+    for options in asked:
+        weights = _weights(probe, options)
+        if weights is not None:
+            yield from _averaged(patient, probe, weights, options)
+            return
 
 
 # --- As used ----------------------------------------------------------------------------------------------------------
@@ -183,23 +177,17 @@ def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict
     shape = f"the returned weights {list(returned.shape)} are"
     if _known(used, returned):
         return ""
+    folds = used.flatten(0, 1).view(h, b, q, k), used.transpose(0, 1).flatten(0, 1).view(b, h, q, k).transpose(0, 1)
     wrong = {
         **{words: [x] for words, x in others.items()},
-        "averaged over the examples of the batch": [used.mean(0), used.mean(0, keepdim=True), used.mean((0, 1))],
-        "averaged over the queries": [used.mean(2), used.mean(2, keepdim=True)],
-        "averaged over the keys": [used.mean(3), used.mean(3, keepdim=True)],
-        "those of the first example alone": [used[0], used[:1]],
+        "averaged over the examples of the batch": [used.mean(0), used.mean(0, keepdim=True)],
         "transposed, [..., K, Q]": [used.mT, used.mean(1).mT, used.flatten(0, 1).mT],
-        "divided by the number of heads twice": [used.mean(1) / h, used / h],
+        "of several examples at once: [B·H] and [H·B] are confused": [
+            y for x in folds for y in (x, x.transpose(0, 1), x.mean(0), x.sum(0))
+        ],
     }
-    for given, read in (("[B·H]", "[H·B]"), ("[H·B]", "[B·H]")):
-        folded = (used if given == "[B·H]" else used.transpose(0, 1)).flatten(0, 1)
-        mixed = folded.view(h, b, q, k) if given == "[B·H]" else folded.view(b, h, q, k).transpose(0, 1)
-        wrong[f"of several examples at once: they are laid out as {given} and viewed as {read}"] = [
-            *(mixed, mixed.transpose(0, 1), mixed.mean(0), mixed.sum(0)),
-        ]
     for words, forms in wrong.items():
-        if any(_same(x, returned) for x in forms) and (b * q * k > 1 or not words.startswith("averaged")):
+        if any(_same(x, returned) for x in forms):
             return f"{shape} {words}; there are {b} examples, {h} heads, {q} queries and {k} keys"
     hidden = used == 0
     early = None  # the weights before the mask, if it is they that were returned
@@ -225,26 +213,25 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _averaged(patient: Patient, probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Finding]:
     """One map for several heads."""
     heads, shape = probe.interface.heads or 1, list(weights.shape)
-    squeezed = weights.ndim == 4 and shape[1] == 1
-    if heads < 2 or not (squeezed or (weights.ndim == 3 and shape[0] == probe.inputs().query.shape[0])):
+    one_map = (weights.ndim == 4 and shape[1] == 1) or (weights.ndim == 3 and shape[0] == len(probe.inputs().query))
+    if heads < 2 or not one_map:
         return
     words = ("average", "per_head", "head_weights", "mean")
     flag = next((name for name in probe.interface.roles if any(word in name for word in words)), "")
-    both: list[Tensor | None] = []
-    if flag in probe.interface.flags:
-        given = options.get("given", {})
-        both = [_weights(probe, {**options, "given": {**given, flag: x}}) for x in (True, False)]
-    if both and all(x is not None and x.shape == weights.shape for x in both):
-        severity, said = "bug", f"{flag} has no effect: with True and with False there is"
-        fix = f"return the weights of every head where {flag} asks for them"
-    elif flag:
-        severity, said, fix = "note", f"unless {flag} says otherwise, there is", f"pass {flag} to see every head"
-    else:
+    severity: Severity = "note"
+    said, fix = f"unless {flag} says otherwise, there is", f"pass {flag} to see every head"
+    if not flag:
         severity = patient.severity("weights-averaged: without a choice", "risk")
         said, fix = "no argument asks for all:", "return [B, H, Q, K], and let the caller take the mean"
+    elif flag in probe.interface.flags:
+        given = options.get("given", {})
+        both = [_weights(probe, {**options, "given": {**given, flag: x}}) for x in (True, False)]
+        if all(x is not None and x.shape == weights.shape for x in both):
+            severity, said = "bug", f"{flag} has no effect: with True and with False there is"
+            fix = f"return the weights of every head where {flag} asks for them"
     yield Finding(
         "weights-averaged",
-        severity,  # type: ignore[arg-type]
+        severity,
         f"the returned weights have the shape {shape}; {said} one map for {heads} heads",
         fix,
         numbers={"heads": heads},
