@@ -15,13 +15,14 @@ from headwise.doctor.patient import Patient
 
 
 class Attention(nn.Module):
-    """Masks: True = may attend."""
+    """Masks: True = may attend. `parts`: functions in the place of its methods, such as score=lambda q, k: q @ k.mT."""
 
-    def __init__(self, width: int = 16, heads: int = 4, dropout: float = 0.0) -> None:
+    def __init__(self, width: int = 16, heads: int = 4, dropout: float = 0.0, **parts: Any) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
         self.dropout = nn.Dropout(dropout)
+        self.__dict__.update(parts)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, padding_mask: Tensor | None = None) -> Any:
         return self.attend(x, x, self.both(mask, padding_mask))
@@ -70,8 +71,9 @@ class Cross(Attention):
         return self.attend(x, memory, None if memory_mask is None else memory_mask[:, None, None])
 
 
-def found(law: str, module: nn.Module, *, example: Example | None = None) -> list[Finding]:
-    """What one law finds in a module, which it must leave as it was."""
+def found(law: str, module: nn.Module | type[nn.Module], *, example: Example | None = None) -> list[Finding]:
+    """What one law finds in a module, or in a class that is built; it must leave the module as it was."""
+    module = seeded(module) if isinstance(module, type) else module
     before = {name: x.clone() for name, x in module.state_dict().items()}
     training, generator = module.training, torch.get_rng_state()
     findings = list(importlib.import_module(f"headwise.doctor.laws.{law}").check(Patient(module, example=example)))
@@ -82,7 +84,7 @@ def found(law: str, module: nn.Module, *, example: Example | None = None) -> lis
     return findings
 
 
-def one(law: str, module: nn.Module, *, example: Example | None = None) -> Finding:
+def one(law: str, module: nn.Module | type[nn.Module], *, example: Example | None = None) -> Finding:
     """The only finding of a law."""
     findings = found(law, module, example=example)
     assert len(findings) == 1, findings

@@ -30,11 +30,12 @@ class Plain(Attention):
 class Einsum(nn.Module):
     """One weight for queries, keys and values, [3 H D, M]; [B, N, H, D] throughout."""
 
-    def __init__(self, width: int = 16, heads: int = 4) -> None:
+    def __init__(self, width: int = 16, heads: int = 4, **parts: Any) -> None:
         super().__init__()
         self.num_heads, self.head_dim = heads, width // heads
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
+        self.__dict__.update(parts)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.parts(self.qkv(x))
