@@ -91,31 +91,25 @@ def _slopes(patient: Patient, site: Site, twin: Site) -> Iterator[Finding]:
     if bias is None or down is None or len(down) < 2:
         return
     up = None if _later_may_be_hidden(patient) else slopes(bias.mT)
-    if up is not None and bool((down > 0).all()) and bool((up < 0).all()):
-        yield Finding(
-            "alibi-slopes",
-            "bug",
-            f"the bias falls with the distance of earlier keys, and rises with that of later ones, by up to "
-            f"{float(-up.min()):.4g} for each position, although later keys are attended to",
-            "take the distance without its sign: -slope * (i - j).abs()",
-            site.softmax.where,
-        )
-        return
     expected = torch.tensor(alibi.slopes(len(down)), dtype=torch.float64)
-    if torch.allclose(down, expected, rtol=1e-3):
+    severity: Severity = "bug"
+    if up is not None and bool((down > 0).all()) and bool((up < 0).all()):
+        fix = "take the distance without its sign: -slope * (i - j).abs()"
+        said = (
+            "the bias falls with the distance of earlier keys, and rises with that of later ones, by up to "
+            f"{float(-up.min()):.4g} for each position, although later keys are attended to"
+        )
+    elif not torch.allclose(down, expected, rtol=1e-3):
+        same = torch.allclose(down.sort().values, expected.sort().values, rtol=1e-3)
+        rising, falling = bool((down < 0).any()), bool((down[:-1] > down[1:]).all())
+        severity = "bug" if rising or same or falling else "risk"  # else learned, or of another scheme
+        listed, wanted = (", ".join(f"{x:.4g}" for x in numbers.tolist()[:6]) for numbers in (down, expected))
+        said = f"the bias falls with the distance by {listed} in the {len(down)} heads; expected {wanted}"
+        said += "; a negative slope favours distant keys" if rising else ""
+        fix = "take the slopes of the next lower power of two, then every second slope of the next higher one"
+    else:
         return
-    same = torch.allclose(down.sort().values, expected.sort().values, rtol=1e-3)
-    rising, falling = bool((down < 0).any()), bool((down[:-1] > down[1:]).all())
-    severity: Severity = "bug" if rising or same or falling else "risk"  # else learned, or of another scheme
-    listed, wanted = (", ".join(f"{x:.4g}" for x in numbers.tolist()[:6]) for numbers in (down, expected))
-    yield Finding(
-        "alibi-slopes",
-        severity,
-        f"the bias falls with the distance by {listed} in the {len(down)} heads; expected {wanted}"
-        + ("; a negative slope favours distant keys" if rising else ""),
-        "take the slopes of the next lower power of two, then every second slope of the next higher one",
-        site.softmax.where,
-    )
+    yield Finding("alibi-slopes", severity, said, fix, site.softmax.where)
 
 
 # --- Tables -----------------------------------------------------------------------------------------------------------
@@ -127,35 +121,33 @@ def _tables(patient: Patient) -> Iterator[Finding]:
     for site, twin in zip(sites, twins, strict=False):
         bias = _beside_itself(site, twin)
         tables = {name for step in site.steps_before if step.name == "add" for name in step.names}
-        rows = [len(x) for name, x in patient.module.named_parameters() if name in tables and x.ndim == 2]
+        rows = max(
+            (len(x) for name, x in patient.module.named_parameters() if name in tables and x.ndim == 2), default=0
+        )
         if bias is None or not rows:
             continue
-        for numbers in _windows(patient.module, bias.shape[-1]):
-            entries = shared(bias[0], numbers)
-            of = len(numbers.unique())
-            if entries < 0.95 * of and of <= max(rows):  # some may be alike by chance
-                yield Finding(
-                    "relative-bias-shared",
-                    "bug",
-                    f"there are {entries} different biases for the {of} offsets between positions of its window, "
-                    f"although the table has {max(rows)} rows: different offsets share a bias",
-                    "multiply each coordinate by the number of offsets of the dimensions behind it: (2 h - 1) "
-                    "(2 w - 1), 2 w - 1, 1",
-                    site.softmax.where,
-                    numbers={"entries": entries, "offsets": of},
-                )
-                return
         side = one_sided(bias[0, 0])
-        if side and max(rows) >= 4 and not (side == "after" and _later_may_be_hidden(patient)):
-            yield Finding(
-                "relative-bias-shared",
-                "bug",
-                f"all keys {side} the query have the same bias, however far they are, and those on the other side have "
-                f"different ones; the table has {max(rows)} rows",
-                "check the sign of the distance, and which direction its clamp keeps",
-                site.softmax.where,
+        counts = [(shared(bias[0], x), len(x.unique())) for x in _windows(patient.module, bias.shape[-1])]
+        wrong = [(found, of) for found, of in counts if found < 0.95 * of and of <= rows]  # some are alike by chance
+        if wrong:
+            fix = (
+                "multiply each coordinate by the number of offsets of the dimensions behind it: (2 h - 1) (2 w - 1), "
+                "2 w - 1, 1"
             )
-            return
+            said = (
+                f"there are {wrong[0][0]} different biases for the {wrong[0][1]} offsets between positions of its "
+                f"window, although the table has {rows} rows: different offsets share a bias"
+            )
+        elif side and rows >= 4 and not (side == "after" and _later_may_be_hidden(patient)):
+            fix = "check the sign of the distance, and which direction its clamp keeps"
+            said = (
+                f"all keys {side} the query have the same bias, however far they are, and those on the other side have "
+                f"different ones; the table has {rows} rows"
+            )
+        else:
+            continue
+        yield Finding("relative-bias-shared", "bug", said, fix, site.softmax.where)
+        return
 
 
 def stirred(module: nn.Module) -> None:

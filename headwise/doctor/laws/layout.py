@@ -70,25 +70,19 @@ def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]
     if placement.examples:
         if not _mixes(patient):
             raise NotChecked(f"the {what} of several examples are in one product, and stay apart all the same")
-        yield Finding(
-            "batch-mixing",
-            "bug",
-            f"the {what} in one product come from several examples: {listed}",
-            "keep batch and positions separate; check batch_first and which dimensions view and reshape merge",
-            site.product.where,
-        )
-    elif placement.mixed:
-        if placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
-            raise NotChecked(f"the {what} are each computed from several tokens, as by a convolution")
-    else:
-        yield Finding(
-            "head-split",
-            "bug",
+        name, said = "batch-mixing", f"the {what} in one product come from several examples: {listed}"
+        fix = "keep batch and positions separate; check batch_first and which dimensions view and reshape merge"
+    elif not placement.mixed:
+        name, fix = "head-split", "split the heads with .view(B, N, H, D).transpose(1, 2)"
+        said = (
             f"a so-called head holds {what} of several heads, and some tokens repeatedly: {listed}; expected each "
-            "position once, of a single head",
-            "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart",
-            site.product.where,
+            "position once, of a single head"
         )
+    elif placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
+        raise NotChecked(f"the {what} are each computed from several tokens, as by a convolution")
+    else:
+        return
+    yield Finding(name, "bug", said, fix, site.product.where)
 
 
 def _mixes(patient: Patient) -> bool:

@@ -233,8 +233,7 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
         yield Finding(
             "argument-order",
             "bug" if len(wrong) > 1 or "lora" in weights[wrong[0]][0].lower() else "risk",
-            f"by their names, the projections are swapped: {said}"
-            + ("; the scores are then transposed" if sorted(wrong) == ["k", "q"] else ""),
+            f"by their names, the projections are swapped: {said}",
             "use each projection for what its name says",
             used[wrong[0]][0].where,
         )

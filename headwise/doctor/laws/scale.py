@@ -75,43 +75,40 @@ def _by_keys(patient: Patient, site: Site, number: int) -> float | None:
 def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
     width, temperature, t5 = width_of(site), _temperature(patient), _name_of_t5(patient)
     expected = patient.spec.scale or width**-0.5 * temperature**2
+    name: str = "wrong-scale"
+    severity: Severity | None = "bug"
     if close(factor, expected):
-        if t5 and _biased(site) and patient.spec.scale is None and patient.reports("t5-scaled: beside a T5 bias"):
-            yield Finding(
-                "t5-scaled",
-                "bug",
-                f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but it is a {t5}, with a bias: T5 does "
-                "not scale its scores (its initialisation does), so weights trained for one do not work in the other",
-                "leave the scores unscaled (scale = 1)",
-                _where(site, factor),
-                numbers={"scale": factor, "expected": 1.0},
-            )
+        if not t5 or not _biased(site) or patient.spec.scale or not patient.reports("t5-scaled: beside a T5 bias"):
+            return
+        name, expected, fix = "t5-scaled", 1.0, "leave the scores unscaled (scale = 1)"
+        said = (
+            f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but it is a {t5}, with a bias: T5 does not "
+            "scale its scores (its initialisation does), so weights trained for one do not work in the other"
+        )
+    elif close(factor, 1.0) and (t5 or _biased(site) or not patient.reports("wrong-scale: none")):
         return
-    if close(factor, 1.0) and (t5 or _biased(site) or not patient.reports("wrong-scale: none")):
-        return
-    words = next(iter(descriptions(factor, _sizes(patient, site))), None)
-    severity = _severity(patient, site, factor, words)
-    if temperature > 1 and close(factor * temperature**2, expected):
-        words = "without the temperature of mscale_all_dim that its configuration states"
-        severity = patient.severity("wrong-scale: without YaRN's temperature", "bug")
-    if severity is None:
-        return
-    did = f"divided by {1 / factor:.3f}" if abs(factor) < 1 else f"multiplied by {factor:.3f}"
-    did = "not scaled" if close(factor, 1.0) else did
-    words = "which is not a power of any width here" if words is None else words
-    yield Finding(
-        "wrong-scale",
-        severity,
-        f"scores are {did}{', ' + words if words else ''}; the head width is {width}, expected a division by "
-        f"{1 / expected:.3f}",
-        f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once",
-        _where(site, factor),
-        numbers={"scale": factor, "expected": expected, "head_width": float(width)},
-    )
+    else:
+        words = next(iter(descriptions(factor, _sizes(patient, site))), "which is not a power of any width here")
+        if temperature > 1 and close(factor * temperature**2, expected):
+            words = "without the temperature of mscale_all_dim that its configuration states"
+            severity = patient.severity("wrong-scale: without YaRN's temperature", "bug")
+        else:
+            severity = _severity(patient, site, factor)
+        did = f"divided by {1 / factor:.3f}" if abs(factor) < 1 else f"multiplied by {factor:.3f}"
+        did = "not scaled" if close(factor, 1.0) else did
+        said = (
+            f"scores are {did}{', ' + words if words else ''}; the head width is {width}, expected a division by "
+            f"{1 / expected:.3f}"
+        )
+        fix = f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once"
+    if severity is not None:
+        numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
+        yield Finding(name, severity, said, fix, _where(site, factor), numbers=numbers)
 
 
-def _severity(patient: Patient, site: Site, factor: float, words: str | None) -> Severity | None:
+def _severity(patient: Patient, site: Site, factor: float) -> Severity | None:
     """The severity of a wrong factor; None if it is intended."""
+    known = bool(_rules(patient, site, factor))
     released = any(type(part).__name__ == "MAB" for part in patient.module.modules())
     meant = _MEANT.search(text_of_all(patient.module)) is not None
     if released or meant or _learned(site):  # Set Transformer's divides by the whole width
@@ -119,8 +116,8 @@ def _severity(patient: Patient, site: Site, factor: float, words: str | None) ->
     if _is_stated(patient, factor):
         return None
     if _normed(site):  # cosines have a factor of their own
-        return None if words is None else "note"
-    if words is None:  # a head of several parts may have a temperature
+        return "note" if known else None
+    if not known:  # a head of several parts may have a temperature
         return "risk" if max(len(site.projections[name]) for name in "qk") == 1 else None
     if close(factor, 1.0) and not all(_is_projected(site, name) for name in "qk"):
         return "risk"  # Luong's attention is not scaled, nor is one bilinear form, or attention over images

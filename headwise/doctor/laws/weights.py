@@ -61,35 +61,22 @@ def _used(site: Site, twin: Site) -> Iterator[Finding]:
     least, most = (float(x) for x in sums.aminmax())
     cut = cut_afterwards(before, after)
     added = after - before, (twin.weights_at_values - twin.weights).nan_to_num(0.0)
-    where = site.contraction.product.where  # type: ignore[union-attr]
     if cut is not None:
-        yield Finding(
-            "mask-after-softmax",
-            "bug",
+        name, fix = "mask-after-softmax", "mask the scores with -inf before the softmax"
+        said = (
             f"some weights are set to 0 after the softmax, and those that are left sum to as little as {cut:.2g}: the "
-            "keys that are hidden keep their share",
-            "mask the scores with -inf before the softmax",
-            where,
-            numbers={"least": cut},
+            "keys that are hidden keep their share"
         )
     elif keys > 1 and max(keys - least, most - keys) < _NEAR * keys:
-        yield Finding(
-            "normaliser-wrong",
-            "bug",
-            f"the weights that are multiplied with the values sum to {keys}, the number of keys, for each query",
-            "divide the weights by their sum, not by their mean, and once",
-            where,
-            numbers={"sum": float(keys)},
-        )
+        name, fix = "normaliser-wrong", "divide the weights by their sum, not by their mean, and once"
+        said = f"the weights that are multiplied with the values sum to {keys}, the number of keys, for each query"
     elif max(1 - least, most - 1) > _NEAR and _same(*added) and float(added[0].std(-1).max()) > _NEAR:
-        yield Finding(
-            "bias-after-softmax",
-            "bug",
-            f"a bias is added to the weights, after the softmax: for each query they sum to {least:.3g} … {most:.3g}",
-            "add the bias to the scores, before the softmax",
-            where,
-            numbers={"least": least, "most": most},
-        )
+        name, fix = "bias-after-softmax", "add the bias to the scores, before the softmax"
+        said = f"a bias is added to the weights, after the softmax: for each query they sum to {least:.3g} … {most:.3g}"
+    else:
+        return
+    where = site.contraction.product.where  # type: ignore[union-attr]
+    yield Finding(name, "bug", said, fix, where, numbers={"least": least, "most": most})
 
 
 def cut_afterwards(before: Tensor, after: Tensor) -> float | None:
@@ -142,7 +129,8 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
         weights = torch.cat([x.weights for x in used], 1)
         floats = (x.detach().double() for _, x in tensors_in(found.run.result.raw) if x.is_floating_point())
         returned = [x for x in floats if x.ndim >= 2 and x.numel() > 5]
-        beside = [x for x in sites if all(x.product is not y.product for y in used) and _reads_as(x, used[0])]
+        others_here = (x for x in sites if all(x.product is not y.product for y in used))
+        beside = [x for x in others_here if all(x.projections[name] == used[0].projections[name] for name in "qk")]
         others = {"computed by a softmax of their own": beside[0].weights} if beside else {}
         if options:
             others["the scores before the softmax"] = used[0].scores
@@ -153,20 +141,14 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
             yield Finding("weights-wrong", "bug", how + told, fix, (beside or used)[0].softmax.where)
 
 
-def _reads_as(a: Site, b: Site) -> bool:
-    """Whether its scores are of the same projections."""
-    return all(a.projections[x] == b.projections[x] for x in "qk")
-
-
 def _heads_of_one(sites: list[Site]) -> bool:
     """Whether these are the heads of one attention, and no layers: each layer projects what the one before gave."""
+    if not all(bool(x.weights.isfinite().all()) for x in sites):
+        return False
     read = [x.left.value for site in sites for x in site.projections["q"][:1] if x.left is not None]
     together = len(read) == len(sites) and all(torch.equal(x, read[0]) for x in read)
-    lines, shapes = {x.softmax.where for x in sites}, {x.weights.shape for x in sites}
-    finite = all(bool(x.weights.isfinite().all()) for x in sites)
-    return finite and (
-        len(sites) == 1 or (together and len(lines) == len(shapes) == 1 and sites[0].weights.shape[1] == 1)
-    )
+    alike = {(x.softmax.where, x.weights.shape) for x in sites}
+    return len(sites) == 1 or (together and len(alike) == 1 and sites[0].weights.shape[1] == 1)
 
 
 def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict[str, Tensor]) -> str:

@@ -13,6 +13,8 @@ from headwise.doctor.laws import added_terms
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain, assert_at
 
+torch.manual_seed(0)  # for the modules that are made here
+
 
 class Biased(Plain):
     """A learned bias by distance and head."""

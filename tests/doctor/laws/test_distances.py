@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain
 
+torch.manual_seed(0)  # for the modules that are made here
+
 # Tables.
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.patient import NotChecked
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain
+
+torch.manual_seed(0)  # for the modules that are made here
 
 
 class Linear(nn.Module):

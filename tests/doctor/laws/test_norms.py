@@ -12,6 +12,8 @@ from torch.nn import functional
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain
 
+torch.manual_seed(0)  # for the modules that are made here
+
 
 class Normed(Plain):
     """Queries and keys are normalised."""

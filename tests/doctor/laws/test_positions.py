@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor.calling.interface import discover
 from headwise.nn import positions
 from tests.doctor.laws.specimens import Attention, found, seeded
 from tests.doctor.laws.styles import Plain
+
+torch.manual_seed(0)  # for the modules that are made here
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -92,19 +93,11 @@ class Selected(Handed):
         return super().forward(x, tables)
 
 
-class SelectedInVain(Handed):
-    """It reads its positions in every call."""
-
-    def forward(self, x: Tensor, positions: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        cos = torch.ones(positions.shape[1], 1) + 0 * positions[0, :, None]
-        return super().forward(x, (cos[None], torch.zeros(1, 1, 4)))
-
-
 @pytest.mark.parametrize(
     ("module", "given", "bugs"),
     [
         *((Handed(), tables(), 0), (Handed(no_positions=True), tables(), 0), (InVain(), tables(), 1)),
-        *((Selected(), torch.arange(5)[None], 0), (SelectedInVain(), torch.arange(5)[None], 1)),
+        (Selected(), torch.arange(5)[None], 0),
     ],
 )
 def test_positions_that_a_model_hands_over(module: nn.Module, given: Any, bugs: int) -> None:
@@ -145,8 +138,3 @@ class BeginsAt(Encoder):
 @pytest.mark.parametrize("module", [Near, Encoder, BeginsAt])
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("positions", module) == []
-
-
-def test_positions_that_every_call_must_pass() -> None:
-    interface = discover(seeded(Encoder))
-    assert dict(interface.way.extras)["pos"](interface.way.sizes(interface.inputs())).shape == (1, 5, 16)

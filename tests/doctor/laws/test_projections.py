@@ -105,13 +105,6 @@ class TiledValues(Grouped):
         return weights @ v.repeat(1, 3, 1, 1)
 
 
-class Folded(Grouped):
-    """[B, G, H / G * Q, D]"""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ((q.reshape(len(q), 2, -1, 4) @ k.mT / 2).softmax(-1) @ v).view(q.shape)
-
-
 class Fused(Grouped):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
@@ -149,13 +142,6 @@ class Named(CutsKeysFirst):
         q, k, v = self.parts(self.kqv(x))
         weights = (torch.einsum("bqhd,bkhd->bhqk", q, k) / 2).softmax(-1)
         return self.proj(self.mix(weights, v).flatten(2))
-
-
-class PerHead(Einsum):
-    """Query, key and value of each head side by side, as GPT-NeoX has them."""
-
-    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        return qkv.unflatten(-1, (self.num_heads, 3, self.head_dim)).unbind(3)
 
 
 class Uses(Attention):
@@ -217,7 +203,7 @@ class AbsorbedLatent(nn.Module):
 @pytest.mark.parametrize(
     "module",
     [
-        *(Plain, Einsum, Cross, Grouped, Folded, Fused, Named, PerHead, SharedKeysAndValues, AbsorbedLatent),
+        *(Plain, Einsum, Cross, Grouped, Fused, Named, SharedKeysAndValues, AbsorbedLatent),
         *(SharedByHeads, SlicesOnPurpose),
     ],
 )

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
 from tests.doctor.laws.styles import Plain
 
+torch.manual_seed(0)  # for the modules that are made here
+
 
 class Parts(Attention):
     """Two keys at a time; merged by the shares of the sums of exponentials."""
