@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.laws.scale import close
+from headwise.doctor.laws.scale import close, width_of
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import Step, pair_tokens
-from headwise.doctor.reading.scale import behind_the_product
+from headwise.doctor.reading.scale import behind_the_product, proportion
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("wrong-scale", "scores-misaligned")
@@ -34,6 +34,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     pairs = patient.interface.way.layout == "BHWM"  # its tokens may be pairs, and a term that of the pair of two keys
     for site in anatomy.sites:
         for step in site.steps_before if site.grid is not None else ():
+            yield from _unscaled(site, step)
             foreign = None if pairs else foreign_tokens(site, step)
             if foreign is not None:
                 roles, extras = patient.interface.roles, patient.interface.way.extras
@@ -93,6 +94,34 @@ def rises_by(change: Tensor, unit: float) -> bool:
 
 
 # --- Terms of tokens --------------------------------------------------------------------------------------------------
+
+
+def _unscaled(site: Site, step: Step) -> Iterator[Finding]:
+    """A product of queries (or keys) with learned positions, added to scores that are scaled, without their scale."""
+    factors: dict[int, float | None] = {}
+    for term, value in zip(step.terms, step.arguments, strict=False):
+        seed = site.trace.seed(max(term.seeds())) if term.seeds() else None
+        if seed is None or seed.left is None or not isinstance(value, Tensor) or value.shape != term.source.shape:
+            continue
+        if seed is site.product or (seed.kind == "projection" and seed.left.value.shape[-1] == width_of(site)):
+            inside = marks.seed_of(term.source) == seed.number
+            product = seed.value.double().flatten()[marks.element_of(term.source[inside])]
+            factors[seed.number] = proportion(product, value.double()[inside])
+    scale = factors.pop(site.product.number, None)
+    if (
+        scale is not None
+        and close(scale, width_of(site) ** -0.5)
+        and any(x and close(x, 1.0) for x in factors.values())
+    ):
+        yield Finding(
+            "wrong-scale",
+            "risk",
+            f"products of queries and keys are multiplied by {scale:.4f}, and products of the same width with learned "
+            "positions are added to them as they are: they are larger by its inverse",
+            "scale the sum of all products: (q @ k.mT + q @ p.mT) / sqrt(head width)",
+            step.where,
+            numbers={"scale": scale, "factor": 1.0},
+        )
 
 
 def foreign_tokens(site: Site, step: Step) -> Tensor | None:

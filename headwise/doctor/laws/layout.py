@@ -73,7 +73,8 @@ def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]
         name, said = "batch-mixing", f"the {what} in one product come from several examples: {listed}"
         fix = "keep batch and positions separate; check batch_first and which dimensions view and reshape merge"
     elif not placement.mixed:
-        name, fix = "head-split", "split the heads with .view(B, N, H, D).transpose(1, 2)"
+        name = "head-split"
+        fix = "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart"
         said = (
             f"a so-called head holds {what} of several heads, and some tokens repeatedly: {listed}; expected each "
             "position once, of a single head"
@@ -178,8 +179,16 @@ def _of_one_number(patient: Patient) -> Iterator[Finding]:
 
 
 def _met(patient: Patient, site: Site) -> Iterator[Finding]:
-    """Weights of other keys than the value's, or of no head's values."""
+    """Weights of other keys than the value's, of no head's values, or of the diagonal alone."""
     if site.contraction is None:
+        if _of_itself_alone(site):
+            yield Finding(
+                "weights-misaligned",
+                "bug",
+                "only the weight that each token gives to itself is multiplied with a value: no token reads another",
+                "sum over the keys: no letter of an einsum may stand twice in one operand, 'bhij,bjhd->bihd'",
+                site.softmax.where,
+            )
         return
     offset = _offset(site)
     if offset:
@@ -205,6 +214,21 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
             site.softmax.where,
             numbers={"idle": float(len(idle)), "heads": float(len(given))},
         )
+
+
+def _of_itself_alone(site: Site) -> bool:
+    """Whether, of weights that are given to other tokens too, those of a token for itself alone are multiplied number
+    by number, as by an einsum that repeats a letter.
+    """
+    queries, keys = site.weights.shape[-2:]
+    cells = torch.zeros_like(site.weights, dtype=torch.bool)
+    for step in site.trace.steps:
+        inside = marks.seed_of(step.source) == site.product.number
+        if step.name == "mul" and step.order > site.softmax.order and bool(inside.any()):
+            cells |= site.cells(torch.zeros(step.source.shape), step.source).isfinite()
+    own = torch.eye(queries, keys, dtype=torch.bool)
+    others_too = bool(((site.weights.nan_to_num(0.0) > 0) & ~own).any()) and queries == keys
+    return others_too and bool(cells.any()) and not bool((cells & ~own).any())
 
 
 def _some_do_not_learn(patient: Patient, site: Site) -> bool:

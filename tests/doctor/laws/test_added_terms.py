@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headwise.doctor.finding import Finding
 from headwise.doctor.laws import added_terms
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain, assert_at
@@ -101,6 +102,10 @@ def causal(scores: Tensor) -> Tensor:
 TOO_FEW = Relative(number=lambda length: length)  # keys behind the query have the distances of the next query
 
 
+def bugs(module: nn.Module) -> list[Finding]:
+    return [x for x in found("added_terms", module) if x.severity == "bug"]
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
@@ -111,8 +116,8 @@ TOO_FEW = Relative(number=lambda length: length)  # keys behind the query have t
     ],
 )
 def test_a_term_of_other_tokens(module: nn.Module, words: str) -> None:
-    finding = one("added_terms", module)
-    assert (finding.name, finding.severity) == ("scores-misaligned", "bug")
+    (finding,) = bugs(module)
+    assert finding.name == "scores-misaligned"
     assert words in finding.evidence
     assert_at(finding, Relative, "scores = self.score(q, k) + self.shifted")
 
@@ -138,7 +143,13 @@ class Triangle(nn.Module):
     ],
 )
 def test_a_term_of_its_own_tokens(module: nn.Module) -> None:
-    assert found("added_terms", module) == []
+    assert bugs(module) == []
+
+
+def test_terms_without_the_scale() -> None:
+    finding = found("added_terms", Relative())[0]
+    assert (finding.name, finding.severity) == ("wrong-scale", "risk")
+    assert finding.numbers["scale"] == pytest.approx(0.5)
 
 
 def test_whole_numbers() -> None:

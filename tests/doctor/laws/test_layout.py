@@ -166,12 +166,20 @@ def test_weights_that_meet_other_values() -> None:
     assert (transposed.name, transposed.severity) == ("weights-transposed", "bug")
     finding = one("layout", DropsTheWrongEnd)
     assert (finding.name, finding.severity, finding.numbers["offset"]) == ("weights-misaligned", "bug", -1)
+    finding = one("layout", Einsum(mix=lambda weights, v: torch.einsum("bhii,bihd->bihd", weights, v)))
+    assert (finding.name, finding.severity) == ("weights-misaligned", "bug")
+    assert "no token reads another" in finding.evidence
     finding = one("layout", Plain(normalise=lambda scores: scores.softmax(-1)[:, :1]))
     assert (finding.name, finding.severity) == ("head-idle", "bug")
     assert "3 of 4 heads (1, 2, 3)" in finding.evidence
 
 
 # Healthy, or not to be judged.
+
+
+def number_by_number(weights: Tensor, v: Tensor) -> Tensor:
+    """A sum of products in the place of a product of matrices."""
+    return (weights[..., None] * v.transpose(1, 2)[:, :, None]).sum(3).transpose(1, 2)
 
 
 def of_projections(self: Attention, x: Tensor) -> tuple[Tensor, ...]:
@@ -199,7 +207,7 @@ class CutWithOthers(Causal):
     "module",
     [
         *(Plain, Masked, Einsum, SharedByHeads),
-        *(CutWithOthers, Slots, Sink, InTwoParts),
+        *(CutWithOthers, Slots, Sink, InTwoParts, Einsum(mix=number_by_number)),
     ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
