@@ -159,10 +159,13 @@ def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict
     shape = f"the returned weights {list(returned.shape)} are"
     if _known(used, returned):
         return ""
+    sums = returned.sum(-1, keepdim=True)
+    less = float(sums.min()) > 1e-3 and float(sums.max()) < 0.999 and _known(used, returned / sums)
     folds = used.flatten(0, 1).view(h, b, q, k), used.transpose(0, 1).flatten(0, 1).view(b, h, q, k).transpose(0, 1)
     wrong = {
         **{words: [x] for words, x in others.items()},
         "averaged over the examples of the batch": [used.mean(0), used.mean(0, keepdim=True)],
+        "too small: those of a query sum to less than 1": [returned] if less else [],
         "transposed, [..., K, Q]": [used.mT, used.mean(1).mT, used.flatten(0, 1).mT],
         "of several examples at once: [B·H] and [H·B] are confused": [
             y for x in folds for y in (x, x.transpose(0, 1), x.mean(0), x.sum(0))

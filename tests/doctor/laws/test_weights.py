@@ -179,6 +179,7 @@ def test_how_returned_weights_differ() -> None:
     used = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
     for same in (used, used.mean(1), used.sum(1), used[:, 1], used + 1):
         assert law.unlike(used, same, None, {}) == ""
+    assert "sum to less than 1" in law.unlike(used, used.mean(1) / 3, None, {})
     assert "transposed" in law.unlike(used, used.mT, None, {})
     assert "[B·H] and [H·B] are confused" in law.unlike(used, used.flatten(0, 1).view(3, 2, 4, 5).mean(0), None, {})
 
