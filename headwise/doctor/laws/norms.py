@@ -17,7 +17,7 @@ from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import moved
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import Norm
-from headwise.doctor.reading.projection_names import LETTERS
+from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("norm-axis", "norm-swapped")
@@ -143,6 +143,5 @@ def _changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
 def _letter(path: str) -> str:
     """ "q" or "k" for q_norm, norm_added_k or query_layernorm; "" for other names."""
     last = path.rpartition(".")[2].lower()
-    words = set(last.replace("norm", "_").split("_"))
-    letters = [letter for letter in "qk" if words & set(LETTERS[letter].split())]
-    return letters[0] if len(letters) == 1 and ("norm" in last or "ln" in words) else ""
+    letters = read_name(last).letters
+    return letters if letters in ("q", "k") and ("norm" in last or "ln" in last.split("_")) else ""
