@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from headwise.doctor.laws import layout
 from headwise.doctor.patient import NotChecked, Patient
 from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
-from tests.doctor.laws.styles import Einsum, Masked, Plain, SharedByHeads, assert_at
+from tests.doctor.laws.styles import Einsum, Latents, Masked, Plain, SharedByHeads, assert_at
 
 torch.manual_seed(0)  # for the modules that are made here
 
@@ -71,28 +71,10 @@ def test_a_batch_that_is_said_to_be_first() -> None:
 # The axis of the softmax.
 
 
-class LatentsShareKeys(nn.Module):
-    """x: [B, N, 16] -> [B, 6, 16]"""
-
-    mean = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.latents = nn.Parameter(torch.randn(6, 16))
-        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.q(self.latents.expand(len(x), -1, -1)), self.k(x), self.v(x)
-        q, k, v = (y.view(*y.shape[:2], 4, 4).transpose(1, 2) for y in (q, k, v))
-        weights = (q @ k.mT / 2).softmax(-2)
-        weights = weights / weights.sum(-1, keepdim=True) if self.mean else weights
-        return (weights @ v).transpose(1, 2).flatten(2)
-
-
-class Slots(LatentsShareKeys):
+def of_slots(scores: Tensor) -> Tensor:
     """Slot attention: keys are shared out among the slots, and each slot takes a mean."""
-
-    mean = True
+    weights = scores.softmax(-2)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 OVER = [
@@ -100,7 +82,7 @@ OVER = [
     (Plain(normalise=lambda scores: scores.flatten(2).softmax(-1).view_as(scores)), "queries and keys at once", 2),
     (Einsum(normalise=lambda scores: torch.softmax(scores, dim=1)), "the heads", 1),
     (Einsum(normalise=lambda scores: scores.softmax(0)), "the batch", 0),
-    (LatentsShareKeys(), "the learned queries", 2),
+    (Latents(normalise=lambda scores: scores.softmax(-2)), "the learned queries", 2),
 ]
 
 
@@ -111,34 +93,23 @@ def test_a_softmax_over_another_axis(module: nn.Module, over: str, axis: int) ->
     assert f"which is {over};" in finding.evidence
 
 
-class Step(nn.Module):
-    """One step of a decoder with additive attention; nothing is said of shapes."""
+class Pools(nn.Module):
+    """One vector of a sequence, by a score of each token."""
 
-    axis = 1
-
-    def __init__(self) -> None:
+    def __init__(self, axis: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(50, 16)
-        self.of_query, self.of_keys, self.score = nn.Linear(24, 24), nn.Linear(24, 24), nn.Linear(24, 1)
-        self.gru, self.out = nn.GRU(40, 24, batch_first=True), nn.Linear(24, 50)
+        self.axis, self.score = axis, nn.Linear(16, 1)
 
-    def forward(self, token: Tensor, hidden: Tensor, encoder_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        energy = self.score(torch.tanh(self.of_query(hidden.transpose(0, 1)) + self.of_keys(encoder_outputs)))
-        context = energy.softmax(self.axis).mT @ encoder_outputs  # [B, 1, H] of [B, K, 1] and [B, K, H]
-        out, hidden = self.gru(torch.cat((self.words(token), context), -1), hidden)
-        return self.out(out), hidden
-
-
-class OverOne(Step):
-    axis = -1
+    def forward(self, x: Tensor) -> Tensor:
+        return self.score(x).softmax(self.axis).mT @ x  # [B, 1, M] of [B, K, 1] and [B, K, M]
 
 
 def test_a_softmax_over_one_number() -> None:
-    finding = next(layout.check(Patient(seeded(OverOne))))
+    finding = next(layout.check(Patient(seeded(Pools, -1))))
     assert (finding.name, finding.severity, finding.numbers["axis"]) == ("softmax-axis", "bug", -1)
     assert "every weight is 1" in finding.evidence
     with pytest.raises(NotChecked):
-        found("layout", Step)
+        found("layout", Pools(1))
 
 
 # Weights and values.
@@ -207,7 +178,7 @@ class CutWithOthers(Causal):
     "module",
     [
         *(Plain, Masked, Einsum, SharedByHeads),
-        *(CutWithOthers, Slots, Sink, InTwoParts, Einsum(mix=number_by_number)),
+        *(CutWithOthers, Latents(normalise=of_slots), Sink, InTwoParts, Einsum(mix=number_by_number)),
     ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:

@@ -130,20 +130,6 @@ class CutsKeysFirst(Einsum):
         return q, k, v
 
 
-class Named(CutsKeysFirst):
-    """Its name says in which order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kqv = self.qkv
-        del self.qkv
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.parts(self.kqv(x))
-        weights = (torch.einsum("bqhd,bkhd->bhqk", q, k) / 2).softmax(-1)
-        return self.proj(self.mix(weights, v).flatten(2))
-
-
 class Uses(Attention):
     """Which projections make queries, keys and values."""
 
@@ -203,7 +189,7 @@ class AbsorbedLatent(nn.Module):
 @pytest.mark.parametrize(
     "module",
     [
-        *(Plain, Einsum, Cross, Grouped, Fused, Named, SharedKeysAndValues, AbsorbedLatent),
+        *(Plain, Einsum, Cross, Grouped, Fused, SharedKeysAndValues, AbsorbedLatent),
         *(SharedByHeads, SlicesOnPurpose),
     ],
 )

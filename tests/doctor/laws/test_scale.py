@@ -15,7 +15,7 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.laws import scale
 from headwise.doctor.patient import NotChecked, Patient
 from tests.doctor.laws.specimens import Attention, Cross, found, one, seeded
-from tests.doctor.laws.styles import Einsum, Masked, Plain, assert_at
+from tests.doctor.laws.styles import Einsum, Latents, Masked, Plain, assert_at
 
 torch.manual_seed(0)  # for the modules that are made here
 
@@ -41,20 +41,6 @@ def by_hand(scores: Tensor) -> Tensor:
     return e / e.sum(-1, keepdim=True)
 
 
-class Latents(nn.Module):
-    """Six learned queries, which are projected after they were repeated for each example."""
-
-    def __init__(self, factor: float = 0.5) -> None:
-        super().__init__()
-        self.latents, self.by = nn.Parameter(torch.randn(6, 16)), factor
-        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        q = self.q(self.latents.expand(len(x), -1, -1))
-        q, k, v = (y.view(*y.shape[:2], 4, 4).transpose(1, 2) for y in (q, self.k(x), self.v(x)))
-        return self.out(((q @ k.mT * self.by).softmax(-1) @ v).transpose(1, 2).flatten(2))
-
-
 def split_by_view(x: Tensor) -> Tensor:
     return x.view(len(x), 4, -1, 4)
 
@@ -69,7 +55,7 @@ def split_by_view(x: Tensor) -> Tensor:
         (Twice, 1 / 4, "divided by 4.000"),
         (Plain(score=lambda q, k: (q * 4**-0.25) @ k.mT), 4**-0.25, "the fourth root of the head width: only"),
         (Einsum(scaled=lambda x: x / 16**0.5, normalise=by_hand), 1 / 4, "divided by 4.000"),
-        (Latents(factor=2.0), 2.0, "multiplied by 2.000"),
+        (Latents(score=lambda q, k: q @ k.mT * 2), 2.0, "multiplied by 2.000"),
         (Plain(split=split_by_view, score=lambda q, k: q @ k.mT / 4), 1 / 4, "divided by 4.000"),  # no heads, but rows
     ],
 )

@@ -129,33 +129,23 @@ class ComputesThemAgain(Shows):
         return self.out(self.merge(weights @ v)), shown
 
 
-class OnDemand(Attention):
+class OnDemand(Shows):
     """output_attentions: also return what it calls attention."""
 
-    def __init__(self, shown: Any = lambda scores: scores.softmax(-1)) -> None:
-        super().__init__(shown=shown)
-
-    def forward(self, x: Tensor, output_attentions: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
-        scores = self.score(q, k)
-        out = self.out(self.merge(scores.softmax(-1) @ v))
-        return (out, self.shown(scores)) if output_attentions else out
+    def forward(self, x: Tensor, output_attentions: bool = False) -> Any:  # type: ignore[override]
+        both = super().forward(x)
+        return both if output_attentions else both[0]
 
 
-class OfIds(nn.Module):
+class OfIds(Shows):
     """Padding is the id 0, and is hidden."""
 
-    def __init__(self, late: bool = True) -> None:
-        super().__init__()
-        self.table, self.attention, self.late = nn.Embedding(30, 16, padding_idx=0), Attention(), late
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.table = nn.Embedding(30, 16, padding_idx=0)
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        x, hidden = self.table(input_ids), (input_ids == 0)[:, None, None]
-        q, k, v = (self.attention.split(w(x)) for w in (self.attention.q, self.attention.k, self.attention.v))
-        scores = self.attention.score(q, k)
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        shown = weights if self.late else scores.softmax(-1)
-        return self.attention.out(self.attention.merge(weights @ v)), shown
+        return super().forward(self.table(input_ids), input_ids != 0)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +154,9 @@ class OfIds(nn.Module):
         (Shows(shown=lambda x, _: x.mean(0)), "[4, 5, 5] are averaged over the examples of the batch"),
         (HeadByHead(shown=lambda x, _: x.mean(0)), "[4, 5, 5] are averaged over the examples of the batch"),
         (Shows(shown=lambda _, x: x.softmax(-1).mean(1)), "key 1 hidden, the returned weights [3, 5, 5] are those bef"),
-        (OfIds(late=False), "with padding at the end, the returned weights"),
+        (OfIds(shown=lambda _, x: x.softmax(-1)), "with padding at the end, the returned weights"),
         (ComputesThemAgain(again=0.0), "a softmax of their own"),
-        (OnDemand(lambda scores: scores), "[3, 4, 5, 5] are the scores before the softmax"),
+        (OnDemand(shown=lambda _, x: x), "[3, 4, 5, 5] are the scores before the softmax"),
     ],
 )
 def test_weights_that_are_not_those_used(module: nn.Module, said: str) -> None:
