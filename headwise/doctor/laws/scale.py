@@ -75,7 +75,7 @@ def _by_keys(patient: Patient, site: Site, number: int) -> float | None:
 def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
     width, temperature, t5 = width_of(site), _temperature(patient), _name_of_t5(patient)
     expected = patient.spec.scale or width**-0.5 * temperature**2
-    name: str = "wrong-scale"
+    name = "wrong-scale"
     severity: Severity | None = "bug"
     if close(factor, expected):
         if not t5 or not _biased(site) or patient.spec.scale or not patient.reports("t5-scaled: beside a T5 bias"):
@@ -167,7 +167,8 @@ def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
         ]
     keys, width = sizes["number of keys"], sizes["head width"]
     table.append((1 / keys, f"which is {keys}, the number of keys"))
-    table += [((by * width) ** -0.5, f"which is sqrt({by} * {width})") for by in (0.25, 0.5, 2)]
+    for part, words in ((0.25, "a quarter of"), (0.5, "half"), (2.0, "twice")):
+        table.append(((part * width) ** -0.5, f"which is the square root of {words} the head width"))
     return [words for value, words in table if close(factor, value)]
 
 
