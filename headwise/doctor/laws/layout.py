@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
@@ -180,18 +181,9 @@ def _of_one_number(patient: Patient) -> Iterator[Finding]:
 
 def _met(patient: Patient, site: Site) -> Iterator[Finding]:
     """Weights of other keys than the value's, of no head's values, or of the diagonal alone."""
-    if site.contraction is None:
-        if _of_itself_alone(site):
-            yield Finding(
-                "weights-misaligned",
-                "bug",
-                "only the weight that each token gives to itself is multiplied with a value: no token reads another",
-                "sum over the keys: no letter of an einsum may stand twice in one operand, 'bhij,bjhd->bihd'",
-                site.softmax.where,
-            )
-        return
     offset = _offset(site)
     if offset:
+        assert site.contraction is not None
         apart = f"{abs(offset)} position{'s' if abs(offset) > 1 else ''} {'later' if offset > 0 else 'earlier'}"
         yield Finding(
             "weights-misaligned",
@@ -202,33 +194,40 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
             site.contraction.product.where,
             numbers={"offset": float(offset)},
         )
-    given, met = ((x.nan_to_num(0.0) > 0).any(-1).any(-1).any(0) for x in (site.weights, site.weights_at_values))
-    idle = (given & ~met).nonzero().flatten().tolist()
+    given, met = site.weights.nan_to_num(0.0) > 0, _cells_that_meet(site)
+    by_head = [x.any(-1).any(-1).any(0) for x in (given, met)]
+    idle = (by_head[0] & ~by_head[1]).nonzero().flatten().tolist()
+    own = torch.eye(*met.shape[-2:], dtype=torch.bool)
     if idle and bool(met.any()) and _some_do_not_learn(patient, site):
         yield Finding(
             "head-idle",
             "bug",
-            f"the weights of {len(idle)} of {len(given)} heads ({', '.join(map(str, idle[:8]))}) are not multiplied "
-            "with any values: their queries and keys have no effect",
+            f"the weights of {len(idle)} of {len(by_head[0])} heads ({', '.join(map(str, idle[:8]))}) are not "
+            "multiplied with any values: their queries and keys have no effect",
             "multiply the weights of every head with the values of that head",
             site.softmax.where,
-            numbers={"idle": float(len(idle)), "heads": float(len(given))},
+            numbers={"idle": float(len(idle)), "heads": float(len(by_head[0]))},
+        )
+    elif bool(met.any()) and not bool((met & ~own).any()) and bool((given & ~own).any()):
+        yield Finding(
+            "weights-misaligned",
+            "bug",
+            "only the weight that each token gives to itself is multiplied with a value: no token reads another",
+            "sum over the keys: no letter of an einsum may stand twice in one operand, 'bhij,bjhd->bihd'",
+            site.softmax.where,
         )
 
 
-def _of_itself_alone(site: Site) -> bool:
-    """Whether, of weights that are given to other tokens too, those of a token for itself alone are multiplied number
-    by number, as by an einsum that repeats a letter.
-    """
-    queries, keys = site.weights.shape[-2:]
-    cells = torch.zeros_like(site.weights, dtype=torch.bool)
+def _cells_that_meet(site: Site) -> Tensor:
+    """[B, H, Q, K]: the weights that are multiplied with values by a product; without one, number by number."""
+    if site.contraction is not None:
+        return site.weights_at_values.isfinite()
+    met = torch.zeros_like(site.weights, dtype=torch.bool)
     for step in site.trace.steps:
         inside = marks.seed_of(step.source) == site.product.number
         if step.name == "mul" and step.order > site.softmax.order and bool(inside.any()):
-            cells |= site.cells(torch.zeros(step.source.shape), step.source).isfinite()
-    own = torch.eye(queries, keys, dtype=torch.bool)
-    others_too = bool(((site.weights.nan_to_num(0.0) > 0) & ~own).any()) and queries == keys
-    return others_too and bool(cells.any()) and not bool((cells & ~own).any())
+            met |= site.cells(torch.zeros(step.source.shape), step.source).isfinite()
+    return met
 
 
 def _some_do_not_learn(patient: Patient, site: Site) -> bool:

@@ -26,7 +26,8 @@ from headwise.doctor.reading.site import Site
 
 FINDINGS = ("wrong-scale", "t5-scaled")
 
-_MEANT = re.compile(r"\bmup\b|maximal update|(un|not )scaled|full width", re.IGNORECASE)  # as code says of itself
+# What code says of itself: it is scaled in another way, or a weight holds the scale.
+_MEANT = re.compile(r"\bmup\b|maximal update|(un|not )scaled|full width|folded", re.IGNORECASE)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
