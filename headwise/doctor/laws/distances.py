@@ -164,7 +164,7 @@ def _windows(module: nn.Module, length: int) -> Iterator[Tensor]:
     for part in module.modules():
         for x in vars(part).values():
             sizes = (x, x) if type(x) is int else tuple(x) if type(x) in (tuple, list) else ()
-            if len(sizes) > 1 and all(type(n) is int for n in sizes) and math.prod(sizes) == length:
+            if len(sizes) > 1 and all(type(n) is int and n > 0 for n in sizes) and math.prod(sizes) == length:
                 at = torch.cartesian_prod(*map(torch.arange, sizes))
                 number = torch.zeros(length, length, dtype=torch.long)
                 for size, apart in zip(sizes, (at[:, None] - at).unbind(-1), strict=True):
