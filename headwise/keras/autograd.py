@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import torch
 from keras import ops, tree
+from keras.src.random.seed_generator import global_seed_generator  # it has no public name
 
 from headwise.keras.to_torch import to_torch
 from headwise.masks import Mask
@@ -35,6 +36,7 @@ class Plan:
         self._structure = tree.map_structure(lambda x: None, given)
         known = {v.path for v in variables}
         self.seeds = [v for v in (*layer.trainable_variables, *layer.non_trainable_variables) if v.path not in known]
+        self.seeds.append(global_seed_generator().state)  # of random functions without a seed of their own
         # Cast float tensors as Keras casts the arguments of a layer. Integer tensors are not cast.
         floats = layer.compute_dtype if layer.autocast else None
         self.dtypes = [floats if x.is_floating_point() else None for x in flat if isinstance(x, torch.Tensor)]

@@ -71,6 +71,18 @@ def test_outputs_and_gradients_are_the_layers() -> None:
     np.testing.assert_allclose(y.detach().numpy(), array(layer(tensor(x.detach()))), rtol=0, atol=1e-5)
 
 
+class Noisy(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return keras.random.dropout(x, 0.5)
+
+
+@pytest.mark.every_backend
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="on JAX, Keras wants a seed in compiled code")
+def test_random_functions_without_a_seed_draw_anew() -> None:
+    module, x = as_torch(built(Noisy())), torch.ones(1, 3, WIDTH)
+    assert not torch.equal(module(x), module(x))
+
+
 @pytest.mark.every_backend
 @OUTSIDE
 def test_several_outputs_masks_and_no_gradient() -> None:

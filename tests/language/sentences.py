@@ -36,10 +36,6 @@ SPOKEN = [
     "cli/groups.py",
     *(f"kernels/{name}.py" for name in ("decode", "flex", "kernel", "plan", "sdpa", "tiled")),
 ]
-# Keys of tables, in words.
-NOT_SHOWN = {
-    "times sqrt(head width)",
-}
 
 
 def of_the_code() -> Iterator[str]:
@@ -96,7 +92,7 @@ def is_sentence(text: str) -> bool:
     """
     own = re.sub(r"\{\d+\}", "", text)
     words = set(re.findall(r"(?<![\w'])[A-Za-z][a-z]{2,}(?![\w(^])", own))
-    if len(own.split()) < 3 or len(words) < 2 or text in NOT_SHOWN:
+    if len(own.split()) < 3 or len(words) < 2:
         return False
     if own != text and sum(letter.isalpha() for letter in own) < LEAST:
         return False

@@ -31,8 +31,8 @@ def _load(names: str) -> dict[str, Law]:
 SOURCE = _load("written")
 # READ laws are about the traced operations and find causes; PROBED laws are about behaviour and may find symptoms only.
 READ = _load("""
-layout outputs projections scale added_terms rotary rotary_precision
-distances grid visibility windows norms masked_scores inner_padding split
+layout outputs projections scale added_terms rotary
+distances visibility windows norms masked_scores inner_padding split
 weights dropout_misplaced
 """)
 PROBED = _load("""

@@ -1,23 +1,21 @@
 """What is added to the scores: as it is, not times their scale, and from the query and the key of each score.
 
 The definition is softmax(scale · q kᵀ + bias). Where the scale is applied to the sum, a bias acts by a fraction of its
-size. Learned numbers that are added are changed by whole numbers: then the scores must change by whole
-numbers, but for one number of each row. A term that itself comes from tokens must come from these two tokens, as after
+size. Learned numbers that are added are changed by whole numbers: then the scores must change by whole numbers, but
+for one number of each row. A term that itself comes from tokens must come from these two tokens, as after
 a relative shift (Dai et al. 2019) or a gather; the marks tell which tokens each term comes from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.scale import close, width_of
-from headwise.doctor.patient import NotApplicable, NotChecked, Patient
-from headwise.doctor.probing.masking import given
+from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import Step, pair_tokens
@@ -28,77 +26,47 @@ FINDINGS = ("wrong-scale", "scores-misaligned")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    """Change what is added; compare the tokens and the factor of each term that comes from tokens."""
+    """Change what is added; compare the tokens of each term that comes from tokens."""
     anatomy = patient.see()
-    made = False
-    for words, change, calls in _biases(patient, anatomy):
-        made = True
-        yield from _scaled(patient, anatomy, words, change, calls)
+    names = _biases(anatomy)
+    if names:
+        yield from _scaled(patient, anatomy, names)
     pairs = patient.interface.way.layout == "BHWM"  # its tokens may be pairs, and a term that of the pair of two keys
     for site in anatomy.sites:
         for step in site.steps_before if site.grid is not None else ():
-            made |= any(site.product.number not in term.seeds() for term in step.terms)
             yield from _unscaled(site, step)
             foreign = None if pairs else foreign_tokens(site, step)
             if foreign is not None:
-                if _positions_are_made_up(patient):
+                roles, extras = patient.interface.roles, patient.interface.way.extras
+                if patient.example is None and any(roles.get(name) == "positions" for name, _ in extras):
                     raise NotChecked("its positions were made up, and may need other rows than they got")
                 yield _misaligned(site, step, foreign)
                 return
-    if not made:
-        raise NotApplicable("nothing of its own is added to the scores")
-
-
-def _positions_are_made_up(patient: Patient) -> bool:
-    face = patient.interface
-    return patient.example is None and any(face.roles.get(name) == "positions" for name, _ in face.way.extras)
 
 
 # --- Biases -----------------------------------------------------------------------------------------------------------
 
-_Change = Callable[[nn.Module], None]
 
-
-def _biases(patient: Patient, anatomy: Anatomy) -> Iterator[tuple[str, _Change | None, list[Mapping[str, Any]]]]:
-    """What may be added: in words, how it is changed by whole numbers, and the arguments of two calls."""
+def _biases(anatomy: Anatomy) -> set[str]:
+    """The names of parameters that are added to scores, and multiplied with nothing."""
     multiplied = {name for seed in anatomy.run.seeds if seed.left is not None for name in seed.name.split(", ")}
     steps = (step for site in anatomy.sites for step in site.steps_before if step.name == "add")
-    names = {name for step in steps if step.names.isdisjoint(multiplied) for name in step.names}
+    return {name for step in steps if step.names.isdisjoint(multiplied) for name in step.names}
 
+
+def _scaled(patient: Patient, anatomy: Anatomy, names: set[str]) -> Iterator[Finding]:
     def change(module: nn.Module) -> None:
         with torch.no_grad():
             for name, x in module.named_parameters():
                 if name in names:
-                    x.add_(_whole(x))
+                    x.add_(torch.randint(0, 4, x.shape, generator=torch.Generator().manual_seed(1)).to(x))
 
-    if names:
-        yield " and ".join(sorted(names)), change, [{}, {}]
-    mask = next((m for m in patient.interface.masks if m.form == "additive" and m.what == "cells" and m.works), None)
-    if mask is not None:
-        name = mask.parameter
-        plain: Tensor = given(patient.interface, mask, anatomy.inputs)[name]
-        yield f"the numbers of {name}", None, [{"given": {name: x}} for x in (plain, plain + _whole(plain))]
-
-
-def _whole(x: Tensor) -> Tensor:
-    return torch.randint(0, 4, x.shape, generator=torch.Generator().manual_seed(1)).to(x)
-
-
-def _scaled(
-    patient: Patient, anatomy: Anatomy, words: str, change: _Change | None, calls: list[Mapping[str, Any]]
-) -> Iterator[Finding]:
-    first, second = (look(patient, change=x, **y).sites for x, y in zip((None, change), calls, strict=True))
-    twins = anatomy.again
-    if twins is None or not len(first) == len(second) == len(twins) == len(anatomy.sites):
+    twins, changed = anatomy.again, look(patient, change=change).sites
+    if twins is None or len(changed) != len(twins):
         return
-    for site, twin, a, b in zip(anatomy.sites, twins, first, second, strict=True):
-        scale = behind_the_product(site, twin)
-        if (
-            scale is None
-            or close(scale, 1.0)
-            or any(x.grid is None for x in (a, b))
-            or a.scores.shape != b.scores.shape
-        ):
+    for a, twin, b in zip(anatomy.sites, twins, changed, strict=True):
+        scale = behind_the_product(a, twin)
+        if scale is None or close(scale, 1.0) or a.grid is None or b.grid is None or a.scores.shape != b.scores.shape:
             continue
         risen = (b.scores - a.scores) - scale * (b.products - a.products)
         if rises_by(risen, 1.0) or not rises_by(risen, scale):
@@ -106,10 +74,10 @@ def _scaled(
         yield Finding(
             "wrong-scale",
             patient.severity("wrong-scale: of a bias", "bug"),
-            f"{words} is added to the products of queries and keys, and multiplied by {scale:.4f}, their scale, with "
-            "them; it should be added to the scaled scores as it is",
+            f"{' and '.join(sorted(names))} is added to the products of queries and keys, and multiplied by "
+            f"{scale:.4f}, their scale, with them; it should be added to the scaled scores as it is",
             "scale q kᵀ first, then add the bias: softmax(q @ k.mT * scale + bias)",
-            next((x.where for x in site.steps_before if x.name == "add"), site.softmax.where),
+            next((x.where for x in a.steps_before if x.name == "add"), a.softmax.where),
             numbers={"factor": scale, "scale": scale},
         )
         return
@@ -130,54 +98,45 @@ def rises_by(change: Tensor, unit: float) -> bool:
 
 def _unscaled(site: Site, step: Step) -> Iterator[Finding]:
     """A product of queries (or keys) with learned positions, added to scores that are scaled, without their scale."""
-    number = site.product.number
-    shares = dict(
-        zip((max(x.seeds(), default=-1) for x in step.terms), step.arguments[: len(step.terms)], strict=False)
-    )
-    scale = _factor_of(site, number, step, shares.get(number))
-    for other, value in shares.items():
-        seed = site.trace.seed(other) if other not in (-1, number) else None
-        if seed is None or seed.kind != "projection" or seed.left is None:
+    factors: dict[int, float | None] = {}
+    for term, value in zip(step.terms, step.arguments, strict=False):
+        seed = site.trace.seed(max(term.seeds())) if term.seeds() else None
+        if seed is None or seed.left is None or not isinstance(value, Tensor) or value.shape != term.source.shape:
             continue
-        if seed.left.value.shape[-1] != width_of(site):
-            continue
-        factor = _factor_of(site, other, step, value)
-        if scale is not None and factor is not None and close(factor, 1.0) and close(scale, width_of(site) ** -0.5):
-            yield Finding(
-                "wrong-scale",
-                "risk",
-                f"products of queries and keys are multiplied by {scale:.4f}, and products of the same width with "
-                "learned positions are added to them as they are: they are larger by its inverse",
-                "scale the sum of all products: (q @ k.mT + q @ p.mT) / sqrt(head width)",
-                step.where,
-                numbers={"scale": scale, "factor": factor},
-            )
-            return
-
-
-def _factor_of(site: Site, number: int, step: Step, value: Any) -> float | None:
-    """The factor between a product and a term of a sum that it comes from; None if it is not a multiple of it."""
-    term = next((x for x in step.terms if max(x.seeds(), default=-1) == number), None)
-    if term is None or not isinstance(value, Tensor) or value.shape != term.source.shape:
-        return None
-    inside = marks.seed_of(term.source) == number
-    product = site.trace.seed(number).value.double().flatten()[marks.element_of(term.source[inside])]
-    return proportion(product, value.double()[inside])
+        if seed is site.product or (seed.kind == "projection" and seed.left.value.shape[-1] == width_of(site)):
+            inside = marks.seed_of(term.source) == seed.number
+            product = seed.value.double().flatten()[marks.element_of(term.source[inside])]
+            factors[seed.number] = proportion(product, value.double()[inside])
+    scale = factors.pop(site.product.number, None)
+    if (
+        scale is not None
+        and close(scale, width_of(site) ** -0.5)
+        and any(x and close(x, 1.0) for x in factors.values())
+    ):
+        yield Finding(
+            "wrong-scale",
+            "risk",
+            f"products of queries and keys are multiplied by {scale:.4f}, and products of the same width with learned "
+            "positions are added to them as they are: they are larger by its inverse",
+            "scale the sum of all products: (q @ k.mT + q @ p.mT) / sqrt(head width)",
+            step.where,
+            numbers={"scale": scale, "factor": 1.0},
+        )
 
 
 def foreign_tokens(site: Site, step: Step) -> Tensor | None:
     """For each score, the token that a term comes from, if it is neither its query nor its key and no mask hides the
     score; else -1. None if there are none.
     """
+    shape, cells = step.source.shape, pair_tokens(site.product, step.source)
+    sides = tuple(zip(cells, "qk" if site.queries_left else "kq", strict=True))
     for term in step.terms:
-        if site.product.number in term.seeds() or term.source.ndim > step.source.ndim:
+        if site.product.number in term.seeds() or term.source.ndim > len(shape):
             continue
-        cells = pair_tokens(site.product, step.source)
         visible = _visible(site, step.source) & (cells[0] >= 0) & (cells[1] >= 0)
-        sides = tuple(zip(cells, "qk" if site.queries_left else "kq", strict=True))
-        found = torch.full(step.source.shape, marks.UNKNOWN)
+        found = torch.full(shape, marks.UNKNOWN)
         for number in term.seeds():
-            of, shape = _projection(site, number), step.source.shape
+            of = _projection(site, number)
             for token in _tokens(site, number, term.source.expand(shape), term.token.expand(shape)):
                 inputs = [marks.input_of(x) for x in (token, *cells)]
                 comparable = visible & (token >= 0) & ((inputs[0] == inputs[1]) | (inputs[0] == inputs[2]))
@@ -188,12 +147,11 @@ def foreign_tokens(site: Site, step: Step) -> Tensor | None:
     return None
 
 
-def _tokens(site: Site, number: int, source: Tensor, token: Tensor | None = None) -> tuple[Tensor, ...]:
+def _tokens(site: Site, number: int, source: Tensor, token: Tensor) -> tuple[Tensor, ...]:
     """The tokens of each element; those of row and column, where a seed is a product of two that depend on inputs."""
     seed = site.trace.seed(number)
     if seed.left is not None and seed.right is not None and seed.left.live and seed.right.live:
         return pair_tokens(seed, source)
-    assert token is not None
     return (token.masked_fill(marks.seed_of(source) != number, marks.UNKNOWN),)
 
 

@@ -7,7 +7,7 @@ einsums led to it. So what changes along a softmax, and which weights meet which
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -17,25 +17,22 @@ from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Softmaxes
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 from headwise.doctor.reading import marks
-from headwise.doctor.reading.events import Step, pair_tokens
+from headwise.doctor.reading.events import pair_tokens
 from headwise.doctor.reading.placement import Layout
 from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "weights-misaligned", "head-idle", "batch-mixing")
 
+# "[batch, seq, ...]", or the batch as the first of the sizes that are unpacked; and what says the opposite.
+_BATCH = r"(batch\w*|B|bs|bsz|b)"
+_FIRST = re.compile(rf"[\[(] *{_BATCH} *, *\w+ *,|^ *{_BATCH} *,.*= \w+\.(shape|size)", re.M)
+_SECOND = re.compile(rf"batch_first|(seq\w*|time)[- ]first|[\[(] *\w+ *, *{_BATCH} *,|^ *\w+ *, *{_BATCH} *,.*=", re.M)
 _WORDS = {"q": "queries", "k": "keys", "v": "values"}
-_LENGTH = r"(seq\w*|tokens|length|len|T|N|L|S|n|t|l|time|num_\w+|\w*patches|positions)"
-_BATCH = r"(batch(_size)?|B|bs|bsz|b)"
-# "[batch, seq, ...]", or the batch as the first of three sizes; and what says the opposite of the inputs.
-_BATCH_FIRST = (
-    rf"[\[(]\s*({_BATCH}|N)\s*,\s*{_LENGTH}(\s*[+-]\s*\d+)?\s*,|^\s*{_BATCH}(\s*,\s*\w+){{2}} = \w+\.(shape|size)"
-)
-_SEQUENCE_FIRST = rf"(?i:batch_first|(seq\w*|time)[- ]first|[\[(]\s*(seq\w*|length|len|T|N|L|S)\s*,\s*{_BATCH}\s*,)"
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    yield from _stated(patient)
+    yield from _said_to_be_first(patient)
     yield from _of_one_number(patient)
     sites = patient.see().sites
     for site in [site for site in sites if site.contraction is not None] or sites:  # without values: left over
@@ -51,20 +48,16 @@ def check(patient: Patient) -> Iterator[Finding]:
 # --- The rows of a product --------------------------------------------------------------------------------------------
 
 
-def _stated(patient: Patient) -> Iterator[Finding]:
-    """A batch that is said to come first, where the module attends along the first dimension."""
-    interface = patient.interface
-    if not interface.batched or interface.batch_first:
+def _said_to_be_first(patient: Patient) -> Iterator[Finding]:
+    """A batch that is named first in a shape, where the module attends along the first dimension."""
+    if not patient.interface.batched or patient.interface.batch_first:
         return
-    documented = "\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward))
-    first = re.compile(_BATCH_FIRST, re.MULTILINE)
-    text = documented if first.search(documented) else patient.source
-    said = first.search(text)
-    if said is not None and not re.search(_SEQUENCE_FIRST, f"{documented}\n{text}"):
+    first = _FIRST.search(patient.source)
+    if first is not None and not _SECOND.search(patient.source):
         yield Finding(
             "batch-mixing",
             patient.severity("batch-mixing: said to be batch first", "bug"),
-            f"{said.group(0).strip()!r} says that the batch comes first, but the module attends along the first "
+            f"{first.group(0).strip()!r} says that the batch comes first, but the module attends along the first "
             "dimension, so it mixes the examples of a batch",
             "pass batch_first=True to the layers it is built of, or transpose",
             patient.where,
@@ -78,25 +71,20 @@ def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]
     if placement.examples:
         if not _mixes(patient):
             raise NotChecked(f"the {what} of several examples are in one product, and stay apart all the same")
-        yield Finding(
-            "batch-mixing",
-            "bug",
-            f"the {what} in one product come from several examples: {listed}",
-            "keep batch and positions separate; check batch_first and which dimensions view and reshape merge",
-            site.product.where,
-        )
-    elif placement.mixed:
-        if placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
-            raise NotChecked(f"the {what} are each computed from several tokens, as by a convolution")
-    else:
-        yield Finding(
-            "head-split",
-            "bug",
+        name, said = "batch-mixing", f"the {what} in one product come from several examples: {listed}"
+        fix = "keep batch and positions separate; check batch_first and which dimensions view and reshape merge"
+    elif not placement.mixed:
+        name = "head-split"
+        fix = "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart"
+        said = (
             f"a so-called head holds {what} of several heads, and some tokens repeatedly: {listed}; expected each "
-            "position once, of a single head",
-            "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart",
-            site.product.where,
+            "position once, of a single head"
         )
+    elif placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
+        raise NotChecked(f"the {what} are each computed from several tokens, as by a convolution")
+    else:
+        return
+    yield Finding(name, "bug", said, fix, site.product.where)
 
 
 def _mixes(patient: Patient) -> bool:
@@ -207,19 +195,20 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
             numbers={"offset": float(offset)},
         )
     given, met = site.weights.nan_to_num(0.0) > 0, _cells_that_meet(site)
-    idle = idle_heads(given, met)
-    if idle and not _all_learn(patient, site):
-        heads = given.shape[1]
+    by_head = [x.any(-1).any(-1).any(0) for x in (given, met)]
+    idle = (by_head[0] & ~by_head[1]).nonzero().flatten().tolist()
+    own = torch.eye(*met.shape[-2:], dtype=torch.bool)
+    if idle and bool(met.any()) and _some_do_not_learn(patient, site):
         yield Finding(
             "head-idle",
             "bug",
-            f"the weights of {len(idle)} of {heads} heads ({', '.join(map(str, idle[:8]))}) are not multiplied with "
-            "any values: their queries and keys have no effect",
+            f"the weights of {len(idle)} of {len(by_head[0])} heads ({', '.join(map(str, idle[:8]))}) are not "
+            "multiplied with any values: their queries and keys have no effect",
             "multiply the weights of every head with the values of that head",
             site.softmax.where,
-            numbers={"idle": float(len(idle)), "heads": float(heads)},
+            numbers={"idle": float(len(idle)), "heads": float(len(by_head[0]))},
         )
-    elif not site.grid.key_inputs.any() and only_diagonal(given, met):  # type: ignore[union-attr]
+    elif bool(met.any()) and not bool((met & ~own).any()) and bool((given & ~own).any()):
         yield Finding(
             "weights-misaligned",
             "bug",
@@ -229,46 +218,22 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
         )
 
 
-def idle_heads(given: Tensor, met: Tensor) -> list[int]:
-    """The heads of [B, H, Q, K] whose weights, which are given, meet no value; [] if none does or all do not."""
-    idle = given.transpose(0, 1).flatten(1).any(1) & ~met.transpose(0, 1).flatten(1).any(1)
-    return idle.nonzero().flatten().tolist() if not bool(idle.all()) else []
-
-
-def only_diagonal(given: Tensor, met: Tensor) -> bool:
-    """Whether of weights [B, H, Q, K], which are given to other tokens too, those of a token for itself meet values."""
-    if met.shape[-1] != met.shape[-2] or met.shape[-1] < 2:
-        return False
-    own = torch.eye(met.shape[-1], dtype=torch.bool)
-    return bool((given & ~own).any()) and bool((met & own).any()) and not bool((met & ~own).any())
-
-
 def _cells_that_meet(site: Site) -> Tensor:
-    """[B, H, Q, K]: the weights that are multiplied with vectors, by a product or number by number."""
-    later = (seed for seed in site.trace.seeds if seed.order > site.softmax.order)
-    sources = [x.source for seed in later for x in (seed.left, seed.right) if x is not None and x.live]
-    sources += [
-        x.source for x in site.trace.steps if x.name == "mul" and x.order > site.softmax.order and _spread(site, x)
-    ]
+    """[B, H, Q, K]: the weights that are multiplied with values by a product; without one, number by number."""
+    if site.contraction is not None:
+        return site.weights_at_values.isfinite()
     met = torch.zeros_like(site.weights, dtype=torch.bool)
-    for source in sources:
-        if bool((marks.seed_of(source) == site.product.number).any()):
-            met |= site.cells(torch.zeros(source.shape), source).isfinite()
+    for step in site.trace.steps:
+        inside = marks.seed_of(step.source) == site.product.number
+        if step.name == "mul" and step.order > site.softmax.order and bool(inside.any()):
+            met |= site.cells(torch.zeros(step.source.shape), step.source).isfinite()
     return met
 
 
-def _spread(site: Site, step: Step) -> bool:
-    """Whether each weight is multiplied with several numbers, those of a vector."""
-    inside = marks.seed_of(step.source) == site.product.number
-    counts = marks.element_of(step.source[inside]).unique(return_counts=True)[1]
-    return bool(len(counts)) and int(counts.min()) > 1
-
-
-def _all_learn(patient: Patient, site: Site) -> bool:
-    """Whether a gradient reaches every number of the queries' weights: then no head is idle."""
-    names: Sequence[str] = [seed.name for seed in site.projections["q"] if seed.name]
-    there = patient.reached.there
-    return bool(names) and all(name in there and bool(there[name].all()) for name in names)
+def _some_do_not_learn(patient: Patient, site: Site) -> bool:
+    """Whether some numbers of the queries' weights get no gradient, and others do: heads may meet values elsewhere."""
+    there = [patient.reached.there[seed.name] for seed in site.projections["q"] if seed.name in patient.reached.there]
+    return any(not bool(x.all()) for x in there)
 
 
 def _offset(site: Site) -> int:

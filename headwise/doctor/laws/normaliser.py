@@ -5,7 +5,7 @@ Only where it divides by products of queries and keys: others do not normalise o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise.doctor.calling.claims import text_of
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Dispatching
 from headwise.doctor.probing.masking import left_padding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
@@ -28,52 +28,62 @@ _OFF = 0.05  # an epsilon in the denominator changes less
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if patient.has_softmax:
-        raise NotApplicable("it has a softmax, or its operations are not known")
+    """Set all values to 1, and look at what the output projection gets; also where keys are padding."""
     probe = Probe(patient)
-    values, last = _projections(probe.module)
+    names = None if patient.has_softmax else _projections(probe.module)
+    if names is None:
+        return
     inputs = probe.inputs(length=6)
     probe.answers(inputs)
     divides = _divides(probe, inputs) or look(patient).run.exponentials > 0
     if not divides and not _says_that_it_normalises(probe.module):
-        raise NotApplicable("nothing shows that it divides by the sum of its weights")
-    kept: list[Tensor] = []
-    last.register_forward_pre_hook(lambda _, given: kept.append(given[0].detach()))
-    of_all = read_name(values).letters == "v"
-    projection = probe.module.get_submodule(values)
-    if not of_all and not _last_third_is_linear(probe, inputs, projection, kept):
-        raise NotChecked("the values are not the last third of its projection")
-    projection.register_forward_hook(lambda _, __, out: _with_values(out, 1.0, of_all=of_all))
-    probe.output(inputs)
-    if not kept or kept[-1].shape[:2] != inputs.query.shape[:2]:
-        raise NotChecked("the input of its output projection has not one row for every query")
-    off = float((kept[-1] - 1).abs().amax())
-    how = "the sum that it divides by is not that of its weights" if divides else "it does not divide by their sum"
-    told = f"where all values are 1, the attended values are off by up to {off:.2g}: {how}"
-    if off <= _OFF:
-        padded = any(mask.what == "keys" for mask in probe.interface.masks)
-        if not padded or isinstance(probe.attempt(inputs, padding=left_padding(inputs)), Exception):
-            return
-        rows = kept[-1][1, 2:]
-        off = float((rows - 1).abs().amax()) if bool(rows.any()) else 0.0
-        told = (
-            f"where all values are 1 and two keys are padding, the attended values of real tokens are off by up to "
-            f"{off:.2g}: padded keys are left out of the values, and counted in the sum that it divides by"
+        return
+
+    def attended(change: Callable[[Tensor], Tensor], padding: Tensor | None = None) -> Tensor:
+        """[B, N, M], where `change` is made to the values: the whole output of a projection, or its last third."""
+        kept: list[Tensor] = []
+
+        def changed(_: object, __: object, out: Tensor) -> Tensor:
+            start = 0 if read_name(names[0]).letters == "v" else out.shape[-1] // 3 * 2
+            return torch.cat((out[..., :start], change(out[..., start:])), -1)
+
+        values, output = map(probe.module.get_submodule, names)
+        hooks = (
+            values.register_forward_hook(changed),
+            output.register_forward_pre_hook(lambda _, given: kept.append(given[0].detach())),
         )
-    if off > _OFF:
+        probe.attempt(inputs, padding=padding)
+        for hook in hooks:
+            hook.remove()
+        if not kept or kept[-1].shape[:2] != inputs.query.shape[:2]:
+            raise NotChecked("the input of its output projection has not one row for every query")
+        return kept[-1]
+
+    if gap(2 * attended(torch.clone), attended(lambda v: 2 * v)) > ROUNDING:  # the third holds queries and keys
+        raise NotChecked("the values are not the last third of its projection")
+    rows = attended(torch.ones_like)
+    how = "the sum that it divides by is not that of its weights" if divides else "it does not divide by their sum"
+    if _off(rows) <= _OFF and any(mask.what == "keys" for mask in probe.interface.masks):
+        rows = attended(torch.ones_like, left_padding(inputs))[1, 2:]
+        how = "padded keys are left out of the values, and counted in the sum that it divides by"
+    if _off(rows) > _OFF and bool(rows.any()):
         yield Finding(
             "normaliser-wrong",
             "bug",
-            told,
+            f"where all values are 1, the attended values are off by up to {_off(rows):.2g}: {how}",
             "divide by the product of each query with the sum of the keys that it attends to: (q * k.cumsum(positions))"
             ".sum(-1) if it is causal, and with the keys of padding set to 0",
             patient.where,
-            numbers={"off": off},
+            numbers={"off": _off(rows)},
         )
 
 
-def _projections(module: nn.Module) -> tuple[str, nn.Module]:
-    """The path of the projection that makes the values, and the output projection, if it has no other layers than
+def _off(rows: Tensor) -> float:
+    return float((rows - 1).abs().amax())
+
+
+def _projections(module: nn.Module) -> tuple[str, str] | None:
+    """The paths of the projection that makes the values, and of the output projection, if it has no other layers than
     these, and queries and keys.
     """
     parts = dict(module.named_modules())
@@ -81,36 +91,15 @@ def _projections(module: nn.Module) -> tuple[str, nn.Module]:
     letters = sorted("o" if role.is_output else role.letters for role in roles.values())
     convolved = any(isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for part in parts.values())
     if letters not in (["k", "o", "q", "v"], ["o", "qkv"]) or convolved:
-        raise NotApplicable("it is not made of projections of queries, keys, values and outputs alone")
+        return None
     values = next(path for path, role in roles.items() if "v" in role.letters and not role.is_output)
-    return values, next(parts[path] for path, role in roles.items() if role.is_output)
+    return values, next(path for path, role in roles.items() if role.is_output)
 
 
 def _says_that_it_normalises(module: nn.Module) -> bool:
     """Whether a name in its code is that of a denominator."""
     text = " ".join(text_of(part) for part in module.modules()).lower()
     return any(word in text for word in ("denom", "d_inv", "normalizer", "normaliser"))
-
-
-def _with_values(out: Tensor, value: float | Tensor, *, of_all: bool) -> Tensor:
-    """The output of a projection with other values: all of it, or its last third."""
-    start = 0 if of_all else out.shape[-1] // 3 * 2
-    changed = out.clone()
-    changed[..., start:] = value
-    return changed
-
-
-def _last_third_is_linear(probe: Probe, inputs: Inputs, projection: nn.Module, kept: list[Tensor]) -> bool:
-    """Whether twice the last third of a projection gives twice the attended values: it holds no queries and keys."""
-    found = []
-    for factor in (1.0, 2.0):
-        hook = projection.register_forward_hook(
-            lambda _, __, out, by=factor: _with_values(out, by * out[..., out.shape[-1] // 3 * 2 :], of_all=False)
-        )
-        probe.output(inputs)
-        hook.remove()
-        found.append(kept[-1])
-    return found[0].shape == found[1].shape and gap(2 * found[0], found[1]) < ROUNDING
 
 
 def _divides(probe: Probe, inputs: Inputs) -> bool:

@@ -12,34 +12,37 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.finding import Finding, Where
+from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import moved
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import Norm
-from headwise.doctor.reading.projection_names import LETTERS
+from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("norm-axis", "norm-swapped")
 
 _WORDS = {"q": "queries", "k": "keys", "v": "values"}
-_FIX = "normalise each token alone, over its features (dim=-1)"
 _OVER_TOKENS = (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)  # by design
 _MIXED, _STEADY = 1e-4, 2e-3
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     sites = _known(patient.see().sites)
-    if not sites:
-        raise NotApplicable("queries, keys and values are not known")
-    yield from _over_positions(patient, sites[0])  # those of later layers depend on all tokens anyway
-    yield from _over_heads(sites[0])
-    yield from _of_another(patient, sites)
+    if sites:
+        yield from _over_positions(patient, sites[0])  # those of later layers depend on all tokens anyway
+        yield from _over_heads(sites[0])
+        yield from _of_another(patient, sites)
 
 
 def _known(sites: Iterable[Site]) -> list[Site]:
     """Those whose queries, keys and values are known."""
     return [site for site in sites if site.grid is not None and site.contraction is not None]
+
+
+def _vectors(site: Site) -> dict[str, Tensor]:
+    """Queries, keys and values, [B, H, L, D]."""
+    return {name: getattr(site, name).to(torch.float64) for name in "qkv"}
 
 
 def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
@@ -50,17 +53,14 @@ def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
     others = _known(look(patient, edit=lambda inputs: moved(inputs, 1, 2, queries=True)).sites)
     if not others or others[0].q.shape != site.q.shape:
         return
-    for name, before, after in zip("qkv", _vectors(site), _vectors(others[0]), strict=True):
-        mixed = mixed_rows(before[1], after[1], 2)
+    after = _vectors(others[0])
+    for name, before in _vectors(site).items():
+        mixed = mixed_rows(before[1], after[name][1], 2)
         if mixed > _MIXED:
-            yield Finding(
-                "norm-axis",
-                "bug",
+            yield _over(
                 f"after a change of position 2 alone, the {_WORDS[name]} of the other positions change by "
                 f"{mixed:.2g} of their size: {norm.name} takes its statistics over the positions",
-                _FIX,
                 norm.where,
-                numbers={"change": mixed},
             )
             return
 
@@ -78,23 +78,16 @@ def _norm(site: Site) -> Norm | None:
     """
     before = [x for x in site.trace.norms if x.order < site.softmax.order]
     certain = [x for x in before if x.name != "mean" or site.trace.roots]
-    return next((x for x in reversed(certain) if x.name != "mean"), certain[-1] if certain else None)
+    return max(certain, key=lambda x: (x.name != "mean", x.order), default=None)
 
 
 def _over_heads(site: Site) -> Iterator[Finding]:
-    if min(site.q.shape[1], site.q.shape[-1]) < 2:
-        return
-    for name, x in zip("qk", _vectors(site)[:2], strict=True):
-        raw = site.raw(name)
-        if raw is None or x.shape != raw.shape or steady(raw, 1):
-            continue
-        if steady(x, 1) and not steady(x, -1):
-            yield Finding(
-                "norm-axis",
-                "bug",
+    for name, x in _vectors(site).items():
+        raw = None if name == "v" or min(x.shape[1], x.shape[-1]) < 2 else site.raw(name)
+        if raw is not None and x.shape == raw.shape and not steady(raw, 1) and steady(x, 1) and not steady(x, -1):
+            yield _over(
                 f"for every feature the {_WORDS[name]} of the {x.shape[1]} heads together have the same size, and "
                 "those of one head do not: they are normalised over the heads",
-                _FIX,
                 site.product.where,
             )
             return
@@ -106,9 +99,8 @@ def steady(x: Tensor, dim: int) -> bool:
     return bool(size.std() < _STEADY * size.mean())
 
 
-def _vectors(site: Site) -> list[Tensor]:
-    """Queries, keys and values, [B, H, L, D]."""
-    return [x.to(torch.float64) for x in (site.q, site.k, site.v)]
+def _over(evidence: str, where: Where | None) -> Finding:
+    return Finding("norm-axis", "bug", evidence, "normalise each token alone, over its features (dim=-1)", where)
 
 
 def _of_another(patient: Patient, sites: list[Site]) -> Iterator[Finding]:
@@ -129,7 +121,7 @@ def _of_another(patient: Patient, sites: list[Site]) -> Iterator[Finding]:
         others = _known(look(patient, change=louder).sites)
         if len(calls) != 1 or len(others) != len(sites):
             continue
-        changes = (changed("qkv", _vectors(a), _vectors(b)) for a, b in zip(sites, others, strict=True))
+        changes = (_changed(*map(_vectors, pair)) for pair in zip(sites, others, strict=True))
         acts_on = next(filter(None, changes), "")  # in the first attention where anything changes
         if acts_on and letter not in acts_on:
             yield Finding(
@@ -143,15 +135,13 @@ def _of_another(patient: Patient, sites: list[Site]) -> Iterator[Finding]:
             return
 
 
-def changed(names: str, before: list[Tensor], after: list[Tensor]) -> str:
-    """Return the names of the tensors that are not the same as before."""
-    pairs = zip(names, before, after, strict=True)
-    return "".join(name for name, a, b in pairs if a.shape == b.shape and not torch.equal(a, b))
+def _changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
+    """The names of the tensors that are not the same as before."""
+    return "".join(x for x in before if before[x].shape == after[x].shape and not torch.equal(before[x], after[x]))
 
 
 def _letter(path: str) -> str:
     """ "q" or "k" for q_norm, norm_added_k or query_layernorm; "" for other names."""
     last = path.rpartition(".")[2].lower()
-    words = set(last.replace("norm", "_").split("_"))
-    letters = [letter for letter in "qk" if words & set(LETTERS[letter].split())]
-    return letters[0] if len(letters) == 1 and ("norm" in last or "ln" in words) else ""
+    letters = read_name(last).letters
+    return letters if letters in ("q", "k") and ("norm" in last or "ln" in last.split("_")) else ""

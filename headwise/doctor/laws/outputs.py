@@ -15,7 +15,6 @@ from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy
-from headwise.doctor.reading.events import Step
 from headwise.doctor.reading.marks import MIXED
 from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
@@ -25,13 +24,8 @@ FINDINGS = ("head-merge", "output-projection-missing", "output-misplaced")
 
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
-    for site in anatomy.sites:
-        if (
-            site.grid is not None
-            and site.contraction is not None
-            and not (site.contraction.product.token == MIXED).any()
-        ):
-            yield from _merged(anatomy, site)
+    if len(anatomy.sites) == 1:
+        yield from _merged(anatomy, anatomy.sites[0])
     yield from _missing(patient, anatomy)
     yield from _at_a_residual(anatomy)
 
@@ -39,8 +33,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
     """Heads that are put into rows of other tokens, before the output projection or without one."""
     met, found, out = site.contraction, site.output, anatomy.run.out
-    assert met is not None
-    if len(anatomy.sites) > 1:
+    if site.grid is None or met is None or bool((met.product.token == MIXED).any()):
         return
     if found is not None:
         seed, operand, dim = found
@@ -104,23 +97,32 @@ def _missing(patient: Patient, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _at_a_residual(anatomy: Anatomy) -> Iterator[Finding]:
-    """A sum of tokens and of what other queries attended to."""
+    """A sum of tokens and of what other queries attended to; or of what two attentions side by side attended to."""
     made = {site: _made(site) for site in anatomy.sites if site.contraction is not None}
     attended = set[int]().union(*made.values())
-    for side_by_side, site, step in itertools.product((False, True), made, anatomy.run.steps):
+    for site, step in itertools.product(made, anatomy.run.steps):
         own = [term for term in step.terms if made[site] & set(term.seeds())]
         others = [term for term in step.terms if not made[site] & set(term.seeds())]
         if len(own) != 1 or len(others) != 1:
             continue
-        of_others = set(others[0].seeds())
-        if side_by_side != (bool(attended & of_others) and not _read(site) & of_others):
-            continue
         query, token = (term.token.expand(step.source.shape).flatten() for term in (own[0], others[0]))
         known = (query >= 0) & (token >= 0) & (marks.example_of(query) == marks.example_of(token))
         known &= marks.input_of(query) == marks.input_of(token)
-        at = marks.position_of(query[known]), marks.position_of(token[known])
-        if displaced(*at, side_by_side=side_by_side):
-            yield _misplaced(*at, step)
+        query, token = marks.position_of(query[known]), marks.position_of(token[known])
+        of_others = set(others[0].seeds())
+        if displaced(query, token, side_by_side=bool(attended & of_others) and not _read(site) & of_others):
+            differ = query != token
+            first, count = int(differ.nonzero()[0]), len(token[differ].unique())
+            yield Finding(
+                "output-misplaced",
+                "bug",
+                f"the outputs of {count} tokens belong to other queries: what query {int(query[first])} attended to is "
+                f"added to token {int(token[first])}",
+                "undo what was done to the order of the tokens: a shift by -s with a shift by +s, a permutation with "
+                "its inverse",
+                step.where,
+                numbers={"positions": float(count)},
+            )
             return
 
 
@@ -132,21 +134,6 @@ def displaced(query: Tensor, token: Tensor, *, side_by_side: bool = False) -> bo
     shifted = bool((apart == apart[:1]).all())
     return 4 * int((apart != 0).sum()) >= max(1, len(apart)) and not (
         shifted and (side_by_side or abs(int(apart[0])) == 1)
-    )
-
-
-def _misplaced(query: Tensor, token: Tensor, step: Step) -> Finding:
-    differ = query != token
-    first, count = int(differ.nonzero()[0]), len(token[differ].unique())
-    return Finding(
-        "output-misplaced",
-        "bug",
-        f"the outputs of {count} tokens belong to other queries: what query {int(query[first])} attended to is added "
-        f"to token {int(token[first])}",
-        "undo what was done to the order of the tokens: a shift by -s with a shift by +s, a permutation with its "
-        "inverse",
-        step.where,
-        numbers={"positions": float(count)},
     )
 
 

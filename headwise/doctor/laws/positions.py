@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.distances import stirred
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import REACHED, Probe, gap
 from headwise.doctor.reading.creation import by_setting
 
@@ -30,20 +30,14 @@ _NAMES = re.compile(
 def check(patient: Patient) -> Iterator[Finding]:
     """Let the first two tokens change places, and look at the last output."""
     has = _positions(patient)
-    if not has:
-        raise NotApplicable("it has no positions of its own")
-    if "positions-ignored" in patient.excused:
-        raise NotApplicable("its table runs over another axis, which is told")
-    if _biased_mask(patient):
-        raise NotApplicable("the mask that it is given carries a bias, which may be its positions")
-    if patient.interface.takes != "self" or patient.interface.length:
-        raise NotApplicable("its keys are given apart from its queries, or its length is fixed")
-    if len(patient.see().sites) != 1:
-        raise NotApplicable("with several attentions the order of tokens matters without positions, too")
+    if not has or "positions-ignored" in patient.excused or _biased_mask(patient) or _alike(patient):
+        return
+    # Keys that are given apart, or a fixed length, cannot be exchanged so; with several attentions the order of tokens
+    # matters without positions, too.
+    if patient.interface.takes != "self" or patient.interface.length or len(patient.see().sites) != 1:
+        return
     if not bool((patient.see().sites[0].attended(patient.see().inputs.key_length)[-1, :2] > 0).all()):
-        raise NotApplicable("its last token does not attend to the first two")
-    if _alike(patient):
-        raise NotApplicable("the positions that it is given are the same for the first two tokens")
+        return
     probe = Probe(patient)
     stirred(probe.module)
     inputs = probe.inputs()
@@ -64,40 +58,42 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _positions(patient: Patient) -> str:
-    """The name of its positions: a buffer, a parameter, a submodule, or an argument that has to be given."""
+    """The name of its positions: a buffer, a parameter, a submodule, or an argument that has to be given; "" if it has
+    none.
+    """
     held = [name for name, _ in (*patient.module.named_buffers(), *patient.module.named_parameters())]
     held += [name for name, part in patient.module.named_modules() if name and not isinstance(part, nn.Identity)]
     for name in held:
         if _NAMES.search(name.rpartition(".")[2]):
             return name
-    interface = patient.interface
-    at = interface.way.sizes(interface.inputs())
-    values = {name: make(at) for name, make in interface.way.extras if interface.roles.get(name) == "positions"}
-    given = [name for name, x in values.items() if isinstance(x, (Tensor, tuple, list))]  # 0 is where a call begins
-    passed = {name for _, name in interface.way.slots} | {name for name, _ in interface.way.extras}
+    way = patient.interface.way
+    passed = {name for _, name in way.slots} | {name for name, _ in way.extras}
     arguments = inspect.signature(patient.module.forward).parameters
     absent = {name for name, x in arguments.items() if name not in passed and (x.default is None or x.default is False)}
     # A layer may have none (NoPE), or only beside tables of angles.
-    return next((name for name in given if not by_setting(patient.module, name, absent)), "")
+    return next((name for name in _given(patient) if not by_setting(patient.module, name, absent)), "")
+
+
+def _given(patient: Patient) -> dict[str, list[Tensor]]:
+    """The tensors of each argument that holds positions. (A number is where a call begins.)"""
+    interface = patient.interface
+    at = interface.way.sizes(interface.inputs())
+    made = {name: make(at) for name, make in interface.way.extras if interface.roles.get(name) == "positions"}
+    lists = {name: value if isinstance(value, (tuple, list)) else [value] for name, value in made.items()}
+    tensors = {name: [x for x in values if isinstance(x, Tensor)] for name, values in lists.items()}
+    return {name: found for name, found in tensors.items() if found}
 
 
 def _alike(patient: Patient) -> bool:
     """Whether the first two tokens are given the same positions, as those of a call in which many are alike."""
-    interface = patient.interface
-    at = interface.way.sizes(interface.inputs())
-    made = [make(at) for name, make in interface.way.extras if interface.roles.get(name) == "positions"]
-    tables = [x for value in made for x in (value if isinstance(value, (tuple, list)) else (value,))]
-    tables = [x for x in tables if isinstance(x, Tensor) and at.queries in x.shape]
-    return bool(tables) and not any(
-        bool((x.select(dim, 0) != x.select(dim, 1)).any())
-        for x in tables
-        for dim, size in enumerate(x.shape)
-        if size == at.queries
-    )
+    length = patient.interface.way.sizes(patient.interface.inputs()).queries
+    given = [x for tensors in _given(patient).values() for x in tensors]
+    pairs = [(x.select(i, 0), x.select(i, 1)) for x in given for i, size in enumerate(x.shape) if size == length]
+    return bool(pairs) and not any(bool((one != other).any()) for one, other in pairs)
 
 
 def _biased_mask(patient: Patient) -> bool:
-    """Whether the call that was given has a mask with numbers other than 0 and a fill value."""
+    """Whether the call that was given has a mask with numbers other than 0 and a fill value: they may be positions."""
     _, kwargs = patient.example or ((), {})
     return any(
         isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 4 and bool(((x != 0) & (x.abs() < 1e3)).any())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import Patient
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.events import Seed
 from headwise.doctor.reading.projection_names import read_name
@@ -27,8 +27,6 @@ _WORDS = {"q": "queries", "k": "keys", "v": "values"}
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
     sites = [site for site in anatomy.sites if site.grid is not None and site.contraction is not None]
-    if not sites:
-        raise NotApplicable("queries, keys and values are not known")
     yield from _alike(sites)
     for site in sites:
         zero = [name for name in "qkv" if not bool(getattr(site, name).any())]
@@ -94,12 +92,11 @@ def _alike(sites: list[Site]) -> Iterator[Finding]:
         q, k, v = (torch.cat([getattr(site, name) for site in here], 1).double() for name in "qkv")
         groups = heads_alike(q, k, v) if q.shape[2] > 1 else []
         alike = [group for group in groups if len(group) > 1]
-        if not alike:
-            continue
-        flat = q.shape[-1] > 1 and all(bool((x[:, alike[0][0]].std(-1) < 1e-6 * x.abs().max()).all()) for x in (q, k))
+        if not alike or float((q - q[..., :1]).abs().max()) < 1e-6 * float(q.abs().max()):
+            continue  # constant weights, as in a test, make everything alike
         yield Finding(
             "projection-reused",
-            "risk" if flat else "bug",  # constant weights, as in a test, make everything alike
+            "bug",
             f"heads compute identical numbers: {'; '.join(', '.join(map(str, g)) for g in alike[:4])} have the same "
             f"queries, keys and values, so that {q.shape[1]} heads are {len(groups)}",
             "give every head its own part of the projections; of a list, [Head(...) for _ in range(n)], not "
@@ -134,40 +131,39 @@ def _groups(patient: Patient, site: Site) -> Iterator[Finding]:
     keys = site.grid.key_heads.unique(return_inverse=True)[1].tolist()
     first = site.columns("v")[:, 0]
     values = first.unique(return_inverse=True)[1].tolist() if bool((first >= 0).all()) else keys
-    told, certain = grouping(keys, values)
+    told = grouping(keys, values)
     if told:
         yield Finding(
             "gqa-order",
-            patient.severity("gqa-order: tiled", "bug" if certain else "risk") if keys == values else "bug",
+            patient.severity("gqa-order: tiled", "bug") if keys == values else "bug",
             told,
             "repeat key and value heads with repeat_interleave(H // G, dim=head), or with expand on a new dimension "
             "after the head; both in the same way",
-            site.product.where if keys == values or values == sorted(values) else site.contraction.product.where,
+            site.product.where if values == sorted(values) or keys == values else site.contraction.product.where,
             numbers={"apart": float(sum(a != b for a, b in zip(keys, values, strict=True)))},
         )
 
 
-def grouping(keys: list[int], values: list[int]) -> tuple[str, bool]:
-    """How the key heads (and value heads) of the query heads differ from runs such as 0, 0, 1, 1, and whether it is
-    certainly a mistake; "" if they do not, or are not in groups.
+def grouping(keys: list[int], values: list[int]) -> str:
+    """How the key heads (and value heads) of the query heads differ from runs such as 0, 0, 1, 1; "" if they do not, or
+    are not in groups.
     """
     count, groups = len(keys), len(set(keys))
     if groups in (1, count) or count % groups:
-        return "", False
+        return ""
     expected = [h // (count // groups) for h in range(count)]
-    listed, right = (", ".join(map(str, x)) for x in (keys, expected))
+    of_keys, of_values, right = (", ".join(map(str, x)) for x in (keys, values, expected))
     if len(set(values)) == groups and values != keys:
         return (
-            f"the {count} query heads use the key heads {listed}, but the value heads {', '.join(map(str, values))}; "
-            f"expected {right} for both: most weights are multiplied with the values of another head",
-            True,
+            f"the {count} query heads use the key heads {of_keys}, but the value heads {of_values}; expected {right} "
+            "for both: most weights are multiplied with the values of another head"
         )
-    tiled = keys == [h % groups for h in range(count)]
-    told = (
-        f"the {count} query heads use the key heads {listed}{' (tiled)' if tiled else ''}; expected {right}: each key "
-        f"head serves {count // groups} neighbouring query heads"
+    if keys != [h % groups for h in range(count)]:
+        return ""
+    return (
+        f"the {count} query heads use the key heads {of_keys} (tiled); expected {right}: each key head serves "
+        f"{count // groups} neighbouring query heads"
     )
-    return ("", False) if keys == expected else (told, tiled)
 
 
 # --- Which weights and which inputs -----------------------------------------------------------------------------------
@@ -236,8 +232,7 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
         yield Finding(
             "argument-order",
             "bug" if len(wrong) > 1 or "lora" in weights[wrong[0]][0].lower() else "risk",
-            f"by their names, the projections are swapped: {said}"
-            + ("; the scores are then transposed" if sorted(wrong) == ["k", "q"] else ""),
+            f"by their names, the projections are swapped: {said}",
             "use each projection for what its name says",
             used[wrong[0]][0].where,
         )

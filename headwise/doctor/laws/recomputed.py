@@ -7,7 +7,7 @@ their names: kernels [in, H·D], [in, H, D] or, of all three in one, [in, 3·H·
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.finding import Finding
 from headwise.doctor.foreign import foreign_backend
-from headwise.doctor.not_checked import NotApplicable, NotChecked
+from headwise.doctor.not_checked import NotChecked
 from headwise.doctor.reading.projection_names import read_name
 
 if TYPE_CHECKING:
@@ -24,66 +24,23 @@ if TYPE_CHECKING:
     from headwise.doctor.patient import Patient
     from headwise.doctor.subject import Subject
 
+FINDINGS = (
+    *("wrong-scale", "softmax-axis", "head-split", "head-merge", "weights-transposed", "projection-reused"),
+    *("mask-ignored", "mask-polarity", "mask-broadcast", "mask-multiplied", "mask-after-softmax"),
+)
+
 _LENGTH = 7  # of the inputs: unlikely to equal a width or a number of heads
 _SAME = 1e-4  # relative error of the same computation in float32
 _FAR = 100  # times as far as the mistake: the definition, if it is a mistake
 _NAMES = {"q": "queries", "k": "keys", "v": "values"}
-_FIX = "do this as the definition of attention does; the evidence says what the module does instead"
 
 
 class Mistake(NamedTuple):
     """A computation that differs from the definition in one decision."""
 
     name: str  # of the finding
-    sentence: str  # with places for the sizes
+    sentence: str
     changes: Mapping[str, Any]  # of the arguments of Layer.compute
-
-
-_SCALES = {
-    "none": "the scores are not divided at all; the head width is {head_width}, expected {root_head_width:.3f}",
-    "sqrt(width)": "the scores are divided by {root_width:.3f} = sqrt({width}), the model width; the head width is "
-    "{head_width}, expected {root_head_width:.3f}",
-    "head width": "the scores are divided by {head_width:.3f}, the head width (or twice by its square root); the head "
-    "width is {head_width}, expected {root_head_width:.3f}",
-    "times sqrt(head width)": "the scores are multiplied by {root_head_width:.3f} = sqrt({head_width}), where they "
-    "should be divided by it",
-}
-_AXIS = ", so that the weights of a query do not sum to 1; it should be taken over the keys"
-_SUMMED = "the weights are transposed: the values are summed over the queries, not over the keys"
-_MISTAKES = (
-    *(Mistake("wrong-scale", sentence, {"scale": scale}) for scale, sentence in _SCALES.items()),
-    Mistake("softmax-axis", f"the softmax is taken over the queries{_AXIS}", {"axis": -2}),
-    Mistake("softmax-axis", f"the softmax is taken over the heads{_AXIS}", {"axis": 1}),
-    Mistake(
-        "head-split",
-        "[B, N, H·D] is viewed as [B, H, N, D] without a transpose, so that every head mixes positions",
-        {"split": False},
-    ),
-    Mistake(
-        "head-merge",
-        "[B, H, N, D] is viewed as [B, N, H·D] without a transpose, so that positions and heads are mixed",
-        {"merge": False},
-    ),
-    Mistake("weights-transposed", _SUMMED, {"transposed": True}),
-    *(
-        Mistake(
-            "projection-reused",
-            f"{_NAMES[role]} are computed by the projection of the {_NAMES[used]}",
-            {"projections": "qkv".replace(role, used)},
-        )
-        for role, used in ("vk", "vq", "kq", "kv", "qk", "qv")
-    ),
-)
-_MASK_MISTAKES = (
-    Mistake("mask-ignored", "the mask has no effect", {"mask": "ignored"}),
-    Mistake("mask-polarity", "the mask is used with the opposite polarity", {"mask": "inverted"}),
-    Mistake("mask-broadcast", "the mask hides queries instead of keys", {"mask": "queries"}),
-    Mistake("mask-multiplied", "forbidden scores are multiplied by 0 instead of set to -inf: they keep a weight",
-            {"mask": "zero"}),
-    Mistake("mask-after-softmax", "the mask is applied to the weights after the softmax, so that they do not sum to 1",
-            {"mask": "weights"}),
-)  # fmt: skip
-FINDINGS = tuple({each.name: None for each in (*_MISTAKES, *_MASK_MISTAKES)})
 
 
 class Match(NamedTuple):
@@ -95,46 +52,45 @@ class Match(NamedTuple):
     error: float  # the largest difference, relative to the largest output
     healthy_error: float  # the same for the definition
 
-    @property
-    def told(self) -> str:
-        """The sentence of the mistake, with both errors."""
-        assert self.mistake is not None
-        return (
-            f"{self.mistake.sentence.format(**self.layer.numbers)}; computed this way from its own weights, the output "
-            f"matches to {self.error:.0e}, and by the definition to {self.healthy_error:.0e}"
-        )
-
 
 def check(patient: Patient) -> Iterator[Finding]:
-    if not foreign_backend(patient.module):
-        raise NotApplicable("its operations are seen")
-    match, masks = recompute(patient)
-    for parameter, each in {"": match, **masks}.items():
-        if each.mistake is not None:
-            told = f"`{parameter}`: {each.told}" if parameter else each.told
-            numbers = {"error": each.error, "healthy_error": each.healthy_error}
-            yield Finding(each.mistake.name, "bug", told, _FIX, patient.where, numbers=numbers)
+    found = recompute(patient) if foreign_backend(patient.module) else {}
+    for parameter, match in found.items():
+        if match.mistake is not None:
+            told = f"`{parameter}`: {match.mistake.sentence}" if parameter else match.mistake.sentence
+            yield Finding(
+                match.mistake.name,
+                "bug",
+                f"{told}; computed this way from its own weights, the output matches to {match.error:.0e}, and by the "
+                f"definition to {match.healthy_error:.0e}",
+                "do this as the definition of attention does; the evidence says what the module does instead",
+                patient.where,
+                numbers={"error": match.error, "healthy_error": match.healthy_error},
+            )
 
 
 @torch.no_grad()
-def recompute(subject: Subject) -> tuple[Match, dict[str, Match]]:
-    """Find the computation that gives a layer's output without a mask, and for each mask the one that gives it with it.
-
-    Raises:
-        NotApplicable: its weights are not those of one attention layer.
-        NotChecked: it cannot be called so, or no computation here gives its output.
+def recompute(subject: Subject) -> dict[str, Match]:
+    """Find the computation that gives a layer's output, without a mask ("") and with each mask; {} if its weights are
+    not those of one attention layer. Raises NotChecked if no computation here gives the output.
     """
     interface = subject.interface.on(at_rest(subject.interface.module))
     length = interface.length or _LENGTH
     inputs = interface.inputs(3, length, length)
+    layers = list(_read_layers(interface))
+    if not layers:
+        return {}
     output = _run(interface, inputs)
-    layers = [(layer, {"causal": causal}) for layer in _read_layers(interface) for causal in (False, True)]
-    match = _best(_match(layer, inputs, output, right, _MISTAKES, None) for layer, right in layers)
+    match = _best(
+        _match(layer, inputs, output, {"causal": causal}, _mistakes(layer), None)
+        for layer in layers
+        for causal in (False, True)
+    )
     if match is None:
         raise NotChecked("neither the definition nor a known mistake gives its output")
     used = {mask.what: mask for mask in reversed(interface.masks) if not mask.own}
     found = {mask.parameter: _match_mask(match, interface, inputs, mask) for mask in used.values()}
-    return match, {name: each for name, each in found.items() if each is not None}
+    return {"": match, **{name: each for name, each in found.items() if each is not None}}
 
 
 def _match_mask(match: Match, interface: Interface, inputs: Inputs, mask: MaskInput) -> Match | None:
@@ -154,7 +110,7 @@ def _match_mask(match: Match, interface: Interface, inputs: Inputs, mask: MaskIn
     return _best(_match(match.layer, inputs, output, each, _MASK_MISTAKES, allowed) for each in right)
 
 
-def _best(found: Iterator[Match | None]) -> Match | None:
+def _best(found: Iterable[Match | None]) -> Match | None:
     return min(filter(None, found), key=lambda each: (each.mistake is not None, each.error), default=None)
 
 
@@ -170,7 +126,7 @@ def _match(
     inputs: Inputs,
     output: Tensor,
     right: Mapping[str, Any],
-    mistakes: Sequence[Mistake],
+    mistakes: Iterable[Mistake],
     allowed: Tensor | None,
 ) -> Match | None:
     """The definition, if it gives the output; else the mistake that gives it, if the definition is far from it."""
@@ -188,6 +144,39 @@ def _match(
     return Match(layer, right, mistake, least, healthy) if _FAR * least < min(healthy, _FAR * _SAME) else None
 
 
+# --- The mistakes -----------------------------------------------------------------------------------------------------
+
+
+def _mistakes(layer: Layer) -> Iterator[Mistake]:
+    width, head_width = len(layer.weights["q"]), layer.head_width
+    for scale in (1.0, width**-0.5, 1 / head_width, head_width**0.5):
+        said = f"the scores are multiplied by {scale:.3f}; the head width is {head_width}, expected {layer.scale:.3f}"
+        yield Mistake("wrong-scale", said, {"scale": scale})
+    for axis, over in ((-2, "the queries"), (1, "the heads")):
+        said = f"the softmax is taken over {over}, so that the weights of a query over its keys do not sum to 1"
+        yield Mistake("softmax-axis", said, {"axis": axis})
+    said = "[B, N, H·D] is viewed as [B, H, N, D] without a transpose, so that every head mixes positions"
+    yield Mistake("head-split", said, {"split": False})
+    said = "[B, H, N, D] is viewed as [B, N, H·D] without a transpose, so that positions and heads are mixed"
+    yield Mistake("head-merge", said, {"merge": False})
+    said = "the weights are transposed: the values are summed over the queries, not over the keys"
+    yield Mistake("weights-transposed", said, {"transposed": True})
+    for role, used in ("vk", "vq", "kq", "kv", "qk", "qv"):
+        said = f"{_NAMES[role]} are computed by the projection of the {_NAMES[used]}"
+        yield Mistake("projection-reused", said, {"projections": "qkv".replace(role, used)})
+
+
+_MASK_MISTAKES = (
+    Mistake("mask-ignored", "the mask has no effect", {"mask": "ignored"}),
+    Mistake("mask-polarity", "the mask is used with the opposite polarity", {"mask": "inverted"}),
+    Mistake("mask-broadcast", "the mask hides queries instead of keys", {"mask": "queries"}),
+    Mistake("mask-multiplied", "forbidden scores are multiplied by 0 instead of set to -inf: they keep a weight",
+            {"mask": "zero"}),
+    Mistake("mask-after-softmax", "the mask is applied to the weights after the softmax, so that they do not sum to 1",
+            {"mask": "weights"}),
+)  # fmt: skip
+
+
 # --- The layer's weights ----------------------------------------------------------------------------------------------
 
 
@@ -200,11 +189,13 @@ class Layer:
     biases: Mapping[str, Tensor]
 
     @property
-    def numbers(self) -> dict[str, float]:
-        """The sizes that sentences have, and their roots."""
-        width, columns = self.weights["q"].shape
-        sizes = {"width": width, "head_width": columns // self.heads, "heads": self.heads}
-        return {**sizes, **{f"root_{name}": size**0.5 for name, size in sizes.items()}}
+    def head_width(self) -> int:
+        return self.weights["q"].shape[1] // self.heads
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return self.head_width**-0.5
 
     def compute(
         self,
@@ -213,7 +204,7 @@ class Layer:
         *,
         projections: str = "qkv",  # by which of the projections queries, keys and values are computed
         split: bool = True,  # False: [B, N, H·D] is viewed as [B, H, N, D]
-        scale: str = "sqrt(head width)",
+        scale: float | None = None,
         axis: int = -1,  # over which the softmax is taken
         transposed: bool = False,  # the weights are
         merge: bool = True,  # False: [B, H, N, D] is viewed as [B, N, H·D]
@@ -225,10 +216,7 @@ class Layer:
         key = query if inputs.key is None else inputs.key.double()
         value = key if inputs.value is None else inputs.value.double()
         q, k, v = (self._project(x, used, split) for x, used in zip((query, key, value), projections, strict=True))
-        numbers = self.numbers
-        root = numbers["root_head_width"]
-        divided = {"none": 1.0, "sqrt(width)": numbers["root_width"], "head width": root**2}
-        scores = q @ k.mT / {**divided, "times sqrt(head width)": 1 / root}.get(scale, root)
+        scores = q @ k.mT * (self.scale if scale is None else scale)
         if causal:
             scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -1e9)
         after = torch.ones((), dtype=torch.float64)
@@ -252,7 +240,9 @@ class Layer:
 
 
 def _read_layers(interface: Interface) -> Iterator[Layer]:
-    """The ways to read the module's weights as those of one attention layer, the likeliest first."""
+    """The ways to read the module's weights as those of one attention layer, the likeliest first; none if their names
+    are not those of one.
+    """
     weights, biases = _read_weights(interface.module)
     known = next((x.shape[1] for role, x in weights.items() if role in "qkv" and x.ndim == 3), interface.heads)
     weights = {role: x.flatten(0, -2) if role == "o" else x.flatten(1) for role, x in weights.items()}
@@ -265,11 +255,10 @@ def _read_layers(interface: Interface) -> Iterator[Layer]:
                 biases |= {role: _cut(biases["qkv"][None], order, i)[0] for i, role in enumerate("qkv")}
             yield Layer(heads, weights | cut, dict(biases))
         return
-    if not {"q", "k", "v"} <= weights.keys():
-        raise NotApplicable("its weights are not named like those of one attention layer")
-    columns = weights["q"].shape[1]
-    for heads in [known] if known else [n for n in (8, 4, 2, 1) if columns % n == 0]:
-        yield Layer(heads, weights, biases)
+    if {"q", "k", "v"} <= weights.keys():
+        columns = weights["q"].shape[1]
+        for heads in [known] if known else [n for n in (8, 4, 2, 1) if columns % n == 0]:
+            yield Layer(heads, weights, biases)
 
 
 def _read_weights(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -4,6 +4,9 @@ All tokens of an example are made alike. What queries and keys then still differ
 the module does to them by their position; differences between two examples take away what is merely added. Of these
 differences x [S, N, D] and y, the products x_i · y_i must be those of position 0, for every i: a rotation of both by
 one angle leaves them as they are.
+
+The angles, positions times frequencies, need single precision: bfloat16 is exact up to 256, and later positions share
+their angles. The angles of a run in bfloat16 are compared with those of the same run in float32.
 """
 
 from __future__ import annotations
@@ -14,22 +17,27 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.finding import Finding, Where
-from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
+from headwise.doctor.reading.creation import origin
+from headwise.doctor.reading.events import Trace
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis")
+FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-half-precision")
 
 _LENGTH, _FEW, _MOST = 6, 3, 130
 _ROUNDING, _WRONG = 1e-4, 1e-2
+_EXACT = 256  # positions that bfloat16 holds exactly
+_HALF = (torch.bfloat16, torch.float16)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    """Compare queries and keys of alike tokens at different positions."""
+    """Look at the precision of the angles; compare queries and keys of alike tokens at different positions."""
+    rounded = _rounded_table(patient) or _rounded_angles(patient, patient.see().run)
+    if rounded is not None:
+        yield rounded
     if patient.interface.takes != "self":
-        raise NotApplicable("queries and keys are not of the same tokens")
-    if not patient.see().sites:
-        raise NotChecked(patient.anatomy_problem)
+        return
     judged, problem = 0, ""
     for i, site in enumerate(_alike(patient, _FEW).sites):
         if site.grid is None or site.contraction is None or site.overlaps:
@@ -47,8 +55,77 @@ def check(patient: Patient) -> Iterator[Finding]:
                 yield from () if problem else _judge(sites[i])
     if problem and not judged:
         raise NotChecked(problem)
-    if not judged:
-        raise NotApplicable("nothing of its queries and keys depends on the position alone")
+
+
+# --- The precision of the angles --------------------------------------------------------------------------------------
+
+
+def _rounded_table(patient: Patient) -> Finding | None:
+    for name, table in patient.module.named_buffers():
+        if table.is_floating_point() and (same := repeated(table)):
+            said = (
+                f"of {name} {list(table.shape)}, {same:.0%} of the rows behind {_EXACT} are those of the position "
+                "before: its positions or angles were computed in half precision"
+            )
+            return _in_half(said, origin(patient.module, name))
+    return None
+
+
+def repeated(table: Tensor) -> float:
+    """The share of the rows [N, D] behind position 256 that are those of the row before, if they are many, and few of
+    the earlier ones are; else 0.
+    """
+    rows = table.detach().float().flatten(0, -2) if table.ndim > 1 else table
+    if table.ndim < 2 or table.shape[-1] < 2 or table.shape[-2] != len(rows) or len(rows) < 2 * _EXACT:
+        return 0.0
+    same = (rows[1:] == rows[:-1]).all(-1).float()
+    early, late = float(same[:_EXACT].mean()), float(same[_EXACT:].mean())
+    return late if early < 0.1 < late else 0.0
+
+
+def _rounded_angles(patient: Patient, exact: Trace) -> Finding | None:
+    for (name, _, where), angle in zip(exact.functions, exact.angles, strict=True):
+        if angle.dtype not in _HALF and in_half(angle):
+            said = f"in a module of single precision all angles of {name} are numbers of half precision"
+            return _in_half(f"{said}: they were computed in it, so that far positions share their angle", where)
+    if not exact.functions:
+        return None
+    try:
+        run = look(patient, dtype=torch.bfloat16).run
+    except Exception:  # laws/precision.py tells what does not run in half precision
+        return None
+    lowered = any(x.is_floating_point() for x in patient.module.buffers())  # by .to(bfloat16), whatever forward does
+    for (name, dtype, where), angle, right in zip(run.functions, run.angles, exact.angles, strict=False):
+        off = 0.0 if angle.shape != right.shape else error_of(angle, right)
+        if dtype in _HALF or (5e-4 < off < 0.1 and not lowered):
+            said = f"the angles of {name} are {str(angle.dtype).removeprefix('torch.')}, and off by up to {off:.1%}"
+            return _in_half(
+                f"in a bfloat16 module {said}: with 8 bits neighbouring positions above 256 have the same angle, and "
+                "far ones are rotated wrongly",
+                where,
+                certain=patient.in_half,
+            )
+    return None
+
+
+def in_half(angles: Tensor) -> bool:
+    """Whether a half precision holds all these angles exactly; False if they are too few to tell."""
+    fractions = angles[angles != angles.round()].unique()
+    return len(fractions) >= 8 and any(torch.equal(fractions.to(x).to(fractions.dtype), fractions) for x in _HALF)
+
+
+def error_of(angle: Tensor, right: Tensor) -> float:
+    """Return the largest error of an angle, relative to the right one."""
+    right = right.double()
+    return float(((angle.double() - right).abs() / right.abs().clamp(min=1e-6)).max()) if right.numel() else 0.0
+
+
+def _in_half(evidence: str, where: Where | None, *, certain: bool = True) -> Finding:
+    fix = "keep the frequencies in float32 and compute the angles in float32; cast cos and sin afterwards"
+    return Finding("rope-half-precision", "bug" if certain else "risk", evidence, fix, where)
+
+
+# --- Queries and keys of alike tokens ---------------------------------------------------------------------------------
 
 
 def _alike(patient: Patient, batch: int) -> Anatomy:
@@ -89,24 +166,16 @@ def change(x: Tensor, y: Tensor) -> float:
     return float((products - products[:1]).abs().max() / products[0].abs().max().clamp(min=1e-12))
 
 
-def opposite(x: Tensor, y: Tensor) -> bool:
-    """Whether x_i · y_j depends on i + j alone: they turn in opposite directions."""
-    products = torch.einsum("snd,tmd->nmst", x, y)
-    off = (products[1:, :-1] - products[:-1, 1:]).abs().max()
-    return float(off) < _WRONG * float(products.abs().max())
-
-
 def partners(x: Tensor) -> list[tuple[int, int]]:
     """The pairs of features of [S, N, D] whose sum of squares stays the same: those that are rotated together."""
     squares = x.square()
-    squares = squares[:, :, (squares - squares[:, :1]).abs().amax((0, 1)) > _ROUNDING * float(squares.max())]
-    kept = moving(x.square()).nonzero().flatten().tolist()
+    kept = moving(squares).nonzero().flatten().tolist()
     found = []
     for i, f in enumerate(kept):
-        for j in range(i + 1, len(kept)):
-            both = squares[..., i] + squares[..., j]
-            if float((both - both[:, :1]).abs().max()) < 1e-3 * float(squares.max()):
-                found.append((f, kept[j]))
+        for g in kept[i + 1 :]:
+            both = squares[..., f] + squares[..., g]
+            if float((both - both[:, :1]).abs().max()) < 1e-3 * float(squares[..., kept].max()):
+                found.append((f, g))
     return found
 
 
@@ -122,44 +191,33 @@ def _unclear(site: Site) -> str:
 
 def _judge(site: Site) -> Iterator[Finding]:
     x, y, v = (differences(z) for z in (site.q, site.k, site.v))
-    moved = {"queries": moving(x), "keys": moving(y)}
-    where = site.product.where
+    vectors = {"queries": x, "keys": y}
     if bool(moving(v).any()) and change(v, v) < _WRONG:
-        yield _asymmetric("the values are also rotated by their position; only queries and keys should be", where)
+        yield _asymmetric(site, "the values are also rotated by their position; only queries and keys should be")
     if change(x, y) < _WRONG:
         return
-    still = [name for name, features in moved.items() if not bool(features.any())]
+    still = [name for name, z in vectors.items() if not bool(moving(z).any())]
+    longer = [name for name, z in vectors.items() if change(z, z) > _WRONG]
     if still:
         other = "keys" if still == ["queries"] else "queries"
-        yield _asymmetric(f"only the {other} are rotated by their position; the {still[0]} are not", where)
-        return
-    worst = {"queries": change(x, x), "keys": change(y, y)}
-    name = max(worst, key=lambda each: worst[each])
-    q, k = moved.values()
-    if worst[name] > _WRONG:
+        yield _asymmetric(site, f"only the {other} are rotated by their position; the {still[0]} are not")
+    elif longer:
+        off = change(vectors[longer[0]], vectors[longer[0]])
         yield _pairing(
-            f"the {name} of one token have other lengths at other positions (by {worst[name]:.2f}): their maps are not "
+            site,
+            f"the {longer[0]} of one token have other lengths at other positions (by {off:.2f}): their maps are not "
             "rotations, as where both members of a pair get the sine with the same sign, or cos and sin are laid out "
             "for other pairs",
-            where,
-            worst[name],
-        )
-    elif int((q ^ k).sum()) > int((q | k).sum()) / 2:
-        yield _asymmetric(
-            f"of the {len(q)} features of a head, {_listed(q)} of the queries depend on the position, but {_listed(k)} "
-            "of the keys: rotated features are multiplied with features that are not rotated",
-            where,
-            "put the parts of queries and keys together in the same order: cat([plain, rotated]) for both",
+            off,
         )
     elif set(partners(x)).isdisjoint(partners(y)):
         a, b = (", ".join(f"{f} with {g}" for f, g in partners(z)[:2]) for z in (x, y))
-        yield _pairing(f"queries are rotated in other pairs ({a}) than keys ({b})", where, change(x, y))
+        yield _pairing(site, f"queries are rotated in other pairs ({a}) than keys ({b})", change(x, y))
     else:
-        words = "in opposite directions" if opposite(x, y) else "by different angles"
         yield _asymmetric(
-            f"queries and keys at the same position are rotated {words}: with the same token everywhere, their product "
-            f"changes by {change(x, y):.2f} of its size where the distance is 0",
-            where,
+            site,
+            "queries and keys at the same position are rotated by different angles: with the same token everywhere, "
+            f"their product changes by {change(x, y):.2f} of its size where the distance is 0",
         )
 
 
@@ -199,27 +257,18 @@ def turned_along(x: Tensor, raw: Tensor) -> int | None:
     return None
 
 
-def _asymmetric(
-    evidence: str,
-    where: Where | None,
-    fix: str = "rotate queries and keys, not values, by the same angles: position times frequency",
-) -> Finding:
-    return Finding("rope-asymmetric", "bug", evidence, fix, where)
+def _asymmetric(site: Site, evidence: str) -> Finding:
+    fix = "rotate queries and keys, not values, by the same angles: position times frequency"
+    return Finding("rope-asymmetric", "bug", evidence, fix, site.product.where)
 
 
-def _pairing(evidence: str, where: Where | None, off: float) -> Finding:
+def _pairing(site: Site, evidence: str, off: float) -> Finding:
     return Finding(
         "rope-pairing",
         "bug",
         evidence,
         "lay out cos and sin like the pairs, the same for both: cat([freqs, freqs]) for halves, repeat_interleave(2) "
         "for neighbours; one of a pair gets a minus: rotate_half(x) is cat([-x2, x1])",
-        where,
+        site.product.where,
         numbers={"off": off},
     )
-
-
-def _listed(features: Tensor) -> str:
-    at = features.nonzero().flatten()
-    whole = torch.equal(at, torch.arange(int(at[0]), int(at[-1]) + 1))
-    return f"{int(at[0])} to {int(at[-1])}" if whole else f"{len(at)} others"

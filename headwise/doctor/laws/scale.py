@@ -8,7 +8,6 @@ A wrong one is a bug if it is a known function of a width, also in a second cons
 from __future__ import annotations
 
 import inspect
-import linecache
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -17,21 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import names
+from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import look
-from headwise.doctor.reading.documents import documents
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("wrong-scale", "t5-scaled")
 
-_MEANT = re.compile(
-    r"mup\b|μp|maximal update|(un|not |isn't |are not )scaled|without (the )?scal|fold(ed|_scale)"
-    r"|scal[^.]*(instead of|rather than|on purpose|deliberate|full (width|dim)|all head)|full (width|dim)",
-    re.IGNORECASE,
-)
+# What code says of itself: it is scaled in another way, or a weight holds the scale.
+_MEANT = re.compile(r"\bmup\b|maximal update|(un|not )scaled|full width|folded", re.IGNORECASE)
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -78,64 +74,51 @@ def _by_keys(patient: Patient, site: Site, number: int) -> float | None:
 
 
 def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
-    width = width_of(site)
-    temperature = _temperature(patient)
+    width, temperature, t5 = width_of(site), _temperature(patient), _name_of_t5(patient)
     expected = patient.spec.scale or width**-0.5 * temperature**2
-    numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
-    said = _name_of_t5(patient)
+    name = "wrong-scale"
+    severity: Severity | None = "bug"
     if close(factor, expected):
-        if said and _biased(site) and patient.spec.scale is None and patient.reports("t5-scaled: beside a T5 bias"):
-            yield Finding(
-                "t5-scaled",
-                "bug",
-                f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but it is a {said}, with a bias: T5 does "
-                "not scale its scores (its initialisation does), so weights trained for one do not work in the other",
-                "leave the scores unscaled (scale = 1)",
-                _where(site, factor),
-                numbers={"scale": factor, "expected": 1.0},
-            )
-        return
-    if close(factor, 1.0) and (said or _biased(site) or not patient.reports("wrong-scale: none")):
-        return
-    if temperature > 1 and close(factor * temperature**2, expected):
-        yield Finding(
-            "wrong-scale",
-            patient.severity("wrong-scale: without YaRN's temperature", "bug"),
-            f"the scores are multiplied by {factor:.4f}, without the temperature of mscale_all_dim that its "
-            f"configuration states; expected {temperature:.4f}^2 / sqrt({width}) = {expected:.4f}",
-            "multiply the scale by (0.1 * mscale_all_dim * log(factor) + 1) ** 2",
-            _where(site, factor),
-            numbers=numbers,
+        if not t5 or not _biased(site) or patient.spec.scale or not patient.reports("t5-scaled: beside a T5 bias"):
+            return
+        name, expected, fix = "t5-scaled", 1.0, "leave the scores unscaled (scale = 1)"
+        said = (
+            f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but it is a {t5}, with a bias: T5 does not "
+            "scale its scores (its initialisation does), so weights trained for one do not work in the other"
         )
+    elif close(factor, 1.0) and (t5 or _biased(site) or not patient.reports("wrong-scale: none")):
         return
-    words = next(iter(descriptions(factor, _sizes(patient, site))), None)
-    severity = _severity(patient, site, factor, words)
-    if severity is None:
-        return
-    did = f"divided by {1 / factor:.3f}" if abs(factor) < 1 else f"multiplied by {factor:.3f}"
-    did = "not scaled" if close(factor, 1.0) else did
-    words = "which is not a power of any width here" if words is None else words
-    yield Finding(
-        "wrong-scale",
-        severity,
-        f"scores are {did}{', ' + words if words else ''}; the head width is {width}, expected a division by "
-        f"{1 / expected:.3f}",
-        f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once",
-        _where(site, factor),
-        numbers=numbers,
-    )
+    else:
+        words = next(iter(descriptions(factor, _sizes(patient, site))), "which is not a power of any width here")
+        if temperature > 1 and close(factor * temperature**2, expected):
+            words = "without the temperature of mscale_all_dim that its configuration states"
+            severity = patient.severity("wrong-scale: without YaRN's temperature", "bug")
+        else:
+            severity = _severity(patient, site, factor)
+        did = f"divided by {1 / factor:.3f}" if abs(factor) < 1 else f"multiplied by {factor:.3f}"
+        did = "not scaled" if close(factor, 1.0) else did
+        said = (
+            f"scores are {did}{', ' + words if words else ''}; the head width is {width}, expected a division by "
+            f"{1 / expected:.3f}"
+        )
+        fix = f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once"
+    if severity is not None:
+        numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
+        yield Finding(name, severity, said, fix, _where(site, factor), numbers=numbers)
 
 
-def _severity(patient: Patient, site: Site, factor: float, words: str | None) -> Severity | None:
+def _severity(patient: Patient, site: Site, factor: float) -> Severity | None:
     """The severity of a wrong factor; None if it is intended."""
+    known = bool(_rules(patient, site, factor))
     released = any(type(part).__name__ == "MAB" for part in patient.module.modules())
-    if _learned(site) or _is_meant(patient, site) or released:  # Set Transformer's divides by the whole width
+    meant = _MEANT.search(text_of_all(patient.module)) is not None
+    if released or meant or _learned(site):  # Set Transformer's divides by the whole width
         return "note"
     if _is_stated(patient, factor):
         return None
     if _normed(site):  # cosines have a factor of their own
-        return None if words is None else "note"
-    if words is None:  # a head of several parts may have a temperature
+        return "note" if known else None
+    if not known:  # a head of several parts may have a temperature
         return "risk" if max(len(site.projections[name]) for name in "qk") == 1 else None
     if close(factor, 1.0) and not all(_is_projected(site, name) for name in "qk"):
         return "risk"  # Luong's attention is not scaled, nor is one bilinear form, or attention over images
@@ -154,6 +137,9 @@ def close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=2e-3)
 
 
+# --- Which function of a width it is ----------------------------------------------------------------------------------
+
+
 def _sizes(patient: Patient, site: Site) -> dict[str, int]:
     n, m = (1, *site.product.value.shape)[-2:]
     model, width = patient.see().inputs.query.shape[-1], width_of(site)
@@ -169,36 +155,21 @@ def _sizes(patient: Patient, site: Site) -> dict[str, int]:
     }
 
 
-_ROOTS = {
-    "head width": "which is sqrt({0}), the head width",
-    "model width": "which is sqrt({0}), the model width",
-    "width of all heads": "which is sqrt({0}), the width of all heads",
-    "number of heads": "which is sqrt({0}), the number of heads",
-    "number of keys": "which is sqrt({0}), the number of keys",
-    "number of queries": "which is sqrt({0}), the number of queries",
-    "batch size": "which is sqrt({0}), the batch size",
-}
-
-
 def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
     """Describe a wrong factor as powers of these sizes, in every way that fits; it is "" if it is 1."""
-    width = sizes["head width"]
-    table = [(1.0, ""), *((size**-0.5, _ROOTS[name].format(size)) for name, size in sizes.items())]
+    table = [(1.0, ""), *((size**-0.5, f"which is sqrt({size}), the {name}") for name, size in sizes.items())]
     for name in ("head width", "model width"):
         size = sizes[name]
         table += [
             (size**0.5, f"which is sqrt({size}), the {name}: multiplied instead of divided"),
+            (float(size), f"which is {size}, the {name}: multiplied instead of divided"),
             (1 / size, f"which is {size}, the {name} without the square root (or the scale applied twice)"),
             (size**-0.25, f"the fourth root of the {name}: only queries or only keys are scaled"),
         ]
-    table += [
-        (float(width), f"which is {width}, the head width: multiplied instead of divided"),
-        (1 / sizes["number of keys"], f"which is {sizes['number of keys']}, the number of keys"),
-        (width**-1.5, f"which is {width} sqrt({width}): scaled twice"),
-        (2 * width**-0.5, f"which is sqrt({width}) / 2"),
-        ((2 * width) ** -0.5, f"which is sqrt({2 * width}), twice the head width"),
-        ((width / 2) ** -0.5, f"which is sqrt({width // 2}), half the head width"),
-    ]
+    keys, width = sizes["number of keys"], sizes["head width"]
+    table.append((1 / keys, f"which is {keys}, the number of keys"))
+    for part, words in ((0.25, "a quarter of"), (0.5, "half"), (2.0, "twice")):
+        table.append(((part * width) ** -0.5, f"which is the square root of {words} the head width"))
     return [words for value, words in table if close(factor, value)]
 
 
@@ -208,22 +179,25 @@ def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
     name = next((x for x in arguments if names.simple(x) in names.HEADS), None)
     if patient.make is None or name is None or site.grid is None:
         return True
-    rules = set(map(_rule, descriptions(factor, _sizes(patient, site))))
+    rules = _rules(patient, site, factor)
     for heads in (2 * len(site.grid.heads), len(site.grid.heads) // 2):
         try:
-            module = patient.rebuild(**{name: heads}) if heads else None
+            module = patient.rebuild(**{name: heads})
             assert module is not None
             twin = Patient(module, spec=patient.spec)
             measured = list(factors(twin))
         except Exception:  # whatever a constructor raises for sizes that do not fit
             continue
-        told = {_rule(x) for site, factor in measured for x in descriptions(factor, _sizes(twin, site))}
-        return not measured or not rules.isdisjoint(told)
+        return not measured or any(rules & _rules(twin, *each) for each in measured)
     return True
 
 
-def _rule(words: str) -> str:
-    return "".join(x for x in words if not x.isdigit())
+def _rules(patient: Patient, site: Site, factor: float) -> set[str]:
+    """What is said of a factor, without the sizes."""
+    return {re.sub(r"\d", "", words) for words in descriptions(factor, _sizes(patient, site))}
+
+
+# --- What may be meant ------------------------------------------------------------------------------------------------
 
 
 def _temperature(patient: Patient) -> float:
@@ -260,28 +234,20 @@ def _learned(site: Site) -> bool:
     )
 
 
-def _is_meant(patient: Patient, site: Site) -> bool:
-    """Whether its text says that the scores are scaled in another way."""
-    where = site.product.where
-    above = [linecache.getline(where.file, where.line - n).partition("#")[2] for n in range(4)] if where else []
-    return any(_MEANT.search(x) for x in (*documents(patient.module), " ".join(above), patient.source))
-
-
 def _is_stated(patient: Patient, factor: float) -> bool:
     """Whether exactly this number was chosen by an argument of a constructor, or a switch is off."""
     for part in patient.module.modules():
-        for name, argument in inspect.signature(type(part).__init__).parameters.items():
-            value = getattr(part, name, argument.default)
+        arguments = inspect.signature(type(part).__init__).parameters
+        stated = {name: getattr(part, name, argument.default) for name, argument in arguments.items()}
+        config = getattr(part, "config", getattr(part, "cfg", None))
+        stated |= {name: getattr(config, name, None) for name in ("query_pre_attn_scalar", "attention_multiplier")}
+        for name, value in stated.items():
             if not any(word in name for word in ("scal", "mult", "temper")):
                 continue
             if value is False and close(factor, 1.0):
                 return True
             if isinstance(value, (int, float)) and value > 0 and any(close(factor, value**x) for x in (1, -0.5, -1)):
                 return True
-        config = getattr(part, "config", getattr(part, "cfg", None))
-        stated = getattr(config, "query_pre_attn_scalar", None) or getattr(config, "attention_multiplier", None)
-        if stated and any(close(factor, float(stated) ** x) for x in (1, -0.5)):
-            return True
     return False
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.scale import behind_the_product
 from headwise.doctor.reading.site import Site
@@ -30,25 +30,22 @@ def check(patient: Patient) -> Iterator[Finding]:
     if not groups and (block := _block(patient)) is not None:
         anatomy = look(patient, length=2 * block + 3)
         groups = _groups([*anatomy.sites, *anatomy.blocks])
-    if not groups:
-        raise NotApplicable("every softmax is over all keys")
-    uneven = next(_uneven(patient), None) if anatomy.blocks else None
+    uneven = next(_uneven(patient), None) if groups and anatomy.blocks else None
     if uneven is not None:
         yield uneven
         return
     merged = [(group, found) for group in groups if (found := _merged(anatomy, group)) is not None]
-    if not merged:
+    if groups and not merged:
         raise NotChecked("how its parts of the keys are merged could not be read")
     for group, (shares, expected, off) in merged:
         if float(off.max()) > _SAME:
             b, q, h = torch.nonzero(off == off.max())[0].tolist()
             said, right = (", ".join(f"{float(x):.3g}" for x in each[b, q, h]) for each in (shares, expected))
-            own = "" if group[0].softmax in group[0].trace.blocks else ", each with a softmax of its own"
             yield Finding(
                 "softmax-split",
                 "bug",
-                f"the keys are split into {len(group)} parts{own}. Query {q} merges them with weights {said}; their "
-                f"shares of the sum of exponentials are {right}",
+                f"the keys are split into {len(group)} parts. Query {q} merges them with weights {said}; their shares "
+                f"of the sum of exponentials are {right}",
                 "take the softmax over all keys, or weight each part by exp(lse of the part - lse of all), natural "
                 "logarithms; where a running maximum changes, multiply the outputs and the sums so far by exp(old "
                 "maximum - new)",
@@ -60,13 +57,14 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 def _read(patient: Patient) -> Anatomy:
     """The anatomy; of a module in which no softmax is completed, that of its blocks alone."""
-    if patient.anatomy is not None or not patient.has_attention:
-        return patient.see()
-    try:
-        found = look(patient)
-    except Exception:
-        return patient.see()
-    return found if found.blocks else patient.see()
+    if patient.anatomy is None and patient.has_attention:
+        try:
+            found = look(patient)
+        except Exception:
+            return patient.see()
+        if found.blocks:
+            return found
+    return patient.see()
 
 
 def _block(patient: Patient) -> int | None:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.way import tensors_in
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.laws.padded_ids import pad_of
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import Patient
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
@@ -28,16 +28,10 @@ _NEAR = 1e-3
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    anatomy = patient.anatomy
-    again = (anatomy.again or ()) if anatomy is not None else ()
-    for site, twin in zip(anatomy.sites if anatomy is not None else (), again, strict=False):
-        if (
-            site.contraction is not None
-            and site.grid is not None
-            and twin.contraction is not None
-            and twin.grid is not None
-        ):
-            yield from _used(site, twin)
+    if patient.anatomy is not None:
+        for site, twin in zip(patient.anatomy.sites, patient.anatomy.again or (), strict=False):
+            if None not in (site.contraction, site.grid, twin.contraction, twin.grid):
+                yield from _used(site, twin)
     probe = Probe(patient)
     probe.answers(probe.inputs())
     roles = probe.interface.roles
@@ -47,11 +41,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     if told is not None:
         yield told
         return
-    found = ((weights, options) for options in asked if (weights := _weights(probe, options)) is not None)
-    weights, options = next(found, (None, {}))
-    if weights is None:
-        raise NotApplicable("it returns no weights")
-    yield from _averaged(patient, probe, weights, options)
+    for options in asked:
+        weights = _weights(probe, options)
+        if weights is not None:
+            yield from _averaged(patient, probe, weights, options)
+            return
 
 
 # --- As used ----------------------------------------------------------------------------------------------------------
@@ -67,35 +61,22 @@ def _used(site: Site, twin: Site) -> Iterator[Finding]:
     least, most = (float(x) for x in sums.aminmax())
     cut = cut_afterwards(before, after)
     added = after - before, (twin.weights_at_values - twin.weights).nan_to_num(0.0)
-    where = site.contraction.product.where  # type: ignore[union-attr]
     if cut is not None:
-        yield Finding(
-            "mask-after-softmax",
-            "bug",
+        name, fix = "mask-after-softmax", "mask the scores with -inf before the softmax"
+        said = (
             f"some weights are set to 0 after the softmax, and those that are left sum to as little as {cut:.2g}: the "
-            "keys that are hidden keep their share",
-            "mask the scores with -inf before the softmax",
-            where,
-            numbers={"least": cut},
+            "keys that are hidden keep their share"
         )
     elif keys > 1 and max(keys - least, most - keys) < _NEAR * keys:
-        yield Finding(
-            "normaliser-wrong",
-            "bug",
-            f"the weights that are multiplied with the values sum to {keys}, the number of keys, for each query",
-            "divide the weights by their sum, not by their mean, and once",
-            where,
-            numbers={"sum": float(keys)},
-        )
+        name, fix = "normaliser-wrong", "divide the weights by their sum, not by their mean, and once"
+        said = f"the weights that are multiplied with the values sum to {keys}, the number of keys, for each query"
     elif max(1 - least, most - 1) > _NEAR and _same(*added) and float(added[0].std(-1).max()) > _NEAR:
-        yield Finding(
-            "bias-after-softmax",
-            "bug",
-            f"a bias is added to the weights, after the softmax: for each query they sum to {least:.3g} … {most:.3g}",
-            "add the bias to the scores, before the softmax",
-            where,
-            numbers={"least": least, "most": most},
-        )
+        name, fix = "bias-after-softmax", "add the bias to the scores, before the softmax"
+        said = f"a bias is added to the weights, after the softmax: for each query they sum to {least:.3g} … {most:.3g}"
+    else:
+        return
+    where = site.contraction.product.where  # type: ignore[union-attr]
+    yield Finding(name, "bug", said, fix, where, numbers={"least": least, "most": most})
 
 
 def cut_afterwards(before: Tensor, after: Tensor) -> float | None:
@@ -148,7 +129,8 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
         weights = torch.cat([x.weights for x in used], 1)
         floats = (x.detach().double() for _, x in tensors_in(found.run.result.raw) if x.is_floating_point())
         returned = [x for x in floats if x.ndim >= 2 and x.numel() > 5]
-        beside = [x for x in sites if all(x.product is not y.product for y in used) and _reads_as(x, used[0])]
+        others_here = (x for x in sites if all(x.product is not y.product for y in used))
+        beside = [x for x in others_here if all(x.projections[name] == used[0].projections[name] for name in "qk")]
         others = {"computed by a softmax of their own": beside[0].weights} if beside else {}
         if options:
             others["the scores before the softmax"] = used[0].scores
@@ -159,20 +141,14 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
             yield Finding("weights-wrong", "bug", how + told, fix, (beside or used)[0].softmax.where)
 
 
-def _reads_as(a: Site, b: Site) -> bool:
-    """Whether its scores are of the same projections."""
-    return all(a.projections[x] == b.projections[x] for x in "qk")
-
-
 def _heads_of_one(sites: list[Site]) -> bool:
     """Whether these are the heads of one attention, and no layers: each layer projects what the one before gave."""
+    if not all(bool(x.weights.isfinite().all()) for x in sites):
+        return False
     read = [x.left.value for site in sites for x in site.projections["q"][:1] if x.left is not None]
     together = len(read) == len(sites) and all(torch.equal(x, read[0]) for x in read)
-    lines, shapes = {x.softmax.where for x in sites}, {x.weights.shape for x in sites}
-    finite = all(bool(x.weights.isfinite().all()) for x in sites)
-    return finite and (
-        len(sites) == 1 or (together and len(lines) == len(shapes) == 1 and sites[0].weights.shape[1] == 1)
-    )
+    alike = {(x.softmax.where, x.weights.shape) for x in sites}
+    return len(sites) == 1 or (together and len(alike) == 1 and sites[0].weights.shape[1] == 1)
 
 
 def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict[str, Tensor]) -> str:
@@ -183,23 +159,20 @@ def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict
     shape = f"the returned weights {list(returned.shape)} are"
     if _known(used, returned):
         return ""
+    sums = returned.sum(-1, keepdim=True)
+    less = float(sums.min()) > 1e-3 and float(sums.max()) < 0.999 and _known(used, returned / sums)
+    folds = used.flatten(0, 1).view(h, b, q, k), used.transpose(0, 1).flatten(0, 1).view(b, h, q, k).transpose(0, 1)
     wrong = {
         **{words: [x] for words, x in others.items()},
-        "averaged over the examples of the batch": [used.mean(0), used.mean(0, keepdim=True), used.mean((0, 1))],
-        "averaged over the queries": [used.mean(2), used.mean(2, keepdim=True)],
-        "averaged over the keys": [used.mean(3), used.mean(3, keepdim=True)],
-        "those of the first example alone": [used[0], used[:1]],
+        "averaged over the examples of the batch": [used.mean(0), used.mean(0, keepdim=True)],
+        "too small: those of a query sum to less than 1": [returned] if less else [],
         "transposed, [..., K, Q]": [used.mT, used.mean(1).mT, used.flatten(0, 1).mT],
-        "divided by the number of heads twice": [used.mean(1) / h, used / h],
+        "of several examples at once: [B·H] and [H·B] are confused": [
+            y for x in folds for y in (x, x.transpose(0, 1), x.mean(0), x.sum(0))
+        ],
     }
-    for given, read in (("[B·H]", "[H·B]"), ("[H·B]", "[B·H]")):
-        folded = (used if given == "[B·H]" else used.transpose(0, 1)).flatten(0, 1)
-        mixed = folded.view(h, b, q, k) if given == "[B·H]" else folded.view(b, h, q, k).transpose(0, 1)
-        wrong[f"of several examples at once: they are laid out as {given} and viewed as {read}"] = [
-            *(mixed, mixed.transpose(0, 1), mixed.mean(0), mixed.sum(0)),
-        ]
     for words, forms in wrong.items():
-        if any(_same(x, returned) for x in forms) and (b * q * k > 1 or not words.startswith("averaged")):
+        if any(_same(x, returned) for x in forms):
             return f"{shape} {words}; there are {b} examples, {h} heads, {q} queries and {k} keys"
     hidden = used == 0
     early = None  # the weights before the mask, if it is they that were returned
@@ -225,26 +198,25 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _averaged(patient: Patient, probe: Probe, weights: Tensor, options: dict[str, Any]) -> Iterator[Finding]:
     """One map for several heads."""
     heads, shape = probe.interface.heads or 1, list(weights.shape)
-    squeezed = weights.ndim == 4 and shape[1] == 1
-    if heads < 2 or not (squeezed or (weights.ndim == 3 and shape[0] == probe.inputs().query.shape[0])):
+    one_map = (weights.ndim == 4 and shape[1] == 1) or (weights.ndim == 3 and shape[0] == len(probe.inputs().query))
+    if heads < 2 or not one_map:
         return
     words = ("average", "per_head", "head_weights", "mean")
     flag = next((name for name in probe.interface.roles if any(word in name for word in words)), "")
-    both: list[Tensor | None] = []
-    if flag in probe.interface.flags:
-        given = options.get("given", {})
-        both = [_weights(probe, {**options, "given": {**given, flag: x}}) for x in (True, False)]
-    if both and all(x is not None and x.shape == weights.shape for x in both):
-        severity, said = "bug", f"{flag} has no effect: with True and with False there is"
-        fix = f"return the weights of every head where {flag} asks for them"
-    elif flag:
-        severity, said, fix = "note", f"unless {flag} says otherwise, there is", f"pass {flag} to see every head"
-    else:
+    severity: Severity = "note"
+    said, fix = f"unless {flag} says otherwise, there is", f"pass {flag} to see every head"
+    if not flag:
         severity = patient.severity("weights-averaged: without a choice", "risk")
         said, fix = "no argument asks for all:", "return [B, H, Q, K], and let the caller take the mean"
+    elif flag in probe.interface.flags:
+        given = options.get("given", {})
+        both = [_weights(probe, {**options, "given": {**given, flag: x}}) for x in (True, False)]
+        if all(x is not None and x.shape == weights.shape for x in both):
+            severity, said = "bug", f"{flag} has no effect: with True and with False there is"
+            fix = f"return the weights of every head where {flag} asks for them"
     yield Finding(
         "weights-averaged",
-        severity,  # type: ignore[arg-type]
+        severity,
         f"the returned weights have the shape {shape}; {said} one map for {heads} heads",
         fix,
         numbers={"heads": heads},

@@ -27,6 +27,17 @@ class Plain(Attention):
         return self.attend(x, x, None)
 
 
+class Latents(Attention):
+    """Six learned queries. x: [B, N, 16] -> [B, 6, 16]"""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.latents = nn.Parameter(torch.randn(6, 16))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.attend(self.latents.expand(len(x), -1, -1), x, None)
+
+
 class Einsum(nn.Module):
     """One weight for queries, keys and values, [3 H D, M]; [B, N, H, D] throughout."""
 

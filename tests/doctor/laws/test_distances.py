@@ -1,47 +1,50 @@
-"""Relative positions that share an entry of their table."""
+"""Slopes, tables of relative positions, and the places of tokens on a map."""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.laws import distances
-from headwise.doctor.patient import NotApplicable
-from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded
-from tests.doctor.laws.styles import Einsum, Plain
+from tests.doctor.laws.specimens import Attention, found, one
+from tests.doctor.laws.styles import Plain
+
+torch.manual_seed(0)  # for the modules that are made here
+
+# Tables.
 
 
-class Window(Attention):
-    """A window of 2 by 3 positions with a bias for each offset."""
+class Window(Plain):
+    """A window of positions with a bias for each offset."""
 
-    def __init__(self, factor: int) -> None:
+    def __init__(self, *size: int, factor: int, side: bool = False) -> None:
         super().__init__()
-        self.window_size = (2, 3)
-        self.relative_bias_table = nn.Parameter(torch.randn(3 * 5, 4))
-        at = torch.stack(torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")).flatten(1)
-        apart = at[:, :, None] - at[:, None]
-        self.register_buffer("relative_index", (apart[0] + 1) * factor + apart[1] + 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attend(x, x, None)
+        height, width = size
+        self.window_size: Any = height if side else size
+        self.table = nn.Parameter(torch.randn((2 * height - 1) * (2 * width - 1), 4))
+        at = torch.cartesian_prod(torch.arange(height), torch.arange(width))
+        apart = at[:, None] - at
+        self.register_buffer("index", (apart[..., 0] + height - 1) * factor + apart[..., 1] + width - 1)
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(q, k) + self.relative_bias_table[self.relative_index].permute(2, 0, 1)
+        return super().score(q, k) + self.table[self.index].permute(2, 0, 1)
 
 
 class Buckets(Attention):
     """The same bias for distances of one bucket."""
 
-    def __init__(self, sign: int = 1, both: bool = True) -> None:
+    causal = False
+
+    def __init__(self, sign: int = 1, both: bool = False) -> None:
         super().__init__()
         self.relative_bias = nn.Embedding(16, 4)
         self.sign, self.both = sign, both
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.attend(x, x, None)
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        return self.attend(x, x, seen.tril() if self.causal else seen)
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         n = q.shape[2]
@@ -51,145 +54,64 @@ class Buckets(Attention):
 
 
 class CausalBuckets(Buckets):
-    """Sees no future."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return Causal.forward(self, x)
+    causal = True
 
 
-def test_an_index_with_wrong_strides() -> None:
-    finding = one("distances", seeded(Window, 4))
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (Window(2, 3, factor=4), "there are 13 different biases for the 15 offsets"),
+        (Window(3, 3, factor=1, side=True), "there are 9 different biases for the 25 offsets"),
+        (Buckets(sign=1), "all keys after the query have the same bias"),
+        (Buckets(sign=-1), "all keys before the query have the same bias"),
+    ],
+)
+def test_entries_that_are_shared(module: nn.Module, words: str) -> None:
+    finding = one("distances", module)
     assert (finding.name, finding.severity) == ("relative-bias-shared", "bug")
-    assert "there are 13 different biases for the 15 offsets" in finding.evidence
-    assert found("distances", seeded(Window, 5)) == []
-
-
-@pytest.mark.parametrize(("module", "sign", "word"), [(Buckets, 1, "after"), (Buckets, -1, "before")])
-def test_one_bucket_for_a_side(module: type[nn.Module], sign: int, word: str) -> None:
-    finding = one("distances", seeded(module, sign, False))
-    assert (finding.name, finding.severity) == ("relative-bias-shared", "bug")
-    assert f"all keys {word} the query have the same bias" in finding.evidence
-
-
-@pytest.mark.parametrize(("module", "both"), [(Buckets, True), (CausalBuckets, True), (CausalBuckets, False)])
-def test_buckets_of_what_is_seen(module: type[nn.Module], both: bool) -> None:
-    assert found("distances", seeded(module, 1, both)) == []
-
-
-class Square(Window):
-    """A window of 3 by 3 positions, of which only the side is kept."""
-
-    def __init__(self, factor: int) -> None:
-        super().__init__(factor)
-        self.window_size = 3
-        self.relative_bias_table = nn.Parameter(torch.randn(25, 4))
-        at = torch.stack(torch.meshgrid(torch.arange(3), torch.arange(3), indexing="ij")).flatten(1)
-        apart = at[:, :, None] - at[:, None]
-        self.register_buffer("relative_index", (apart[0] + 2) * factor + apart[1] + 2)
-
-
-def test_a_square_window() -> None:
-    assert one("distances", seeded(Square, 1)).numbers == {"entries": 9, "offsets": 25}
-    assert found("distances", seeded(Square, 5)) == []
+    assert words in finding.evidence
 
 
 # ALiBi.
 
-FOUR = [2**-2, 2**-4, 2**-6, 2**-8]
-SIX = [*FOUR, 2**-1, 2**-3]
+FOUR = (2**-2, 2**-4, 2**-6, 2**-8)
+SIX = (*FOUR, 2**-1, 2**-3)
 
 
 class Biased(Plain):
     """Symmetric: the bias falls to both sides."""
 
-    def __init__(self, slopes: list[float]) -> None:
+    def __init__(self, slopes: tuple[float, ...] = FOUR) -> None:
         super().__init__(4 * len(slopes), len(slopes))
-        self.register_buffer("slopes", torch.tensor(slopes))
+        self.register_buffer("slopes", torch.tensor(slopes)[:, None, None])
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         at = torch.arange(k.shape[2])
-        return q @ k.mT / math.sqrt(q.shape[-1]) + self.bias(at)
+        return super().score(q, k) + self.bias(at - at[:, None])
 
-    def bias(self, at: Tensor) -> Tensor:
-        return -self.slopes[:, None, None] * (at - at[:, None]).abs()
-
-    def normalise(self, scores: Tensor) -> Tensor:
-        return torch.softmax(scores, dim=-1)
+    def bias(self, apart: Tensor) -> Tensor:
+        return -self.slopes * apart.abs()
 
 
-class CausalEinsum(Einsum):
-    """Press et al.: causal, the bias falls into the past."""
-
-    def __init__(self, slopes: list[float]) -> None:
-        super().__init__(4 * len(slopes), len(slopes))
-        self.register_buffer("slopes", torch.tensor(slopes))
-
-    def scaled(self, scores: Tensor) -> Tensor:
-        n = scores.shape[-1]
-        distance = torch.arange(n) - torch.arange(n)[:, None]
-        biased = scores / 2 + self.slopes[:, None, None] * distance
-        return biased.masked_fill(distance > 0, float("-inf"))
-
-
-class ByKeyPosition(CausalEinsum):
+class CausalByKey(Biased):
     """Bloom's: the bias is by key position alone; the softmax does not see the difference."""
 
-    def scaled(self, scores: Tensor) -> Tensor:
-        n = scores.shape[-1]
-        later = torch.ones(n, n, dtype=torch.bool).triu(1)
-        return (scores / 2 + self.slopes[:, None, None] * torch.arange(n)).masked_fill(later, -1e9)
-
-
-@pytest.mark.parametrize("style", [Biased, CausalEinsum, ByKeyPosition])
-@pytest.mark.parametrize("slopes", [FOUR, SIX], ids=["four heads", "six heads"])
-def test_a_healthy_one(style: type[nn.Module], slopes: list[float]) -> None:
-    assert found("distances", seeded(style, slopes)) == []
-
-
-PLAIN_SIX = [2 ** (-8 * (i + 1) / 6) for i in range(6)]
-
-
-@pytest.mark.parametrize("style", [Biased, CausalEinsum])
-def test_the_formula_of_powers_of_two_for_six_heads(style: type[nn.Module]) -> None:
-    finding = one("distances", seeded(style, PLAIN_SIX))
-    assert (finding.name, finding.severity) == ("alibi-slopes", "bug")
-    assert "by 0.3969, 0.1575, 0.0625," in finding.evidence
-    assert "in the 6 heads; expected 0.25, 0.0625, 0.01562, 0.003906, 0.5, 0.125" in finding.evidence
-
-
-def test_a_bias_that_rises_with_the_distance() -> None:
-    finding = one("distances", seeded(Biased, [-x for x in FOUR]))
-    assert (finding.name, finding.severity) == ("alibi-slopes", "bug")
-    assert "a negative slope favours distant keys" in finding.evidence
-
-
-def test_slopes_of_another_family_are_a_risk() -> None:
-    assert one("distances", seeded(Biased, [0.1, 0.9, 0.3, 0.4])).severity == "risk"
-
-
-def test_where_there_is_no_such_bias() -> None:
-    with pytest.raises(NotApplicable, match="no bias that falls"):
-        found("distances", seeded(Plain))
+    def bias(self, apart: Tensor) -> Tensor:
+        return (self.slopes * apart[0]).masked_fill(apart > 0, -1e9)
 
 
 class NearOnly(Biased):
     """A learned number for the token itself and one for each neighbour: two numbers lie on a line, and mean nothing."""
 
-    def bias(self, at: Tensor) -> Tensor:
-        apart = (at - at[:, None]).abs()
-        return torch.where(apart > 1, -torch.inf, self.slopes[:, None, None] * apart)
-
-
-def test_few_distances_are_no_slope() -> None:
-    with pytest.raises(NotApplicable):
-        found("distances", seeded(NearOnly, FOUR))
+    def bias(self, apart: Tensor) -> Tensor:
+        return torch.where(apart.abs() > 1, -torch.inf, self.slopes * apart.abs())
 
 
 class Signed(Biased):
     """Every key is seen, and later ones are favoured the further they are."""
 
-    def bias(self, at: Tensor) -> Tensor:
-        return self.slopes[:, None, None] * (at - at[:, None])
+    def bias(self, apart: Tensor) -> Tensor:
+        return self.slopes * apart
 
 
 class SignedAndMasked(Signed):
@@ -198,33 +120,83 @@ class SignedAndMasked(Signed):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.attend(x, x, None if mask is None else mask[:, None])
 
-    def normalise(self, scores: Tensor) -> Tensor:
-        return scores.softmax(-1)
+
+@pytest.mark.parametrize(
+    ("module", "severity", "words"),
+    [
+        (Biased(tuple(2 ** (-8 * i / 6) for i in range(1, 7))), "bug", "by 0.3969, 0.1575, 0.0625,"),
+        (Biased(tuple(-x for x in FOUR)), "bug", "a negative slope favours distant keys"),
+        (Biased((0.1, 0.9, 0.3, 0.4)), "risk", "expected 0.25, 0.0625, 0.01562, 0.003906"),
+        (Signed(), "bug", "rises with that of later ones, by up to 0.25"),
+    ],
+)
+def test_slopes(module: nn.Module, severity: str, words: str) -> None:
+    finding = one("distances", module)
+    assert (finding.name, finding.severity) == ("alibi-slopes", severity)
+    assert words in finding.evidence
 
 
-def test_later_keys_that_are_favoured_by_their_distance() -> None:
-    finding = one("distances", seeded(Signed, FOUR))
-    assert (finding.name, finding.severity) == ("alibi-slopes", "bug")
-    assert "rises with that of later ones, by up to 0.25" in finding.evidence
-    assert found("distances", seeded(SignedAndMasked, FOUR)) == []
+# Maps.
 
 
-# By hand.
+def turned(x: Tensor, angles: Tensor) -> Tensor:
+    """x [B, H, N, D] by angles [N, D / 2], in halves."""
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
 
 
-def test_slopes_of_a_matrix() -> None:
-    at = torch.arange(5.0, dtype=torch.float64)
-    bias = -0.5 * (at[:, None] - at).abs().expand(1, 1, 5, 5)
-    assert distances.slopes(bias).tolist() == [0.5]
-    assert distances.slopes(bias**2) is None
+class OnAMap(nn.Module):
+    """x: [B, H * W, M] row by row; grid: (H, W)."""
+
+    def __init__(self, places: Any = lambda at, height, width: (at // width, at % width)) -> None:
+        super().__init__()
+        self.num_heads, self.places = 2, places
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        return self.attend(x, *grid)
+
+    def attend(self, x: Tensor, height: int, width: int) -> Tensor:
+        row, column = self.places(torch.arange(height * width), height, width)
+        rates = torch.tensor([1.0, 0.3])
+        angles = torch.cat([row[:, None] * rates, column[:, None] * rates], -1)
+        q, k, v = (z.unflatten(-1, (2, 8)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+        weights = (turned(q, angles) @ turned(k, angles).mT / 8**0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
 
 
-def test_one_sided_and_shared() -> None:
-    at = torch.arange(5)
-    apart = at[:, None] - at
-    assert distances.one_sided(apart.clamp(min=0).double()) == "after"
-    assert distances.one_sided(apart.clamp(max=0).double()) == "before"
-    assert distances.one_sided(apart.double()) == ""
-    assert distances.shared(apart.double()[None], apart) == 9
-    assert distances.shared(apart.abs().double()[None], apart) == 5
-    assert distances.shared(at[:, None].expand(1, 5, 5).double(), apart) == 9  # no function of the offset
+class Stated(OnAMap):
+    """Its map is that of the constructor."""
+
+    def __init__(self, grid_size: tuple[int, int] = (3, 7)) -> None:
+        super().__init__(lambda at, height, width: (at // width, at % height))
+        self.height, self.width = grid_size
+        self.register_buffer("table", torch.zeros(21, 1))
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.attend(x + self.table, self.height, self.width)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (OnAMap(lambda at, height, width: (at // height, at % height)), "row = i // 4, column = i % 4"),
+        (Stated(), "row = i // 7, column = i % 3"),
+    ],
+)
+def test_the_height_in_the_place_of_the_width(module: nn.Module, words: str) -> None:
+    finding = one("distances", module)
+    assert (finding.name, finding.severity) == ("grid-transposed", "bug")
+    assert words in finding.evidence
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(Window(2, 3, factor=5), Window(3, 3, factor=5, side=True), Buckets(both=True), CausalBuckets()),
+        *(Biased(), Biased(SIX), CausalByKey(SIX), NearOnly(), SignedAndMasked(), Plain()),
+        *(OnAMap(), OnAMap(lambda at, height, width: (at, at))),  # by rows and columns; in one row
+    ],
+)
+def test_a_healthy_one(module: nn.Module) -> None:
+    assert found("distances", module) == []

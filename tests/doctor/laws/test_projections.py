@@ -9,39 +9,13 @@ from torch.nn import functional
 
 from headwise.doctor import diagnose
 from headwise.doctor.laws import projections
-from tests.doctor.laws.specimens import Attention, Cross
+from tests.doctor.laws.specimens import Attention, Cross, found, one, seeded
 from tests.doctor.laws.styles import Einsum, Plain, SharedByHeads, assert_at
-from tests.doctor.laws.told import names, told
-
-# By hand.
-
-
-def test_groupings() -> None:
-    runs, turns = [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 0, 1]
-    assert projections.grouping(runs, runs) == ("", False)
-    assert projections.grouping([0, 1, 2], [0, 1, 2]) == projections.grouping([0, 0], [0, 0]) == ("", False)
-    said, certain = projections.grouping(turns, turns)
-    assert certain
-    assert "use the key heads 0, 1, 0, 1, 0, 1 (tiled); expected 0, 0, 0, 1, 1, 1" in said
-    said, certain = projections.grouping(runs, turns)
-    assert certain
-    assert "key heads 0, 0, 0, 1, 1, 1, but the value heads 0, 1, 0, 1, 0, 1; expected 0, 0, 0, 1, 1, 1" in said
-    assert not projections.grouping([0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1])[1]
-
-
-def test_heads_alike() -> None:
-    x = torch.tensor([1.0, 2.0, 1.0])[None, :, None, None]
-    assert projections.heads_alike(x, x + 1) == [[0, 2], [1]]
-    assert projections.heads_alike(x, torch.arange(3.0)[None, :, None, None]) == [[0], [1], [2]]
-
-
-# 0, or the same.
 
 
 def changed(at: slice, *which: str, copied: bool = False) -> nn.Module:
     """An attention with rows of projections that are 0, or a copy of the first ones."""
-    torch.manual_seed(0)
-    module = Attention()
+    module = seeded(Attention)
     for part in (getattr(module, name) for name in which):
         for x in (part.weight.data, part.bias.data):
             x[at] = x[:8] if copied else 0
@@ -76,25 +50,23 @@ class SlicesOnPurpose(Slices):
 
 
 def test_projections_of_zeros() -> None:
-    for which in "qkv":
-        (finding,) = told(projections, changed(slice(None), which))
-        assert (finding.name, finding.severity) == ("projection-zero", "risk")
-        assert f"{which}.weight" in finding.evidence
+    finding = one("projections", changed(slice(None), "k"))
+    assert (finding.name, finding.severity) == ("projection-zero", "risk")
+    assert "k.weight" in finding.evidence
     both = changed(slice(None), "q", "k")
-    assert names(projections, both) == [("projection-zero", "bug")]
+    assert one("projections", both).severity == "bug"
     assert "argument-order" not in {x.name for x in diagnose(both).bugs}
-    assert names(projections, changed(slice(4), "q")) == []
+    assert found("projections", changed(slice(4), "q")) == []
 
 
 def test_heads_that_are_the_same() -> None:
-    (finding,) = told(projections, changed(slice(8, None), "q", "k", "v", copied=True))
+    finding = one("projections", changed(slice(8, None), "q", "k", "v", copied=True))
     assert (finding.name, finding.severity) == ("projection-reused", "bug")
     assert "0, 2; 1, 3 have the same" in finding.evidence
-    assert names(projections, OneHead) == [("projection-reused", "bug")]
-    (finding,) = told(projections, Slices)
+    assert one("projections", OneHead).name == "projection-reused"
+    finding = one("projections", Slices)
     assert (finding.name, finding.severity) == ("projection-reused", "bug")
     assert "q.weight takes 4 of the input's numbers at a time: all 4 heads share it" in finding.evidence
-    assert names(projections, SlicesOnPurpose) == names(projections, SharedByHeads) == []
 
 
 # Groups.
@@ -103,19 +75,15 @@ def test_heads_that_are_the_same() -> None:
 class Grouped(nn.Module):
     """Six query heads, two key heads."""
 
-    kv_heads = 2
-
     def __init__(self) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads = 6, self.kv_heads
+        self.num_heads, self.num_kv_heads = 6, 2
         self.q_proj, self.o_proj = nn.Linear(24, 24), nn.Linear(24, 24)
-        self.k_proj, self.v_proj = (nn.Linear(24, 4 * self.kv_heads) for _ in range(2))
+        self.k_proj, self.v_proj = (nn.Linear(24, 8) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        b, n, m = x.shape
-        q = self.q_proj(x).view(b, n, 6, 4).transpose(1, 2)
-        k, v = (f(x).view(b, n, self.kv_heads, 4).transpose(1, 2) for f in (self.k_proj, self.v_proj))
-        return self.o_proj(self.attend(q, k, v).transpose(1, 2).reshape(b, n, m))
+        q, k, v = (f(x).unflatten(-1, (-1, 4)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        return self.o_proj(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = (x.repeat_interleave(3, dim=1) for x in (k, v))
@@ -137,32 +105,20 @@ class TiledValues(Grouped):
         return weights @ v.repeat(1, 3, 1, 1)
 
 
-class Folded(Grouped):
-    """[B, G, H / G * Q, D]"""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ((q.reshape(len(q), 2, -1, 4) @ k.mT / 2).softmax(-1) @ v).view(q.shape)
-
-
 class Fused(Grouped):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
 
-class OneKeyHead(Grouped):
-    kv_heads = 1
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return (q @ k.mT / 2).softmax(-1) @ v
-
-
 def test_groups_of_query_heads() -> None:
-    (finding,) = told(projections, Tiled)
+    finding = one("projections", Tiled)
     assert (finding.name, finding.severity) == ("gqa-order", "bug")
+    assert "use the key heads 0, 1, 0, 1, 0, 1 (tiled); expected 0, 0, 0, 1, 1, 1" in finding.evidence
     assert_at(finding, Tiled, "scores = q @ k.mT")
-    (finding,) = told(projections, TiledValues)
+    finding = one("projections", TiledValues)
     assert (finding.name, finding.severity, finding.numbers["apart"]) == ("gqa-order", "bug", 2)
     assert_at(finding, TiledValues, "weights @ v.repeat")
+    assert projections.grouping([0, 1, 2], [0, 1, 2]) == projections.grouping([0, 0], [0, 0]) == ""
 
 
 # Weights and their names.
@@ -174,67 +130,44 @@ class CutsKeysFirst(Einsum):
         return q, k, v
 
 
-class Named(Plain):
-    """Its name says in which order."""
+class Uses(Attention):
+    """Which projections make queries, keys and values."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        del self.q, self.k, self.v
-        self.kqv = nn.Linear(16, 48)
+    which = "qqv"
 
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        k, q, v = (self.split(part) for part in self.kqv(x).chunk(3, dim=-1))
-        return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
-
-
-class PerHead(Einsum):
-    """Query, key and value of each head side by side, as GPT-NeoX has them."""
-
-    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        return qkv.unflatten(-1, (self.num_heads, 3, self.head_dim)).unbind(3)
-
-
-class UsesQueriesTwice(Attention):
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.split(f(x)) for f in (self.q, self.q, self.v))
+        q, k, v = (self.split(getattr(self, name)(x)) for name in self.which)
         return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
 
 
-class KeysForQueries(Attention):
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.split(f(x)) for f in (self.k, self.q, self.v))
-        return self.out(self.merge((q @ k.mT / 2).softmax(-1) @ v))
+class KeysForQueries(Uses):
+    which = "kqv"
 
 
-class SharedKeysAndValues(Plain):
+class SharedKeysAndValues(Uses):
     """What is looked for is what is found (as in Reformer's and memory networks' keys)."""
 
+    which = ("q", "kv", "kv")  # type: ignore[assignment]
+
     def __init__(self) -> None:
         super().__init__()
+        self.kv = self.k
         del self.k, self.v
-        self.kv = nn.Linear(16, 16)
-
-    def attend(self, x: Tensor, memory: Tensor, allowed: Tensor | None) -> Tensor:
-        q, kv = self.split(self.q(x)), self.split(self.kv(memory))
-        return self.out(self.merge((q @ kv.mT / 2).softmax(-1) @ kv))
 
 
 def test_a_fused_weight_in_another_order_than_its_name() -> None:
-    (finding,) = told(projections, CutsKeysFirst)
+    finding = one("projections", CutsKeysFirst)
     assert (finding.name, finding.severity, dict(finding.numbers)) == ("qkv-order", "bug", {"q": 16, "k": 0, "v": 32})
     assert "is split in the order k, q, v:" in finding.evidence
 
 
 def test_weights_that_are_used_for_another_thing() -> None:
-    (finding,) = told(projections, UsesQueriesTwice)
+    finding = one("projections", Uses)
     assert (finding.name, finding.severity) == ("projection-reused", "bug")
     assert finding.evidence == "queries and keys come from the same weight q.weight, and k.weight is never used"
-    (finding,) = told(projections, KeysForQueries)
+    finding = one("projections", KeysForQueries)
     assert (finding.name, finding.severity) == ("argument-order", "bug")
     assert "k.weight computes the queries; q.weight computes the keys" in finding.evidence
-
-
-# Healthy.
 
 
 class AbsorbedLatent(nn.Module):
@@ -253,19 +186,12 @@ class AbsorbedLatent(nn.Module):
         return self.out(torch.einsum("bhqk,bkd->bqhd", (scores / 12**0.5).softmax(-1), latent).flatten(2))
 
 
-class NoProjections(nn.Module):
-    """Luong's: the states themselves."""
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return (query @ keys.mT).softmax(-1) @ keys
-
-
 @pytest.mark.parametrize(
     "module",
     [
-        *(Plain, Einsum, Cross, Grouped, Folded, Fused, OneKeyHead, Named, PerHead),
-        *(SharedKeysAndValues, AbsorbedLatent, NoProjections),
+        *(Plain, Einsum, Cross, Grouped, Fused, SharedKeysAndValues, AbsorbedLatent),
+        *(SharedByHeads, SlicesOnPurpose),
     ],
 )
 def test_a_healthy_one(module: type[nn.Module]) -> None:
-    assert names(projections, module) == []
+    assert found("projections", module) == []
