@@ -26,14 +26,13 @@ from headwise.doctor.calling.search import first_call
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import settled
-from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Finding
-from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import LONG, TookTooLong, ended_by, out_of_memory, time_limit
 from headwise.doctor.parts import attending, calls_in, takes_heads
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.result import Diagnosis
+from headwise.doctor.subject import as_module
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import find_framework
 
@@ -147,7 +146,7 @@ def diagnose(
         seconds=time.monotonic() - begun,
         where=None if patient is None else patient.where,
         not_examined=not_examined,
-        evidence="" if patient is None or not_examined else evidence(patient),
+        evidence="" if patient is None or not_examined else patient.evidence(),
     )
 
 
@@ -194,7 +193,7 @@ def _on_their_own(
 
 def _summed_up(patient: Patient) -> tuple[str, ...]:
     try:
-        return understood(patient)
+        return patient.understood()
     except TookTooLong:
         raise
     except Exception as error:

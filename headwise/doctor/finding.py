@@ -1,4 +1,4 @@
-"""What the doctor reports: a finding, and all findings about one module."""
+"""What the doctor reports: a finding, all findings about one module, and why a check was not made."""
 
 from __future__ import annotations
 
@@ -130,3 +130,11 @@ class Findings:
 
 def _read_where(written: Mapping[str, Any]) -> Where | None:
     return None if written["where"] is None else Where(**written["where"])
+
+
+class NotChecked(Exception):  # noqa: N818 (an answer, not an error)
+    """A check cannot be made on this module; the message says why."""
+
+
+class NotApplicable(NotChecked):
+    """There is nothing to check in this module: it has no mask, no cache, no positions."""

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.doctor.calling.example import Example
-from headwise.doctor.source import source_of
+from headwise.doctor.lines import source_of
 
 _ATTENDS = ("softmax", "scaled_dot_product_attention", "multiheadattention(")
 

@@ -19,11 +19,10 @@ from headwise.doctor import diagnose, laws
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.catalogue import CATALOGUE
 from headwise.doctor.causes import EXPLAINS, settled
-from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import Patient
 from headwise.doctor.result import Diagnosis
-from headwise.doctor.telling.line import line
+from headwise.doctor.telling.report import line
 from headwise.errors import DtypeError
 from tests.doctor.specimens import BEGIN
 
@@ -319,7 +318,7 @@ def test_an_attention_that_is_written_out_and_shares_key_heads() -> None:
             e = (q @ k.mT * 0.3).exp()
             return self.o((e / e.sum(-1, keepdim=True) @ v).transpose(1, 2).reshape(b, n, 16))
 
-    said = "\n".join(understood(Patient(Grouped())))
+    said = "\n".join(Patient(Grouped()).understood())
     assert (
         "4 heads of width 4, 2 of keys and values, scores times 0.3000, softmax computed from basic operations" in said
     )
@@ -330,16 +329,16 @@ def test_several_sites_that_are_alike_are_one_line() -> None:
     layer = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2, enable_nested_tensor=False
     )
-    lines = [line for line in understood(Patient(layer)) if line.startswith("attention at")]
+    lines = [line for line in Patient(layer).understood() if line.startswith("attention at")]
     assert len(lines) == 1
     assert lines[0].endswith("(seen 2 times)")
 
 
 def test_where_nothing_could_be_read_that_is_said() -> None:
     patient = Patient(nn.Linear(8, 8))
-    assert evidence(patient) == ""
-    assert understood(patient)
-    assert "its operations could not be traced: there is no softmax" in evidence(patient)
+    assert patient.evidence() == ""
+    assert patient.understood()
+    assert "its operations could not be traced: there is no softmax" in patient.evidence()
 
 
 def test_the_table_of_symptoms_speaks_of_findings_that_there_are() -> None:

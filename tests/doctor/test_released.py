@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor import laws
-from headwise.doctor.catalogue import CATALOGUE
+from headwise.doctor.catalogue import CATALOGUE, GRAVEST
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.patient import Patient
-from headwise.doctor.released import GRAVEST
 
 
 def test_every_case_is_of_a_known_finding_and_asked_by_a_law() -> None:

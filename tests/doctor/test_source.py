@@ -7,7 +7,7 @@ import inspect
 import pytest
 from torch import nn
 
-from headwise.doctor.source import source_of
+from headwise.doctor.lines import source_of
 
 
 class Mine(nn.Module):

@@ -14,7 +14,7 @@ from torch import nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.mask_input import Form
-from headwise.doctor.source import source_of
+from headwise.doctor.lines import source_of
 
 _ONE, _ZERO = ("true", "1", "ones"), ("false", "0", "zeros")
 _IN = ("attend", "keep", "kept", "allow", "visible", "valid", "real", "see", "look", "exist", "unmask", "part")

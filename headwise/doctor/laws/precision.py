@@ -16,11 +16,11 @@ from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.way import in_dtype, tensors_in
 from headwise.doctor.finding import Finding, Severity
-from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Scores, Softmaxes
 from headwise.doctor.probing.masking import hide, hiding, left_padding
 from headwise.doctor.probing.probe import Probe, gap, quiet, scaled, sentence
+from headwise.doctor.subject import foreign_backend
 
 FINDINGS = ("fails-in-half", "fails-in-double", "mask-overflows-half", "softmax-half", "softmax-unstable")
 

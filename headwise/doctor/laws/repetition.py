@@ -23,12 +23,12 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import noise
 from headwise.doctor.finding import Finding
-from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.lines import is_users
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice, Throw
 from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
+from headwise.doctor.subject import foreign_backend
 from headwise.errors import DoctorError
 
 FINDINGS = ("input-modified", "state-kept", "dropout-in-eval", "noncontiguous-input")

@@ -10,8 +10,8 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
 from headwise.doctor.finding import Finding
 from headwise.doctor.limits import alone, ended_by, time_limit, too_large
+from headwise.doctor.lines import definition
 from headwise.doctor.result import Diagnosis
-from headwise.doctor.source import definition
 from headwise.doctor.targets.arguments import parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend
 from headwise.doctor.targets.load import Target

@@ -25,8 +25,8 @@ from headwise.doctor.lines import last_line
 from headwise.doctor.targets.arguments import Arguments, parse_setting
 from headwise.doctor.targets.places import nearest, place_of
 from headwise.doctor.targets.size import LARGEST, size_limit
-from headwise.doctor.telling.printable import printable
 from headwise.errors import DoctorError
+from headwise.language import printable
 from headwise.registry import find_framework, find_framework_of_class
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.finding import Where
-from headwise.doctor.source import definition
+from headwise.doctor.lines import definition
 from headwise.doctor.targets.arguments import parse_setting
 from headwise.doctor.targets.load import parse
 from headwise.doctor.targets.size import TooLarge
@@ -248,7 +248,7 @@ def test_every_bad_input_has_its_sentence(target: str, settings: list[str], said
         ("\nraise ValueError('first\\nsecond')\n", "importing bad.py raised ValueError: first (bad.py:2: `raise Val"),
         (
             "raise ValueError('\\x1b[2Jgone')\n",
-            "importing bad.py raised ValueError: \N{REPLACEMENT CHARACTER}[2Jgone (bad.py:1",
+            "importing bad.py raised ValueError: \\u001b[2Jgone (bad.py:1",
         ),
         ("import sys\nsys.exit('bye')\n", "importing bad.py raised SystemExit: bye (bad.py:2: `sys.exit('bye')`)"),
     ],
