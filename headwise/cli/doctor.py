@@ -246,16 +246,15 @@ def _examine_changed(
     memory: float | None,
     say: Say,
 ) -> tuple[Diagnosis, ...]:
-    from headwise.doctor.targets.changed import changed, diagnosed
+    from headwise.doctor.targets.changed import diagnose_changed
 
     say("reading what changed")
     base = base or os.environ.get("PRE_COMMIT_FROM_REF") or "HEAD"
-    found = changed(Path.cwd(), base, [Path(each) for each in files])
 
     def examine(written: str) -> Diagnosis:
         return _examine(written, (), (), isolation, timeout, memory, say, guess=True)
 
-    return tuple(diagnosed(found, examine))
+    return tuple(diagnose_changed(Path.cwd(), base, [Path(each) for each in files], examine))
 
 
 def _examine_model(

@@ -196,7 +196,7 @@ def _in_its_place(module: nn.Module, path: str, calls: dict[nn.Module, list[Tens
 
 def _stays_zero(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
     """Weights that begin with 0, that a gradient reaches where they are not 0, and that stay 0 in training."""
-    twin = patient.as_given()
+    twin = patient.fresh(as_given=True)
     parameters = {n: x for n, x in twin.module.named_parameters() if x.requires_grad}
     zero = {n for n, x in parameters.items() if x.ndim >= 2 and not nn.parameter.is_lazy(x) and not x.any()}
     if len(zero) < 2:

@@ -10,40 +10,30 @@ from pathlib import Path
 
 from headwise.doctor.finding import Where
 from headwise.doctor.result import Diagnosis
-from headwise.doctor.targets.candidates import Candidate, candidates
+from headwise.doctor.targets.candidates import candidates
 from headwise.errors import ArgumentError, DoctorError
 
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Changed:
-    """Candidates that were changed, and files that could not be read, with the reason."""
+def diagnose_changed(
+    folder: Path, base: str, files: Sequence[Path], examine: Callable[[str], Diagnosis]
+) -> Iterator[Diagnosis]:
+    """A diagnosis of each class of which a line, or a helper in the same file, differs from `base`.
 
-    classes: tuple[Candidate, ...]
-    unread: dict[Path, str]
-
-
-def changed(folder: Path, base: str, files: Sequence[Path] = ()) -> Changed:
-    """The classes of which a line, or a helper in the same file, differs from `base`. Runs no code, needs no torch.
+    Which these are is read from the text, without torch. `examine` gets a target as it is typed; what it refuses is not
+    examined, nor is a file that cannot be read.
 
     Raises ArgumentError outside of a git repository, for an unknown `base`, and for a file that is elsewhere.
     """
     changes = Changes(folder, base)
     found, unread = candidates(changes.files(files))
     lines = {file: changes.lines(file) for file in {file for each in found for file, _ in each.lines}}
-
-    def touched(each: Candidate) -> bool:
-        return any((new := lines[file]) is None or number in new for file, number in each.lines)
-
-    return Changed(tuple(filter(touched, found)), unread)
-
-
-def diagnosed(found: Changed, examine: Callable[[str], Diagnosis]) -> Iterator[Diagnosis]:
-    """A diagnosis of each, by a function of a target as it is typed. What it refuses is not examined."""
-    for path, why in found.unread.items():
+    for path, why in unread.items():
         yield Diagnosis(path.name, (), where=Where(str(path), 1), not_examined=f"it cannot be read: {why}")
-    for each in found.classes:
+    for each in found:
+        if not any((new := lines[file]) is None or number in new for file, number in each.lines):
+            continue
         try:
             diagnosis = examine(f"{Where(str(each.file), each.line).path}:{each.name}")
         except DoctorError as error:

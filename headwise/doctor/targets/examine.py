@@ -12,7 +12,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.limits import alone, ended_by, time_limit, too_large
 from headwise.doctor.lines import definition
 from headwise.doctor.result import Diagnosis
-from headwise.doctor.targets.arguments import parse_setting
+from headwise.doctor.targets.arguments import by_owner, parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend
 from headwise.doctor.targets.load import Target
 from headwise.doctor.targets.size import LARGEST, TooLarge
@@ -70,13 +70,6 @@ def _measured(finding: Finding, memory: float | None) -> Finding:
 
 def parse_spec(stated: Sequence[str]) -> Spec | None:
     """A Spec from `heads=8`, `mask=forbidden`, `roles.x=query`, `parameters.q=to_q`; None if nothing is stated."""
-    whole: dict[str, object] = {}
-    parts: dict[str, dict[str, object]] = {}
-    for each in stated:
-        name, value = parse_setting(each, option="--spec", example="heads=8")
-        first, dot, rest = name.partition(".")
-        if dot:
-            parts.setdefault(first, {})[rest] = value
-        else:
-            whole[first] = value
+    given = dict(parse_setting(each, option="--spec", example="heads=8") for each in stated)
+    whole, parts = by_owner(given)
     return Spec.of({**whole, **parts}) if stated else None

@@ -62,10 +62,7 @@ class Target:
         """
         module = self.made(largest=largest, **changes)
         if not _is_module(module):
-            raise DoctorError(
-                f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: it "
-                f"returned a {type(module).__name__}"
-            )
+            raise self._no_class(f"it returned a {type(module).__name__}")
         return module
 
     def made(self, *, largest: float = LARGEST, **changes: Any) -> Any:
@@ -92,13 +89,16 @@ class Target:
         if _is_module(found):
             return found
         if isinstance(found, type) and not _is_module_class(found):
-            raise DoctorError(
-                f"{self} must be a torch.nn.Module or a Keras layer. Received: a class that derives from "
-                f"{', '.join(x.__name__ for x in found.__bases__)}"
-            )
+            raise self._no_class(f"a class that derives from {', '.join(x.__name__ for x in found.__bases__)}")
         if not callable(found):
-            raise DoctorError(f"{self} must be a torch.nn.Module class. Received: type {type(found).__name__}")
+            raise self._no_class(f"type {type(found).__name__}")
         return found
+
+    def _no_class(self, received: str) -> DoctorError:
+        return DoctorError(
+            f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: "
+            f"{received}"
+        )
 
     def _no_such(self, where: ModuleType) -> str:
         there = [name for name, x in vars(where).items() if _is_class_of(where, x)]
@@ -236,12 +236,11 @@ def _explained(doing: str) -> Iterator[None]:
     except SyntaxError as cause:
         at = f"{Where(cause.filename, 0).path}, line {cause.lineno}" if cause.filename else doing
         raise DoctorError(f"{at}: {cause.msg}") from cause
-    except ModuleNotFoundError as cause:
-        if not cause.name:  # raised by the user's own code
-            raise DoctorError(f"{doing} raised {said(cause)}{raised_at(cause)}") from cause
-        raise DoctorError(f"{doing} needs the module {cause.name}, which cannot be found{raised_at(cause)}") from cause
     except (Exception, SystemExit) as cause:
-        raise DoctorError(f"{doing} raised {said(cause)}{raised_at(cause)}") from cause
+        what = f"raised {said(cause)}"
+        if isinstance(cause, ModuleNotFoundError) and cause.name:  # without a name the user's own code raised it
+            what = f"needs the module {cause.name}, which cannot be found"
+        raise DoctorError(f"{doing} {what}{raised_at(cause)}") from cause
 
 
 def said(error: BaseException) -> str:
