@@ -77,8 +77,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     try:
         signal.setitimer(signal.ITIMER_REAL, min(seconds, outer_rest or seconds), _AGAIN)
         try:
-            with _unprinted(over):
-                yield
+            yield
         finally:
             armed = False
     except _Over as caught:
@@ -98,25 +97,6 @@ class _Over(BaseException):
     """Not an Exception, so that code that tries alternatives with `except Exception` does not swallow it."""
 
     where: Where | None = None
-
-
-@contextlib.contextmanager
-def _unprinted(over: _Over) -> Iterator[None]:
-    """Print nothing where the interruption meets a finalizer or the callback of a weak reference.
-
-    Python prints an exception there and goes on. The timer interrupts the code itself a moment later.
-    """
-    outer = sys.unraisablehook
-
-    def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
-        if unraisable.exc_value is not over:
-            outer(unraisable)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = outer
 
 
 def _seconds(seconds: float) -> str:

@@ -45,28 +45,21 @@ def model(*powers: float) -> nn.Sequential:
     return nn.Sequential(*(Block(Attention(8, 2, i, power)) for i, power in enumerate(powers))).eval()
 
 
-def test_a_layer_is_what_holds_the_projections() -> None:
+def test_a_layer_is_what_holds_the_projections_with_the_arguments_of_its_first_call() -> None:
     stack, x = model(0.5, 0.5), torch.randn(2, 3, 8)
-    layers = find_layers(stack, lambda: stack(x))
-    assert [layer.path for layer in layers] == ["0.attention", "1.attention"]
-    assert all(isinstance(layer.module, Attention) for layer in layers)
-
-
-def test_the_arguments_are_those_of_the_first_call() -> None:
-    stack, x = model(0.5), torch.randn(2, 3, 8)
     before = x.clone()
 
     def run() -> None:
         stack(x)
         stack(x + 1)
 
-    (layer,) = find_layers(stack, run)
-    (args, kwargs) = layer.example
-    assert kwargs == {}
-    assert len(args) == 1
-    assert torch.equal(args[0], before)
+    layers = find_layers(stack, run)
+    assert [layer.path for layer in layers] == ["0.attention", "1.attention"]
+    assert all(isinstance(layer.module, Attention) for layer in layers)
     x.zero_()
-    assert torch.equal(args[0], before)  # a copy
+    ((given,), kwargs) = layers[0].example
+    assert kwargs == {}
+    assert torch.equal(given, before)  # a copy
     assert stack[0].attention._forward_pre_hooks == {}
 
 
