@@ -81,7 +81,6 @@ def test_a_gain_that_is_not_applied() -> None:
     ("methods", "blocked", "said"),
     [
         ({"normalise": lambda self, scores: scores.softmax(-1).detach()}, 3, "q.weight"),  # k.bias changes nothing
-        ({"score": lambda self, q, k: q @ (k.detach() if self.training else k).mT / 2}, 1, "in train mode alone"),
         ({"forward": torch.no_grad()(lambda self, x: self.attend(x, x, None))}, 8, "autograd finds no path"),
     ],
 )
