@@ -149,14 +149,8 @@ def test_whose_line_it_is() -> None:
 
 
 def test_errors_that_mean_no_memory() -> None:
-    def work() -> None:
-        try:
-            torch.ones(10**15)
-        except RuntimeError as cause:
-            raise ValueError("something else") from cause
-
-    with pytest.raises(ValueError, match="something else") as caught:
-        work()
+    with pytest.raises(RuntimeError) as caught:
+        torch.ones(10**15)
     assert out_of_memory(caught.value)
     assert out_of_memory(MemoryError())
     assert not out_of_memory(RuntimeError("shapes"))

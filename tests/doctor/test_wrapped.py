@@ -70,16 +70,7 @@ class Around(nn.Module):
         return self.inner(*args, **kwargs)
 
 
-def reassigned(module: nn.Module) -> nn.Module:
-    for part in (module.q, module.k, module.v, module.out):  # type: ignore[union-attr]
-        part.weight = nn.Parameter(part.weight.detach().clone())  # type: ignore[union-attr]
-    return module
-
-
-CHANGES = [wrapped, lambda module: wrapped(wrapped(module)), hooked, parametrized, Around, reassigned]
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [wrapped, lambda module: wrapped(wrapped(module)), hooked, parametrized, Around])
 def test_what_changes_nothing_yields_nothing(change: Callable[[nn.Module], nn.Module]) -> None:
     torch.manual_seed(0)
     diagnosis = headwise.diagnose(change(Keeps()))

@@ -125,22 +125,6 @@ class OfTheBestKeys(Attention):
         return self.attend(x, x, best.scatter(-1, self.indexer(x), True)[:, None])
 
 
-class Global(Attention):
-    """attention_mask: [B, N]: 0 = padding, 1 = a token, 2 = a token whose queries have a projection of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_global = nn.Linear(16, 16)
-
-    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        if attention_mask is None:
-            attention_mask = torch.ones(x.shape[:2], dtype=torch.int64)
-        q = torch.where((attention_mask == 2)[..., None], self.q_global(x), self.q(x))
-        k, v = self.split(self.k(x)), self.split(self.v(x))
-        scores = self.score(self.split(q), k).masked_fill((attention_mask == 0)[:, None, None], -1e4)
-        return self.out(self.merge(scores.softmax(-1) @ v))
-
-
 class Pointer(nn.Module):
     """Log probabilities of the keys, all of which the wrong polarity of the mask hides."""
 
@@ -164,7 +148,7 @@ class OneKey(Attention):
         return x + self.attend(x, self.key.expand(len(x), -1, -1), None)
 
 
-@pytest.mark.parametrize("kind", [Attention, Gated, OfTheBestKeys, Global, Pointer, OneKey])
+@pytest.mark.parametrize("kind", [Attention, Gated, OfTheBestKeys, Pointer, OneKey])
 def test_a_healthy_one(kind: type[nn.Module]) -> None:
     assert found(LAW, seeded(kind)) == []
 

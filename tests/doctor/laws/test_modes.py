@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.laws.modes import switches, unregistered
+from headwise.doctor.laws.modes import unregistered
 from tests.doctor.laws.specimens import Attention, Causal, altered, found, one, seeded
 
 LAW = "modes"
@@ -114,16 +114,6 @@ def test_paths_that_differ(module: nn.Module, said: str) -> None:
     finding = one(LAW, module)
     assert (finding.name, finding.severity) == ("paths-differ", "bug")
     assert said in finding.evidence
-
-
-def test_which_attributes_choose_a_kernel() -> None:
-    module = ByName()
-    module.use_flash_attention, module.mem_efficient, module.causal, module.fast_start = True, False, True, True
-    assert switches(module) == {
-        "use_flash_attention": (True, [False]),
-        "mem_efficient": (False, [True]),
-        "attn_implementation": ("eager", ["sdpa"]),
-    }
 
 
 # Saving and loading.

@@ -75,36 +75,9 @@ class KeepsItsPadding(Keeps):
         return super().both(mask, self.keep(padding_mask, fits))
 
 
-class KeepsItsLength(Keeps):
-    """Positions are squeezed into `max_len` when there are more."""
-
-    def __init__(self, max_len: int = 32) -> None:
-        super().__init__()
-        self.max_len = self.kept = max_len
-
-    def forward(self, x: Tensor) -> Tensor:
-        n = x.shape[1]
-        self.kept = max(self.max_len, n, 0 if self.again else self.kept)
-        return self.attend(x + torch.arange(n)[:, None] * self.max_len / self.kept, x, None)
-
-
 class KeepsTheMode(Keeps):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return super().score(q, k) * (2.0 if self.keep(self.training or None) else 1.0)
-
-
-class Incremental(Keeps):
-    """With use_cache it keeps its keys until reset()."""
-
-    def reset(self) -> None:
-        self.kept = None
-
-    def forward(self, x: Tensor, use_cache: bool = False) -> Tensor:
-        whole = x if self.kept is None or (self.again and not use_cache) else torch.cat([self.kept, x], 1)
-        if use_cache:
-            self.kept = whole.detach()
-        n = whole.shape[1]
-        return self.attend(x, whole, torch.ones(n, n, dtype=torch.bool).tril()[-x.shape[1] :])
 
 
 KEEPING = [
@@ -112,8 +85,6 @@ KEEPING = [
     (KeepsItsKeys, "one with other numbers differs"),
     (KeepsItsPadding, "one with another padding_mask differs"),
     (KeepsItsTriangle, "one with fewer tokens raises RuntimeError"),
-    (KeepsItsLength, "after a call with 33 tokens, one with 4 tokens differs"),
-    (Incremental, "after a call with use_cache=True, one with no use_cache differs"),
     (KeepsTheMode, "after a call with the same input in train mode, one with the same input in eval mode differs"),
 ]
 

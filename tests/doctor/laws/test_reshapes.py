@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.laws.reshapes import changed, place, undoes
-from headwise.doctor.reading.events import regroups
 from tests.doctor.laws.specimens import Attention, altered, found, one, seeded
 from tests.doctor.laws.styles import Einsum, Plain, SharedByHeads
 
@@ -136,29 +135,11 @@ def _without(dropped: int) -> Any:
     [
         *map(seeded, (Attention, Einsum, SharedByHeads, Hops, Window, Columns, Maps, Shifted)),
         altered(Shifted, shifted=_without(1)),
-        altered(Shifted, shifted=_without(1), more=1),
         altered(Shifted, shifted=_without(2), more=1),
     ],
 )
 def test_what_splits_and_merges_or_shifts_is_right(module: nn.Module) -> None:
     assert found(LAW, module) == []
-
-
-@pytest.mark.parametrize(
-    ("shape", "into", "expected"),
-    [
-        ((3, 4, 5, 7), (12, 5, 7), False),
-        ((3, 6, 16), (3, 3, 32), False),  # two tokens in a row
-        ((3, 5, 16), (3, 1, 5, 16), False),
-        ((), (1, 1), False),
-        ((3, 5, 16), (3, 16, 5), True),
-        ((3, 5, 16), (3, 4, 5, 4), True),
-        ((2, 3, 16), (3, 32), True),  # the two directions of a recurrent layer
-    ],
-)
-def test_which_reshapes_regroup(shape: tuple[int, ...], into: tuple[int, ...], expected: bool) -> None:
-    assert regroups(shape, into) is expected
-    assert regroups(into, shape) is expected
 
 
 def test_the_way_there_and_back() -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor.laws.sizes import loses_rows
 from tests.doctor.laws.specimens import Attention, Cross, altered, found, one, seeded
 
 LAW = "sizes"
@@ -96,21 +95,6 @@ def test_the_shape_of_the_output(kind: type[nn.Module], forward: Any, severity: 
     finding = next(x for x in found(LAW, altered(kind, forward=forward)) if x.name == "output-shape")
     assert finding.severity == severity
     assert said in finding.evidence
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ({5: 5, 7: 6}, True),
-        ({5: 4, 7: 5}, True),
-        ({5: 1, 7: 1}, False),  # a pool
-        ({5: 3, 7: 4}, False),  # every second one
-        ({5: 4, 7: 6}, False),  # all but the first
-        ({5: 10, 7: 14}, False),
-    ],
-)
-def test_rows_that_are_lost(rows: dict[int, int], expected: bool) -> None:
-    assert loses_rows(rows) is expected
 
 
 class AddsNaN(Attention):
