@@ -108,16 +108,13 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values."""
-        known = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
         return {
-            "subject": known.pop("subject"),
+            "subject": self.subject,
             "healthy": self.healthy,
-            **known,
+            **dataclasses.asdict(self),
             "findings": [finding.to_dict() for finding in self.findings],
             "understood": list(self.understood),
-            "unchecked": dict(self.unchecked),
             "seconds": round(self.seconds, 3),
-            "where": None if self.where is None else dataclasses.asdict(self.where),
         }
 
     @classmethod

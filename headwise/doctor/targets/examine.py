@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
-from headwise.doctor.finding import Finding
 from headwise.doctor.limits import alone, ended_by, time_limit, too_large
 from headwise.doctor.lines import definition
 from headwise.doctor.result import Diagnosis
@@ -54,18 +53,13 @@ def examine(
         if finding is None:
             raise
         return alone(str(target), finding)
-    findings = tuple(_measured(finding, memory) for finding in found.findings)
+    # That memory ran out is told with its limit, which is known here.
+    limited = memory is not None
+    findings = tuple(too_large(memory, x.where) if limited and x.name == "too-large" else x for x in found.findings)
     subject = type(module) if module is made else made
     understood = (*target.remarks, *found.understood)
     where = found.where or definition(subject)
     return dataclasses.replace(found, findings=findings, understood=understood, where=where)
-
-
-def _measured(finding: Finding, memory: float | None) -> Finding:
-    """Adds the memory limit, which is known here, to a finding that memory ran out."""
-    if finding.name != "too-large" or memory is None:
-        return finding
-    return too_large(memory, finding.where)
 
 
 def parse_spec(stated: Sequence[str]) -> Spec | None:
