@@ -99,9 +99,13 @@ class Source:
         return self.line + self.text.count("\n")
 
 
-@functools.lru_cache(maxsize=1024)  # `inspect` parses the whole file for each question
-def source_of(kind: Any) -> Source | None:
+def source_of(kind: object) -> Source | None:
     """The source of a class or function; None where there is none."""
+    return _read(kind)
+
+
+@functools.lru_cache(maxsize=1024)  # `inspect` parses the whole file for each question
+def _read(kind: Any) -> Source | None:
     try:
         file, (lines, first) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
     except (OSError, TypeError):

@@ -8,9 +8,7 @@ that was not; chance shows where two copies that were not called before differ.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +23,7 @@ from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import noise
 from headwise.doctor.finding import Finding
 from headwise.doctor.lines import is_users
+from headwise.doctor.parts import calls_in
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice, Throw
 from headwise.doctor.probing.masking import given
@@ -173,7 +172,7 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[Call]:
         x = make(probe.interface.way.sizes(inputs))
         memory = isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()
         if memory and not {"mask", "bias"} & {*name.split("_")}:
-            yield Call(f"another {name}", inputs, {name: noise(*x.shape, seed=83, dtype=x.dtype)})
+            yield Call(f"another {name}", inputs, {name: noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)})
     if probe.interface.length is None:
         for said, length in (("fewer tokens", 4), ("more tokens", 9), ("fewer tokens", 4)):
             yield Call(said, probe.inputs(length=length))
@@ -220,17 +219,23 @@ def _kept(module: nn.Module, last: str, what: str, change: float | Exception) ->
 def _apart(patient: Patient, inputs: Inputs) -> Finding | None:
     """A part of the module that gives something else in it than alone: parts share something that one of them made."""
     probe, alone = Probe(patient.fresh(as_given=True)), Probe(patient.fresh(as_given=True))
-    heard: dict[str, tuple[Any, Any]] = {}
     parts = {n: x for n, x in probe.module.named_modules() if n and not type(x).__module__.startswith("torch.")}
-    for name, part in parts.items() if 1 < len(parts) <= _PARTS else ():
-        part.forward = functools.partial(_listening, heard, name, part.forward)
-    probe.attempt(inputs)
-    for name, ((args, kwargs), out) in heard.items():
+    if not 1 < len(parts) <= _PARTS:
+        return None
+    outs: dict[str, Tensor] = {}
+
+    def note(name: str, out: Any) -> None:
+        if name not in outs and isinstance(out, Tensor) and out.is_floating_point():
+            outs[name] = out.detach().clone()  # the next part may write to it
+
+    for name, part in parts.items():
+        part.register_forward_hook(lambda _, __, out, name=name: note(name, out))
+    for name, (args, kwargs) in calls_in(parts, lambda: probe.attempt(inputs)).items():
         if is_on_embeddings(patient.module) and any(isinstance(x, Tensor) and not x.is_floating_point() for x in args):
             continue  # a table of tokens: within the module the doctor replaces what it gives
         try:
             with quiet(), torch.no_grad():
-                change = gap(out, copied(alone.module.get_submodule(name))(*args, **kwargs))
+                change = gap(outs[name], copied(alone.module.get_submodule(name))(*args, **kwargs))
         except Exception:
             continue
         if change > ROUNDING:
@@ -243,19 +248,6 @@ def _apart(patient: Patient, inputs: Inputs) -> Finding | None:
                 numbers={"change": change},
             )
     return None
-
-
-def _listening(
-    heard: dict[str, tuple[Any, Any]], name: str, forward: Callable[..., Any], *args: Any, **named: Any
-) -> Any:
-    """A part's forward, whose first call is kept: copies of its arguments and of the tensor that it returns."""
-    given_to = None
-    with contextlib.suppress(Exception):
-        given_to = copy.deepcopy((args, named))
-    out = forward(*args, **named)
-    if given_to is not None and isinstance(out, Tensor) and out.is_floating_point():
-        heard.setdefault(name, (given_to, out.detach().clone()))  # the next part may write to it
-    return out
 
 
 def _memory_layouts(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:

@@ -75,6 +75,13 @@ class KeepsItsPadding(Keeps):
         return super().both(mask, self.keep(padding_mask, fits))
 
 
+class KeepsItsTable(Keeps):
+    """table [B, N, M]."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        return self.attend(x + self.keep(table, self.kept is not None and self.kept.shape == table.shape), x, None)
+
+
 class KeepsTheMode(Keeps):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return super().score(q, k) * (2.0 if self.keep(self.training or None) else 1.0)
@@ -85,6 +92,7 @@ KEEPING = [
     (KeepsItsKeys, "one with other numbers differs"),
     (KeepsItsPadding, "one with another padding_mask differs"),
     (KeepsItsTriangle, "one with fewer tokens raises RuntimeError"),
+    (KeepsItsTable, "one with another table differs"),
     (KeepsTheMode, "after a call with the same input in train mode, one with the same input in eval mode differs"),
 ]
 
