@@ -38,11 +38,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     tracked = inputs.each(lambda x: x.clone().requires_grad_())
     with quiet(), torch.enable_grad():
         result = probe.interface.run(tracked.each(Tensor.clone), grad=True)
-    if not result.output.requires_grad:
-        if patient.serves:
-            raise NotApplicable("its forward is declared without gradients, for decoding")
-        yield _blocked("autograd finds no path from the output to any input or parameter: it requires no gradient", {})
-        return
+    if not result.output.requires_grad:  # laws/gradients.py says so
+        raise NotApplicable("autograd finds no path from the output to any input")
     found = gradients(result.output, tracked.tensors().values(), keep=True)
     right = True
     for (name, x), gradient in zip(tracked.tensors().items(), found, strict=True):
@@ -66,10 +63,13 @@ def check(patient: Patient) -> Iterator[Finding]:
                         "what it returns first has gradients; a part beside it is predicted without them"
                     )
                 right = False
-                yield _blocked(
+                yield Finding(
+                    "gradient-blocked",
+                    "bug",
                     f"the {called} gets no gradient, although a change of it changes the output by {change:.2g} of its "
                     "size",
-                    {"change": change},
+                    "remove the detach(), .data, torch.no_grad or NumPy between input and output",
+                    numbers={"change": change},
                 )
     if right:
         yield from _along(patient, probe, inputs)
@@ -82,11 +82,6 @@ def _reached_by_the_first(result: Result, given: Tensor) -> bool:
         return False
     found = gradients(first, [given])[0]
     return found is not None and bool((found != 0).any())
-
-
-def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:
-    fix = "remove the detach(), .data, torch.no_grad or NumPy between input and output"
-    return Finding("gradient-blocked", "bug", evidence, fix, numbers=numbers)
 
 
 def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:

@@ -132,27 +132,20 @@ def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None
 
 
 def _call(text: str, called: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """The name, and the arguments by position and by name."""
     try:
         tree = ast.parse(called, mode="eval").body
-        if not isinstance(tree, ast.Call):
-            return ast.unparse(_dotted(tree)), (), {}
-        positional = tuple(ast.literal_eval(x) for x in tree.args)
-        known = {x.arg: ast.literal_eval(x.value) for x in tree.keywords if x.arg}
-        return ast.unparse(_dotted(tree.func)), positional, known
+        made = tree if isinstance(tree, ast.Call) else ast.Call(tree, [], [])
+        name = ast.unparse(made.func)
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(name)
+        known = {x.arg: ast.literal_eval(x.value) for x in made.keywords if x.arg}
+        return name, tuple(ast.literal_eval(x) for x in made.args), known
     except (SyntaxError, ValueError) as cause:
         raise DoctorError(
             f"{text}: expected the name of a class after the colon, as in my_model.py:MyAttention, with numbers and "
             f"strings as arguments if any, as in my_model.py:MyAttention(64, heads=8). Received: {called!r}"
         ) from cause
-
-
-def _dotted(tree: ast.expr) -> ast.expr:
-    part = tree
-    while isinstance(part, ast.Attribute):
-        part = part.value
-    if not isinstance(part, ast.Name):
-        raise ValueError("not a name")
-    return tree
 
 
 def _is_class_of(where: ModuleType, found: object) -> bool:

@@ -55,10 +55,6 @@ class Series(Attention):
             altered(Cross, forward=lambda self, x, memory: self.attend(x, memory.detach(), None)),
             *("gradient-blocked", "bug", "the key gets no gradient"),
         ),
-        (
-            altered(forward=lambda self, x: self.attend(x, x, None).data),
-            *("gradient-blocked", "bug", "autograd finds no path"),
-        ),
         (altered(normalise=lambda self, x: x.softmax(-1).detach()), "gradient-wrong", "bug", "along a random"),
         (altered(normalise=lambda self, x: Softmax.apply(x)), "gradient-wrong", "bug", "along a random"),
         (altered(normalise=_straight_through), "gradient-wrong", "risk", "straight-through"),
