@@ -290,15 +290,6 @@ def test_an_attention_that_is_written_out_and_shares_key_heads() -> None:
     assert "1/sqrt" not in said
 
 
-def test_several_sites_that_are_alike_are_one_line() -> None:
-    layer = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2, enable_nested_tensor=False
-    )
-    lines = [line for line in Patient(layer).understood() if line.startswith("attention at")]
-    assert len(lines) == 1
-    assert lines[0].endswith("(seen 2 times)")
-
-
 def test_where_nothing_could_be_read_that_is_said() -> None:
     patient = Patient(nn.Linear(8, 8))
     assert patient.evidence() == ""

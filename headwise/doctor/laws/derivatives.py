@@ -20,6 +20,7 @@ from headwise.doctor.calling.way import Result, tensors_in
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, gap, gradients, moved, quiet, weighting
+from headwise.doctor.probing.reached import behind
 
 FINDINGS = ("gradient-blocked", "gradient-wrong")
 
@@ -108,7 +109,8 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
         each = (_slope(probe, inputs, [(x, g)]) for x, g in zip(tensors, found, strict=True) if x.ndim > 1)
         estimated = any(abs(x.measured) < 1e-6 * x.size < abs(x.said) for x in each)  # (a bias changes no softmax)
         severity: Severity = "risk" if estimated else "bug"
-        if _own_backward(out):
+        # A torch.autograd.Function of its own: in a paper's code an estimate may be intended.
+        if any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in behind(out)):
             severity = patient.severity("gradient-wrong: a custom backward", severity)
         yield Finding(
             "gradient-wrong",
@@ -141,20 +143,6 @@ class _WithStatistics(TorchFunctionMode):
             if of_all or (x.grad_fn is not None and x.grad_fn.name().startswith(("MaxBackward", "AmaxBackward"))):
                 return x
         return func(*args, **(kwargs or {}))
-
-
-def _own_backward(out: Tensor) -> bool:
-    """Whether a part of the graph is a torch.autograd.Function: in a paper's code an estimate may be intended."""
-    todo, seen = [out.grad_fn], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        todo += [before for before, _ in node.next_functions]
-    return False
 
 
 @dataclasses.dataclass(frozen=True)

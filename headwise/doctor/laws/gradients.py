@@ -20,7 +20,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, Probe, quiet, weighting
-from headwise.doctor.probing.reached import gradients_of, matters, trainable
+from headwise.doctor.probing.reached import behind, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
 FINDINGS = ("unused-parameter", "gradient-blocked", "zero-start")
@@ -66,18 +66,10 @@ def _chooses(name: str, parts: set[str]) -> bool:
 def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> set[str]:
     """The parameters to which there is a path from the output that passes no softmax."""
     with quiet(), Dice(still=True), torch.enable_grad():
-        todo = [probe.interface.run(inputs, grad=True).output.grad_fn]
+        out = probe.interface.run(inputs, grad=True).output
     names = {id(x): name for name, x in wanted.items()}
-    seen, found = set[Any](), set[str]()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen or any(word in node.name() for word in _SOFTMAX):
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.add(names.get(id(node.variable), ""))
-        todo += [before for before, _ in node.next_functions]
-    return found
+    nodes = behind(out, lambda node: any(word in node.name() for word in _SOFTMAX))
+    return {names.get(id(node.variable), "") for node in nodes if hasattr(node, "variable")}
 
 
 def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Finding:

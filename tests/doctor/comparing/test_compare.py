@@ -24,9 +24,9 @@ from tests.doctor.laws.specimens import altered
 class Separate(nn.Module):
     """Four Linears, `@`, one input."""
 
-    def __init__(self, dim: int = 12, heads: int = 3, scale: float | None = None, axis: int = -1) -> None:
+    def __init__(self, dim: int = 12, heads: int = 3, scale: float | None = None) -> None:
         super().__init__()
-        self.heads, self.head_dim, self.axis = heads, dim // heads, axis
+        self.heads, self.head_dim = heads, dim // heads
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(dim, dim) for _ in range(4))
 
@@ -41,7 +41,7 @@ class Separate(nn.Module):
         return self.to_out(self.merge(self.weigh(scores) @ v))
 
     def weigh(self, scores: Tensor) -> Tensor:
-        return scores.softmax(self.axis)
+        return scores.softmax(-1)
 
     def merge(self, x: Tensor) -> Tensor:
         return x.transpose(1, 2).flatten(2)
@@ -91,7 +91,7 @@ def assert_same(found: Comparison) -> None:
     assert not any(row.problem for row in found.rows)
 
 
-@pytest.mark.parametrize(("first", "second"), [(Separate, Fused), (Separate, Einsum), (Einsum, Fused)])
+@pytest.mark.parametrize(("first", "second"), [(Separate, Fused), (Einsum, Fused)])
 def test_the_same_maths_in_other_styles_is_the_same(first: type[nn.Module], second: type[nn.Module]) -> None:
     found = compare(first(), second())
     assert_same(found)
@@ -116,10 +116,6 @@ def test_peers_with_other_lengths_of_keys(peer: str) -> None:
     assert {(row.queries, row.keys) for row in found.rows} > {(3, 7), (7, 3), (1, 6)}
     if peer == "torch":  # which gives its weights, a matrix a head
         assert all(row.weights is not None and row.weights < 1e-12 for row in found.rows)
-
-
-def test_a_hugging_face_layer_as_a_peer() -> None:
-    assert_same(compare(Separate(), "hf:bert"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed")
@@ -152,15 +148,6 @@ def test_another_scale_parts_at_the_scores() -> None:
     assert found.parted.ratio == pytest.approx(0.5)
     assert found.parted.first.where.file.endswith("test_compare.py")
     assert found.parted.first.where.code == "scores = q @ k.transpose(-1, -2) * self.scale"
-
-
-def test_a_softmax_over_another_axis_parts_at_the_weights() -> None:
-    found = compare(Separate(axis=-2), Einsum())
-    assert not found.same
-    assert (found.parted.stage, found.parted.agreed) == ("weights", ("queries", "keys", "values", "scores"))
-    for operation, code in ((found.parted.first, "scores.softmax"), (found.parted.second, "torch.softmax(scores, -1)")):
-        assert operation.name == "_softmax"
-        assert code in operation.where.code
 
 
 def test_a_detach_leaves_the_outputs_alone_and_is_found_by_its_line() -> None:
@@ -251,12 +238,9 @@ def test_weights_that_are_held_in_unusual_ways(mine: type[nn.Module]) -> None:
     assert found.largest < 1e-12
     assert all("no mask argument" in row.problem for row in found.rows if row.problem)
     assert {"q.weight", "k.weight", "v.weight"} <= set(found.mapping)
-
-
-def test_what_is_causal_by_itself_is_compared_with_a_causal_mask() -> None:
-    found = compare(Heads(), "torch")
-    assert "Heads is causal by itself; torch is passed a causal mask" in found.notes
-    assert found.mapping["q.weight"].startswith("query.0.weight … query.2.weight")
+    if mine is Heads:
+        assert "Heads is causal by itself; torch is passed a causal mask" in found.notes
+        assert found.mapping["q.weight"].startswith("query.0.weight … query.2.weight")
 
 
 def test_keys_that_are_repeated_for_their_heads_are_the_same_keys() -> None:

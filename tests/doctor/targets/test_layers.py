@@ -99,12 +99,9 @@ def test_a_model_without_attention() -> None:
 @pytest.mark.parametrize(
     ("paths", "name"),
     [
-        (["attention"], "attention"),
         ([""], "the model"),
         (["h.0.attn", "h.1.attn", "h.2.attn"], "h.{0-2}.attn"),
         (["h.0.attn", "h.2.attn", "h.3.attn"], "h.{0, 2-3}.attn"),
-        (["0", "1"], "{0-1}"),
-        (["a.0.b.1.c", "a.1.b.1.c"], "a.{0-1}.b.1.c"),
         (["a.0.b.1.c", "a.1.b.2.c"], "a.0.b.1.c and 1 similar"),
         (["encoder.0.self", "encoder.1.self", "decoder.0.self"], "encoder.{0-1}.self, decoder.0.self"),
         (["conv2d.0", "conv2d.1"], "conv2d.{0-1}"),

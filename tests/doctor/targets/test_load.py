@@ -250,14 +250,6 @@ def test_a_file_of_a_package_imports_relatively(folder: Path) -> None:
     assert parse("pack/inner/mine.py:make").build().in_features == 5
 
 
-def test_a_file_that_is_called_as_a_library_takes_nobodys_place(folder: Path) -> None:
-    (folder / "json.py").write_text("from torch import nn\ndef make(): return nn.Linear(3, 1)\n", encoding="utf-8")
-    assert parse("json.py:make").build().in_features == 3
-    import json
-
-    assert json.loads("[1]") == [1]
-
-
 def test_a_script_does_not_read_the_doctors_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["headwise", "doctor", "--unknown"])
     (folder / "script.py").write_text(
