@@ -70,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     name = item._target if isinstance(item, AttentionItem) else ""
 
     def note(diagnosis: Diagnosis, ignored: frozenset[str]) -> None:
-        from headwise.doctor.telling.line import line
+        from headwise.doctor.telling.report import line
 
         item.user_properties.append((_PROPERTY, line(diagnosis, name or f"{item.nodeid} {diagnosis.subject}", ignored)))
 

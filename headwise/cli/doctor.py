@@ -140,7 +140,7 @@ def as_json(found: Sequence[Diagnosis]) -> dict[str, Any]:
 
 def _as_sarif(found: Sequence[Diagnosis]) -> dict[str, Any]:
     import headwise
-    from headwise.doctor.targets.repository import root_of
+    from headwise.doctor.targets.changed import root_of
     from headwise.doctor.telling.sarif import sarif
 
     folders = (Path.cwd(), *(Path(each.where.file).parent for each in found if each.where))
@@ -246,16 +246,15 @@ def _examine_changed(
     memory: float | None,
     say: Say,
 ) -> tuple[Diagnosis, ...]:
-    from headwise.doctor.targets.changed import changed, diagnosed
+    from headwise.doctor.targets.changed import diagnose_changed
 
     say("reading what changed")
     base = base or os.environ.get("PRE_COMMIT_FROM_REF") or "HEAD"
-    found = changed(Path.cwd(), base, [Path(each) for each in files])
 
     def examine(written: str) -> Diagnosis:
         return _examine(written, (), (), isolation, timeout, memory, say, guess=True)
 
-    return tuple(diagnosed(found, examine))
+    return tuple(diagnose_changed(Path.cwd(), base, [Path(each) for each in files], examine))
 
 
 def _examine_model(
@@ -354,7 +353,7 @@ def _load_pretrained(name: str, texts: Sequence[str]) -> tuple[nn.Module, Callab
 
 def _list(found: Sequence[Diagnosis], notes: bool) -> None:
     """Print the full reports of the modules with a bug, then one line for each module."""
-    from headwise.doctor.telling.line import line
+    from headwise.doctor.telling.report import line
 
     if not found:
         echo(said("nothing to examine: no attention class was changed"))

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -26,14 +27,13 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import Raises
 from headwise.doctor.calling.way import NoOutput
 from headwise.doctor.causes import settled
-from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import ORDER, Finding
-from headwise.doctor.foreign import as_module
 from headwise.doctor.limits import LONG, TookTooLong, ended_by, out_of_memory, time_limit
 from headwise.doctor.parts import attending, calls_in, takes_heads
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.result import Diagnosis
+from headwise.doctor.subject import as_module
 from headwise.errors import DoctorError, DtypeError, shortened
 from headwise.registry import find_framework
 
@@ -147,7 +147,7 @@ def diagnose(
         seconds=time.monotonic() - begun,
         where=None if patient is None else patient.where,
         not_examined=not_examined,
-        evidence="" if patient is None or not_examined else evidence(patient),
+        evidence="" if patient is None or not_examined else patient.evidence(),
     )
 
 
@@ -194,7 +194,7 @@ def _on_their_own(
 
 def _summed_up(patient: Patient) -> tuple[str, ...]:
     try:
-        return understood(patient)
+        return patient.understood()
     except TookTooLong:
         raise
     except Exception as error:
@@ -204,36 +204,23 @@ def _summed_up(patient: Patient) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the module's warnings during the trials, and leave the caller's random state unchanged."""
-    with (
-        warnings.catch_warnings(),
-        torch.random.fork_rng(devices=[]),
-        _uncompiled(),
-    ):
+    """Hide the module's warnings during the trials, leave the caller's random state unchanged, and run compiled code as
+    it is written: else its operations are hidden.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        else:  # to ask the compiler would import it, which takes seconds
+            stack.enter_context(mock.patch.object(torch, "compile", _as_written))
         warnings.simplefilter("ignore")
         yield
 
 
-@contextlib.contextmanager
-def _uncompiled() -> Iterator[None]:
-    """Run compiled code as it is written: else its operations are hidden. Imports no compiler that nobody uses."""
-    with contextlib.ExitStack() as stack:
-        if "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            yield
-            return
-        made = torch.compile
-
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            torch.compile = made
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            return made(*args, **kwargs)
-
-        torch.compile = compile
-        try:
-            yield
-        finally:
-            torch.compile = made
+def _as_written(model: Any = None, **_: object) -> Any:
+    """In the place of torch.compile, which is also called with options alone, as a decorator."""
+    return _as_written if model is None else model
 
 
 class _Clock:

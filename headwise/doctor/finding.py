@@ -1,4 +1,4 @@
-"""What the doctor reports: a finding, and all findings about one module."""
+"""What the doctor reports: a finding, all findings about one module, and why a check was not made."""
 
 from __future__ import annotations
 
@@ -108,16 +108,13 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values."""
-        known = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
         return {
-            "subject": known.pop("subject"),
+            "subject": self.subject,
             "healthy": self.healthy,
-            **known,
+            **dataclasses.asdict(self),
             "findings": [finding.to_dict() for finding in self.findings],
             "understood": list(self.understood),
-            "unchecked": dict(self.unchecked),
             "seconds": round(self.seconds, 3),
-            "where": None if self.where is None else dataclasses.asdict(self.where),
         }
 
     @classmethod
@@ -130,3 +127,11 @@ class Findings:
 
 def _read_where(written: Mapping[str, Any]) -> Where | None:
     return None if written["where"] is None else Where(**written["where"])
+
+
+class NotChecked(Exception):  # noqa: N818 (an answer, not an error)
+    """A check cannot be made on this module; the message says why."""
+
+
+class NotApplicable(NotChecked):
+    """There is nothing to check in this module: it has no mask, no cache, no positions."""

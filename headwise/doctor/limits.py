@@ -77,8 +77,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     try:
         signal.setitimer(signal.ITIMER_REAL, min(seconds, outer_rest or seconds), _AGAIN)
         try:
-            with _unprinted(over):
-                yield
+            yield
         finally:
             armed = False
     except _Over as caught:
@@ -98,25 +97,6 @@ class _Over(BaseException):
     """Not an Exception, so that code that tries alternatives with `except Exception` does not swallow it."""
 
     where: Where | None = None
-
-
-@contextlib.contextmanager
-def _unprinted(over: _Over) -> Iterator[None]:
-    """Print nothing where the interruption meets a finalizer or the callback of a weak reference.
-
-    Python prints an exception there and goes on. The timer interrupts the code itself a moment later.
-    """
-    outer = sys.unraisablehook
-
-    def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
-        if unraisable.exc_value is not over:
-            outer(unraisable)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = outer
 
 
 def _seconds(seconds: float) -> str:
@@ -161,40 +141,29 @@ def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Findin
     cure = "look at the loop, the lock or the wait at this line"
     if doing.startswith("the import"):
         cure = "put code that trains, serves or waits under if __name__ == '__main__':"
-    return Finding(
-        name="hangs",
-        severity="bug",
-        evidence=f"{doing} did not finish within {_seconds(seconds)}",
-        fix=f"{cure}; if it is only slow, allow more time (--timeout)",
-        where=where,
-        numbers={"seconds": seconds},
-    )
+    evidence = f"{doing} did not finish within {_seconds(seconds)}"
+    fix = f"{cure}; if it is only slow, allow more time (--timeout)"
+    return Finding("hangs", "bug", evidence, fix, where, numbers={"seconds": seconds})
 
 
 def crashes(how: str, where: Where | None, doing: str = "forward") -> Finding:
     """The finding that code ends the process that calls it."""
-    return Finding(
-        name="crashes",
-        severity="bug",
-        evidence=f"{doing} did not return: {how}",
-        fix="the code must not end the process: raise an error instead; if this line does not show the cause, run it "
-        "alone under python -X faulthandler",
-        where=where,
+    fix = (
+        "the code must not end the process: raise an error instead; if this line does not show the cause, run it "
+        "alone under python -X faulthandler"
     )
+    return Finding("crashes", "bug", f"{doing} did not return: {how}", fix, where)
 
 
 def too_large(memory: float | None, where: Where | None, doing: str = "forward") -> Finding:
     """The finding that code uses more than `memory` bytes or, if `memory` is None, all available memory."""
     most = "all available memory" if memory is None else f"more than {size(memory)} of memory"
-    return Finding(
-        name="too-large",
-        severity="bug",
-        evidence=f"{doing} took {most}, although the doctor's inputs are only a few tokens long",
-        fix="look for a tensor whose size does not follow from the input's; if the module is just large, choose "
-        "smaller sizes, or allow more memory (--memory)",
-        where=where,
-        numbers={} if memory is None else {"bytes": memory},
+    evidence = f"{doing} took {most}, although the doctor's inputs are only a few tokens long"
+    fix = (
+        "look for a tensor whose size does not follow from the input's; if the module is just large, choose "
+        "smaller sizes, or allow more memory (--memory)"
     )
+    return Finding("too-large", "bug", evidence, fix, where, numbers={} if memory is None else {"bytes": memory})
 
 
 def ended_by(

@@ -1,15 +1,18 @@
-"""The line of the user's code: of a running operation, of an error, of a stack."""
+"""Lines of the user's code: that of a running operation, of an error, of a stack; and those of a class."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
+import inspect
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from headwise.doctor.finding import Where
 
@@ -80,3 +83,39 @@ def last_line(error: BaseException) -> Where | None:
     """The last line of the user's code in an error's traceback."""
     steps = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return users_line(reversed(steps))
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The text of a class, and where it stands."""
+
+    file: str | None
+    line: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        """The line after its last one."""
+        return self.line + self.text.count("\n")
+
+
+def source_of(kind: object) -> Source | None:
+    """The source of a class or function; None where there is none."""
+    return _read(kind)
+
+
+@functools.lru_cache(maxsize=1024)  # `inspect` parses the whole file for each question
+def _read(kind: Any) -> Source | None:
+    try:
+        file, (lines, first) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
+    except (OSError, TypeError):
+        return None
+    return Source(file, first, "".join(lines))
+
+
+def definition(made: object) -> Where | None:
+    """The line where a class or function is defined; None where there is no source."""
+    found = source_of(made)
+    if found is None or found.file is None:
+        return None
+    return Where(found.file, found.line, found.text.partition("\n")[0].strip())

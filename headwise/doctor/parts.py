@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.doctor.calling.example import Example
-from headwise.doctor.source import source_of
+from headwise.doctor.lines import source_of
 
 _ATTENDS = ("softmax", "scaled_dot_product_attention", "multiheadattention(")
 
@@ -19,17 +19,11 @@ def attending(module: nn.Module) -> dict[str, nn.Module]:
     """By their paths, one part of each class, not of torch's own, whose code has a softmax or an attention of torch."""
     found: dict[type[nn.Module], tuple[str, nn.Module]] = {}
     for path, part in module.named_modules():
-        if path and attends(type(part)):
+        own = [base for base in type(part).__mro__ if not base.__module__.startswith(("torch.", "builtins"))]
+        texts = [source.text.lower() for source in map(source_of, own) if source is not None]
+        if path and any(word in text for word in _ATTENDS for text in texts):
             found.setdefault(type(part), (path, part))
     return dict(found.values())
-
-
-def attends(kind: type[nn.Module]) -> bool:
-    """Whether the code of a class, which is not torch's own, has a softmax or an attention of torch."""
-    own = [base for base in kind.__mro__ if not base.__module__.startswith(("torch.", "builtins"))]
-    sources = (source_of(base) for base in own)
-    texts = [source.text.lower() for source in sources if source is not None]
-    return any(word in text for word in _ATTENDS for text in texts)
 
 
 def calls_in(parts: Mapping[str, nn.Module], run: Callable[[], object]) -> dict[str, Example]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import functools
 
 from headwise.doctor.contract import Contract, read_contract
-from headwise.doctor.not_checked import NotApplicable as NotApplicable
-from headwise.doctor.not_checked import NotChecked as NotChecked
+from headwise.doctor.finding import ALL_EVIDENCE
+from headwise.doctor.finding import NotApplicable as NotApplicable
+from headwise.doctor.finding import NotChecked as NotChecked
 from headwise.doctor.probing.reached import Reached, reached
 from headwise.doctor.reading.anatomy import Anatomy, NoAttention, NoSoftmax, Unreadable, dissect
-from headwise.doctor.subject import Subject
+from headwise.doctor.reading.scale import measure
+from headwise.doctor.reading.site import Site
+from headwise.doctor.subject import Subject, foreign_backend
 
 
 class Patient(Subject):
@@ -58,3 +61,42 @@ class Patient(Subject):
         if self.anatomy is None:
             raise NotChecked(self.anatomy_problem)
         return self.anatomy
+
+    def understood(self) -> tuple[str, ...]:
+        """A line each: how it is called, its masks, its heads, and each attention found."""
+        anatomy = self.anatomy
+        lines = self.interface.describe(heads=anatomy is None or all(site.grid is None for site in anatomy.sites))
+        if anatomy is not None:
+            twins = anatomy.again or (None,) * len(anatomy.sites)
+            told = [_summed_up(site, twin) for site, twin in zip(anatomy.sites, twins, strict=True)]
+            lines += [f"{x} (seen {told.count(x)} times)" if told.count(x) > 1 else x for x in dict.fromkeys(told)]
+        return tuple(lines)
+
+    def evidence(self) -> str:
+        """What the diagnosis rests on, in a sentence; "" if it ended before its operations were looked at."""
+        backend = foreign_backend(self.module)
+        if backend:
+            return f"examined on {backend} by behaviour and gradients; its operations are not visible to torch"
+        if "anatomy" not in self.__dict__:
+            return ""
+        if self.anatomy is None:
+            return f"examined by behaviour and gradients; its operations could not be traced: {self.anatomy_problem}"
+        return ALL_EVIDENCE
+
+
+def _summed_up(site: Site, twin: Site | None) -> str:
+    if site.grid is None:
+        return f"softmax at {site.softmax.where}: the layout of its scores is not that of attention"
+    heads, width = len(site.grid.heads), site.q.shape[-1]
+    shared = len(set(site.grid.key_heads.tolist()))
+    parts = [f"{heads} head{'s' if heads > 1 else ''} of width {width}"]
+    if 0 < shared < heads:
+        parts.append(f"{shared} of keys and values")
+    if twin is not None and twin.grid is not None and twin.scores.shape == site.scores.shape:
+        factor = measure(site, twin)
+        if factor is not None:
+            usual = f" = 1/sqrt({width})" if abs(factor * width**0.5 - 1) < 2e-3 else ""
+            parts.append(f"scores times {factor:.4f}{usual}")
+    if site.softmax.by_hand:
+        parts.append("softmax computed from basic operations")
+    return f"attention at {site.softmax.where}: {', '.join(parts)}"

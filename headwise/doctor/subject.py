@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -15,14 +15,14 @@ from headwise.doctor.calling import token_ids
 from headwise.doctor.calling.copying import at_rest, copied
 from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
+from headwise.doctor.calling.search import first_call
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.way import NoOutput, in_dtype
-from headwise.doctor.finding import ORDER, Severity, Where
-from headwise.doctor.foreign import as_module
-from headwise.doctor.not_checked import NotChecked
-from headwise.doctor.released import GRAVEST
-from headwise.doctor.source import definition, source_of
+from headwise.doctor.catalogue import GRAVEST
+from headwise.doctor.finding import ORDER, NotChecked, Severity, Where
+from headwise.doctor.lines import definition, source_of
 from headwise.errors import DoctorError
+from headwise.registry import find_framework
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -134,18 +134,15 @@ class Subject:
         """Whether a case of `released.GRAVEST` is looked for here."""
         return not self.is_library or GRAVEST[case] is not None
 
-    def fresh(self) -> Self:
-        """A copy that may be changed (`.module.half()`, `.module.train()`); it keeps what is known about the calls."""
-        known = self.interface  # first: it may change the class of the module
-        twin = type(self)(self.module, spec=self.spec, example=self.example, make=self.make)
-        twin.__dict__["interface"] = known.on(twin.module)
-        return twin
+    def fresh(self, *, as_given: bool = False) -> Self:
+        """A copy that may be changed (`.module.half()`, `.module.train()`); it keeps what is known about the calls.
 
-    def as_given(self) -> Self:
-        """A copy of the module as it was given, without traces of the doctor's own calls."""
-        twin = type(self)(self.original, spec=self.spec, example=self.example, make=self.make)
-        known = self.interface  # first, as in `fresh`
-        if token_ids.is_on_embeddings(self.module):
+        `as_given`: of the module as it was given, without traces of the doctor's own calls.
+        """
+        known = self.interface  # first: it may change the class of the module
+        module = self.original if as_given else self.module
+        twin = type(self)(module, spec=self.spec, example=self.example, make=self.make)
+        if as_given and token_ids.is_on_embeddings(self.module):
             token_ids.on_embeddings(twin.module)
         twin.__dict__["interface"] = known.on(twin.module)
         return twin
@@ -167,3 +164,35 @@ class Subject:
             return None
         # A layer of another framework gets its weights in a call like the known one.
         return as_module(make(**changes), make=lambda: make(**changes), first=lambda x: known.on(x).run(known.inputs()))
+
+
+# --- Layers of other frameworks ---------------------------------------------------------------------------------------
+
+
+def as_module(
+    layer: object,
+    *,
+    make: Callable[..., object] | None = None,
+    first: Callable[[nn.Module], object] = first_call,
+) -> nn.Module | None:
+    """The layer itself if it is a torch module, a torch wrapper if it is another framework's layer, else None.
+
+    A layer that gets its weights in its first call is called, by `first`: by trial, each with a new layer of `make`.
+
+    Raises:
+        DoctorError: no call that works was found.
+        ArgumentError, DtypeError: what the framework does not take.
+    """
+    framework = find_framework(layer)
+    if framework is None or (isinstance(layer, nn.Module) and foreign_backend(layer)):
+        return layer if isinstance(layer, nn.Module) else None
+    trial = framework.unbuilt(layer, make)
+    if trial is not None:
+        first(trial)
+        layer = trial.layer
+    return cast(nn.Module, framework.as_torch(layer))
+
+
+def foreign_backend(module: nn.Module) -> str:
+    """What computes a module whose operations torch does not see, such as "tensorflow"; "" if torch does."""
+    return ", ".join(sorted({str(part.runs_on) for part in module.modules() if hasattr(part, "runs_on")}))

@@ -62,9 +62,6 @@ FORWARDS = {
         while True:
             kept.append(torch.ones(5_000_000))
 """,
-    "EatsAtOnce": """
-        return torch.ones(10**12)
-""",
     "Strings": """
         return "attention"
 """,

@@ -3,99 +3,76 @@
 from __future__ import annotations
 
 import functools
-import math
+import inspect
+import re
 import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import headwise
 from headwise.doctor import diagnose, laws
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.catalogue import CATALOGUE
+from headwise.doctor.catalogue import CATALOGUE, GRAVEST
 from headwise.doctor.causes import EXPLAINS, settled
-from headwise.doctor.explain import evidence, understood
 from headwise.doctor.finding import Finding, Where
+from headwise.doctor.lines import source_of
 from headwise.doctor.patient import Patient
 from headwise.doctor.result import Diagnosis
-from headwise.doctor.telling.line import line
+from headwise.doctor.telling.report import line
 from headwise.errors import DtypeError
+from tests.doctor.laws.specimens import Attention, altered, seeded
+from tests.doctor.laws.styles import Masked
 from tests.doctor.specimens import BEGIN
 
 
-class Attention(nn.Module):
-    """mask: [B, Q, K], True = may attend."""
+def _by_the_width(self: Any, q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.mT / self.width**0.5
 
-    def __init__(self, width: int = 16, heads: int = 4) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.heads = heads
-        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
-        scores = self.score(q, k)
-        if mask is not None:
-            scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
-        return self.out((self.normalise(scores) @ v).transpose(1, 2).flatten(2))
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.mT / math.sqrt(q.shape[-1])
-
-    def normalise(self, scores: Tensor) -> Tensor:
-        return scores.softmax(-1)
+def _over_the_queries(self: Any, scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-2)
 
 
 class TwoMistakes(Attention):
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.mT / self.out.in_features**0.5
-
-    def normalise(self, scores: Tensor) -> Tensor:
-        return torch.softmax(scores, dim=-2)
+    score = _by_the_width
+    normalise = _over_the_queries
 
 
-class Forever(Attention):
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        while True:
-            time.sleep(0.01)
+def _forever(self: Any, *given: Tensor) -> Tensor:
+    while True:
+        time.sleep(0.01)
 
 
-class Leaves(Attention):
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        raise SystemExit(7)
+def _leaves(self: Any, *given: Tensor) -> Tensor:
+    raise SystemExit(7)
 
 
-class Warns(Attention):
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        warnings.warn("so it goes", stacklevel=1)
-        return super().score(q, k)
+def _warns(self: Any, scores: Tensor) -> Tensor:
+    warnings.warn("so it goes", stacklevel=1)
+    return scores.softmax(-1)
 
 
 @pytest.fixture(scope="module")
 def healthy() -> Diagnosis:
-    return diagnose(Attention())
+    return diagnose(Masked())
 
 
 @pytest.fixture(scope="module")
 def broken() -> Diagnosis:
-    return diagnose(TwoMistakes())
+    return diagnose(seeded(TwoMistakes))
 
 
 def test_a_healthy_module_has_no_bugs(healthy: Diagnosis) -> None:
     assert healthy.healthy
-    assert healthy.bugs == ()
-    assert healthy.subject == "Attention"
+    assert (healthy.subject, healthy.bugs) == ("Masked", ())
     assert healthy.seconds > 0
-    assert healthy.where.file == __file__
-    assert healthy.where.code == "class Attention(nn.Module):"
-
-
-def test_what_was_understood(healthy: Diagnosis) -> None:
+    assert healthy.where.code == "class Masked(Attention):"
     said = "\n".join(healthy.understood)
     assert "forward(x, mask): one input" in said
     assert "mask [B, Q, K], True = may attend" in said
@@ -111,7 +88,7 @@ def test_every_mistake_is_named_once_bugs_first(broken: Diagnosis) -> None:
     assert severities == sorted(severities)
     by_name = {f.name: f for f in broken.findings}
     for name, code in (
-        ("wrong-scale", "return q @ k.mT / self.out.in_features**0.5"),
+        ("wrong-scale", "return q @ k.mT / self.width**0.5"),
         ("softmax-axis", "torch.softmax(scores, dim=-2)"),
     ):
         where = by_name[name].where
@@ -120,18 +97,8 @@ def test_every_mistake_is_named_once_bugs_first(broken: Diagnosis) -> None:
         assert by_name[name].sources  # of the catalogue, where the check has none
 
 
-def test_the_module_and_the_generator_stay_as_they_were() -> None:
-    module = Attention().train()
-    before = {name: x.clone() for name, x in module.state_dict().items()}
-    state = torch.get_rng_state()
-    diagnose(module)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert module.training
-    assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
-
-
 def test_its_warnings_are_kept_from_the_caller() -> None:
-    assert diagnose(Warns()).healthy  # (a warning is an error in these tests)
+    assert diagnose(altered(normalise=_warns)).healthy  # (a warning is an error in these tests)
 
 
 def test_what_is_no_module_is_refused() -> None:
@@ -142,12 +109,12 @@ def test_what_is_no_module_is_refused() -> None:
 
 
 def test_a_module_that_does_not_end_hangs() -> None:
-    diagnosis = diagnose(Forever(), timeout=0.5)
+    diagnosis = diagnose(altered(score=_forever), timeout=0.5)
     assert [f.name for f in diagnosis.bugs] == ["hangs"]
     assert "time.sleep" in diagnosis.bugs[0].where.code or "while True" in diagnosis.bugs[0].where.code
 
 
-class Slow(Forever):
+class Slow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         time.sleep(0.05)  # of 1 s in which it would be said to hang
         return x.softmax(-1) @ x.transpose(1, 2) @ x
@@ -157,9 +124,6 @@ def test_many_calls_that_take_long_together_do_not_hang() -> None:
     diagnosis = diagnose(Slow(), timeout=2.0)
     assert "hangs" not in {f.name for f in diagnosis.findings}
     assert "longer than 2 s" in diagnosis.unchecked["the rest"]
-
-
-def test_a_time_that_ends_before_a_call_is_found() -> None:
     diagnosis = diagnose(Slow(), timeout=0.2)
     assert "longer than 0.2 s, and no way to call it was found" in diagnosis.not_examined
     assert not diagnosis.healthy
@@ -170,7 +134,7 @@ class OfTables(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([TwoMistakes(), TwoMistakes()])
+        self.layers = nn.ModuleList([seeded(TwoMistakes), TwoMistakes()])
 
     def forward(self, x: Tensor, table: dict[str, Tensor]) -> Tensor:
         for layer in self.layers:
@@ -195,7 +159,7 @@ class OfPatches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.patches = nn.Linear(32, 16)
-        self.attention = TwoMistakes()
+        self.attention = seeded(TwoMistakes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 2))
@@ -210,7 +174,7 @@ def test_the_parts_of_what_cannot_be_read_are_examined() -> None:
 
 
 def test_a_module_that_ends_the_process_crashes() -> None:
-    (bug,) = diagnose(Leaves()).bugs
+    (bug,) = diagnose(altered(score=_leaves)).bugs
     assert bug.name == "crashes"
     assert "sys.exit(7)" in bug.evidence
 
@@ -221,8 +185,7 @@ def test_what_is_no_attention_is_a_note() -> None:
 
 
 def test_what_is_stated_counts() -> None:
-    assert diagnose(TwoMistakes(), spec=Spec(scale=0.25)).bugs
-    assert "wrong-scale" not in {f.name for f in diagnose(TwoMistakes(), spec=Spec(scale=0.25)).findings}
+    assert [f.name for f in diagnose(seeded(TwoMistakes), spec=Spec(scale=0.25)).bugs] == ["softmax-axis"]
 
 
 # Causes and symptoms.
@@ -232,32 +195,22 @@ def made(name: str, severity: str = "bug", line: int = 1) -> Finding:
     return Finding(name, severity, "e", "m", Where("a.py", line))  # type: ignore[arg-type]
 
 
-def test_a_symptom_of_what_is_named_is_left_out() -> None:
-    causes, symptoms = [made("softmax-axis")], [made("batch-mixing"), made("state-dict")]
-    assert [f.name for f in settled(causes, symptoms)] == ["softmax-axis", "state-dict"]
-
-
-def test_what_explains_what() -> None:
-    both = settled([made("head-merge")], [made("batch-mixing"), made("causal-leak")])
-    assert [f.name for f in both] == ["head-merge", "batch-mixing"]
-    cached = settled([], [made("gradient-wrong"), made("cache-mismatch")])
-    assert [f.name for f in cached] == ["cache-mismatch"]
-    worse = settled([made("causal-leak", "risk")], [made("causal-leak", "bug", 2)])
-    assert [f.severity for f in worse] == ["bug", "risk"]
-
-
-def test_a_risk_explains_no_bug() -> None:
-    found = list(settled([made("softmax-axis", "risk")], [made("batch-mixing")]))
-    assert [f.name for f in found] == ["batch-mixing", "softmax-axis"]
-
-
-def test_a_finding_at_one_place_is_said_once() -> None:
-    found = list(settled([made("wrong-scale"), made("wrong-scale"), made("wrong-scale", line=2)], []))
-    assert [f.where.line for f in found if f.where] == [1, 2]
-
-
-def test_a_probe_does_not_repeat_what_was_read() -> None:
-    assert len(list(settled([made("mask-polarity")], [made("mask-polarity", line=9)]))) == 1
+@pytest.mark.parametrize(
+    ("causes", "symptoms", "left"),
+    [
+        ([made("softmax-axis")], [made("batch-mixing"), made("state-dict")], ["softmax-axis", "state-dict"]),
+        ([made("head-merge")], [made("batch-mixing"), made("causal-leak")], ["head-merge", "batch-mixing"]),
+        ([], [made("gradient-wrong"), made("cache-mismatch")], ["cache-mismatch"]),
+        ([made("softmax-axis", "risk")], [made("batch-mixing")], ["batch-mixing", "softmax-axis"]),
+        ([made("causal-leak", "risk")], [made("causal-leak", "bug", 2)], ["causal-leak", "causal-leak"]),
+        ([made("wrong-scale"), made("wrong-scale"), made("wrong-scale", line=2)], [], ["wrong-scale"] * 2),
+        ([made("mask-polarity")], [made("mask-polarity", line=9)], ["mask-polarity"]),  # as it was read
+    ],
+)
+def test_what_is_reported_of_causes_and_symptoms(
+    causes: list[Finding], symptoms: list[Finding], left: list[str]
+) -> None:
+    assert [f.name for f in settled(causes, symptoms)] == left
 
 
 def test_own_sources_come_before_the_catalogues() -> None:
@@ -288,58 +241,60 @@ def test_torchs_compiler_stays_unread() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-class Compiles(Attention):
-    """Its first call compiles a function."""
-
-    def normalise(self, scores: Tensor) -> Tensor:
-        return torch.compile(functools.partial(torch.softmax, dim=-2))(scores)
-
-
 def test_compiled_code_is_read_as_it_is_written() -> None:
-    made = torch.compile
-    assert "softmax-axis" in {x.name for x in diagnose(Compiles()).bugs}
-    assert torch.compile is made
+    compiler = torch.compile
+    module = altered(normalise=lambda self, x: torch.compile(functools.partial(torch.softmax, dim=-2))(x))
+    assert "softmax-axis" in {x.name for x in diagnose(module).bugs}
+    assert torch.compile is compiler
+
+
+# Released code.
+
+
+def test_every_case_of_released_code_is_of_a_known_finding_and_asked_by_a_law() -> None:
+    package = Path(laws.__file__).parent
+    files = (*package.glob("*.py"), package.parent / "diagnosis.py")
+    texts = "".join(x.read_text(encoding="utf-8") for x in files)
+    assert set(re.findall(r'patient\.(?:severity|reports)\(\s*"([^"]+)"', texts)) == set(GRAVEST)
+    assert {case.partition(": ")[0] for case in GRAVEST} <= set(CATALOGUE)
+
+
+def test_a_convention_is_no_bug_in_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the mean of the whole batch is taken off; and a note stays a note."""
+    mixing = altered(forward=lambda self, x: self.attend(x - x.mean(), x, None))
+    assert {x.name: x.severity for x in diagnose(mixing).findings}["batch-mixing"] == "bug"
+    monkeypatch.setattr(Patient, "is_library", True)
+    assert {x.name: x.severity for x in diagnose(mixing).findings}["batch-mixing"] == "risk"
+    assert Patient(mixing).severity("batch-mixing: in the outputs", "note") == "note"
 
 
 # What the doctor understood.
 
 
+class Grouped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads = 4, 2
+        self.q, self.o, self.k, self.v = (nn.Linear(16, w) for w in (16, 16, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (-1, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        e = (q @ k.mT * 0.3).exp()
+        return self.o((e / e.sum(-1, keepdim=True) @ v).transpose(1, 2).flatten(2))
+
+
 def test_an_attention_that_is_written_out_and_shares_key_heads() -> None:
-    class Grouped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.num_heads, self.num_kv_heads = 4, 2
-            self.q, self.o, self.k, self.v = (nn.Linear(16, w) for w in (16, 16, 8, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            b, n, _ = x.shape
-            q = self.q(x).view(b, n, 4, 4).transpose(1, 2)
-            k, v = (f(x).view(b, n, 2, 4).transpose(1, 2).repeat_interleave(2, 1) for f in (self.k, self.v))
-            e = (q @ k.mT * 0.3).exp()
-            return self.o((e / e.sum(-1, keepdim=True) @ v).transpose(1, 2).reshape(b, n, 16))
-
-    said = "\n".join(understood(Patient(Grouped())))
-    assert (
-        "4 heads of width 4, 2 of keys and values, scores times 0.3000, softmax computed from basic operations" in said
-    )
+    said = "\n".join(Patient(seeded(Grouped)).understood())
+    assert "4 heads of width 4, 2 of keys and values, scores times 0.3000, softmax computed from basic" in said
     assert "1/sqrt" not in said
-
-
-def test_several_sites_that_are_alike_are_one_line() -> None:
-    layer = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2, enable_nested_tensor=False
-    )
-    lines = [line for line in understood(Patient(layer)) if line.startswith("attention at")]
-    assert len(lines) == 1
-    assert lines[0].endswith("(seen 2 times)")
 
 
 def test_where_nothing_could_be_read_that_is_said() -> None:
     patient = Patient(nn.Linear(8, 8))
-    assert evidence(patient) == ""
-    assert understood(patient)
-    assert "its operations could not be traced: there is no softmax" in evidence(patient)
+    assert patient.evidence() == ""
+    assert patient.understood()
+    assert "its operations could not be traced: there is no softmax" in patient.evidence()
 
 
 def test_the_table_of_symptoms_speaks_of_findings_that_there_are() -> None:
@@ -367,16 +322,11 @@ class WithImages(nn.Module):
         return out
 
 
-class WithImagesOverTheQueries(WithImages):
-    over = 1
-
-
 def test_a_second_memory_that_a_call_may_leave_out() -> None:
-    torch.manual_seed(0)
-    found = headwise.diagnose(WithImagesOverTheQueries()).findings
-    assert [(x.name, x.severity) for x in found if x.severity == "bug"] == [("softmax-axis", "bug")]
-    assert "called with image_context" in found[0].evidence
-    assert not [x for x in headwise.diagnose(WithImages()).findings if x.severity == "bug"]
+    (bug,) = diagnose(altered(WithImages, over=1)).bugs
+    assert bug.name == "softmax-axis"
+    assert "called with image_context" in bug.evidence
+    assert not diagnose(seeded(WithImages)).bugs
 
 
 class Scores(nn.Module):
@@ -402,6 +352,15 @@ class OfHeads(nn.Module):
 
 
 def test_a_part_is_called_as_the_whole_calls_it() -> None:
-    found = headwise.diagnose(OfHeads())
+    found = diagnose(OfHeads())
     assert any("its part scores (Scores) was examined on its own" in line for line in found.understood)
     assert not [x for x in found.findings if x.name in ("wrong-scale", "mask-ignored")]
+
+
+def test_where_a_class_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = source_of(Grouped)
+    assert (found.file, found.text) == (__file__, inspect.getsource(Grouped))
+    assert found.line == inspect.getsourcelines(Grouped)[1]
+    assert source_of(type("Made", (nn.Module,), {"__module__": "nowhere"})) is None
+    monkeypatch.setattr(inspect, "getsourcelines", None)
+    assert source_of(Grouped) is found  # it is read once

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,14 +19,6 @@ LOOP = """
 def loop():
     while True:
         pass
-
-def swallow():
-    while True:
-        try:
-            while True:
-                pass
-        except Exception:
-            pass
 
 def deaf(end):
     try:
@@ -64,7 +54,7 @@ def _timer() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("name", "arguments", "line"),
-    [("loop", (), 4), ("swallow", (), 10), ("wait", (time.sleep,), 24), ("deaf", (0,), 21)],
+    [("loop", (), 4), ("wait", (time.sleep,), 16), ("deaf", (0,), 13)],
 )
 def test_what_does_not_end_is_interrupted(
     code: dict[str, Callable[..., None]], name: str, arguments: tuple[object, ...], line: int
@@ -81,47 +71,12 @@ def test_what_does_not_end_is_interrupted(
     assert finding.evidence == "the constructor of A did not finish within 0.2 seconds"
 
 
-def test_an_interruption_in_a_finalizer_is_not_printed(
-    code: dict[str, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Kept:
-        pass
-
-    def work() -> None:
-        kept = Kept()
-        finalizer = weakref.ref(kept, lambda _: code["loop"]())
-        del kept  # the callback is interrupted first, then the loop
-        assert finalizer() is None
-        code["loop"]()
-
-    printed: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_value))
-    with pytest.raises(TookTooLong), time_limit(0.1):
-        work()
-    assert printed == []
-
-
-def test_another_error_in_a_finalizer_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Kept:
-        def __del__(self) -> None:
-            raise KeyError("lost")
-
-    printed: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_type))
-    with time_limit(100):
-        Kept()
-    assert printed == [KeyError]
-
-
 def test_what_ends_is_left_alone() -> None:
     with time_limit(100):
         result = sum(range(10))
     assert result == 45
     with time_limit(None):
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_an_error_passes_through() -> None:
     with pytest.raises(KeyError), time_limit(100):
         raise KeyError
 
@@ -194,14 +149,8 @@ def test_whose_line_it_is() -> None:
 
 
 def test_errors_that_mean_no_memory() -> None:
-    def work() -> None:
-        try:
-            torch.ones(10**15)
-        except RuntimeError as cause:
-            raise ValueError("something else") from cause
-
-    with pytest.raises(ValueError, match="something else") as caught:
-        work()
+    with pytest.raises(RuntimeError) as caught:
+        torch.ones(10**15)
     assert out_of_memory(caught.value)
     assert out_of_memory(MemoryError())
     assert not out_of_memory(RuntimeError("shapes"))

@@ -23,13 +23,12 @@ TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
 
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
-    *(f"doctor/{name}.py" for name in ("diagnosis", "explain", "finding", "foreign", "limits", "patient")),
+    *(f"doctor/{name}.py" for name in ("diagnosis", "finding", "limits", "patient", "subject")),
     "doctor/laws/*.py",
     "doctor/reading/anatomy.py",
     "doctor/probing/probe.py",
     "doctor/comparing/comparison_report.py",
     "doctor/gradients/gradient_report.py",
-    "doctor/telling/line.py",
     "doctor/telling/report.py",
     "worksheet/*.py",
     "cli/speaking.py",

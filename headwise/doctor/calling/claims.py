@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.mask_input import Form
-from headwise.doctor.source import source_of
+from headwise.doctor.lines import source_of
 
 _OPTIONS = ("is_causal", "causal", "autoregressive", "use_causal_mask", "_use_causal_mask", "_causal", "masked")
 # SegGPT is a model of images; masked, prefix and diffusion models see later tokens; XLM and MLM are no names of it.

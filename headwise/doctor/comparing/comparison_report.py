@@ -11,8 +11,8 @@ from rich.text import Text
 
 from headwise.doctor.comparing.comparison import Differences
 from headwise.doctor.comparing.parting import Operation, Parting
-from headwise.doctor.telling.printable import printable
 from headwise.doctor.telling.report import indented
+from headwise.language import printable
 
 
 def comparison_report(found: Differences) -> Iterator[RenderableType]:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from headwise.doctor.comparing.comparison_report import number
 from headwise.doctor.gradients.checked import CheckedGradients, TensorGradient
-from headwise.doctor.telling.printable import printable
 from headwise.doctor.telling.report import indented
+from headwise.language import printable
 
 _SAID = {"blocked": "no gradient", "unused": "not used"}  # of the others, the verdict itself
 _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "frozen": "dim"}

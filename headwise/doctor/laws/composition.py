@@ -31,9 +31,8 @@ _MOST = 8  # norms
 class Tape:
     """What happened in a call."""
 
-    norms: list[tuple[str, Tensor, Tensor]] = dataclasses.field(
-        default_factory=list
-    )  # path, what it was given, and gave
+    # Path, what it was given, and what it gave.
+    norms: list[tuple[str, Tensor, Tensor]] = dataclasses.field(default_factory=list)
     fed: list[tuple[int, Tensor]] = dataclasses.field(default_factory=list)  # what met weights, behind how many norms
     first: dict[str, int] = dataclasses.field(default_factory=dict)  # weight -> behind how many norms it was first used
     out: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
@@ -63,13 +62,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.anatomy is None or len(patient.anatomy.sites) != 1:
         normed = [n for n in normed if n]  # the first norm of a model may be that of its embeddings
     if kept and normed:
-        yield Finding(
-            "residual-dropped",
-            "bug",
+        yield _dropped(
+            patient,
             f"with all projections set to 0, what goes on behind {tape.norms[normed[0]][0]} is its output, and behind "
             f"{tape.norms[kept[0]][0]} its input: the residual was overwritten by the norm",
             "keep the input: residual = x, then residual + attention(norm(x))",
-            patient.where,
         )
         return
     given = {-1: inputs.query, **{n: tape.norms[n][1] for n in range(count)}}
@@ -78,15 +75,17 @@ def check(patient: Patient) -> Iterator[Finding]:
         if older is None or n in kept or not alike(silent[older].norms[n][1], given[older]):
             continue
         if _mixes(given[n], listen(patient, moved(inputs, 0, 1, queries=True)).norms[n][1]):  # it adds an attention
-            yield Finding(
-                "residual-dropped",
-                "bug",
+            yield _dropped(
+                patient,
                 f"the sum of a residual and an attention is given to {tape.norms[n][0]}, and is not passed on: with "
                 "all weights behind this norm set to 0, what goes on is the residual without the attention",
                 "add the sum: h = x + attention(norm(x)), then h + mlp(norm(h)); renew the residual before each part",
-                patient.where,
             )
             return
+
+
+def _dropped(patient: Patient, evidence: str, fix: str) -> Finding:
+    return Finding("residual-dropped", "bug", evidence, fix, patient.where)
 
 
 def listen(patient: Patient, inputs: Inputs, zero: set[str] | None = None) -> Tape:

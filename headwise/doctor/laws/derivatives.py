@@ -20,6 +20,7 @@ from headwise.doctor.calling.way import Result, tensors_in
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, gap, gradients, moved, quiet, weighting
+from headwise.doctor.probing.reached import behind
 
 FINDINGS = ("gradient-blocked", "gradient-wrong")
 
@@ -38,11 +39,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     tracked = inputs.each(lambda x: x.clone().requires_grad_())
     with quiet(), torch.enable_grad():
         result = probe.interface.run(tracked.each(Tensor.clone), grad=True)
-    if not result.output.requires_grad:
-        if patient.serves:
-            raise NotApplicable("its forward is declared without gradients, for decoding")
-        yield _blocked("autograd finds no path from the output to any input or parameter: it requires no gradient", {})
-        return
+    if not result.output.requires_grad:  # laws/gradients.py says so
+        raise NotApplicable("autograd finds no path from the output to any input")
     found = gradients(result.output, tracked.tensors().values(), keep=True)
     right = True
     for (name, x), gradient in zip(tracked.tensors().items(), found, strict=True):
@@ -66,10 +64,13 @@ def check(patient: Patient) -> Iterator[Finding]:
                         "what it returns first has gradients; a part beside it is predicted without them"
                     )
                 right = False
-                yield _blocked(
+                yield Finding(
+                    "gradient-blocked",
+                    "bug",
                     f"the {called} gets no gradient, although a change of it changes the output by {change:.2g} of its "
                     "size",
-                    {"change": change},
+                    "remove the detach(), .data, torch.no_grad or NumPy between input and output",
+                    numbers={"change": change},
                 )
     if right:
         yield from _along(patient, probe, inputs)
@@ -82,11 +83,6 @@ def _reached_by_the_first(result: Result, given: Tensor) -> bool:
         return False
     found = gradients(first, [given])[0]
     return found is not None and bool((found != 0).any())
-
-
-def _blocked(evidence: str, numbers: dict[str, float]) -> Finding:
-    fix = "remove the detach(), .data, torch.no_grad or NumPy between input and output"
-    return Finding("gradient-blocked", "bug", evidence, fix, numbers=numbers)
 
 
 def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
@@ -113,7 +109,8 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
         each = (_slope(probe, inputs, [(x, g)]) for x, g in zip(tensors, found, strict=True) if x.ndim > 1)
         estimated = any(abs(x.measured) < 1e-6 * x.size < abs(x.said) for x in each)  # (a bias changes no softmax)
         severity: Severity = "risk" if estimated else "bug"
-        if _own_backward(out):
+        # A torch.autograd.Function of its own: in a paper's code an estimate may be intended.
+        if any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in behind(out)):
             severity = patient.severity("gradient-wrong: a custom backward", severity)
         yield Finding(
             "gradient-wrong",
@@ -146,20 +143,6 @@ class _WithStatistics(TorchFunctionMode):
             if of_all or (x.grad_fn is not None and x.grad_fn.name().startswith(("MaxBackward", "AmaxBackward"))):
                 return x
         return func(*args, **(kwargs or {}))
-
-
-def _own_backward(out: Tensor) -> bool:
-    """Whether a part of the graph is a torch.autograd.Function: in a paper's code an estimate may be intended."""
-    todo, seen = [out.grad_fn], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        todo += [before for before, _ in node.next_functions]
-    return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.way import MAP, MAPS, Inputs, tensors_in
-from headwise.doctor.finding import Finding
+from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
@@ -46,9 +46,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield mixed
         return
     if gap(before, probe.output(inputs, seed=1)) == 0:  # random numbers would differ with the number of examples
-        apart = _alone(probe, inputs, before) or _places(probe, inputs)
-        if apart is not None:
-            yield apart
+        yield from _alone(probe, inputs, before)
     yield from _masks(probe, inputs)
 
 
@@ -88,14 +86,13 @@ def _mixed(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
         change = others_change(first.output, after.output)
         if float(change.amax()) > REACHED:
             reached = int((change > REACHED).sum())
-            return Finding(
-                "batch-mixing",
-                patient.severity("batch-mixing: in the outputs", "bug"),
+            return _finding(
                 f"after a change of example 1 alone, {reached} of the {change.numel()} rows of examples 0 and 2 "
                 f"changed, by up to {float(change.amax()):.2g} of the output's size",
                 "keep the batch dimension separate: split heads with view(B, N, H, D).transpose(1, 2), and do not "
                 "reduce over the batch dimension",
-                numbers={"change": float(change.amax()), "rows": reached, "of": change.numel()},
+                float(change.amax()),
+                patient.severity("batch-mixing: in the outputs", "bug"),
             )
         for (_, x), (_, y) in zip(*(tensors_in(each.raw) for each in (first, after)), strict=False):
             axis = batch_axis(x, len(inputs.query))
@@ -111,33 +108,21 @@ def _mixed(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
     return None
 
 
-def _alone(probe: Probe, inputs: Inputs, before: Tensor) -> Finding | None:
-    alone = probe.attempt(inputs.each(lambda x: x[:1]))
-    change = gap(before[:1], alone) if isinstance(alone, Tensor) else 0.0  # laws/sizes.py reports an error
-    if change <= ROUNDING:
-        return None
-    return _finding(
-        f"example 0 alone gives another output than in a batch of 3: up to {change:.2g} of the output's size",
-        "do not depend on the number of examples; squeeze() without a dimension drops a batch of 1",
-        change,
-    )
-
-
-def _places(probe: Probe, inputs: Inputs) -> Finding | None:
-    """The same example at all places of a batch, where no other argument tells the places apart."""
-    if _told_apart(probe, inputs):
-        return None
-    same = inputs.each(lambda x: x[len(x) * [0]])
-    out = probe.attempt(same)
-    change = gap(out[:1].expand_as(out), out) if isinstance(out, Tensor) else 0.0
-    if change <= ROUNDING:
-        return None
-    return _finding(
-        f"an example that stands in a batch three times has three outputs: they differ by up to {change:.2g} of the "
-        "output's size",
-        "make positions and tables for the length, x.shape[1], and not for the batch, x.shape[0]",
-        change,
-    )
+def _alone(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
+    """An example without the others: the last one, whose place in the batch differs then, unless another argument tells
+    the places apart.
+    """
+    at = 0 if _told_apart(probe, inputs) else len(inputs.query) - 1
+    alone = probe.attempt(inputs.each(lambda x: x[at : at + 1]))
+    change = gap(before[at : at + 1], alone) if isinstance(alone, Tensor) else 0.0  # laws/sizes.py reports an error
+    if change > ROUNDING:
+        yield _finding(
+            f"example {at} alone gives another output than in a batch of {len(inputs.query)}: up to {change:.2g} of "
+            "the output's size",
+            "do not depend on the number of examples or on their places: make positions for the length, x.shape[1], "
+            "not for the batch; squeeze() without a dimension drops a batch of 1",
+            change,
+        )
 
 
 def _told_apart(probe: Probe, inputs: Inputs) -> bool:
@@ -154,8 +139,8 @@ def _told_apart(probe: Probe, inputs: Inputs) -> bool:
     return False
 
 
-def _finding(evidence: str, fix: str, change: float) -> Finding:
-    return Finding("batch-mixing", "bug", evidence, fix, numbers={"change": change})
+def _finding(evidence: str, fix: str, change: float, severity: Severity = "bug") -> Finding:
+    return Finding("batch-mixing", severity, evidence, fix, numbers={"change": change})
 
 
 def _masks(probe: Probe, inputs: Inputs) -> Iterator[Finding]:

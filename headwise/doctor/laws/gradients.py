@@ -20,7 +20,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, Probe, quiet, weighting
-from headwise.doctor.probing.reached import gradients_of, matters, trainable
+from headwise.doctor.probing.reached import behind, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
 FINDINGS = ("unused-parameter", "gradient-blocked", "zero-start")
@@ -53,8 +53,6 @@ def check(patient: Patient) -> Iterator[Finding]:
         unused = [name for name in unused if name in proven]
     if blocked:
         yield _blocked(patient, blocked)
-    elif reached.in_training is not None:
-        yield from _only_in_eval(patient, probe, inputs, sorted(reached.in_eval - reached.in_training))
     if unused:
         yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused}, set(reached.there))
     yield from _stays_zero(patient, probe, inputs)
@@ -68,18 +66,10 @@ def _chooses(name: str, parts: set[str]) -> bool:
 def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> set[str]:
     """The parameters to which there is a path from the output that passes no softmax."""
     with quiet(), Dice(still=True), torch.enable_grad():
-        todo = [probe.interface.run(inputs, grad=True).output.grad_fn]
+        out = probe.interface.run(inputs, grad=True).output
     names = {id(x): name for name, x in wanted.items()}
-    seen, found = set[Any](), set[str]()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen or any(word in node.name() for word in _SOFTMAX):
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.add(names.get(id(node.variable), ""))
-        todo += [before for before, _ in node.next_functions]
-    return found
+    nodes = behind(out, lambda node: any(word in node.name() for word in _SOFTMAX))
+    return {names.get(id(node.variable), "") for node in nodes if hasattr(node, "variable")}
 
 
 def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Finding:
@@ -93,19 +83,6 @@ def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Find
         where=origin(patient.module, next(iter(changes))),
         numbers={"change": changes[largest], "blocked": len(changes)},
     )
-
-
-def _only_in_eval(patient: Patient, probe: Probe, inputs: Inputs, names: list[str]) -> Iterator[Finding]:
-    """Parameters whose gradient is cut off in train mode alone, although the output depends on them there."""
-    probe.module.train()
-    with Dice(still=True):
-        before = probe.attempt(inputs)
-    probe.module.eval()
-    if isinstance(before, Tensor):
-        changes = {name: matters(patient, name, inputs, before, training=True) for name in names}
-        lost = {name: change for name, change in changes.items() if _ACTS < change < torch.inf}
-        if lost:
-            yield _blocked(patient, lost, "it is so in train mode alone, where the output depends on it, too")
 
 
 def _unused(
@@ -124,21 +101,21 @@ def _unused(
         holder = probe.module.get_submodule(names[0].rpartition(".")[0])
         entry = isinstance(holder, (nn.ParameterDict, nn.ParameterList))
         beside = entry and any(x.startswith(f"{names[0].rpartition('.')[0]}.") for x in used)
-        severity: Severity = "risk"
+        option = mentioned(*owner(probe.module, names[0])) and not beside and left_out(probe.module, names[0]) is None
+        twin = _in_its_place(probe.module, part, calls)
+        severity: Severity = "bug"
         if read & set(names):
-            why, severity = "forward reads it, and nothing that it returns depends on it", "bug"
-        elif (twin := _in_its_place(probe.module, part, calls)) is not None:
-            why, severity = f"{twin} is called twice: it stands where {part} should", "bug"
-        elif mentioned(*owner(probe.module, names[0])) and not beside and left_out(probe.module, names[0]) is None:
-            why = "so it is in any way of calling that was tried; some other option may use it"
+            why = "forward reads it, and nothing that it returns depends on it"
+        elif twin is not None:
+            why = f"{twin} is called twice: it stands where {part} should"
+        elif option:
+            why, severity = "so it is in any way of calling that was tried; some other option may use it", "risk"
         else:
             why = f"forward does not use {part}"
             plain = type(holder).__module__.startswith("torch.") and not entry  # a norm or a bias may be left over
             own = not plain and any(unused[name].numel() > 1 and not name.endswith("bias") for name in names)
-            if own or any(unused[name].ndim > 1 for name in names):
-                severity = "bug"
-            else:
-                severity = patient.severity("unused-parameter: of a vector", severity)
+            if not own and all(unused[name].ndim < 2 for name in names):
+                severity = patient.severity("unused-parameter: of a vector", "risk")
         listed = _listed([f"{name} {list(unused[name].shape)}" for name in names])
         yield Finding(
             "unused-parameter",
@@ -196,7 +173,7 @@ def _in_its_place(module: nn.Module, path: str, calls: dict[nn.Module, list[Tens
 
 def _stays_zero(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
     """Weights that begin with 0, that a gradient reaches where they are not 0, and that stay 0 in training."""
-    twin = patient.as_given()
+    twin = patient.fresh(as_given=True)
     parameters = {n: x for n, x in twin.module.named_parameters() if x.requires_grad}
     zero = {n for n, x in parameters.items() if x.ndim >= 2 and not nn.parameter.is_lazy(x) and not x.any()}
     if len(zero) < 2:

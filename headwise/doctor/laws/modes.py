@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.contract import attributes
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice
@@ -88,32 +89,21 @@ def _in_train_mode(patient: Patient, inputs: Inputs, options: dict[str, Any]) ->
 
 def quieten(module: nn.Module) -> None:
     """Set every number whose name has drop in it to 0, in the module, its parts and their configs."""
-    for holder in _holders(module):
-        mine = type(holder).__name__.lower()
-        for name, value in list(vars(holder).items()):
-            dropping = "drop" in name.lower() or ("drop" in mine and name in ("p", "prob", "rate"))
-            if dropping and isinstance(value, float):
-                setattr(holder, name, 0.0)
-
-
-def _holders(module: nn.Module) -> Iterator[Any]:
-    """The module, its parts, and their configs."""
-    for part in module.modules():
-        yield part
-        configs = (x for name, x in vars(part).items() if "config" in name or name in ("cfg", "args"))
-        yield from (x for x in configs if hasattr(x, "__dict__"))
+    for name, value, holder in list(attributes(module)):
+        of_dropout = "drop" in type(holder).__name__.lower() and name in ("p", "prob", "rate")
+        if isinstance(value, float) and ("drop" in name.lower() or of_dropout):
+            setattr(holder, name, 0.0)
 
 
 def switches(module: nn.Module) -> dict[str, tuple[Any, list[Any]]]:
     """Attributes that choose a kernel, by the words of their names: their values, and others that they may have."""
     found: dict[str, tuple[Any, list[Any]]] = {}
-    for holder in _holders(module):
-        for name, value in list(vars(holder).items()):
-            words = {*name.strip("_").split("_")}
-            if isinstance(value, bool) and words & _CHOOSES and words <= _CHOOSES | _BESIDE:
-                found[name] = value, [not value]
-            elif isinstance(value, str) and words <= _KERNEL and words - {"name", "internal", "fn"}:
-                found[name] = value, [x for x in _written(module) if x != value]
+    for name, value, _ in attributes(module):
+        words = {*name.strip("_").split("_")}
+        if isinstance(value, bool) and words & _CHOOSES and words <= _CHOOSES | _BESIDE:
+            found[name] = value, [not value]
+        elif isinstance(value, str) and words <= _KERNEL and words - {"name", "internal", "fn"}:
+            found[name] = value, [x for x in _written(module) if x != value]
     return found
 
 
@@ -138,9 +128,8 @@ def _switched(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
     for said, forms in _masked(probe, inputs) if found else ():
         for name, value, other in ((name, value, x) for name, (value, others) in found.items() for x in others):
             turned, more = Probe(patient), {name: other} if name in flags else {}
-            for holder in _holders(turned.module):
-                if name in vars(holder) and not more:
-                    setattr(holder, name, other)
+            for holder in [x for held, _, x in attributes(turned.module) if held == name and not more]:
+                setattr(holder, name, other)
             change = _difference(probe, turned, inputs, forms, more)
             if change > _DIFFERENT:
                 return Finding(

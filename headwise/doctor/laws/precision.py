@@ -6,21 +6,22 @@ example's own call, since whether a lowest number as a mask becomes -inf depends
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.way import in_dtype, tensors_in
 from headwise.doctor.finding import Finding, Severity
-from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Scores, Softmaxes
 from headwise.doctor.probing.masking import hide, hiding, left_padding
 from headwise.doctor.probing.probe import Probe, gap, quiet, scaled, sentence
+from headwise.doctor.subject import foreign_backend
 
 FINDINGS = ("fails-in-half", "fails-in-double", "mask-overflows-half", "softmax-half", "softmax-unstable")
 
@@ -151,11 +152,10 @@ def _large(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
         out = probe.attempt(scaled(inputs, factor))
         if isinstance(out, Tensor) and not out.isfinite().all():
             broken = int((~out.isfinite().all(-1)).sum())
-            where = "in float32"
             yield Finding(
                 "softmax-unstable",
                 patient.severity("softmax-unstable: in float32", "bug"),
-                f"inputs times {factor:g} make {broken} of {out.shape[0] * out.shape[1]} rows NaN or infinite {where}",
+                f"inputs times {factor:g} make {broken} of {out[..., 0].numel()} rows NaN or infinite in float32",
                 "subtract the row's maximum before exp, as torch.softmax does",
                 numbers={"factor": factor, "rows": broken},
             )
@@ -169,7 +169,7 @@ def _example(patient: Patient) -> Iterator[Finding]:
         return
     kind, outs = kinds.pop(), []
     for dtype in (kind, torch.float32):
-        args, named = (_cast(x, dtype) for x in patient.example)
+        args, named = tree_map_only(Tensor, functools.partial(_cast, dtype), patient.example)
         try:
             with torch.no_grad(), quiet():
                 raw = at_rest(patient.original).cpu().to(dtype)(*args, **named)
@@ -194,9 +194,5 @@ def _example(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def _cast(x: Any, dtype: torch.dtype) -> Any:
-    if isinstance(x, Tensor):
-        return x.clone().cpu().to(dtype if x.is_floating_point() else x.dtype)
-    if isinstance(x, dict):
-        return {name: _cast(part, dtype) for name, part in x.items()}
-    return type(x)(_cast(part, dtype) for part in x) if type(x) in (tuple, list) else x
+def _cast(dtype: torch.dtype, x: Tensor) -> Tensor:
+    return x.clone().cpu().to(dtype if x.is_floating_point() else x.dtype)

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import at_rest
-from headwise.doctor.finding import Finding
-from headwise.doctor.foreign import foreign_backend
-from headwise.doctor.not_checked import NotChecked
+from headwise.doctor.finding import Finding, NotChecked
 from headwise.doctor.reading.projection_names import read_name
+from headwise.doctor.subject import foreign_backend
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface, MaskInput

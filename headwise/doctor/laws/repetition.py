@@ -8,9 +8,7 @@ that was not; chance shows where two copies that were not called before differ.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,16 +17,18 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.copying import copied
-from headwise.doctor.calling.interface import Inputs
+from headwise.doctor.calling.interface import Inputs, Interface
+from headwise.doctor.calling.signature import signature
 from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import noise
 from headwise.doctor.finding import Finding
-from headwise.doctor.foreign import foreign_backend
 from headwise.doctor.lines import is_users
+from headwise.doctor.parts import calls_in
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice, Throw
 from headwise.doctor.probing.masking import given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
+from headwise.doctor.subject import foreign_backend
 from headwise.errors import DoctorError
 
 FINDINGS = ("input-modified", "state-kept", "dropout-in-eval", "noncontiguous-input")
@@ -52,7 +52,7 @@ class Call:
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    probe = Probe(patient.as_given())
+    probe = Probe(patient.fresh(as_given=True))
     inputs = probe.inputs()
     before = probe.answers(inputs)
     yield from _arguments(Probe(patient))
@@ -69,7 +69,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _again(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor) -> Finding | None:
     """A second call, with the same random numbers and with others."""
     change = gap(before, probe.output(inputs))
-    chance = gap(before, Probe(patient.as_given()).output(inputs, seed=1))
+    chance = gap(before, Probe(patient.fresh(as_given=True)).output(inputs, seed=1))
     if change > 0 and chance == 0:
         interface = probe.interface
         told = [x for x in interface.roles if interface.roles[x] in ("cache", "positions") or "cache" in x.lower()]
@@ -89,7 +89,11 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
         probe.output(inputs)
     cause = min(dice.heard, key=lambda x: (not x.p, not x.dropout), default=None)
     seen = f"two calls in eval mode with the same input differ by up to {change:.2g} of the output's size"
-    where = cause.where if cause is not None and cause.where and is_users(cause.where.file) else None
+    severity = patient.severity("dropout-in-eval: random numbers", "risk")
+    if cause is not None and cause.dropout:
+        severity = "bug"
+    fix = "draw random numbers only if self.training is True"
+    numbers = {"change": change}
     if cause is not None and cause.p:
         stilled = []
         for seed in (0, 1):
@@ -98,22 +102,14 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
         only = "; with it disabled they are the same" if gap(*stilled) == 0 else ""
         name = cause.function.replace("scaled_dot", "the dropout_p of scaled_dot")
         acting = f"{name} with p = {cause.p:g}"
-        numbers = {"change": change, "p": cause.p}
-        return Finding(
-            "dropout-in-eval", "bug", f"{seen}: {acting} acts{only}", _of_dropout(cause), where, numbers=numbers
-        )
-    outside = bool(foreign_backend(patient.module)) and _has_dropout(patient)
-    what = "" if cause is None else f": {cause.function} is called"
-    what = ": it has dropout, which acts although training=False was passed" if outside else what
-    by_hand = outside or (cause is not None and cause.dropout)
-    return Finding(
-        "dropout-in-eval",
-        "bug" if by_hand else patient.severity("dropout-in-eval: random numbers", "risk"),
-        f"{seen}{what}",
-        "pass training= on to its dropout" if outside else "draw random numbers only if self.training is True",
-        where,
-        numbers={"change": change},
-    )
+        seen, severity, fix, numbers["p"] = f"{seen}: {acting} acts{only}", "bug", _of_dropout(cause), cause.p
+    elif foreign_backend(patient.module) and _has_dropout(patient):
+        seen = f"{seen}: it has dropout, which acts although training=False was passed"
+        severity, fix = "bug", "pass training= on to its dropout"
+    elif cause is not None:
+        seen = f"{seen}: {cause.function} is called"
+    where = cause.where if cause is not None and cause.where and is_users(cause.where.file) else None
+    return Finding("dropout-in-eval", severity, seen, fix, where, numbers=numbers)
 
 
 def _has_dropout(patient: Patient) -> bool:
@@ -146,9 +142,9 @@ def forgets(module: nn.Module) -> str:
 
 def _later(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
     """Many calls of one copy, of which each must give what it gives to a copy that was not called before."""
-    used, last = Probe(patient.as_given()), "the usual input"
+    used, last = Probe(patient.fresh(as_given=True)), "the usual input"
     for call in _calls(probe, inputs):
-        unused = Probe(patient.as_given())
+        unused = Probe(patient.fresh(as_given=True))
         for each in (used, unused):
             each.module.train(call.train)
         expected = unused.attempt(call.inputs, given=call.given)
@@ -174,14 +170,9 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[Call]:
             yield Call(f"another {name}", inputs, given(probe.interface, mask, inputs, *keys))
     for name, make in probe.interface.way.extras:  # a memory of which it keeps what it once made
         x = make(probe.interface.way.sizes(inputs))
-        if (
-            isinstance(x, Tensor)
-            and x.ndim == 3
-            and x.is_floating_point()
-            and not {"mask", "bias"} & {*name.split("_")}
-        ):
-            other = noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)
-            yield Call(f"another {name}", inputs, {name: other})
+        memory = isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()
+        if memory and not {"mask", "bias"} & {*name.split("_")}:
+            yield Call(f"another {name}", inputs, {name: noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)})
     if probe.interface.length is None:
         for said, length in (("fewer tokens", 4), ("more tokens", 9), ("fewer tokens", 4)):
             yield Call(said, probe.inputs(length=length))
@@ -208,6 +199,7 @@ def _stated_lengths(module: nn.Module) -> list[int]:
 
 def _kept(module: nn.Module, last: str, what: str, change: float | Exception) -> Finding:
     """The finding about a later call: how far it is from the same call alone, or what it raises."""
+    numbers = {} if isinstance(change, Exception) else {"change": change}
     if isinstance(change, Exception):
         so = f"raises {sentence(change)}"
     else:
@@ -220,24 +212,30 @@ def _kept(module: nn.Module, last: str, what: str, change: float | Exception) ->
         + (f"; {method} may be meant to be called between them" if method else ""),
         "keep nothing that depends on the inputs, or keep it by everything that it depends on: length, batch "
         "size, contents of the mask, dtype and device",
-        numbers={} if isinstance(change, Exception) else {"change": change},
+        numbers=numbers,
     )
 
 
 def _apart(patient: Patient, inputs: Inputs) -> Finding | None:
     """A part of the module that gives something else in it than alone: parts share something that one of them made."""
-    probe, alone = Probe(patient.as_given()), Probe(patient.as_given())
-    heard: dict[str, tuple[Any, Any]] = {}
+    probe, alone = Probe(patient.fresh(as_given=True)), Probe(patient.fresh(as_given=True))
     parts = {n: x for n, x in probe.module.named_modules() if n and not type(x).__module__.startswith("torch.")}
-    for name, part in parts.items() if 1 < len(parts) <= _PARTS else ():
-        part.forward = functools.partial(_listening, heard, name, part.forward)
-    probe.attempt(inputs)
-    for name, ((args, kwargs), out) in heard.items():
+    if not 1 < len(parts) <= _PARTS:
+        return None
+    outs: dict[str, Tensor] = {}
+
+    def note(name: str, out: Any) -> None:
+        if name not in outs and isinstance(out, Tensor) and out.is_floating_point():
+            outs[name] = out.detach().clone()  # the next part may write to it
+
+    for name, part in parts.items():
+        part.register_forward_hook(lambda _, __, out, name=name: note(name, out))
+    for name, (args, kwargs) in calls_in(parts, lambda: probe.attempt(inputs)).items():
         if is_on_embeddings(patient.module) and any(isinstance(x, Tensor) and not x.is_floating_point() for x in args):
             continue  # a table of tokens: within the module the doctor replaces what it gives
         try:
             with quiet(), torch.no_grad():
-                change = gap(out, copied(alone.module.get_submodule(name))(*args, **kwargs))
+                change = gap(outs[name], copied(alone.module.get_submodule(name))(*args, **kwargs))
         except Exception:
             continue
         if change > ROUNDING:
@@ -250,19 +248,6 @@ def _apart(patient: Patient, inputs: Inputs) -> Finding | None:
                 numbers={"change": change},
             )
     return None
-
-
-def _listening(
-    heard: dict[str, tuple[Any, Any]], name: str, forward: Callable[..., Any], *args: Any, **named: Any
-) -> Any:
-    """A part's forward, whose first call is kept: copies of its arguments and of the tensor that it returns."""
-    given_to = None
-    with contextlib.suppress(Exception):
-        given_to = copy.deepcopy((args, named))
-    out = forward(*args, **named)
-    if given_to is not None and isinstance(out, Tensor) and out.is_floating_point():
-        heard.setdefault(name, (given_to, out.detach().clone()))  # the next part may write to it
-    return out
 
 
 def _memory_layouts(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
@@ -294,36 +279,29 @@ def _arguments(probe: Probe) -> Iterator[Finding]:
     """Whether inputs, masks and what else a call takes stay as they were; masks of 0 and 1 also in bool, of which
     .to(bool) makes no copy.
     """
-    interface, seen = probe.interface, set[str]()
+    interface, calls, seen = probe.interface, list[tuple[dict[str, Any], dict[str, Any]]](), set[str]()
+    names = list(signature(probe.module).parameters)
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        calls.append((values, {name: [x.clone() for x in _tensors(value)] for name, value in values.items()}))
+
+    probe.module.register_forward_pre_hook(note, with_kwargs=True)
     inputs = probe.inputs() if interface.batched else probe.inputs(batch=1)
-    masks = (
-        *interface.masks,
-        *(dataclasses.replace(x, dtype=torch.bool) for x in interface.masks if x.form != "additive"),
-    )
-    slots = {name for _, name in interface.way.slots}
-    for mask in (None, *masks):
-        try:
+    in_bool = (dataclasses.replace(x, dtype=torch.bool) for x in interface.masks if x.form != "additive")
+    for mask in (None, *interface.masks, *in_bool):
+        calls.clear()
+        with contextlib.suppress(DoctorError):  # this mask cannot hide a key
             options = {} if mask is None else given(interface, mask, inputs, inputs.key_length - 1)
-            _, values = dataclasses.replace(interface.way, positional=()).arguments(inputs, options)
-            values = {name: _cloned(x) for name, x in values.items()}
-            kept = {name: _cloned(x) for name, x in values.items()}
-            named = dict(values)
-            args = [named.pop(name) for name in interface.way.positional if name in named]
-            with quiet(), torch.no_grad():
-                probe.module(*args, **named)
-        except Exception:  # others report whether it runs with this mask
-            continue
-        for name in (x for x in values if x not in seen):
-            for old, new in zip(_tensors(kept[name]), _tensors(values[name]), strict=True):
-                if not _same(old, new):
+            if isinstance(probe.attempt(inputs, given=options), Exception):  # others report whether it runs
+                continue
+        for values, before in calls:
+            for name in (x for x in values if x not in seen):
+                pairs = zip(before[name], _tensors(values[name]), strict=True)
+                changed = next(((old, new) for old, new in pairs if not _same(old, new)), None)
+                if changed is not None:
                     seen.add(name)
-                    of_mask = f"the mask {name!r}" if any(name == m.parameter for m in masks) else repr(name)
-                    yield _modified("the input" if name in slots and len(slots) == 1 else of_mask, old, new)
-                    break
-
-
-def _cloned(x: Any) -> Any:
-    return [_cloned(y) for y in x] if type(x) is list else x.clone() if isinstance(x, Tensor) else x
+                    yield _modified(interface, name, *changed)
 
 
 def _tensors(x: Any) -> list[Tensor]:
@@ -334,7 +312,10 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _modified(what: str, before: Tensor, after: Tensor) -> Finding:
+def _modified(interface: Interface, name: str, before: Tensor, after: Tensor) -> Finding:
+    slots = {x for _, x in interface.way.slots}
+    what = f"the mask {name!r}" if any(name == x.parameter for x in interface.masks) else repr(name)
+    what = "the input" if slots == {name} else what
     changed, of = before.numel(), before.numel()
     if before.shape != after.shape:
         evidence = f"after the call {what} has shape {list(after.shape)}; before, it was {list(before.shape)}"

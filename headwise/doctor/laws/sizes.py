@@ -132,16 +132,18 @@ def _lengths(probe: Probe, of_one: Severity) -> Iterator[Finding]:
         return
     works = sorted({5, *(n for n in ran if n not in failed)})
     first = min(failed)
-    severity: Severity = "risk"
-    problem, every = sentence(failed[first]), ", ".join(map(str, failed))
-    said = f"it runs with {', '.join(map(str, works))} tokens, and raises with {every}: {problem}"
-    fix = "take lengths from the input; pad to a multiple where blocks are needed"
+    problem = sentence(failed[first])
     if first > max(works):
-        severity, said = "note", f"it runs with up to {max(works)} tokens, and raises with {first}: {problem}"
+        severity: Severity = "note"
+        said = f"it runs with up to {max(works)} tokens, and raises with {first}: {problem}"
         fix = "nothing, if so many tokens are never needed; else make its table or mask larger"
     elif list(failed) == [1]:
         severity, said = of_one, f"it raises with one token: {problem}"
         fix = "squeeze() needs a dimension, or it drops a length of 1"
+    else:
+        severity, every = "risk", ", ".join(map(str, failed))
+        said = f"it runs with {', '.join(map(str, works))} tokens, and raises with {every}: {problem}"
+        fix = "take lengths from the input; pad to a multiple where blocks are needed"
     yield _fixed(severity, said, fix, length=first)
 
 

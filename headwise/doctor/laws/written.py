@@ -31,16 +31,8 @@ _FUNCTIONS = _METHODS | {
 }
 _LIBRARIES = frozenset(("torch", "F", "functional", "nn.functional", "torch.nn.functional"))
 _SHARED = (
-    "share",
-    "sharing",
-    "tied",
-    "tying",
-    "universal",
-    "albert",
-    "recurs",
-    "recurrent",
-    "same layer",
-    "same block",
+    *("share", "sharing", "tied", "tying", "universal", "albert"),
+    *("recurs", "recurrent", "same layer", "same block"),
 )
 
 

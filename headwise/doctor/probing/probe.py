@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from headwise.doctor.not_checked import NotChecked
+from headwise.doctor.finding import NotChecked
 from headwise.doctor.probing.listen import Dice
 
 if TYPE_CHECKING:

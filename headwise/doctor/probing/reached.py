@@ -6,7 +6,7 @@ It is tried without masks, with them, with codes in them, in train mode without 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -147,3 +147,14 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[tuple[bool, dict[str, Any]]
             codes = torch.zeros(len(inputs.query), inputs.key_length)
             codes[:, ::2] = 1
             yield from ((False, {"given": {mask.parameter: x}}) for x in ((codes + 1).long(), codes))
+
+
+def behind(out: Tensor, stop: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+    """The nodes of autograd's graph that lead to an output, each once; none at which to stop, and none behind it."""
+    todo, seen = [out.grad_fn], set[Any]()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen and not stop(node):
+            seen.add(node)
+            yield node
+            todo += [before for before, _ in node.next_functions]

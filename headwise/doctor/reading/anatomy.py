@@ -17,12 +17,12 @@ from torch import nn
 
 from headwise.doctor.calling.interface import Inputs, Result
 from headwise.doctor.calling.way import in_dtype
-from headwise.doctor.foreign import seen_from_outside
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import Softmax, Trace
 from headwise.doctor.reading.marks import MIXED
 from headwise.doctor.reading.site import Site
 from headwise.doctor.reading.trace import trace
+from headwise.doctor.subject import foreign_backend
 
 if TYPE_CHECKING:
     from headwise.doctor.subject import Subject
@@ -55,9 +55,8 @@ class Anatomy:
 
 def dissect(subject: Subject) -> Anatomy:
     """Trace one forward of a module and find its attentions. Raises Unreadable."""
-    outside = seen_from_outside(subject.module)
-    if outside:
-        raise Unreadable(outside)
+    if backend := foreign_backend(subject.module):
+        raise Unreadable(f"its operations run on {backend}, and torch does not see them")
     try:
         found = look(subject)
     except Exception as error:  # whatever the module raises while it is traced

@@ -10,7 +10,7 @@ from typing import TypeGuard
 from torch import nn
 
 from headwise.doctor.finding import Where
-from headwise.doctor.source import source_of
+from headwise.doctor.lines import source_of
 
 
 def owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:

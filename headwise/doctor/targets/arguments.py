@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from headwise.doctor.targets.places import nearest
-from headwise.errors import DoctorError
+from headwise.errors import DoctorError, shortened
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}  # the string "false" would be truthy
 
@@ -42,37 +42,31 @@ class Arguments:
 
     def bind(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The (args, kwargs) of the call. Raises DoctorError if something is missing or unknown."""
+        given = self._gathered()
         parameters = self._parameters()
-        given = self._gathered(parameters)
-        if parameters is None:
+        if not parameters:
             return self._positional, given
-        open_ended = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
-        named = {name: x for name, x in parameters.items() if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)}
+        named = {x.name for x in parameters if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)}
         unknown = [name for name in given if name not in named]
-        if unknown and not open_ended:
+        if unknown and not any(x.kind is x.VAR_KEYWORD for x in parameters):
             near = nearest(unknown[0], named)
-            hint = f"Did you mean {near}?" if near else f"Its arguments: {', '.join(named) or 'none'}"
+            hint = f"Did you mean {near}?" if near else f"Its arguments: {', '.join(sorted(named)) or 'none'}"
             raise DoctorError(f"{self._name} has no such argument. Received: {unknown[0]!r}. {hint}")
-        in_order = [name for name, x in named.items() if x.kind is not x.KEYWORD_ONLY]
-        starred = any(x.kind is x.VAR_POSITIONAL for x in parameters.values())
-        if len(self._positional) > len(in_order) and not starred:
-            raise DoctorError(
-                f"{self._name} takes at most {len(in_order)} arguments by position ({', '.join(in_order)}). "
-                f"Received: {len(self._positional)} arguments"
-            )
-        taken = set(in_order[: len(self._positional)])
-        if twice := sorted(taken & given.keys()):
-            raise DoctorError(f"{self._name}: {twice[0]!r} is passed twice, by position and by name; pass it once")
-        given |= {x.name: kind() for x in self.missing() if (kind := self._whole_by_default(x)) is not None}
-        if missing := [x for x in self.missing() if x.name not in given]:
+        given |= {x.name: kind() for x in self._lacking() if (kind := self._whole_by_default(x)) is not None}
+        if missing := self.missing():
             raise DoctorError(self._missing(missing))
-        leading = [given.pop(n) for n in in_order if named[n].kind is inspect.Parameter.POSITIONAL_ONLY and n in given]
-        return (*self._positional, *leading), given
+        try:
+            inspect.Signature(parameters).bind(*self._positional, **given)
+        except TypeError as error:  # too many by position, or one twice
+            raise DoctorError(f"{self._name}{_signature(self._made)} cannot be called with {self}: {error}") from None
+        return self._positional, given
 
     def missing(self) -> list[inspect.Parameter]:
-        """The parameters without a default that are not given."""
-        parameters = self._parameters() or {}
-        named = [x for x in parameters.values() if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)]
+        """The parameters without a default that are not given, but for configs that need nothing."""
+        return [x for x in self._lacking() if self._whole_by_default(x) is None]
+
+    def _lacking(self) -> list[inspect.Parameter]:
+        named = [x for x in self._parameters() if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)]
         in_order = [x.name for x in named if x.kind is not x.KEYWORD_ONLY]
         given = {*in_order[: len(self._positional)], *(name.partition(".")[0] for name in self._settings)}
         return [x for x in named if x.default is x.empty and x.name not in given]
@@ -80,9 +74,7 @@ class Arguments:
     def _whole_by_default(self, parameter: inspect.Parameter) -> type | None:
         """The annotated class of a config, if each of its fields has a default."""
         kind = config_class(self._made, parameter.name) if parameter.name in CONFIGS else None
-        if kind is None or Arguments(kind.__name__, kind, {}).missing():
-            return None
-        return kind
+        return None if kind is None or Arguments(kind.__name__, kind, {}).missing() else kind
 
     def _missing(self, missing: list[inspect.Parameter]) -> str:
         names = [x.name for x in missing]
@@ -90,34 +82,41 @@ class Arguments:
         ready = " ".join(f"--set {self._prefix}{setting}" for x in missing for setting in _suggested(x, self._made))
         return f"{self._name}{_signature(self._made)} needs {listed}: for example {ready}"
 
-    def _parameters(self) -> Mapping[str, inspect.Parameter] | None:
+    def _parameters(self) -> list[inspect.Parameter]:
         try:
-            return inspect.signature(self._made).parameters
+            return list(inspect.signature(self._made).parameters.values())
         except (TypeError, ValueError):  # implemented in C
-            return None
+            return []
 
-    def _gathered(self, parameters: Mapping[str, inspect.Parameter] | None) -> dict[str, Any]:
+    def _gathered(self) -> dict[str, Any]:
         """The settings, with the dotted ones put into their configs."""
-        plain = {name: value for name, value in self._settings.items() if "." not in name}
-        nested: dict[str, dict[str, Any]] = {}
-        for name, value in self._settings.items():
-            owner, dot, inner = name.partition(".")
-            if dot:
-                if owner in plain:
-                    raise DoctorError(
-                        f"{self._name}: {owner!r} is passed both as a whole and in parts ({name}); pass it in one way"
-                    )
-                nested.setdefault(owner, {})[inner] = value
+        given, nested = by_owner(self._settings)
         for owner, parts in nested.items():
-            plain[owner] = self._config(owner, parts)
-        return plain
+            if owner in given:
+                part = f"{owner}.{next(iter(parts))}"
+                raise DoctorError(
+                    f"{self._name}: {owner!r} is passed both as a whole and in parts ({part}); pass it in one way"
+                )
+            kind = config_class(self._made, owner)
+            if kind is None:
+                given[owner] = Settings(owner, parts)
+            else:
+                args, kwargs = Arguments(f"{kind.__name__} (of {owner})", kind, parts, prefix=f"{owner}.").bind()
+                given[owner] = kind(*args, **kwargs)
+        return given
 
-    def _config(self, owner: str, parts: Mapping[str, Any]) -> Any:
-        kind = config_class(self._made, owner)
-        if kind is not None:
-            args, kwargs = Arguments(f"{kind.__name__} (of {owner})", kind, parts, prefix=f"{owner}.").bind()
-            return kind(*args, **kwargs)
-        return Settings(owner, parts)
+
+def by_owner(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The settings without a dot, and those of each owner: a=1, b.c=2, b.d.e=3 is {a: 1}, {b: {c: 2, d.e: 3}}."""
+    whole: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        owner, dot, inner = name.partition(".")
+        if dot:
+            parts.setdefault(owner, {})[inner] = value
+        else:
+            whole[name] = value
+    return whole, parts
 
 
 class Settings(types.SimpleNamespace):
@@ -125,11 +124,8 @@ class Settings(types.SimpleNamespace):
 
     def __init__(self, owner: str = "config", parts: Mapping[str, Any] = types.MappingProxyType({})) -> None:
         # Without arguments: `copy` makes an empty one and fills it.
-        whole = {name: value for name, value in parts.items() if "." not in name}
-        for first in dict.fromkeys(name.partition(".")[0] for name in parts if "." in name):
-            inner = {n.partition(".")[2]: value for n, value in parts.items() if n.startswith(f"{first}.")}
-            whole[first] = Settings(f"{owner}.{first}", inner)
-        super().__init__(**whole)
+        whole, nested = by_owner(parts)
+        super().__init__(**whole, **{name: Settings(f"{owner}.{name}", inner) for name, inner in nested.items()})
         object.__setattr__(self, "_owner", owner)
 
     def __getattr__(self, name: str) -> Any:
@@ -163,17 +159,12 @@ def parse_value(text: str) -> Any:
 
 def config_class(made: Any, parameter: str) -> type | None:
     """The class that a parameter is annotated with, if that is one to be made from settings of its own."""
-    kind = _annotation(made, parameter)
-    made_of_parts = isinstance(kind, type) and kind.__module__ != "builtins" and not typing.get_origin(kind)
-    return kind if made_of_parts else None
-
-
-def _annotation(made: Any, parameter: str) -> Any:
     target = getattr(made, "__init__", made) if isinstance(made, type) else made
     try:
-        return typing.get_type_hints(target).get(parameter)
+        kind = typing.get_type_hints(target).get(parameter)
     except Exception:  # annotations may refer to names that are imported only for type checkers
         return None
+    return kind if isinstance(kind, type) and kind.__module__ != "builtins" and not typing.get_origin(kind) else None
 
 
 def _read(made: Any, config: str) -> list[str]:
@@ -192,11 +183,7 @@ def _signature(made: Any) -> str:
     """The signature without annotations: "(embed_size, heads, dropout=0.1)"."""
     signature = inspect.signature(made)
     bare = [x.replace(annotation=inspect.Parameter.empty) for x in signature.parameters.values()]
-    whole = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
-    if len(whole) <= 100:
-        return whole
-    needed = [x for x in bare if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD]
-    return f"({', '.join(x.name for x in needed)}, …)"
+    return shortened(str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)), 100)
 
 
 CONFIGS = ("config", "cfg", "args", "params", "hparams", "conf")  # what a parameter that holds a config is called

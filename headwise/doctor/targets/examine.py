@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.diagnosis import diagnose
-from headwise.doctor.finding import Finding
 from headwise.doctor.limits import alone, ended_by, time_limit, too_large
+from headwise.doctor.lines import definition
 from headwise.doctor.result import Diagnosis
-from headwise.doctor.source import definition
-from headwise.doctor.targets.arguments import parse_setting
+from headwise.doctor.targets.arguments import by_owner, parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend
 from headwise.doctor.targets.load import Target
 from headwise.doctor.targets.size import LARGEST, TooLarge
@@ -54,29 +53,17 @@ def examine(
         if finding is None:
             raise
         return alone(str(target), finding)
-    findings = tuple(_measured(finding, memory) for finding in found.findings)
+    # That memory ran out is told with its limit, which is known here.
+    limited = memory is not None
+    findings = tuple(too_large(memory, x.where) if limited and x.name == "too-large" else x for x in found.findings)
     subject = type(module) if module is made else made
     understood = (*target.remarks, *found.understood)
     where = found.where or definition(subject)
     return dataclasses.replace(found, findings=findings, understood=understood, where=where)
 
 
-def _measured(finding: Finding, memory: float | None) -> Finding:
-    """Adds the memory limit, which is known here, to a finding that memory ran out."""
-    if finding.name != "too-large" or memory is None:
-        return finding
-    return too_large(memory, finding.where)
-
-
 def parse_spec(stated: Sequence[str]) -> Spec | None:
     """A Spec from `heads=8`, `mask=forbidden`, `roles.x=query`, `parameters.q=to_q`; None if nothing is stated."""
-    whole: dict[str, object] = {}
-    parts: dict[str, dict[str, object]] = {}
-    for each in stated:
-        name, value = parse_setting(each, option="--spec", example="heads=8")
-        first, dot, rest = name.partition(".")
-        if dot:
-            parts.setdefault(first, {})[rest] = value
-        else:
-            whole[first] = value
+    given = dict(parse_setting(each, option="--spec", example="heads=8") for each in stated)
+    whole, parts = by_owner(given)
     return Spec.of({**whole, **parts}) if stated else None

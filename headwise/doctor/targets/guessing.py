@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 from typing import Any
@@ -48,24 +47,12 @@ class GuessingTarget(Target):
     def _guessed(self, made: Any, parameter: inspect.Parameter) -> dict[str, Any]:
         name = parameter.name
         kind = config_class(made, name)
-        if kind is not None:
-            return {f"{name}.{inner}": value for inner, value in self._fields(name, kind).items()}
+        needed = [] if kind is None else Arguments(kind.__name__, kind, {}).missing()
+        if needed:
+            return {f"{name}.{x.name}": self._value(f"{name}.{x.name}", likely(x.name, x.annotation)) for x in needed}
         if name in CONFIGS and parameter.annotation is parameter.empty:
             return {name: Settings(name, {})}  # what it has to hold is seen when the constructor asks for it
         return {name: self._value(name, likely(name, parameter.annotation))}
-
-    def _fields(self, owner: str, kind: type) -> dict[str, Any]:
-        """The settings of a config of this class: what it needs; else one of its defaults, so that it is made."""
-        parameters: list[inspect.Parameter] = []
-        with contextlib.suppress(TypeError, ValueError):
-            parameters = [*inspect.signature(kind).parameters.values()]
-        needed = [x for x in parameters if x.default is x.empty and x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)]
-        if needed:
-            return {x.name: self._value(f"{owner}.{x.name}", likely(x.name, x.annotation)) for x in needed}
-        for each in parameters:
-            if isinstance(each.default, int | float | str):
-                return {each.name: each.default}
-        return {"": self._value(owner, None)}
 
     def _value(self, name: str, text: str | None) -> Any:
         if text is None:

@@ -25,8 +25,8 @@ from headwise.doctor.lines import last_line
 from headwise.doctor.targets.arguments import Arguments, parse_setting
 from headwise.doctor.targets.places import nearest, place_of
 from headwise.doctor.targets.size import LARGEST, size_limit
-from headwise.doctor.telling.printable import printable
 from headwise.errors import DoctorError
+from headwise.language import printable
 from headwise.registry import find_framework, find_framework_of_class
 
 
@@ -62,10 +62,7 @@ class Target:
         """
         module = self.made(largest=largest, **changes)
         if not _is_module(module):
-            raise DoctorError(
-                f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: it "
-                f"returned a {type(module).__name__}"
-            )
+            raise self._no_class(f"it returned a {type(module).__name__}")
         return module
 
     def made(self, *, largest: float = LARGEST, **changes: Any) -> Any:
@@ -92,13 +89,16 @@ class Target:
         if _is_module(found):
             return found
         if isinstance(found, type) and not _is_module_class(found):
-            raise DoctorError(
-                f"{self} must be a torch.nn.Module or a Keras layer. Received: a class that derives from "
-                f"{', '.join(x.__name__ for x in found.__bases__)}"
-            )
+            raise self._no_class(f"a class that derives from {', '.join(x.__name__ for x in found.__bases__)}")
         if not callable(found):
-            raise DoctorError(f"{self} must be a torch.nn.Module class. Received: type {type(found).__name__}")
+            raise self._no_class(f"type {type(found).__name__}")
         return found
+
+    def _no_class(self, received: str) -> DoctorError:
+        return DoctorError(
+            f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: "
+            f"{received}"
+        )
 
     def _no_such(self, where: ModuleType) -> str:
         there = [name for name, x in vars(where).items() if _is_class_of(where, x)]
@@ -132,27 +132,20 @@ def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None
 
 
 def _call(text: str, called: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """The name, and the arguments by position and by name."""
     try:
         tree = ast.parse(called, mode="eval").body
-        if not isinstance(tree, ast.Call):
-            return ast.unparse(_dotted(tree)), (), {}
-        positional = tuple(ast.literal_eval(x) for x in tree.args)
-        known = {x.arg: ast.literal_eval(x.value) for x in tree.keywords if x.arg}
-        return ast.unparse(_dotted(tree.func)), positional, known
+        made = tree if isinstance(tree, ast.Call) else ast.Call(tree, [], [])
+        name = ast.unparse(made.func)
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(name)
+        known = {x.arg: ast.literal_eval(x.value) for x in made.keywords if x.arg}
+        return name, tuple(ast.literal_eval(x) for x in made.args), known
     except (SyntaxError, ValueError) as cause:
         raise DoctorError(
             f"{text}: expected the name of a class after the colon, as in my_model.py:MyAttention, with numbers and "
             f"strings as arguments if any, as in my_model.py:MyAttention(64, heads=8). Received: {called!r}"
         ) from cause
-
-
-def _dotted(tree: ast.expr) -> ast.expr:
-    part = tree
-    while isinstance(part, ast.Attribute):
-        part = part.value
-    if not isinstance(part, ast.Name):
-        raise ValueError("not a name")
-    return tree
 
 
 def _is_class_of(where: ModuleType, found: object) -> bool:
@@ -236,12 +229,11 @@ def _explained(doing: str) -> Iterator[None]:
     except SyntaxError as cause:
         at = f"{Where(cause.filename, 0).path}, line {cause.lineno}" if cause.filename else doing
         raise DoctorError(f"{at}: {cause.msg}") from cause
-    except ModuleNotFoundError as cause:
-        if not cause.name:  # raised by the user's own code
-            raise DoctorError(f"{doing} raised {said(cause)}{raised_at(cause)}") from cause
-        raise DoctorError(f"{doing} needs the module {cause.name}, which cannot be found{raised_at(cause)}") from cause
     except (Exception, SystemExit) as cause:
-        raise DoctorError(f"{doing} raised {said(cause)}{raised_at(cause)}") from cause
+        what = f"raised {said(cause)}"
+        if isinstance(cause, ModuleNotFoundError) and cause.name:  # without a name the user's own code raised it
+            what = f"needs the module {cause.name}, which cannot be found"
+        raise DoctorError(f"{doing} {what}{raised_at(cause)}") from cause
 
 
 def said(error: BaseException) -> str:

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.limits import GIGABYTE, out_of_memory, size
 from headwise.errors import DoctorError
 
-LARGEST = 2 * GIGABYTE  # of parameters: the doctor makes several copies, some of them in float64
+LARGEST = 2 * GIGABYTE  # of tensors: the doctor makes several copies, some of them in float64
 
 
 class TooLarge(DoctorError):  # noqa: N818
@@ -23,25 +20,14 @@ class TooLarge(DoctorError):  # noqa: N818
 
     def __init__(self, subject: str, count: float, largest: float, most: str) -> None:
         super().__init__(
-            f"{subject} is too large to be examined: it takes at least {size(count)} (the largest part: {most}); "
+            f"{subject} is too large to be examined: it takes at least {size(count)} (the last part: {most}); "
             f"expected at most {size(largest)}. Choose smaller sizes: the mistakes are the same"
         )
 
 
 @contextlib.contextmanager
 def size_limit(subject: str, largest: float = LARGEST) -> Iterator[None]:
-    """Raise `TooLarge` before a tensor or a module of more than `largest` bytes is filled inside the block."""
-    total = 0.0
-
-    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal total
-        if isinstance(parameter, Tensor) and not is_lazy(parameter):  # the size of a lazy one is not known yet
-            total += parameter.nbytes
-            if total > largest:
-                part = f"{type(module).__name__}.{name} {list(parameter.shape)}"
-                raise TooLarge(subject, total, largest, part)
-
-    handle = register_module_parameter_registration_hook(count)
+    """Raise `TooLarge` before tensors of more than `largest` bytes, all together, are made inside the block."""
     try:
         with _Allocations(subject, largest):
             yield
@@ -49,21 +35,16 @@ def size_limit(subject: str, largest: float = LARGEST) -> Iterator[None]:
         if isinstance(error, DoctorError) or not out_of_memory(error):
             raise
         raise TooLarge(subject, largest, largest, "a tensor that does not fit into memory") from error
-    finally:
-        handle.remove()
 
 
 class _Allocations(TorchFunctionMode):
-    """Checks the size of every tensor that is made from sizes alone, before it is made: on torch's meta device.
-
-    `torch.empty` only reserves memory, and its parameter is counted in time; the other functions fill the memory.
-    """
+    """Counts the bytes of every tensor that is made from sizes alone, before it is made: on torch's meta device."""
 
     _MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye)
 
     def __init__(self, subject: str, largest: float) -> None:
         super().__init__()
-        self._subject, self._largest = subject, largest
+        self._subject, self._largest, self._total = subject, largest, 0.0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,7 +53,7 @@ class _Allocations(TorchFunctionMode):
             with contextlib.suppress(Exception):  # then it raises by itself
                 kept = {name: x for name, x in kwargs.items() if name not in ("generator", "device", "out")}
                 planned = func(*args, **kept, device="meta")
-            if planned.nbytes > self._largest:
-                part = f"a tensor {list(planned.shape)}"
-                raise TooLarge(self._subject, planned.nbytes, self._largest, part)
+            self._total += planned.nbytes
+            if self._total > self._largest:
+                raise TooLarge(self._subject, self._total, self._largest, f"a tensor {list(planned.shape)}")
         return func(*args, **kwargs)

@@ -6,7 +6,7 @@ Console().print(report(diagnosis))      or, as plain text:      print(as_text(di
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -16,8 +16,7 @@ from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
 from headwise.doctor.finding import Finding, Findings, Severity, Where
-from headwise.doctor.telling.printable import printable
-from headwise.language import said
+from headwise.language import printable, said
 from headwise.tables import make_console
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
@@ -40,6 +39,29 @@ def plain(found: RenderableType, width: int = 100) -> str:
     out = io.StringIO()
     make_console(file=out, width=width, color_system=None, legacy_windows=False, emoji=False).print(found)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def line(diagnosis: Findings, name: str, ignored: Collection[str] = ()) -> str:
+    """ "my_model.py:A: 2 bugs: wrong-scale, causal-leak (0.8 s)"; findings that are ignored do not count."""
+    return printable(f"{name}: {' '.join(_verdict(diagnosis, ignored).split())} ({diagnosis.seconds:.1f} s)")
+
+
+def _verdict(diagnosis: Findings, ignored: Collection[str]) -> str:
+    names: dict[Severity, list[str]] = {"bug": [], "risk": []}
+    for finding in diagnosis.findings:
+        if finding.name not in ignored and finding.severity in names:
+            names[finding.severity].append(finding.name)
+    told = [] if names["bug"] or diagnosis.not_examined else [said("healthy")]
+    for severity, found in names.items():
+        if found:
+            told.append(
+                said(f"{len(found)} {severity}{'s' * (len(found) > 1)}") + f": {', '.join(dict.fromkeys(found))}"
+            )
+    if left := dict.fromkeys(x.name for x in diagnosis.findings if x.name in ignored):
+        told.append(said(f"ignored: {', '.join(left)}"))
+    if diagnosis.not_examined:
+        told.append(said(f"not examined: {diagnosis.not_examined}"))
+    return "; ".join(told)
 
 
 def conclusion(diagnosis: Findings) -> str:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise.doctor.finding import NotChecked
 from headwise.doctor.laws.recomputed import Match, recompute
-from headwise.doctor.not_checked import NotChecked
 from headwise.doctor.subject import Subject
 
 PLAIN = {

@@ -79,7 +79,6 @@ def file(tmp_path: Path) -> Path:
         ),
         # What it may do without stays at its default.
         ("Loose", (64, 4, None), "arguments guessed: config.n_embd=64, config.n_head=4"),
-        ("OfSizes", (32, 2), "arguments guessed: config.width=32"),
         ("OfNeeded", (64, 4), "arguments guessed: sizes.n_embd=64, sizes.n_head=4"),
     ],
 )

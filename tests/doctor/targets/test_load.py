@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from headwise.doctor.calling.copying import copied
-from headwise.doctor.finding import Where
-from headwise.doctor.source import definition
+from headwise.doctor.lines import definition
 from headwise.doctor.targets.arguments import parse_setting
 from headwise.doctor.targets.load import parse
 from headwise.doctor.targets.size import TooLarge
@@ -43,10 +41,10 @@ class Loose(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.more = getattr(config, "more", 7)
+        self.config, self.more = config, getattr(config, "more", 7)
 
 class Strict(nn.Module):
-    def __init__(self, config: Config, /, *, scale: float = 1.0, **rest):
+    def __init__(self, config: Config, *, scale: float = 1.0, **rest):
         super().__init__()
         self.config, self.scale, self.rest = config, scale, rest
 
@@ -64,11 +62,6 @@ def text():
 
 ready = make(4)
 number = 3
-
-class Keeping(Loose):
-    def __init__(self, config):
-        super().__init__(config)
-        self.config = config
 
 @dataclass
 class Sizes:
@@ -104,46 +97,32 @@ def refusal(target: str, *settings: str) -> str:
 
 
 def test_a_class_with_its_arguments() -> None:
-    module = parse("models.py:SelfAttention", ["embed_size=64", "heads=8", "dropout=0.5"]).build()
-    assert type(module).__name__ == "SelfAttention"
-    assert module.proj.in_features == 64  # type: ignore[union-attr]
-    assert module.dropout == 0.5
-
-
-def test_the_same_with_other_arguments() -> None:
-    target = parse("models.py:SelfAttention", ["embed_size=64", "heads=8"])
+    target = parse("models.py:SelfAttention", ["embed_size=64", "heads=8", "dropout=0.5"])
     first, second = target.build(), target.build(embed_size=32)
+    assert type(first).__name__ == "SelfAttention"
+    assert (first.proj.in_features, first.dropout, second.proj.in_features) == (64, 0.5, 32)
     assert type(first) is type(second)  # the file is run once
-    assert second.proj.in_features == 32  # type: ignore[union-attr]
+    assert definition(target.find()).code == "class SelfAttention(nn.Module):"
+    assert parse("models.py:SelfAttention(64, heads=8)", ["dropout=0"]).build().dropout == 0
 
 
-@pytest.mark.parametrize("target", ["models.py:SelfAttention(64, heads=8)", "models.py:SelfAttention(64, 8)"])
-def test_arguments_as_a_call(target: str) -> None:
-    assert parse(target, ["dropout=0"]).build().dropout == 0
-
-
-def test_a_function_a_module_and_a_class_in_a_class() -> None:
+def test_a_function_a_module_a_class_in_a_class_and_one_of_a_package() -> None:
     assert parse("models.py:make", ["width=16"]).build().in_features == 16
     assert parse("models.py:ready").build().in_features == 4
     assert isinstance(parse("models.py:SelfAttention.Inner(2, 3)").build(), nn.Linear)
-
-
-def test_a_module_of_a_package() -> None:
     assert isinstance(parse("torch.nn:MultiheadAttention(8, 2)").build(), nn.MultiheadAttention)
-    assert parse("models:make").build().in_features == 8
 
 
 def test_a_config_of_attributes() -> None:
-    module = parse("models.py:Loose", ["config.n_embd=64", "config.bias=false"]).build()
-    assert module.proj.bias is None  # type: ignore[union-attr]
-    assert module.more == 7
+    module = copied(parse("models.py:Loose", ["config.n_embd=64", "config.bias=false"]).build())
+    assert (module.proj.bias, module.more, module.config.n_embd) == (None, 7, 64)
 
 
 def test_a_config_of_the_annotated_class() -> None:
     module = parse("models.py:Strict", ["config.n_embd=64", "scale=2", "extra=1"]).build()
-    assert (module.config.n_embd, module.config.bias) == (64, True)  # type: ignore[union-attr]
+    assert (module.config.n_embd, module.config.bias) == (64, True)
     assert (module.scale, module.rest) == (2, {"extra": 1})
-    assert parse("models.py:Strict").build().config.n_embd == 32  # type: ignore[union-attr]  # each field has a default
+    assert parse("models.py:Strict").build().config.n_embd == 32  # each field has a default
 
 
 @pytest.mark.parametrize(
@@ -173,68 +152,45 @@ def test_a_setting_has_a_name_and_a_value(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "settings", "said"),
+    ("typed", "said"),
     [
-        ("nowhere.py:A", [], "no such file: nowhere.py"),
-        ("model.py:A", [], "no such file: model.py; did you mean models.py?"),
-        ("missing/a.py:A", [], "there is no folder missing"),
-        ("models.py", [], "which class of models.py? Write models.py:SelfAttention (it has: SelfAttention, Config,"),
-        ("models", [], "expected my_model.py:MyAttention or package.module:MyAttention. Received: 'models'"),
-        ("./models:Loose", [], "./models is neither a Python file nor a module. Did you mean models.py:Loose?"),
-        ("models.py:Self Att", [], "expected the name of a class after the colon"),
-        ("models.py:A(print(1))", [], "expected the name of a class after the colon"),
-        ("nopackage.thing:A", [], "importing nopackage.thing needs the module nopackage, which cannot be found"),
-        (
-            "models.py:Selfattention",
-            [],
-            "models.py has no such class. Received: Selfattention. Did you mean SelfAttention?",
-        ),
-        (
-            "models.py:Zzz",
-            [],
-            "models.py has no such class. Received: Zzz. Its classes: SelfAttention, Loose, Strict, Dies, Keeping",
-        ),
-        (
-            "models.py:Plain",
-            [],
-            "models.py:Plain must be a torch.nn.Module or a Keras layer. Received: a class that derives from object",
-        ),
-        ("models.py:number", [], "models.py:number must be a torch.nn.Module class. Received: type int"),
-        ("models.py:text", [], "a function that returns one. Received: it returned a str"),
-        ("models.py:ready", ["a=1"], "models.py:ready is already a module, not a class"),
+        ("nowhere.py:A", "no such file: nowhere.py"),
+        ("model.py:A", "no such file: model.py; did you mean models.py?"),
+        ("missing/a.py:A", "there is no folder missing"),
+        ("models.py", "which class of models.py? Write models.py:SelfAttention (it has: SelfAttention, Config,"),
+        ("models", "expected my_model.py:MyAttention or package.module:MyAttention. Received: 'models'"),
+        ("./models:Loose", "./models is neither a Python file nor a module. Did you mean models.py:Loose?"),
+        ("models.py:A(print(1))", "expected the name of a class after the colon"),
+        ("nopackage.thing:A", "importing nopackage.thing needs the module nopackage, which cannot be found"),
+        ("models.py:Selfattention", "has no such class. Received: Selfattention. Did you mean SelfAttention?"),
+        ("models.py:Zzz", "Received: Zzz. Its classes: SelfAttention, Loose, Strict, Dies"),
+        ("models.py:Plain", "Received: a class that derives from object"),
+        ("models.py:number", "models.py:number must be a torch.nn.Module class, a Keras layer, or a function that"),
+        ("models.py:text", "Received: it returned a str"),
+        ("models.py:ready a=1", "models.py:ready is already a module, not a class"),
         (
             "models.py:SelfAttention",
-            [],
             "SelfAttention(embed_size, heads, dropout=0.1) needs embed_size and heads: for example "
             "--set embed_size=64 --set heads=4",
         ),
-        ("models.py:SelfAttention", ["embed_size=64"], "needs heads: for example --set heads=4"),
+        ("models.py:SelfAttention head=8", "has no such argument. Received: 'head'. Did you mean heads?"),
+        ("models.py:SelfAttention(1,2,3,4)", "cannot be called with 1, 2, 3, 4: too many positional"),
+        ("models.py:SelfAttention(64,8) embed_size=3", "multiple values for argument 'embed_size'"),
+        ("models.py:Loose config=1 config.a=2", "'config' is passed both as a whole and in parts (config.a)"),
+        ("models.py:Loose", "Loose(config) needs config: for example --set config.n_embd=64"),
+        ("models.py:Strict config.n_emb=64", "Config (of config) has no such argument. Received: 'n_emb'. Did you"),
+        ("models.py:Loose config.n_embd=64", "config has no bias: add --set config.bias=VALUE"),
+        ("models.py:needy config.n_embd=64", "--set config.max_len=128"),
+        ("models.py:lacking", "raised ModuleNotFoundError: install what I need"),
         (
-            "models.py:SelfAttention",
-            ["head=8"],
-            "SelfAttention has no such argument. Received: 'head'. Did you mean heads?",
+            "models.py:SelfAttention embed_size=64 heads=7",
+            "raised AssertionError (models.py:14: `assert embed_size % heads == 0`)",
         ),
-        ("models.py:SelfAttention(1, 2, 3, 4)", [], "takes at most 3 arguments by position"),
-        ("models.py:SelfAttention(64)", ["embed_size=3"], "'embed_size' is passed twice, by position and by name"),
-        ("models.py:Loose", ["config=1", "config.a=2"], "'config' is passed both as a whole and in parts (config.a)"),
-        ("models.py:Loose", [], "Loose(config) needs config: for example --set config.n_embd=64"),
-        (
-            "models.py:Strict",
-            ["config.n_emb=64"],
-            "Config (of config) has no such argument. Received: 'n_emb'. Did you mean n_embd?",
-        ),
-        ("models.py:Loose", ["config.n_embd=64"], "config has no bias: add --set config.bias=VALUE"),
-        (
-            "models.py:SelfAttention",
-            ["embed_size=64", "heads=7"],
-            "SelfAttention(embed_size=64, heads=7) raised AssertionError (models.py:14: "
-            "`assert embed_size % heads == 0`)",
-        ),
-        ("models.py:Dies", [], "Dies() raised SystemExit: 3 (models.py:34: `raise SystemExit(3)`)"),
+        ("models.py:Dies", "Dies() raised SystemExit: 3 (models.py:34: `raise SystemExit(3)`)"),
     ],
 )
-def test_every_bad_input_has_its_sentence(target: str, settings: list[str], said: str) -> None:
-    assert said in refusal(target, *settings)
+def test_every_bad_input_has_its_sentence(typed: str, said: str) -> None:
+    assert said in refusal(*typed.split())
 
 
 @pytest.mark.parametrize(
@@ -248,7 +204,7 @@ def test_every_bad_input_has_its_sentence(target: str, settings: list[str], said
         ("\nraise ValueError('first\\nsecond')\n", "importing bad.py raised ValueError: first (bad.py:2: `raise Val"),
         (
             "raise ValueError('\\x1b[2Jgone')\n",
-            "importing bad.py raised ValueError: \N{REPLACEMENT CHARACTER}[2Jgone (bad.py:1",
+            "importing bad.py raised ValueError: \\u001b[2Jgone (bad.py:1",
         ),
         ("import sys\nsys.exit('bye')\n", "importing bad.py raised SystemExit: bye (bad.py:2: `sys.exit('bye')`)"),
     ],
@@ -278,18 +234,9 @@ def test_many_small_parameters_are_counted_together(folder: Path) -> None:
         encoding="utf-8",
     )
     target = parse("many.py:many")
-    with pytest.raises(TooLarge, match=r"at least 32 MB .*: Linear.weight \[1000, 1000\]\); expected at most 30 MB"):
+    with pytest.raises(TooLarge, match=r"at least 32 MB .*: a tensor \[1000, 1000\]\); expected at most 30 MB"):
         target.build(largest=30e6)
     assert len(list(target.build(largest=41e6).parameters())) == 10
-
-
-def test_a_file_finds_its_neighbours(folder: Path) -> None:
-    (folder / "lib").mkdir()
-    (folder / "lib" / "neighbour.py").write_text("width = 6\n", encoding="utf-8")
-    (folder / "lib" / "uses.py").write_text(
-        "from torch import nn\nfrom neighbour import width\ndef make(): return nn.Linear(width, 1)\n", encoding="utf-8"
-    )
-    assert parse("lib/uses.py:make").build().in_features == 6
 
 
 def test_a_file_of_a_package_imports_relatively(folder: Path) -> None:
@@ -303,14 +250,6 @@ def test_a_file_of_a_package_imports_relatively(folder: Path) -> None:
     assert parse("pack/inner/mine.py:make").build().in_features == 5
 
 
-def test_a_file_that_is_called_as_a_library_takes_nobodys_place(folder: Path) -> None:
-    (folder / "json.py").write_text("from torch import nn\ndef make(): return nn.Linear(3, 1)\n", encoding="utf-8")
-    assert parse("json.py:make").build().in_features == 3
-    import json
-
-    assert json.loads("[1]") == [1]
-
-
 def test_a_script_does_not_read_the_doctors_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["headwise", "doctor", "--unknown"])
     (folder / "script.py").write_text(
@@ -321,23 +260,3 @@ def test_a_script_does_not_read_the_doctors_arguments(folder: Path, monkeypatch:
     )
     assert parse("script.py:make").build().in_features == 9
     assert sys.argv == ["headwise", "doctor", "--unknown"]
-
-
-def test_where_a_class_is_defined(folder: Path) -> None:
-    assert definition(parse("models.py:SelfAttention").find()) == Where(
-        str(folder / "models.py"), 11, "class SelfAttention(nn.Module):"
-    )
-    assert definition(3) is None
-
-
-def test_a_config_that_the_module_keeps_is_copied_with_it() -> None:
-    module: Any = copied(parse("models.py:Keeping", ["config.n_embd=64", "config.bias=false"]).build())
-    assert module.config.n_embd == 64
-
-
-def test_a_line_to_paste_has_the_name_of_the_config() -> None:
-    assert "--set config.max_len=128" in refusal("models.py:needy", "config.n_embd=64")
-
-
-def test_a_missing_module_without_a_name_is_told_in_its_own_words() -> None:
-    assert "raised ModuleNotFoundError: install what I need" in refusal("models.py:lacking")

@@ -68,10 +68,9 @@ def test_a_report_says_all_of_a_finding() -> None:
         (diagnosis(unchecked={}), "Healthy: no bug, no risk."),
         (diagnosis(), "No bug and no risk was found, but 1 check could not be made."),
         (diagnosis(NOTE, unchecked={}), "Healthy: no bug, no risk.  1 note: --notes"),
-        (diagnosis(RISK, RISK, NOTE, unchecked={}), "No bug; 2 risks.  1 note: --notes"),
+        (diagnosis(RISK, RISK, unchecked={}), "No bug; 2 risks."),
         (diagnosis(SCALE, unchecked={}), "1 bug. Fix wrong-scale at my_model.py:31, then run the doctor again."),
         (Diagnosis("X", ()), "No bug was found, but nothing was understood either."),
-        (Diagnosis("X", (NOTE,)), "No bug was found, but nothing was understood either.  1 note: --notes"),
     ],
 )
 def test_the_last_line_is_what_it_comes_to(found: Diagnosis, last: str) -> None:
@@ -111,18 +110,11 @@ def test_json_and_back() -> None:
     found = diagnosis(SCALE, RISK, seconds=1.25, where=Where("my_model.py", 7, "class MyAttention(nn.Module):"))
     written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert written["healthy"] is False
-    assert written["findings"][0]["where"] == {
-        "file": "my_model.py",
-        "line": 31,
-        "code": SCALE.where and SCALE.where.code,
-    }
+    assert written["findings"][0]["where"]["line"] == 31
     assert Diagnosis.from_dict(written) == found
-
-
-def test_json_has_no_infinite_numbers() -> None:
     odd = Finding("softmax-unstable", "risk", "", "", numbers={"largest": math.inf, "scale": 2.0})
     written = json.loads(json.dumps(odd.to_dict(), allow_nan=False))
-    assert written["numbers"] == {"largest": None, "scale": 2.0}
+    assert written["numbers"] == {"largest": None, "scale": 2.0}  # JSON has no infinity
     assert math.isnan(Finding.from_dict(written).numbers["largest"])
 
 
@@ -136,15 +128,6 @@ def test_json_has_no_infinite_numbers() -> None:
                 ("#103963", "https://github.com/pytorch/pytorch/issues/103963"),
             ],
         ),
-        (
-            "labml annotated #146",
-            [
-                (
-                    "labml annotated #146",
-                    "https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/146",
-                )
-            ],
-        ),
         ("someone/thing #2", [("someone/thing #2", "https://github.com/someone/thing/issues/2")]),
         ("arXiv 1706.03762", [("arXiv 1706.03762", "https://arxiv.org/abs/1706.03762")]),
         ("https://example.org/a b", [("https://example.org/a b", "https://example.org/a%20b")]),
@@ -156,15 +139,11 @@ def test_where_sources_lead(source: str, expected: list[tuple[str, str | None]])
     assert links(source) == expected
 
 
-def test_every_thread_of_the_catalogue_is_a_link() -> None:
-    for entry in CATALOGUE.values():
-        for source in entry.sources:
-            assert all(address for _, address in links(source)), source
-
-
-def test_the_catalogue_covers_the_ways() -> None:
+def test_the_catalogue_covers_the_ways_and_each_thread_is_a_link() -> None:
     """16 and 19 are found together, as what a cache or left padding changes; 20 as a wrong scale."""
     assert {entry.way for entry in CATALOGUE.values()} >= set(range(1, 35)) - {19, 20}
+    sources = (source for entry in CATALOGUE.values() for source in entry.sources)
+    assert all(address for source in sources for _, address in links(source))
 
 
 def test_a_name_that_is_none_is_refused() -> None:

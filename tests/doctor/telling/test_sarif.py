@@ -59,23 +59,17 @@ def test_it_has_what_code_scanning_demands(found: list[Diagnosis]) -> None:
     assert run["results"][0]["message"]["text"] == "A: divided by 8. Fix: divide by 4."
 
 
-def test_a_location_is_the_line_relative_to_the_working_directory(found: list[Diagnosis]) -> None:
-    location = sarif(found)["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
-    assert location["artifactLocation"] == {"uri": "my%20models/a.py", "uriBaseId": "%SRCROOT%"}
-    region = location["region"]
+def test_where_a_finding_stands(found: list[Diagnosis], tmp_path: Path) -> None:
+    """Its line relative to the working directory, else that of its class; a file elsewhere by its whole address."""
+    log = sarif(found)["runs"][0]["results"]
+    line, of_class, _, elsewhere = (x["locations"][0]["physicalLocation"] for x in log)
+    assert line["artifactLocation"] == {"uri": "my%20models/a.py", "uriBaseId": "%SRCROOT%"}
+    region = line["region"]
     assert (region["startLine"], region["endLine"]) == (3, 3)
     assert CODE[region["startColumn"] - 1 : region["endColumn"] - 1] == CODE.strip()
     assert region["snippet"]["text"] == CODE.strip()
-
-
-def test_a_finding_without_a_line_stands_at_its_class(found: list[Diagnosis]) -> None:
-    location = sarif(found)["runs"][0]["results"][1]["locations"][0]["physicalLocation"]
-    assert (location["artifactLocation"]["uri"], location["region"]["startLine"]) == ("my%20models/a.py", 1)
-
-
-def test_a_file_elsewhere_has_its_whole_address(found: list[Diagnosis], tmp_path: Path) -> None:
-    location = sarif(found)["runs"][0]["results"][3]["locations"][0]["physicalLocation"]
-    address = urlparse(location["artifactLocation"]["uri"])
+    assert (of_class["artifactLocation"]["uri"], of_class["region"]["startLine"]) == ("my%20models/a.py", 1)
+    address = urlparse(elsewhere["artifactLocation"]["uri"])
     assert (address.scheme, unquote(address.path)) == ("file", str(tmp_path / "elsewhere.py"))
 
 
@@ -94,10 +88,9 @@ def test_a_fingerprint_follows_the_code_and_not_its_number(found: list[Diagnosis
 def test_equal_lines_of_a_file_have_fingerprints_of_their_own(found: list[Diagnosis]) -> None:
     scale = found[0].findings[0]
     again = Finding("wrong-scale", "bug", "", "", Where("my models/a.py", 30, CODE.strip()))
-    elsewhere = Finding("wrong-scale", "bug", "", "", Where("my models/b.py", 30, CODE.strip()))
-    results = sarif([Diagnosis("A", (scale, again, elsewhere))])["runs"][0]["results"]
+    results = sarif([Diagnosis("A", (scale, again))])["runs"][0]["results"]
     prints = [result["partialFingerprints"]["primaryLocationLineHash"] for result in results]
-    assert [each.rpartition(":")[2] for each in prints] == ["1", "2", "1"]
+    assert [each.rpartition(":")[2] for each in prints] == ["1", "2"]
     assert len({each.rpartition(":")[0] for each in prints}) == 1
 
 
