@@ -33,12 +33,13 @@ def make_mask(
     kv_offset: int = 0,
     mask_function: MaskFunction | None = None,
     attention_mask: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     **more: Any,
 ) -> Tensor | None:
     """Make the mask of a forward, as transformers' other makers of masks do: a `MaskTensor` [B, 1, Q, K].
 
-    A plain bool tensor [B, 1, Q, K] is made where code is compiled or traced, and for a step of one query whose
+    A plain float tensor of the same cells is made where code is compiled or traced, and for a step of one query whose
     position is a tensor (a static cache), because compiled code may get it. None means that nothing is masked.
 
     Args:
@@ -46,22 +47,20 @@ def make_mask(
         q_offset, kv_offset: the positions of the first query and of the first key.
         mask_function: says of positions (b, h, q, k) whether query q may attend to key k; None = k <= q.
         attention_mask: [B, positions], bool, True = a token; it may end before the last key (the rest is padding).
-        device: where the mask is used.
-        more: what `transformers.masking_utils.sdpa_mask` takes besides.
+        dtype, device: those of the model's hidden states.
+        more: what `transformers.masking_utils.eager_mask` takes besides.
     """
-    from transformers.masking_utils import causal_mask_function, sdpa_mask
+    from transformers.masking_utils import causal_mask_function, eager_mask
 
     mask_function = causal_mask_function if mask_function is None else mask_function
     if not is_plain() or (isinstance(q_offset, Tensor) and q_length == 1):
-        more |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-        return sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, device=device, **more
-        )
+        sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
+        return eager_mask(*sizes, mask_function, attention_mask, dtype=dtype, device=device, **more)
     grid = Grid(batch_size, q_length, kv_length, int(q_offset), kv_offset, torch.device(device))
     found = grid.read(mask_function)
     if attention_mask is not None and not bool((real := grid.at_keys(attention_mask, filler=0)).all()):
         found = masks.padding(real) if found is None else found & masks.padding(real)
-    return None if found is None else MaskTensor(found, (batch_size, 1, q_length, kv_length), grid.device)
+    return None if found is None else MaskTensor(found, (batch_size, 1, q_length, kv_length), dtype, grid.device)
 
 
 @dataclasses.dataclass(frozen=True)
