@@ -84,8 +84,13 @@ def attend(
 _OF_OTHERS = ("sliding_window", "cu_seq_lens_k", "max_length_q", "max_length_k", "deterministic", "target_dtype")
 
 
-@functools.cache
+@torch.compiler.assume_constant_result
 def _is_handed_down(layer: type[nn.Module], name: str) -> bool:
+    return _is_input(layer, name)
+
+
+@functools.cache
+def _is_input(layer: type[nn.Module], name: str) -> bool:
     """Whether an argument is an input of a model, which went down to the layer with all others and changes nothing.
 
     That is so if the model's eager attention has no such argument, and transformers' models have such an input.

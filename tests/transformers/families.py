@@ -26,12 +26,10 @@ from transformers import AttentionInterface
 import headwise.transformers
 from headwise.errors import HeadwiseError
 from tests.capture.families import models
-
 from tests.capture.families.inputs import Inputs, Padding, padded
 from tests.capture.families.making import fresh
 from tests.capture.families.models import build, seed
 from tests.capture.families.run import PADDINGS, PRELOADED, SECONDS, apart, made
-
 
 EQUAL = 2e-5  # largest difference, relative to the largest number
 VERDICTS = ("equal", "wrong", "refused", "not reached", "not run")
