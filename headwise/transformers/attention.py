@@ -80,8 +80,11 @@ def attend(
     return attention(query, key, value, **more).transpose(1, 2).contiguous(), None
 
 
-# Arguments of other attention functions: the mask or the cache already holds what they say.
-_OF_OTHERS = ("sliding_window", "cu_seq_lens_k", "max_length_q", "max_length_k", "deterministic", "target_dtype")
+# Arguments of other attention functions, and of caches: the mask, the keys and the values already hold what they say.
+_OF_OTHERS = frozenset(
+    {"sliding_window", "cu_seq_lens_k", "max_length_q", "max_length_k", "deterministic", "target_dtype", "use_cache"}
+    | {"cache_position", "past_key_values"}
+)
 
 
 @torch.compiler.assume_constant_result

@@ -36,8 +36,7 @@ _INTERLEAVED = {
 def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_type: str | None) -> dict[str, Any]:
     """Read the arguments of `Rope` from a config, by name. Raises CheckpointError for a RoPE that is not supported."""
     parameters = _parameters(config, layer_type)
-    of_layers = getattr(config, "per_layer_config", None)  # Gemma 4: head_dim depends on the layer
-    config = config if of_layers is None or layer_type is None else of_layers[layer_type]
+    config = _of_layer(config, layer_type)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     scaling = _SCALINGS.get(kind)
     if scaling is None and kind != "default":
@@ -72,6 +71,18 @@ def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
             f"Received: layer_type={layer_type!r}"
         )
     return dict(nested[layer_type])
+
+
+def _of_layer(config: Any, layer_type: str | None) -> Any:
+    """Return the config of the layers of a type, where sizes depend on the layer (Gemma 4), or else the config."""
+    if isinstance(config, dict):
+        of_layers, types = config.get("per_layer_config"), config.get("layer_types") or []
+        if not of_layers or layer_type not in types:
+            return config
+        place = types.index(layer_type)
+        return {**config, **next((own for key, own in of_layers.items() if int(key) == place), {})}
+    of_layers = getattr(config, "per_layer_config", None)
+    return config if of_layers is None or layer_type is None else of_layers[layer_type]
 
 
 def _older_parameters(config: Any) -> dict[str, Any]:
