@@ -192,7 +192,7 @@ def test_sequences_by_their_starts() -> None:
 
 
 def test_keys_that_an_indexer_chose() -> None:
-    out, weights = attend(
+    _, weights = attend(
         Layer(),
         heads(),
         heads(),
