@@ -47,6 +47,13 @@ GROUPS = (
         ("headwise.masks",),
     ),
     Group(
+        "transformers",
+        "Hugging Face models",
+        "The attention that runs transformers' models on headwise's kernels. [transformers.md](../transformers.md) is the guide.",
+        (),
+        ("headwise.transformers",),
+    ),
+    Group(
         "nn",
         "Build a model",
         "Modules with projections, caches and position schemes. "

@@ -15,11 +15,12 @@ from keras.src.backend.common.global_state import get_global_attribute  # it has
 from headwise.errors import ArgumentError
 from headwise.masks import Mask
 from headwise.masks.mask import KINDS
-from headwise.nn.positions import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
+from headwise.nn.positions import DynamicNTK, Linear, Llama3, LongRope, Proportional, RopeScaling, Yarn
 
 PACKAGE = "headwise"
 
-_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*KINDS.values(), DynamicNTK, Linear, Llama3, Yarn)}
+_SCALINGS = (DynamicNTK, Linear, Llama3, LongRope, Proportional, Yarn)
+_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (*KINDS.values(), *_SCALINGS)}
 
 
 def to_config(value: Any) -> Any:

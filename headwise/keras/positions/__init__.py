@@ -10,7 +10,7 @@ from headwise.keras.positions.rope import Rope
 from headwise.keras.positions.scheme import Positions
 from headwise.keras.positions.shaw import ShawRelative
 from headwise.keras.positions.t5 import T5Buckets
-from headwise.nn.positions import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
+from headwise.nn.positions import DynamicNTK, Linear, Llama3, LongRope, Proportional, RopeScaling, Yarn
 
 __all__ = [
     "Alibi",
@@ -18,7 +18,9 @@ __all__ = [
     "Learned",
     "Linear",
     "Llama3",
+    "LongRope",
     "Positions",
+    "Proportional",
     "Rope",
     "RopeScaling",
     "ShawRelative",

@@ -44,8 +44,8 @@ class Rope(Positions, twin=torch_positions.Rope):
         return turn(x, phases, amplitude=self.amplitude, interleaved=self.interleaved)
 
     def _at(self, length: Tensor | None) -> Tensor:
-        """Return the frequencies θ, [rotary_dim / 2]; with `DynamicNTK` the frequencies for `length` tokens."""
-        if not isinstance(self.scaling, DynamicNTK):
+        """Return the frequencies θ, [rotary_dim / 2]; those for `length` tokens if the scaling depends on it."""
+        if self.scaling is None or not self.scaling.depends_on_length:
             return ops.convert_to_tensor(self._frequencies)
         if length is None:
             raise ArgumentError(
@@ -54,6 +54,10 @@ class Rope(Positions, twin=torch_positions.Rope):
         scaling, dim = self.scaling, self.rotary_dim
         if isinstance(length, int):  # then the numbers of the twin can be used
             return ops.convert_to_tensor(scaling.frequencies(dim, self.base, length, "cpu").numpy())
+        if not isinstance(scaling, DynamicNTK):  # up to the original length, or beyond it
+            last = scaling.original_length
+            near, far = (scaling.frequencies(dim, self.base, x, "cpu").numpy() for x in (last, last + 1))
+            return ops.where(ops.convert_to_tensor(length) > last, far, near)
         beyond = ops.maximum(ops.cast(length, "float32") - scaling.original_length, 0.0)
         stretched = self.base * (1.0 + scaling.factor * beyond / scaling.original_length) ** (dim / (dim - 2))
         return 1.0 / ops.power(stretched, np.arange(0, dim, 2, dtype=np.float32) / dim)

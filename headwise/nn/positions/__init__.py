@@ -8,7 +8,15 @@ from headwise.nn.positions.absolute import Learned, Sinusoidal
 from headwise.nn.positions.alibi import Alibi
 from headwise.nn.positions.rope import Rope
 from headwise.nn.positions.rope_2d import Rope2D
-from headwise.nn.positions.rope_scaling import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
+from headwise.nn.positions.rope_scaling import (
+    DynamicNTK,
+    Linear,
+    Llama3,
+    LongRope,
+    Proportional,
+    RopeScaling,
+    Yarn,
+)
 from headwise.nn.positions.scheme import Positions
 from headwise.nn.positions.shaw import ShawRelative
 from headwise.nn.positions.t5 import T5Buckets
@@ -19,7 +27,9 @@ __all__ = [
     "Learned",
     "Linear",
     "Llama3",
+    "LongRope",
     "Positions",
+    "Proportional",
     "Rope",
     "Rope2D",
     "RopeScaling",

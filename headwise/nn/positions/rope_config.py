@@ -8,10 +8,22 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from headwise.errors import CheckpointError
-from headwise.nn.positions.rope_scaling import DynamicNTK, Linear, Llama3, RopeScaling, Yarn
+from headwise.nn.positions.rope_scaling import (
+    DynamicNTK,
+    Linear,
+    Llama3,
+    LongRope,
+    Proportional,
+    RopeScaling,
+    Yarn,
+)
 
-_SCALINGS: dict[str, type[Any]] = {"linear": Linear, "dynamic": DynamicNTK, "yarn": Yarn, "llama3": Llama3}
-_ORIGINAL = "original_max_position_embeddings"  # the only option with another name here: original_length
+_SCALINGS: dict[str, type[Any]] = {
+    **{"linear": Linear, "dynamic": DynamicNTK, "yarn": Yarn, "llama3": Llama3, "longrope": LongRope},
+    "proportional": Proportional,
+}
+# The options that have another name there.
+_THEIRS = {"original_length": "original_max_position_embeddings", "share": "partial_rotary_factor"}
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 # Models whose pairs are (0, 1), (2, 3) …, by model_type: their configs have no entry for it.
@@ -24,25 +36,26 @@ _INTERLEAVED = {
 def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_type: str | None) -> dict[str, Any]:
     """Read the arguments of `Rope` from a config, by name. Raises CheckpointError for a RoPE that is not supported."""
     parameters = _parameters(config, layer_type)
+    config = _of_layer(config, layer_type)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     scaling = _SCALINGS.get(kind)
     if scaling is None and kind != "default":
         kinds = ", ".join(("default", *_SCALINGS))
         raise CheckpointError(f"rope_type: expected one of {kinds}. Received: rope_type={kind!r}")
     options = [] if scaling is None else [field.name for field in fields(scaling)]
-    known = _COMMON.union(_ORIGINAL if name == "original_length" else name for name in options)
+    known = _COMMON.union(_THEIRS.get(name, name) for name in options)
     unknown = sorted(name for name, value in parameters.items() if name not in known and value is not None)
     if unknown:
         raise CheckpointError(
             f"rope_parameters: expected for rope_type {kind!r} only {', '.join(sorted(known))}. "
             f"Received: also {', '.join(unknown)}"
         )
-    head_dim = head_dim or _head_dim(config)
+    head_dim = head_dim or _head_dim(config, layer_type)
     return {
         "head_dim": head_dim,
         "base": float(entry(parameters, "rope_theta") or entry(config, "rope_theta", "rotary_emb_base") or 10000.0),
         "interleaved": _interleaved(config) if interleaved is None else interleaved,
-        "rotary_dim": _rotary_dim(config, parameters, head_dim),
+        "rotary_dim": head_dim if kind == "proportional" else _rotary_dim(config, parameters, head_dim),
         "scaling": None if scaling is None else _scaling(config, kind, parameters),
     }
 
@@ -60,6 +73,18 @@ def _parameters(config: Any, layer_type: str | None) -> dict[str, Any]:
     return dict(nested[layer_type])
 
 
+def _of_layer(config: Any, layer_type: str | None) -> Any:
+    """Return the config of the layers of a type, where sizes depend on the layer (Gemma 4), or else the config."""
+    if isinstance(config, dict):
+        of_layers, types = config.get("per_layer_config"), config.get("layer_types") or []
+        if not of_layers or layer_type not in types:
+            return config
+        place = types.index(layer_type)
+        return {**config, **next((own for key, own in of_layers.items() if int(key) == place), {})}
+    of_layers = getattr(config, "per_layer_config", None)
+    return config if of_layers is None or layer_type is None else of_layers[layer_type]
+
+
 def _older_parameters(config: Any) -> dict[str, Any]:
     """Read RoPE parameters of transformers 4: one set for each layer type if windows have their own base (Gemma 3)."""
     scaling = entry(config, "rope_scaling") or {}
@@ -72,11 +97,14 @@ def _older_parameters(config: Any) -> dict[str, Any]:
 
 def _scaling(config: Any, kind: str, parameters: dict[str, Any]) -> RopeScaling:
     options = {field.name: field for field in fields(_SCALINGS[kind])}
-    given = {name: parameters[name] for name in options if parameters.get(name) is not None}
+    named = {name: parameters.get(_THEIRS.get(name, name)) for name in options}
+    given = {name: value for name, value in named.items() if value is not None}
     if "original_length" in options:
         given["original_length"] = _original_length(config, kind, parameters)
     longest = entry(config, "max_position_embeddings")
-    if kind == "yarn" and longest:
+    if kind == "proportional":
+        given.setdefault("share", 1.0)
+    if kind in ("yarn", "longrope") and longest:
         given.setdefault("factor", longest / given["original_length"])
     for name, field in options.items():
         if field.default is MISSING and name not in given:
@@ -104,8 +132,9 @@ def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
     return length
 
 
-def _head_dim(config: Any) -> int:
-    head_dim = entry(config, "qk_rope_head_dim", "head_dim")
+def _head_dim(config: Any, layer_type: str | None) -> int:
+    full = ("global_head_dim",) if layer_type == "full_attention" else ()
+    head_dim = entry(config, "qk_rope_head_dim", *full, "head_dim")
     if head_dim:
         return head_dim
     model_dim, heads = entry(config, "hidden_size", "n_embd"), entry(config, "num_attention_heads", "n_head")

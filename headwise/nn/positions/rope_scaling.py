@@ -1,4 +1,4 @@
-"""Changes of RoPE's frequencies for texts longer than in training: linear, dynamic NTK, YaRN and Llama 3's.
+"""Changes of RoPE's frequencies, most for texts longer than in training: linear, dynamic NTK, YaRN, LongRoPE, …
 
 Each computes the same as Hugging Face's function of that name."""
 
@@ -190,6 +190,74 @@ class Llama3(RopeScaling):
         # Clamped to [0, 1], the middle case includes the other two.
         smooth = smooth.clamp(0.0, 1.0)
         return (1.0 - smooth) * theta / self.factor + smooth * theta
+
+
+@dataclasses.dataclass(frozen=True)
+class LongRope(RopeScaling):
+    """Each frequency has a divisor of its own: one set up to `original_length` tokens, one beyond (Ding et al. 2024).
+
+        θ'_i = θ_i / short_factor[i],   θ'_i = θ_i / long_factor[i] if L > original
+
+    cos and sin are multiplied by `attention_factor`, by default sqrt(1 + ln(factor) / ln(original)), or 1 if factor
+    <= 1. `factor` is the longest length divided by the original one. Since the frequencies change with the length, a
+    cache must keep the keys before rotation.
+    """
+
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    original_length: int
+    factor: float
+    attention_factor: float | None = None
+
+    depends_on_length: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("short_factor", "long_factor"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            for divisor in getattr(self, name):
+                positive(f"LongRope.{name}", divisor)
+        positive("LongRope.factor", self.factor)
+        whole("LongRope.original_length", self.original_length)
+
+    def check(self, dim: int) -> None:
+        if not len(self.short_factor) == len(self.long_factor) == dim // 2:
+            raise ArgumentError(
+                f"LongRope: expected {dim // 2} divisors, one for each pair of the {dim} rotated dimensions. Received: "
+                f"{len(self.short_factor)} in short_factor, {len(self.long_factor)} in long_factor"
+            )
+
+    @property
+    def amplitude(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return math.sqrt(1.0 + math.log(self.factor) / math.log(self.original_length)) if self.factor > 1.0 else 1.0
+
+    def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
+        short, long = (torch.tensor(x, device=device) for x in (self.short_factor, self.long_factor))
+        if length is None:
+            return unscaled(dim, base, device) / short
+        # A tensor, not a Python number: a compiled graph must not depend on the value of the length.
+        beyond = torch.as_tensor(length, device=device) > self.original_length
+        return unscaled(dim, base, device) / torch.where(beyond, long, short)
+
+
+@dataclasses.dataclass(frozen=True)
+class Proportional(RopeScaling):
+    """Only the first `share` of the frequencies turn, the others are 0; all are divided by `factor` (Gemma 4).
+
+    In contrast to `rotary_dim`, the frequencies that turn are those of RoPE over all dimensions.
+    """
+
+    share: float
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("Proportional.share", self.share)
+        positive("Proportional.factor", self.factor)
+
+    def frequencies(self, dim: int, base: float, length: Length = None, device: Device = None) -> Tensor:
+        turning = torch.arange(dim // 2, device=device) < int(self.share * dim // 2)
+        return unscaled(dim, base, device) * turning / self.factor
 
 
 def unscaled(dim: int, base: float, device: Device = None) -> Tensor:

@@ -88,7 +88,7 @@ def test_a_rope_for_each_type_of_layer_must_be_chosen() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"rope_type": "longrope", "factor": 2.0}, "rope_type: expected one of default"),
+        ({"rope_type": "longrope", "factor": 2.0}, "expected short_factor for rope_type 'longrope'"),
         ({"type": "mrope"}, "Received: rope_type='mrope'"),
         ({"rope_type": "default", "mrope_section": [1, 2]}, "Received: also mrope_section"),
         ({"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}, "Received: also alpha"),

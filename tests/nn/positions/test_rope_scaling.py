@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headwise.errors import ArgumentError
-from headwise.nn.positions import DynamicNTK, Linear, Llama3, Rope, Yarn
+from headwise.nn.positions import DynamicNTK, Linear, Llama3, LongRope, Proportional, Rope, Yarn
 from tests.versions import rope_options
 
 
@@ -121,6 +121,41 @@ def test_scalings_equal_llamas(parameters: dict) -> None:
     torch.testing.assert_close(rope.rotate(x, ids), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("length", [30, 50])
+def test_longrope_equals_phi3s(length: int) -> None:
+    from transformers import Phi3Config
+    from transformers.models.phi3 import modeling_phi3 as hf
+
+    factors = {"short_factor": [1.0 + 0.1 * i for i in range(6)], "long_factor": [2.0 + 0.5 * i for i in range(6)]}
+    config = Phi3Config(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        original_max_position_embeddings=32,
+        partial_rotary_factor=0.75,
+        pad_token_id=0,
+        **rope_options(rope_theta=10_000.0, rope_type="longrope", **factors),
+    )
+    rope = Rope.from_hf(config)
+    x, ids = torch.randn(2, 4, length, 16), torch.arange(length)
+    expected, _ = hf.apply_rotary_pos_emb(x, x, *hf.Phi3RotaryEmbedding(config)(x, ids[None]))
+    torch.testing.assert_close(rope.rotate(x, ids, length), expected, atol=1e-5, rtol=0)
+
+
+def test_each_type_of_layer_equals_gemma_4s() -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.5")
+    from transformers.models.gemma4 import modeling_gemma4 as hf
+
+    config = transformers.Gemma4TextConfig(hidden_size=64, num_attention_heads=4, head_dim=16, global_head_dim=32)
+    embedding = hf.Gemma4TextRotaryEmbedding(config)
+    for layer_type, dim in (("full_attention", 32), ("sliding_attention", 16)):
+        rope = Rope.from_hf(config, layer_type=layer_type)
+        x, ids = torch.randn(2, 50, 4, dim), torch.arange(3, 53)
+        expected = hf.apply_rotary_pos_emb(x, *embedding(x, ids[None], layer_type), unsqueeze_dim=2)
+        torch.testing.assert_close(rope.rotate(x.transpose(1, 2), ids), expected.transpose(1, 2), atol=1e-5, rtol=0)
+        assert repr(Rope.from_hf(config.to_dict(), layer_type=layer_type)) == repr(rope)  # as in config.json
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -129,6 +164,12 @@ def test_scalings_equal_llamas(parameters: dict) -> None:
         (lambda: Yarn(math.inf, 16), "Yarn.factor: expected a finite number"),
         (lambda: Yarn(2.0, 16, beta_fast=1.0, beta_slow=2.0), "expected beta_fast >= beta_slow"),
         (lambda: Yarn(2.0, 16, attention_factor=-1.0), "Yarn.attention_factor"),
+        (lambda: LongRope([1.0], [0.0], 32, 2.0), "LongRope.long_factor: expected a finite number above 0"),
+        (
+            lambda: Rope(8, scaling=LongRope([1.0], [2.0], 32, 2.0)),
+            "expected 4 divisors, .* Received: 1 in short_factor",
+        ),
+        (lambda: Proportional(0.0), "Proportional.share"),
         (lambda: Llama3(8.0, 4.0, 1.0, 8192), "expected high_freq_factor > low_freq_factor"),
     ],
 )

@@ -1,0 +1,138 @@
+"""From transformers' mask functions to `headwise.masks`: what a forward's mask is, read without making its matrix.
+
+transformers composes the mask of a forward of small functions of two positions: causal, a window, chunks, packed
+sequences, padding, and what a model or a user adds. Each is a closure, so its parts and numbers can be read. A function
+that is not known here is evaluated for every cell, as transformers does, and its matrix is recognised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise import masks
+from headwise.masks import Mask
+from headwise.tracing import is_plain
+from headwise.transformers.mask_tensor import MaskTensor
+
+MaskFunction = Callable[..., Any]
+
+
+def make_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: MaskFunction | None = None,
+    attention_mask: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    **more: Any,
+) -> Tensor | None:
+    """Make the mask of a forward, as transformers' other makers of masks do: a `MaskTensor` [B, 1, Q, K].
+
+    A plain float tensor of the same cells is made where code is compiled or traced, and for a step of one query whose
+    position is a tensor (a static cache), because compiled code may get it. None means that nothing is masked.
+
+    Args:
+        batch_size, q_length, kv_length: the sizes B, Q and K.
+        q_offset, kv_offset: the positions of the first query and of the first key.
+        mask_function: says of positions (b, h, q, k) whether query q may attend to key k; None = k <= q.
+        attention_mask: [B, positions], bool, True = a token; it may end before the last key (the rest is padding).
+        dtype, device: those of the model's hidden states.
+        more: what `transformers.masking_utils.eager_mask` takes besides.
+    """
+    from transformers.masking_utils import causal_mask_function, eager_mask
+
+    mask_function = causal_mask_function if mask_function is None else mask_function
+    if not is_plain() or (isinstance(q_offset, Tensor) and q_length == 1):
+        sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
+        return eager_mask(*sizes, mask_function, attention_mask, dtype=dtype, device=device, **more)
+    grid = Grid(batch_size, q_length, kv_length, int(q_offset), kv_offset, torch.device(device))
+    found = grid.read(mask_function)
+    if attention_mask is not None and not bool((real := grid.at_keys(attention_mask, filler=0)).all()):
+        found = masks.padding(real) if found is None else found & masks.padding(real)
+    return None if found is None else MaskTensor(found, (batch_size, 1, q_length, kv_length), dtype, grid.device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """The queries and keys of a forward: how many, and the positions of the first ones."""
+
+    batch: int
+    q_len: int
+    k_len: int
+    q_offset: int
+    k_offset: int
+    device: torch.device
+
+    @property
+    def offset(self) -> int:
+        """The place of the first query among the keys."""
+        return self.q_offset - self.k_offset
+
+    def at_keys(self, table: Tensor, *, filler: int) -> Tensor:
+        """Cut [B, positions] to the positions of the keys, [B, K]; positions behind its end hold `filler`."""
+        missing = self.k_offset + self.k_len - table.shape[-1]
+        padded = torch.nn.functional.pad(table, (0, missing), value=filler) if missing > 0 else table
+        return padded[:, self.k_offset : self.k_offset + self.k_len]
+
+    def read(self, function: MaskFunction, positions: Tensor | None = None) -> Mask | None:
+        """Return the mask of a mask function; None if it allows every pair.
+
+        `positions` [B, K]: the positions that the function gets in place of the places in the row, where sequences are
+        packed. Within a sequence they differ by as much as the places do.
+        """
+        name = f"{function.__module__}.{function.__qualname__}".removeprefix("transformers.masking_utils.")
+        given = inspect.getclosurevars(function).nonlocals
+        match name.partition(".<locals>")[0]:
+            case "causal_mask_function":
+                return masks.causal(self.offset)
+            case "bidirectional_mask_function":
+                return None
+            case "and_masks":
+                parts = [self.read(each, positions) for each in given["mask_functions"]]
+                found = [part for part in parts if part is not None]
+                return functools.reduce(operator.and_, found) if found else None
+            case "or_masks":
+                parts = [self.read(each, positions) for each in given["mask_functions"]]
+                return None if None in parts else functools.reduce(operator.or_, parts)
+            case "sliding_window_overlay":
+                return masks.window(given["sliding_window"] - 1, None, self.offset)
+            case "sliding_window_bidirectional_overlay":
+                return masks.window(given["sliding_window"], given["sliding_window"], self.offset)
+            case "padding_mask_function":
+                return masks.padding(self.at_keys(given["padding_mask"], filler=0))
+            case "remap_positions_for_packed_sequence":
+                return self.read(given["mask_function"], given["position_ids"])
+            case "chunked_overlay" if self._is_among_keys():
+                places = positions if positions is not None else self.k_offset + torch.arange(self.k_len)
+                chunks = (places - given["left_padding"].cpu()[:, None]) // given["chunk_size"]
+                return masks.documents(chunks - chunks.min(), self.offset)
+            case "blockwise_overlay" if self._is_among_keys():
+                return masks.documents(self.at_keys(given["block_sequence_ids"], filler=-1), self.offset)
+            case "packed_sequence_mask_function" if self._is_among_keys():
+                return masks.documents(given["packed_sequence_mask"], self.offset)
+        return self._evaluate(function, positions)
+
+    def _is_among_keys(self) -> bool:
+        """Whether each query has the position of a key, so that one table holds the ids of both."""
+        return 0 <= self.offset <= self.k_len - self.q_len
+
+    def _evaluate(self, function: MaskFunction, positions: Tensor | None) -> Mask | None:
+        """Evaluate a function for every cell; it may be written for one pair of numbers, so torch.vmap calls it."""
+        from transformers.masking_utils import remap_positions_for_packed_sequence, sdpa_mask
+
+        if positions is not None:
+            function = remap_positions_for_packed_sequence(function, positions)
+        sizes = (self.batch, self.q_len, self.k_len, self.q_offset, self.k_offset)
+        cells = sdpa_mask(*sizes, function, device=self.device, use_vmap=True, allow_is_causal_skip=False)
+        return masks.recognise(cells)

@@ -1,0 +1,264 @@
+"""`scripts/families --implementation headwise`: every family of the installed transformers on headwise's kernels.
+
+Each family runs once with eager attention and once with "headwise": the same weights, inputs and padding. What both
+give is compared at real positions, and so are the gradients of the parameters. A call counts as reached if it went
+through the registry to headwise; a family of which no call did is "not reached", never "equal".
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AttentionInterface
+
+import headwise.transformers
+from headwise.errors import HeadwiseError
+from tests.capture.families import models
+from tests.capture.families.inputs import Inputs, Padding, padded
+from tests.capture.families.making import fresh
+from tests.capture.families.models import build, seed
+from tests.capture.families.run import PADDINGS, PRELOADED, SECONDS, apart, made
+
+EQUAL = 2e-5  # largest difference, relative to the largest number
+VERDICTS = ("equal", "wrong", "refused", "not reached", "not run")
+IGNORED = "transformers ignores the registry here"
+
+
+@dataclasses.dataclass
+class Report:
+    """One family: a verdict for each padding, with what there is to say of it."""
+
+    family: str
+    verdicts: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # padding -> (verdict, why)
+    calls: int = 0  # that reached headwise
+    elsewhere: int = 0  # that asked the registry and got another function
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """The worst of them."""
+        said = {verdict for verdict, _ in self.verdicts.values()}
+        return next((x for x in ("wrong", "refused", "equal", "not reached") if x in said), "not run")
+
+    @property
+    def why(self) -> str:
+        return next((why for verdict, why in self.verdicts.values() if verdict == self.verdict), "")
+
+
+def examine(family: str) -> Report:
+    """Compare every padding of a family, here and now."""
+    start, report = time.monotonic(), Report(family)
+    try:
+        size, inputs = made(family)
+        model = build(family, "eager", size)
+    except Exception as error:
+        return _end(report, start, "not run", _short(error))
+    exact = copy.deepcopy(model).double()
+    try:
+        theirs = {padding: run(model, inputs, padding) for padding in PADDINGS}
+        again = run(model, inputs, "none")
+    except Exception as error:
+        return _end(report, start, "not run", f"eager: {_short(error)}")
+    assert again is not None
+    assert theirs["none"] is not None
+    if differ(theirs["none"], again):
+        return _end(report, start, "not run", "eager gives another result each time")
+    try:
+        model.set_attn_implementation("headwise")
+    except ValueError as error:
+        return _end(report, start, "not reached", _short(error))
+    for padding in PADDINGS:
+        expected = theirs[padding]
+        if expected is None:
+            continue
+        with counted(report):
+            before = report.calls
+            try:
+                ours = run(model, inputs, padding)
+            except HeadwiseError as error:
+                report.verdicts[padding] = "refused", _short(error)
+                continue
+            except Exception as error:
+                report.verdicts[padding] = "wrong", _short(error)
+                continue
+        assert ours is not None
+        wrong = differ(expected, ours)
+        if wrong and not exceeds(exact, expected, ours, inputs, padding):
+            wrong = ""
+        if wrong:
+            report.verdicts[padding] = "wrong", wrong
+        elif report.calls == before:
+            report.verdicts[padding] = "not reached", IGNORED if not report.elsewhere else "other functions"
+        else:
+            report.verdicts[padding] = "equal", ""
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def _end(report: Report, start: float, verdict: str, why: str) -> Report:
+    report.verdicts["all"] = verdict, why
+    report.seconds = time.monotonic() - start
+    return report
+
+
+@contextlib.contextmanager
+def counted(report: Report) -> Iterator[None]:
+    """Count the calls of the registry: those that headwise gets, and those that another function gets."""
+    mapping, original = AttentionInterface._global_mapping, AttentionInterface.get_interface
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        report.calls += 1
+        return headwise.transformers.attend(*args, **kwargs)
+
+    def get_interface(self: Any, name: str, default: Any) -> Any:
+        found = original(self, name, default)
+        report.elsewhere += found is not attend
+        return found
+
+    mapping["headwise"], AttentionInterface.get_interface = attend, get_interface
+    try:
+        yield
+    finally:
+        mapping["headwise"], AttentionInterface.get_interface = headwise.transformers.attend, original
+
+
+@dataclasses.dataclass
+class Run:
+    outputs: dict[str, Tensor]
+    real: dict[str, Tensor | None]  # bool [B, L] of each output that has positions
+    gradients: dict[str, Tensor]
+
+
+def named(name: str, out: Any) -> Iterator[tuple[str, Tensor]]:
+    """The float tensors in what a model returns; not the weights of attention, which only eager attention returns."""
+    if isinstance(out, Tensor):
+        if out.is_floating_point():
+            yield name, out
+    elif isinstance(out, dict):
+        for key, x in out.items():
+            if not key.endswith("attentions"):
+                yield from named(f"{name} {key}", x)
+    elif isinstance(out, (tuple, list)):
+        for i, x in enumerate(out):
+            yield from named(f"{name} {i}", x)
+
+
+def run(model: Any, inputs: Inputs, padding: Padding) -> Run | None:
+    """Outputs and gradients of the parameters; None where the model takes no padding."""
+    given = padded(inputs, padding, model)
+    if given is None:
+        return None
+    seed()
+    model.zero_grad(set_to_none=True)
+    found = dict(named("", model(**fresh(given))))
+    mask = given.get("attention_mask")
+    mask = mask.bool() if isinstance(mask, Tensor) and padding != "none" else None
+    real = {name: mask if mask is not None and x.shape[:2] == mask.shape else None for name, x in found.items()}
+    loss = torch.zeros(())
+    for name, x in found.items():
+        rows = real[name]
+        if x.requires_grad and (mask is None or rows is not None):
+            x = x if rows is None else x[rows]
+            loss = loss + (x.float() * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() / max(1, x.numel())
+    if loss.requires_grad:
+        loss.backward()
+    gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+    return Run({name: x.detach() for name, x in found.items()}, real, gradients)
+
+
+def exceeds(exact: Any, expected: Run, ours: Run, inputs: Inputs, padding: Padding) -> bool:
+    """Whether ours is further from eager attention in float64 than twice as far as transformers' own in float32 are."""
+    given = {name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in inputs.items()}
+    try:
+        truth = run(exact, given, padding)
+    except Exception:
+        return True
+    assert truth is not None
+    error = list_errors(truth, ours)[0]
+    if error <= 2 * list_errors(truth, expected)[0]:
+        return False
+    model = copy.deepcopy(exact).float()
+    try:
+        model.set_attn_implementation("sdpa")
+        theirs = run(model, inputs, padding)
+    except Exception:
+        return True
+    assert theirs is not None
+    return error > 2 * list_errors(truth, theirs)[0]
+
+
+def list_errors(truth: Run, found: Run) -> tuple[float, str]:
+    """The largest difference of outputs and gradients, relative to the largest number of each, and where it is."""
+    errors = [(0.0, "")]
+    padded_run = any(rows is not None for rows in truth.real.values())
+    for name, x in truth.outputs.items():
+        rows, y = truth.real[name], found.outputs[name]
+        if x.numel() and not (padded_run and rows is None):
+            errors.append((_relative(*((x, y) if rows is None else (x[rows], y[rows]))), f"output{name}"))
+    largest = max((float(x.nan_to_num().abs().max()) for x in truth.gradients.values()), default=0.0)
+    errors += [
+        (_relative(x, found.gradients[name], largest), f"gradient of {name}") for name, x in truth.gradients.items()
+    ]
+    return max(errors)
+
+
+def _relative(x: Tensor, y: Tensor, largest: float | None = None) -> float:
+    largest = float(x.nan_to_num().abs().max()) if largest is None else largest
+    if bool((x.isnan() != y.isnan()).any()):
+        return math.inf
+    return float((x - y).nan_to_num(nan=0.0).abs().max()) / max(largest, 1e-30)
+
+
+def differ(a: Run, b: Run) -> str:
+    """What differs, in words; nothing if nothing does."""
+    if {name: x.shape for name, x in a.outputs.items()} != {name: x.shape for name, x in b.outputs.items()}:
+        return f"outputs of other sizes: {', '.join(a.outputs)} and {', '.join(b.outputs)}"
+    if missing := sorted(set(a.gradients) - set(b.gradients)):
+        return f"no gradient of {', '.join(missing)}"
+    error, place = list_errors(a, b)
+    return f"{place}: off by {error:.1e}" if error > EQUAL else ""
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/families --implementation headwise", description=__doc__)
+    parser.add_argument("--only", default="", metavar="NAME,…", help="these families, not all")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time (default: 2)")
+    parser.add_argument("--seconds", type=int, default=SECONDS, metavar="N", help="how long one may take")
+    asked = parser.parse_args(arguments)
+    families = [name for name in asked.only.split(",") if name] or models.families()
+
+    def failed(family: str, error: str) -> Report:
+        return Report(family, {"all": ("not run", error)})
+
+    reports = []
+    for report in apart(families, examine, failed, asked.jobs, asked.seconds, (*PRELOADED, "headwise.transformers")):
+        reports.append(report)
+        print(
+            f"{report.family:32} {report.verdict:12} {report.calls:4} calls {report.elsewhere:4} elsewhere "
+            f"{report.seconds:5.1f} s  {report.why}",
+            flush=True,
+        )
+    total = Counter(report.verdict for report in reports)
+    print(f"\ntransformers {transformers.__version__}, torch {torch.__version__}: {len(reports)} families")
+    print(", ".join(f"{total[verdict]} {verdict}" for verdict in VERDICTS))
+    return int(bool(total["wrong"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The masks of transformers' forwards, read as headwise's: the same cells, and blocks that are skipped."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import masking_utils as theirs
+
+from headwise.masks import causal
+from headwise.masks.block_runs import block_runs
+from headwise.transformers import MaskTensor, make_mask
+from headwise.transformers.mask_functions import Grid
+
+LEFT = torch.tensor([0, 3])
+
+
+def pairs(b: Any, h: Any, q: Any, k: Any) -> Any:
+    """Even tokens see one another: a mask function as a user writes it."""
+    return (q % 2 == 0) & (k % 2 == 0)
+
+
+def packed() -> Callable[..., Any]:
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2], [0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]])
+    sequences = theirs.find_packed_sequence_indices(positions)
+    return theirs.packed_sequence_compatibility_function(
+        theirs.chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.long)), positions, sequences
+    )
+
+
+FUNCTIONS = {
+    "causal": theirs.causal_mask_function,
+    "bidirectional": theirs.bidirectional_mask_function,
+    "window": theirs.sliding_window_causal_mask_function(4),
+    "window on both sides": theirs.sliding_window_bidirectional_mask_function(2),
+    "chunks": theirs.chunked_causal_mask_function(5, LEFT),
+    "images": theirs.or_masks(
+        theirs.causal_mask_function, theirs.blockwise_overlay(torch.tensor([[-1] * 5 + [0] * 4 + [1] * 3] * 2))
+    ),
+    "a user's": theirs.or_masks(theirs.causal_mask_function, pairs),
+    "a user's and": theirs.and_masks(theirs.causal_mask_function, pairs),
+}
+SIZES = {  # queries, keys, position of the first query, position of the first key
+    "whole": (12, 12, 0, 0),
+    "a step": (1, 12, 11, 0),
+    "some steps": (3, 12, 9, 0),
+    "a static cache": (4, 12, 3, 0),
+    "a sliding cache": (3, 6, 9, 6),
+    "queries beyond the keys": (4, 6, 8, 0),
+}
+
+
+def cells_of(found: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """The matrix [B, 1, Q, K]; None = all may attend."""
+    if found is None:
+        return torch.ones(shape, dtype=torch.bool)
+    return found.make_cells() if isinstance(found, MaskTensor) else found.expand(shape)
+
+
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_cells_are_those_of_transformers(name: str, size: str, padding: str) -> None:
+    q_len, k_len, q_offset, k_offset = SIZES[size]
+    given: dict[str, Any] = {"mask_function": FUNCTIONS[name], "q_offset": q_offset, "kv_offset": k_offset}
+    if padding != "none":
+        given["attention_mask"] = torch.ones(2, 12, dtype=torch.bool)
+        given["attention_mask"][1, : 3 if padding == "left" else None] = False
+        given["attention_mask"][1, 3 if padding == "left" else 0 : 9] = True
+    shape = (2, 1, q_len, k_len)
+    expected = theirs.sdpa_mask(2, q_len, k_len, **given, allow_is_causal_skip=False, use_vmap="user" in name)
+    found = make_mask(2, q_len, k_len, **given)
+    assert torch.equal(cells_of(found, shape), expected.expand(shape))
+
+
+def test_packed_sequences_with_positions_of_their_own() -> None:
+    function = packed()
+    expected = theirs.sdpa_mask(2, 12, 12, mask_function=function, allow_is_causal_skip=False)
+    found = make_mask(2, 12, 12, mask_function=function)
+    assert isinstance(found, MaskTensor)
+    assert torch.equal(found.make_cells(), expected)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "chunks", "padding", "packed"])
+def test_blocks_are_skipped(name: str) -> None:
+    """Kernels skip the blocks of 64 × 64 in which nothing is allowed."""
+    length, given = 512, {}
+    positions = torch.arange(length)[None] % 128
+    given["mask_function"] = {
+        "causal": theirs.causal_mask_function,
+        "window": theirs.sliding_window_causal_mask_function(64),
+        "chunks": theirs.chunked_causal_mask_function(128, torch.zeros(1, dtype=torch.long)),
+        "padding": theirs.bidirectional_mask_function,
+        "packed": theirs.packed_sequence_compatibility_function(
+            theirs.causal_mask_function, positions, theirs.find_packed_sequence_indices(positions)
+        ),
+    }[name]
+    if name == "padding":
+        given["attention_mask"] = torch.arange(length)[None] < 128
+    found = make_mask(1, length, length, **given)
+    assert isinstance(found, MaskTensor)
+    _, _, skipped = block_runs(found.mask.aligned(length, length), length, length, 64, 64).counts()
+    assert skipped == {"causal": 28, "window": 49, "chunks": 52, "padding": 48, "packed": 52}[name]
+
+
+def test_nothing_is_evaluated_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Grid, "_evaluate", lambda *_: pytest.fail("a known mask function was evaluated"))
+    for name, function in FUNCTIONS.items():
+        if "user" not in name:
+            make_mask(2, 12, 12, mask_function=function)
+    make_mask(2, 12, 12, mask_function=packed())
+
+
+def test_a_matrix_is_made_while_code_is_traced_and_for_a_step_of_a_static_cache() -> None:
+    step = make_mask(2, 1, 12, q_offset=torch.tensor(5))
+    assert type(step) is Tensor
+    assert step[0, 0, 0].tolist() == [True] * 6 + [False] * 6
+    prefill = make_mask(2, 4, 12, q_offset=torch.tensor(0))
+    assert isinstance(prefill, MaskTensor)
+    traced: Any = torch.compile(lambda x: x + make_mask(1, 4, 4), backend="eager", fullgraph=True)
+    assert torch.equal(traced(torch.zeros(4, 4)), torch.ones(1, 1, 4, 4).tril())
+
+
+@pytest.fixture
+def tensor() -> MaskTensor:
+    return MaskTensor(causal(), (2, 1, 5, 5), torch.device("cpu"))
+
+
+def test_what_changes_nothing_returns_the_same_tensor(tensor: MaskTensor) -> None:
+    for same in (
+        tensor[:, :, :, :5],
+        tensor.detach(),
+        tensor.to("cpu"),
+        tensor.contiguous(),
+        tensor.expand(2, 1, 5, 5),
+    ):
+        assert isinstance(same, MaskTensor)
+        assert same.mask is tensor.mask
+
+
+def test_what_reads_its_cells_gets_a_plain_tensor(tensor: MaskTensor) -> None:
+    cells = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 5, 5)
+    for found, expected in (
+        (tensor[:, :, 2:], cells[:, :, 2:]),
+        (tensor & True, cells),
+        (~tensor, ~cells),
+        (tensor.float(), cells.float()),
+        (torch.where(tensor, 0.0, -1.0), torch.where(cells, 0.0, -1.0)),
+        (torch.ones(2, 1, 5, 5).masked_fill(tensor, 7.0), torch.ones(2, 1, 5, 5).masked_fill(cells, 7.0)),
+    ):
+        assert type(found) is Tensor
+        assert torch.equal(found, expected)
+    assert torch.equal(pickle.loads(pickle.dumps(tensor)).make_cells(), cells)
+    assert repr(tensor) == "MaskTensor(causal(), shape=[2, 1, 5, 5])"
