@@ -49,7 +49,7 @@ GROUPS = (
     Group(
         "transformers",
         "Hugging Face models",
-        "The attention that runs transformers' models on headwise's kernels. [transformers.md](../transformers.md) is the guide.",
+        "Runs the models of transformers on the kernels here. [transformers.md](../transformers.md) is the guide.",
         (),
         ("headwise.transformers",),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
 from typing import Any
 
@@ -14,6 +15,8 @@ from headwise import masks
 from headwise.errors import ArgumentError
 from headwise.functional import attention
 from headwise.masks import Mask
+from headwise.masks.additive import FORBIDS
+from headwise.tracing import is_plain
 from headwise.transformers.mask_tensor import MaskTensor
 
 
@@ -64,20 +67,23 @@ def attend(
     mask, bias, key, value = _read_mask(attention_mask, query, key, value)
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
+    limits = []
     if attention_mask is None and query.shape[2] > 1:
         if is_causal:
-            mask = masks.causal(offset=0)
+            limits.append(masks.causal(offset=0))
         if cu_seq_lens_q is not None and query.shape[2] == key.shape[2]:
-            packed = masks.documents(_number_sequences(cu_seq_lens_q, key.shape[2]))
-            mask = packed if mask is None else mask & packed
+            limits.append(masks.documents(_number_sequences(cu_seq_lens_q, key.shape[2])))
     if indices is not None:
-        chosen = masks.from_tensor(_list_chosen(indices, key.shape[2]))
-        mask = chosen if mask is None else chosen & mask
-    more = {"mask": mask, "bias": bias, "scale": scaling, "softcap": softcap, "sinks": s_aux, "dropout": dropout}
+        limits.append(masks.from_tensor(_list_chosen(indices, key.shape[2])))
+    if limits and mask is not None:
+        limits.append(mask if isinstance(mask, Mask) else masks.from_tensor(mask))
+    mask = functools.reduce(operator.and_, limits) if limits else mask
+    options: Any = {"mask": mask, "bias": bias, "scale": scaling, "softcap": softcap, "sinks": s_aux}
+    options["dropout"] = dropout
     if output_attentions:
-        out, record = attention(query, key, value, record=True, **more)
+        out, record = attention(query, key, value, record=True, **options)
         return out.transpose(1, 2).contiguous(), record.weights()
-    return attention(query, key, value, **more).transpose(1, 2).contiguous(), None
+    return attention(query, key, value, **options).transpose(1, 2).contiguous(), None
 
 
 # Arguments of other attention functions, and of caches: the mask, the keys and the values already hold what they say.
@@ -89,10 +95,14 @@ _OF_OTHERS = frozenset(
 
 @torch.compiler.assume_constant_result
 def _is_handed_down(layer: type[nn.Module], name: str) -> bool:
-    return _is_input(layer, name)
+    if (layer, name) not in _known:
+        _known[layer, name] = _is_input(layer, name)
+    return _known[layer, name]
 
 
-@functools.cache
+_known: dict[tuple[type[nn.Module], str], bool] = {}
+
+
 def _is_input(layer: type[nn.Module], name: str) -> bool:
     """Whether an argument is an input of a model, which went down to the layer with all others and changes nothing.
 
@@ -100,7 +110,7 @@ def _is_input(layer: type[nn.Module], name: str) -> bool:
     """
     from transformers import utils
 
-    file = vars(sys.modules[layer.__module__])
+    file: dict[str, Any] = vars(sys.modules[layer.__module__])
     eager = file.get("eager_attention_forward")
     if eager is not None and name in inspect.signature(eager).parameters:
         return False
@@ -119,6 +129,10 @@ def _read_mask(
         return given.mask, None, key, value
     if given is None or not given.dtype.is_floating_point:
         return given, None, key, value
+    if query.shape[2] == 1 and given.shape[3] == key.shape[2] and given.is_cpu and is_plain():
+        seen = (given.amax((0, 1, 2)) > FORBIDS).nonzero()
+        used = int(seen[-1]) + 1 if len(seen) else key.shape[2]
+        given, key, value = given[..., :used], key[:, :, :used], value[:, :, :used]
     return None, given, key, value
 
 

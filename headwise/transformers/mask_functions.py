@@ -33,6 +33,7 @@ def make_mask(
     kv_offset: int = 0,
     mask_function: MaskFunction | None = None,
     attention_mask: Tensor | None = None,
+    allow_is_bidirectional_skip: bool = False,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     **more: Any,
@@ -40,13 +41,14 @@ def make_mask(
     """Make the mask of a forward, as transformers' other makers of masks do: a `MaskTensor` [B, 1, Q, K].
 
     A plain float tensor of the same cells is made where code is compiled or traced, and for a step of one query whose
-    position is a tensor (a static cache), because compiled code may get it. None means that nothing is masked.
+    position is a tensor (a static cache), because compiled code may get it.
 
     Args:
         batch_size, q_length, kv_length: the sizes B, Q and K.
         q_offset, kv_offset: the positions of the first query and of the first key.
         mask_function: says of positions (b, h, q, k) whether query q may attend to key k; None = k <= q.
         attention_mask: [B, positions], bool, True = a token; it may end before the last key (the rest is padding).
+        allow_is_bidirectional_skip: whether to return None where every query may attend to every key.
         dtype, device: those of the model's hidden states.
         more: what `transformers.masking_utils.eager_mask` takes besides.
     """
@@ -55,12 +57,16 @@ def make_mask(
     mask_function = causal_mask_function if mask_function is None else mask_function
     if not is_plain() or (isinstance(q_offset, Tensor) and q_length == 1):
         sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
+        more |= {"allow_is_bidirectional_skip": allow_is_bidirectional_skip}
         return eager_mask(*sizes, mask_function, attention_mask, dtype=dtype, device=device, **more)
     grid = Grid(batch_size, q_length, kv_length, int(q_offset), kv_offset, torch.device(device))
     found = grid.read(mask_function)
     if attention_mask is not None and not bool((real := grid.at_keys(attention_mask, filler=0)).all()):
         found = masks.padding(real) if found is None else found & masks.padding(real)
-    return None if found is None else MaskTensor(found, (batch_size, 1, q_length, kv_length), dtype, grid.device)
+    if found is None and allow_is_bidirectional_skip:
+        return None
+    found = masks.window(None, None) if found is None else found
+    return MaskTensor(found, (batch_size, 1, q_length, kv_length), dtype, grid.device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Grid:
             case "or_masks":
                 parts = [self.read(each, positions) for each in given["mask_functions"]]
                 return None if None in parts else functools.reduce(operator.or_, parts)
-            case "sliding_window_overlay":
+            case "sliding_window_overlay" if given["sliding_window"] > 0:
                 return masks.window(given["sliding_window"] - 1, None, self.offset)
             case "sliding_window_bidirectional_overlay":
                 return masks.window(given["sliding_window"], given["sliding_window"], self.offset)

@@ -37,7 +37,7 @@ class MaskTensor(Tensor):
     @staticmethod
     def __new__(cls, mask: Mask, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> MaskTensor:
         """Make the tensor of a mask; `shape` is [B, 1, Q, K]."""
-        made: MaskTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        made: MaskTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         made.mask = mask
         return made
 
@@ -51,14 +51,14 @@ class MaskTensor(Tensor):
         zero = torch.zeros((), dtype=self.dtype, device=self.device)
         return torch.where(allowed, zero, torch.finfo(self.dtype).min).expand(self.shape)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"MaskTensor({self.mask!r}, shape={list(self.shape)})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return MaskTensor, (self.mask, tuple(self.shape), self.dtype, self.device)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _COPIES:

@@ -65,12 +65,15 @@ def examine(family: str) -> Report:
         model = build(family, "eager", size)
     except Exception as error:
         return _end(report, start, "not run", _short(error))
-    exact = copy.deepcopy(model).double()
-    try:
-        theirs = {padding: run(model, inputs, padding) for padding in PADDINGS}
-        again = run(model, inputs, "none")
-    except Exception as error:
-        return _end(report, start, "not run", f"eager: {_short(error)}")
+    exact, theirs = copy.deepcopy(model).double(), {}
+    for padding in PADDINGS:
+        try:
+            theirs[padding] = run(model, inputs, padding)
+        except Exception as error:  # noqa: PERF203
+            report.verdicts[padding] = "not run", f"eager: {_short(error)}"
+    if "none" not in theirs:
+        return _end(report, start, *report.verdicts["none"])
+    again = run(model, inputs, "none")
     assert again is not None
     assert theirs["none"] is not None
     if differ(theirs["none"], again):
@@ -79,8 +82,7 @@ def examine(family: str) -> Report:
         model.set_attn_implementation("headwise")
     except ValueError as error:
         return _end(report, start, "not reached", _short(error))
-    for padding in PADDINGS:
-        expected = theirs[padding]
+    for padding, expected in theirs.items():
         if expected is None:
             continue
         with counted(report):
@@ -173,13 +175,17 @@ def run(model: Any, inputs: Inputs, padding: Padding) -> Run | None:
             x = x if rows is None else x[rows]
             loss = loss + (x.float() * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() / max(1, x.numel())
     if loss.requires_grad:
-        loss.backward()
+        with contextlib.suppress(RuntimeError, AssertionError):  # some models cannot train, or not with these inputs
+            loss.backward()
     gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
     return Run({name: x.detach() for name, x in found.items()}, real, gradients)
 
 
 def exceeds(exact: Any, expected: Run, ours: Run, inputs: Inputs, padding: Padding) -> bool:
-    """Whether ours is further from eager attention in float64 than twice as far as transformers' own in float32 are."""
+    """Whether ours is further from eager attention in float64 than twice as far as transformers' own in float32 are.
+
+    Gradients may be further: a maximum in the model jumps with the last digit. Then both must agree in float64.
+    """
     given = {name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in inputs.items()}
     try:
         truth = run(exact, given, padding)
@@ -196,7 +202,15 @@ def exceeds(exact: Any, expected: Run, ours: Run, inputs: Inputs, padding: Paddi
     except Exception:
         return True
     assert theirs is not None
-    return error > 2 * list_errors(truth, theirs)[0]
+    # Eager attention adds a bool mask of the model to its scores; sdpa and headwise read True = may attend.
+    if not differ(theirs, ours) or error <= 2 * list_errors(truth, theirs)[0]:
+        return False
+    outputs = [dataclasses.replace(x, gradients={}) for x in (expected, ours)]
+    exact.set_attn_implementation("headwise")
+    again = run(exact, given, padding)
+    exact.set_attn_implementation("eager")
+    assert again is not None
+    return bool(differ(*outputs)) or list_errors(truth, again)[0] > 1e-9
 
 
 def list_errors(truth: Run, found: Run) -> tuple[float, str]:
@@ -216,7 +230,7 @@ def list_errors(truth: Run, found: Run) -> tuple[float, str]:
 
 def _relative(x: Tensor, y: Tensor, largest: float | None = None) -> float:
     largest = float(x.nan_to_num().abs().max()) if largest is None else largest
-    if bool((x.isnan() != y.isnan()).any()):
+    if bool((y.isnan() & ~x.isnan()).any()):  # eager attention has NaN where a query may attend to nothing
         return math.inf
     return float((x - y).nan_to_num(nan=0.0).abs().max()) / max(largest, 1e-30)
 

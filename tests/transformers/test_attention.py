@@ -177,7 +177,7 @@ def test_an_argument_that_nobody_knows_is_refused() -> None:
 
 
 def test_causal_only_if_it_is_said() -> None:
-    layer = Layer()
+    layer: Any = Layer()
     layer.is_causal = True  # as models say of themselves, although their mask is made
     whole, _ = attend(layer, heads(), heads(), heads(), None)
     assert_close(whole.transpose(1, 2), headwise.attention(heads(), heads(), heads()))
@@ -203,3 +203,19 @@ def test_keys_that_an_indexer_chose() -> None:
     )
     assert weights is not None
     assert (weights[0, 0] > 0).tolist() == [[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]]
+
+
+def test_a_static_cache_is_read_without_its_empty_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(q: Tensor, k: Tensor, v: Tensor, **more: Any) -> Tensor:
+        read.append(k.shape[2])
+        return headwise.attention(q, k, v, **more)
+
+    monkeypatch.setattr("headwise.transformers.attention.attention", counted)
+    mask = torch.full((1, 1, 1, 16), torch.finfo(torch.float32).min)
+    mask[..., :4] = 0.0
+    out, _ = attend(Layer(), heads()[:, :, :1], heads(16), heads(16), mask)
+    assert read == [4]
+    expected = headwise.attention(heads()[:, :, :1], heads(16)[:, :, :4], heads(16)[:, :, :4])
+    assert_close(out.transpose(1, 2), expected)

@@ -54,11 +54,12 @@ SIZES = {  # queries, keys, position of the first query, position of the first k
 }
 
 
-def cells_of(found: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-    """The matrix [B, 1, Q, K]; None = all may attend."""
-    if found is None:
-        return torch.ones(shape, dtype=torch.bool)
-    return found.make_cells() if isinstance(found, MaskTensor) else found.expand(shape)
+def allowed(found: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """Which query may attend to which key, bool [B, 1, Q, K]."""
+    assert isinstance(found, Tensor)
+    cells = found.make_cells() if isinstance(found, MaskTensor) else found
+    assert ((cells == 0) | (cells == torch.finfo(cells.dtype).min)).all()
+    return (cells == 0).expand(shape)
 
 
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
@@ -74,7 +75,7 @@ def test_the_cells_are_those_of_transformers(name: str, size: str, padding: str)
     shape = (2, 1, q_len, k_len)
     expected = theirs.sdpa_mask(2, q_len, k_len, **given, allow_is_causal_skip=False, use_vmap="user" in name)
     found = make_mask(2, q_len, k_len, **given)
-    assert torch.equal(cells_of(found, shape), expected.expand(shape))
+    assert torch.equal(allowed(found, shape), expected.expand(shape))
 
 
 def test_packed_sequences_with_positions_of_their_own() -> None:
@@ -82,7 +83,7 @@ def test_packed_sequences_with_positions_of_their_own() -> None:
     expected = theirs.sdpa_mask(2, 12, 12, mask_function=function, allow_is_causal_skip=False)
     found = make_mask(2, 12, 12, mask_function=function)
     assert isinstance(found, MaskTensor)
-    assert torch.equal(found.make_cells(), expected)
+    assert torch.equal(allowed(found, (2, 1, 12, 12)), expected)
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "chunks", "padding", "packed"])
@@ -118,16 +119,20 @@ def test_nothing_is_evaluated_for_what_is_known(monkeypatch: pytest.MonkeyPatch)
 def test_a_matrix_is_made_while_code_is_traced_and_for_a_step_of_a_static_cache() -> None:
     step = make_mask(2, 1, 12, q_offset=torch.tensor(5))
     assert type(step) is Tensor
-    assert step[0, 0, 0].tolist() == [True] * 6 + [False] * 6
+    assert allowed(step, (2, 1, 1, 12))[0, 0, 0].tolist() == [True] * 6 + [False] * 6
     prefill = make_mask(2, 4, 12, q_offset=torch.tensor(0))
     assert isinstance(prefill, MaskTensor)
-    traced: Any = torch.compile(lambda x: x + make_mask(1, 4, 4), backend="eager", fullgraph=True)
-    assert torch.equal(traced(torch.zeros(4, 4)), torch.ones(1, 1, 4, 4).tril())
+
+    def masked(x: Tensor) -> Any:
+        return x + make_mask(1, 4, 4)  # type: ignore[operator]
+
+    traced = torch.compile(masked, backend="eager", fullgraph=True)(torch.zeros(4, 4))
+    assert torch.equal(traced == 0, torch.ones(1, 1, 4, 4).tril() == 1)
 
 
 @pytest.fixture
 def tensor() -> MaskTensor:
-    return MaskTensor(causal(), (2, 1, 5, 5), torch.device("cpu"))
+    return MaskTensor(causal(), (2, 1, 5, 5), torch.float32, torch.device("cpu"))
 
 
 def test_what_changes_nothing_returns_the_same_tensor(tensor: MaskTensor) -> None:
@@ -143,16 +148,24 @@ def test_what_changes_nothing_returns_the_same_tensor(tensor: MaskTensor) -> Non
 
 
 def test_what_reads_its_cells_gets_a_plain_tensor(tensor: MaskTensor) -> None:
-    cells = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 5, 5)
+    cells = torch.full((5, 5), torch.finfo(torch.float32).min).triu(1).expand(2, 1, 5, 5)
     for found, expected in (
         (tensor[:, :, 2:], cells[:, :, 2:]),
-        (tensor & True, cells),
-        (~tensor, ~cells),
-        (tensor.float(), cells.float()),
-        (torch.where(tensor, 0.0, -1.0), torch.where(cells, 0.0, -1.0)),
-        (torch.ones(2, 1, 5, 5).masked_fill(tensor, 7.0), torch.ones(2, 1, 5, 5).masked_fill(cells, 7.0)),
+        (tensor + 1.0, cells + 1.0),
+        (tensor == 0, cells == 0),
+        (tensor.half(), cells.half()),
+        (torch.where(tensor == 0, 1.0, tensor), torch.where(cells == 0, 1.0, cells)),
+        (torch.cat([tensor, torch.zeros(2, 1, 5, 2)], -1), torch.cat([cells, torch.zeros(2, 1, 5, 2)], -1)),
     ):
         assert type(found) is Tensor
         assert torch.equal(found, expected)
     assert torch.equal(pickle.loads(pickle.dumps(tensor)).make_cells(), cells)
     assert repr(tensor) == "MaskTensor(causal(), shape=[2, 1, 5, 5])"
+
+
+def test_nothing_is_masked() -> None:
+    whole = make_mask(2, 3, 3, mask_function=theirs.bidirectional_mask_function)
+    assert allowed(whole, (2, 1, 3, 3)).all()
+    assert (
+        make_mask(2, 3, 3, mask_function=theirs.bidirectional_mask_function, allow_is_bidirectional_skip=True) is None
+    )
