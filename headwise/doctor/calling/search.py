@@ -113,6 +113,7 @@ class _Search:
         if any(names.PAGES.search(p.name) for p in self.parameters):
             yield ["BM", "BNM"], own, "lone"
         yield rows, whole, "alike"
+        yield ["BNM"], partial, "differ"  # a memory may be None, for attention to itself
         yield ["BN"], own, "signal"
         yield ["BNM"], own, "stated"
         yield ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"], whole, "any"
@@ -120,7 +121,6 @@ class _Search:
         yield STATES, as_named, "one"
         yield rows, own, "hinted"
         yield rows, whole, "fixed"
-        yield rows, partial, "differ"
         yield rows, partial, "alike"
         yield MAPS, own, "map"
         yield MAPS, own, "hinted"

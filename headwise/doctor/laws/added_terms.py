@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.scale import close, width_of
 from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import Step, pair_tokens
@@ -37,11 +38,26 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _unscaled(site, step)
             foreign = None if pairs else foreign_tokens(site, step)
             if foreign is not None:
-                roles, extras = patient.interface.roles, patient.interface.way.extras
-                if patient.example is None and any(roles.get(name) == "positions" for name, _ in extras):
-                    raise NotChecked("its positions were made up, and may need other rows than they got")
+                if patient.example is None and _takes_other_rows(patient):
+                    raise NotChecked("its positions were made up, and it takes other numbers of them as well")
                 yield _misaligned(site, step, foreign)
                 return
+
+
+def _takes_other_rows(patient: Patient) -> bool:
+    """Whether the module runs with one row of positions less, or one more, than those that were made up for it."""
+    probe, interface = Probe(patient), patient.interface
+    inputs = probe.inputs()
+    for name, make in interface.way.extras if patient.example is None else ():
+        rows = make(interface.way.sizes(inputs)) if interface.roles.get(name) == "positions" else None
+        if rows is None:
+            continue
+        if not isinstance(rows, Tensor) or rows.ndim < 2:
+            return True
+        for other in (rows[..., :-1, :], torch.cat([rows, rows[..., -1:, :]], -2)):
+            if isinstance(probe.attempt(inputs, given={name: other}), Tensor):
+                return True
+    return False
 
 
 # --- Biases -----------------------------------------------------------------------------------------------------------

@@ -172,8 +172,11 @@ def _import_file(path: Path) -> ModuleType:
     """Import a file like `python file.py`, next to its neighbours; with relative imports, within its package."""
     path = path.resolve()
     package, root = _package(path)
-    _search_in(root)
-    if package and _imports_relatively(path):
+    tree = ast.parse(path.read_bytes(), filename=str(path))
+    for folder in _list_folders(path, tree) or [root]:
+        _search_in(folder)
+    if package and any(isinstance(x, ast.ImportFrom) and x.level for x in ast.walk(tree)):
+        _search_in(root)
         return importlib.import_module(".".join((*package, path.stem)))
     # A unique name: a file called torch.py or test.py must not replace the module of that name.
     name = f"headwise_doctor_{zlib.crc32(bytes(path)):08x}.{path.stem}".replace(".", "_")
@@ -206,9 +209,19 @@ def _package(path: Path) -> tuple[tuple[str, ...], Path]:
     return tuple(parts), folder
 
 
-def _imports_relatively(path: Path) -> bool:
-    tree = ast.parse(path.read_bytes(), filename=str(path))
-    return any(isinstance(x, ast.ImportFrom) and x.level for x in ast.walk(tree))
+def _list_folders(path: Path, tree: ast.Module) -> list[Path]:
+    """The folders in which what a file imports is found: its own, or one above it up to the working directory.
+
+    The others are not searched: for `model.rope`, a file model/model.py would be found before the folder `model`.
+    """
+    names = {x.module for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) and not x.level and x.module}
+    names |= {name.name for x in ast.walk(tree) if isinstance(x, ast.Import) for name in x.names}
+    above = [path.parent, *(x for x in path.parent.parents if x.is_relative_to(Path.cwd()))]
+    return [
+        folder
+        for folder in above
+        if any((at := folder.joinpath(*name.split("."))).with_suffix(".py").is_file() or at.is_dir() for name in names)
+    ]
 
 
 def _search_in(folder: Path) -> None:
