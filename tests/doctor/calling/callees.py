@@ -40,6 +40,13 @@ class OptionalContext(Projected):
         return self.attend(x, context, context)
 
 
+class ToItself(Projected):
+    """It must be told that it has no memory, since it was built without a projection for one."""
+
+    def forward(self, x: Tensor, memory: Tensor | None) -> Tensor:
+        return self.attend(x, x, x) if memory is None else self.attend(x, self.of_memory(memory), memory)
+
+
 class Packed(Projected):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         query, key, value = inputs

@@ -28,6 +28,7 @@ from tests.doctor.calling.callees import (
     Projected,
     Relative,
     SplitAlready,
+    ToItself,
     Unbatched,
     UnknownNames,
 )
@@ -36,6 +37,7 @@ from tests.doctor.calling.callees import (
 CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None, str, dict[str, Any]]] = [
     (UnknownNames, "qkv", (24, 24, 24), 4, "BNM", {"roles": {"a": "value", "b": "key", "c": "query"}}),
     (OptionalContext, "self", (24, 24, 24), 4, "BNM", {"also": ("memory",)}),
+    (ToItself, "self", (24, 24, 24), 4, "BNM", {}),
     (Packed, "qkv", (24, 24, 24), 4, "BNM", {}),
     (Unbatched, "self", (6, 6, 6), None, "NM", {"batched": False}),
     (SplitAlready, "qkv", (64, 64, 64), None, "BHND", {}),

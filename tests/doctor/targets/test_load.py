@@ -250,6 +250,23 @@ def test_a_file_of_a_package_imports_relatively(folder: Path) -> None:
     assert parse("pack/inner/mine.py:make").build().in_features == 5
 
 
+def test_imports_are_looked_for_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tree.leaf` from the working directory, although the folder tree has a file tree.py; a neighbour in a package."""
+    monkeypatch.chdir(folder)
+    for name, code in {
+        "tree/tree.py": "raise RuntimeError",
+        "tree/leaf.py": "width = 5",
+        "tree/mine.py": "from torch import nn\nfrom tree.leaf import width\ndef make(): return nn.Linear(width, 1)",
+        "bush/__init__.py": "",
+        "bush/twig.py": "width = 6",
+        "bush/mine.py": "from torch import nn\nfrom twig import width\ndef make(): return nn.Linear(width, 1)",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(code, encoding="utf-8")
+    assert parse("tree/mine.py:make").build().in_features == 5
+    assert parse("bush/mine.py:make").build().in_features == 6
+
+
 def test_a_script_does_not_read_the_doctors_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["headwise", "doctor", "--unknown"])
     (folder / "script.py").write_text(
