@@ -6,6 +6,7 @@ The names of weights and arguments say what their author intended.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
+from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.events import Seed
 from headwise.doctor.reading.projection_names import read_name
@@ -28,6 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
     sites = [site for site in anatomy.sites if site.grid is not None and site.contraction is not None]
     yield from _alike(sites)
+    yield from _chained(sites)
     for site in sites:
         zero = [name for name in "qkv" if not bool(getattr(site, name).any())]
         if zero:
@@ -104,6 +107,23 @@ def _alike(sites: list[Site]) -> Iterator[Finding]:
             here[0].product.where,
             numbers={"heads": float(q.shape[1]), "different": float(len(groups))},
         )
+
+
+def _chained(sites: list[Site]) -> Iterator[Finding]:
+    """A projection of what the same projection has made, as in a loop over heads that overwrites its inputs."""
+    for site, name in itertools.product(sites, "qkv"):
+        for seed in site.projections[name]:
+            live = next((x for x in (seed.left, seed.right) if x is not None and x.live), None)
+            origins = () if live is None else marks.seed_of(live.source).unique().tolist()
+            if seed.name and any(origin >= 0 and site.trace.seed(origin).name == seed.name for origin in origins):
+                yield Finding(
+                    "projection-reused",
+                    "bug",
+                    f"{seed.name} is applied to what it has made itself, and the result is the {_WORDS[name]}",
+                    "keep the inputs: q_i = w_q[i](x), not x = w_q[i](x)",
+                    seed.where,
+                )
+                return
 
 
 def heads_alike(*parts: Tensor) -> list[list[int]]:

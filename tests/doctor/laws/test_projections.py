@@ -49,6 +49,28 @@ class SlicesOnPurpose(Slices):
     """All heads use the same three matrices."""
 
 
+class Loop(Plain):
+    """A loop over heads that projects its input again and again, or always the same input."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.again = again
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads, q = [], x
+        for _ in range(2):
+            q = self.q(q if self.again else x)
+            heads.append(self.score(q, self.k(x)).softmax(-1) @ self.v(x))
+        return torch.cat(heads, -1)
+
+
+def test_a_projection_of_its_own_output() -> None:
+    finding = one("projections", Loop(again=True))
+    assert (finding.name, finding.severity) == ("projection-reused", "bug")
+    assert finding.evidence.startswith("q.weight is applied to what it has made itself")
+    assert "applied to what" not in "".join(x.evidence for x in found("projections", Loop(again=False)))
+
+
 def test_projections_of_zeros() -> None:
     finding = one("projections", changed(slice(None), "k"))
     assert (finding.name, finding.severity) == ("projection-zero", "risk")
