@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,10 +31,13 @@ from tests.capture.families.inputs import Inputs, Padding, padded
 from tests.capture.families.making import fresh
 from tests.capture.families.models import build, seed
 from tests.capture.families.run import PADDINGS, PRELOADED, SECONDS, apart, made
+from tests.capture.families.truth import Truth
 
 EQUAL = 2e-5  # largest difference, relative to the largest number
-VERDICTS = ("equal", "wrong", "refused", "not reached", "not run")
-IGNORED = "transformers ignores the registry here"
+VERDICTS = ("equal", "wrong", "refused", "not reached", "no attention", "not run")
+IGNORED = "its code asks no registry"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "transformers.md"
+BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
 
 
 @dataclasses.dataclass
@@ -42,15 +46,15 @@ class Report:
 
     family: str
     verdicts: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # padding -> (verdict, why)
-    calls: int = 0  # that reached headwise
-    elsewhere: int = 0  # that asked the registry and got another function
+    calls: int = 0  # that reached headwise, without padding
+    softmaxes: int = 0  # of attention, in eager attention without padding
     seconds: float = 0.0
 
     @property
     def verdict(self) -> str:
         """The worst of them."""
         said = {verdict for verdict, _ in self.verdicts.values()}
-        return next((x for x in ("wrong", "refused", "equal", "not reached") if x in said), "not run")
+        return next((x for x in ("wrong", "refused", "equal", "not reached", "no attention") if x in said), "not run")
 
     @property
     def why(self) -> str:
@@ -78,6 +82,13 @@ def examine(family: str) -> Report:
     assert theirs["none"] is not None
     if differ(theirs["none"], again):
         return _end(report, start, "not run", "eager gives another result each time")
+    truth = Truth(model)
+    seed()
+    with truth.watching():
+        model(**fresh(inputs))
+    report.softmaxes = len(truth.attention)
+    if not report.softmaxes:
+        return _end(report, start, "no attention", "")
     try:
         model.set_attn_implementation("headwise")
     except ValueError as error:
@@ -86,7 +97,7 @@ def examine(family: str) -> Report:
         if expected is None:
             continue
         with counted(report):
-            before = report.calls
+            before, report.calls = report.calls, 0
             try:
                 ours = run(model, inputs, padding)
             except HeadwiseError as error:
@@ -101,10 +112,11 @@ def examine(family: str) -> Report:
             wrong = ""
         if wrong:
             report.verdicts[padding] = "wrong", wrong
-        elif report.calls == before:
-            report.verdicts[padding] = "not reached", IGNORED if not report.elsewhere else "other functions"
+        elif not report.calls:
+            report.verdicts[padding] = "not reached", IGNORED
         else:
             report.verdicts[padding] = "equal", ""
+        report.calls = report.calls if padding == "none" else before
     report.seconds = time.monotonic() - start
     return report
 
@@ -117,23 +129,17 @@ def _end(report: Report, start: float, verdict: str, why: str) -> Report:
 
 @contextlib.contextmanager
 def counted(report: Report) -> Iterator[None]:
-    """Count the calls of the registry: those that headwise gets, and those that another function gets."""
-    mapping, original = AttentionInterface._global_mapping, AttentionInterface.get_interface
+    """Count the calls that reach headwise through the registry."""
 
     def attend(*args: Any, **kwargs: Any) -> Any:
         report.calls += 1
         return headwise.transformers.attend(*args, **kwargs)
 
-    def get_interface(self: Any, name: str, default: Any) -> Any:
-        found = original(self, name, default)
-        report.elsewhere += found is not attend
-        return found
-
-    mapping["headwise"], AttentionInterface.get_interface = attend, get_interface
+    AttentionInterface._global_mapping["headwise"] = attend
     try:
         yield
     finally:
-        mapping["headwise"], AttentionInterface.get_interface = headwise.transformers.attend, original
+        AttentionInterface._global_mapping["headwise"] = headwise.transformers.attend
 
 
 @dataclasses.dataclass
@@ -221,7 +227,7 @@ def list_errors(truth: Run, found: Run) -> tuple[float, str]:
         rows, y = truth.real[name], found.outputs[name]
         if x.numel() and not (padded_run and rows is None):
             errors.append((_relative(*((x, y) if rows is None else (x[rows], y[rows]))), f"output{name}"))
-    largest = max((float(x.nan_to_num().abs().max()) for x in truth.gradients.values()), default=0.0)
+    largest = max((float(x.nan_to_num().abs().max()) for x in truth.gradients.values() if x.numel()), default=0.0)
     errors += [
         (_relative(x, found.gradients[name], largest), f"gradient of {name}") for name, x in truth.gradients.items()
     ]
@@ -229,6 +235,8 @@ def list_errors(truth: Run, found: Run) -> tuple[float, str]:
 
 
 def _relative(x: Tensor, y: Tensor, largest: float | None = None) -> float:
+    if not x.numel():
+        return 0.0
     largest = float(x.nan_to_num().abs().max()) if largest is None else largest
     if bool((y.isnan() & ~x.isnan()).any()):  # eager attention has NaN where a query may attend to nothing
         return math.inf
@@ -254,7 +262,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="NAME,…", help="these families, not all")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time (default: 2)")
     parser.add_argument("--seconds", type=int, default=SECONDS, metavar="N", help="how long one may take")
+    parser.add_argument("--write", action="store_true", help="the table into docs/transformers.md; needs all families")
     asked = parser.parse_args(arguments)
+    if asked.write and asked.only:
+        parser.error("--write needs all families. Received: --only. Leave one of them out")
     families = [name for name in asked.only.split(",") if name] or models.families()
 
     def failed(family: str, error: str) -> Report:
@@ -264,14 +275,56 @@ def main(arguments: list[str] | None = None) -> int:
     for report in apart(families, examine, failed, asked.jobs, asked.seconds, (*PRELOADED, "headwise.transformers")):
         reports.append(report)
         print(
-            f"{report.family:32} {report.verdict:12} {report.calls:4} calls {report.elsewhere:4} elsewhere "
+            f"{report.family:32} {report.verdict:12} {report.calls:4} of {report.softmaxes:4} "
             f"{report.seconds:5.1f} s  {report.why}",
             flush=True,
         )
     total = Counter(report.verdict for report in reports)
     print(f"\ntransformers {transformers.__version__}, torch {torch.__version__}: {len(reports)} families")
     print(", ".join(f"{total[verdict]} {verdict}" for verdict in VERDICTS))
+    if asked.write:
+        write(reports)
     return int(bool(total["wrong"]))
+
+
+def write(reports: list[Report]) -> None:
+    """Put the table between its markers. ValueError if they are not there."""
+    reports = sorted(reports, key=lambda report: report.family)
+    total, at = Counter(report.verdict for report in reports), {}
+    for verdict in VERDICTS[1:-2]:
+        at[verdict] = [report for report in reports if report.verdict == verdict]
+    partly = [x for x in reports if x.verdict == "equal" and x.calls < x.softmaxes]
+    lines = [
+        BEGIN,
+        f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}: {len(reports)} families,",
+        "each with random weights, forward and backward, without padding and with padding on either side.",
+        "",
+        "| " + " | ".join(VERDICTS) + " |",
+        "|" + "---|" * len(VERDICTS),
+        "| " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |",
+        "",
+        f"*Equal*: as eager attention to {EQUAL:g} of the largest number, at real positions, or no further from it in "
+        "float64 than twice as far as transformers' own attention is. *Not reached*: the model's code asks no "
+        "registry, so that no name changes its attention: "
+        + ", ".join(report.family for report in at["not reached"])
+        + ".",
+        "",
+        "In "
+        + ", ".join(f"{x.family} ({x.calls} of {x.softmaxes})" for x in partly)
+        + " some attention does not ask the registry.",
+        "",
+        *(f"- {verdict}: {x.family}: {_cell(x.why)}" for verdict in ("wrong", "refused") for x in at[verdict]),
+    ]
+    text = DOCUMENT.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"{DOCUMENT}: expected {BEGIN} and {END} once each. Put them where the table belongs")
+    before, rest = text.split(BEGIN)
+    DOCUMENT.write_text(before + "\n".join(lines) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+
+
+def _cell(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 240 else text[:239] + "…"
 
 
 if __name__ == "__main__":
