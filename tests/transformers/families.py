@@ -296,7 +296,8 @@ def write(reports: list[Report]) -> None:
     partly = [x for x in reports if x.verdict == "equal" and x.calls < x.softmaxes]
     lines = [
         BEGIN,
-        f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}: {len(reports)} families,",
+        f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}: "
+        f"{len(reports)} families, "
         "each with random weights, forward and backward, without padding and with padding on either side.",
         "",
         "| " + " | ".join(VERDICTS) + " |",

@@ -52,8 +52,10 @@ def _said_to_be_first(patient: Patient) -> Iterator[Finding]:
     """A batch that is named first in a shape, where the module attends along the first dimension."""
     if not patient.interface.batched or patient.interface.batch_first:
         return
-    first = _FIRST.search(patient.source)
-    if first is not None and not _SECOND.search(patient.source):
+    written = "\n".join(x.__doc__ or "" for x in (type(patient.module), type(patient.module).forward))
+    text = written if _FIRST.search(written) else patient.source
+    first = _FIRST.search(text)
+    if first is not None and not _SECOND.search(text):
         yield Finding(
             "batch-mixing",
             patient.severity("batch-mixing: said to be batch first", "bug"),
