@@ -58,14 +58,15 @@ def attend(
 
     Raises ArgumentError for any other argument: it could change the result.
     """
-    for name in more:
-        if name not in _OF_OTHERS and not _is_handed_down(type(module), name):
+    for name, given in more.items():
+        if given is not None and name not in _OF_OTHERS and not _is_handed_down(type(module), name):
             raise ArgumentError(
                 f"attn_implementation='headwise' does not know an argument, which may change the result. "
                 f"Received: {name}, from {type(module).__name__}. Use attn_implementation='eager'"
             )
     mask, bias, key, value = _read_mask(attention_mask, query, key, value)
     if position_bias is not None:
+        position_bias = position_bias[..., : key.shape[2]]
         bias = position_bias if bias is None else bias + position_bias
     limits = []
     if attention_mask is None and query.shape[2] > 1:
@@ -127,6 +128,7 @@ def _read_mask(
     """Return the mask, the bias, and keys and values without those that a static cache has not filled yet."""
     if isinstance(given, MaskTensor) and given.shape[2:] == (query.shape[2], key.shape[2]):
         return given.mask, None, key, value
+    given = None if given is None else given[..., : key.shape[2]]  # one mask may serve layers with fewer keys
     if given is None or not given.dtype.is_floating_point:
         return given, None, key, value
     if query.shape[2] == 1 and given.shape[3] == key.shape[2] and given.is_cpu and is_plain():
