@@ -37,7 +37,7 @@ GROUPS = (
         "One function for every kernel, and the plan that says which one it takes. "
         "[Kernels and plans](../concepts/kernels.md) is the idea.",
         ("headwise.attention", "headwise.plan", "headwise.Int8"),
-        ("headwise.kernels",),
+        ("headwise.flash_attention", "headwise.kernels"),
     ),
     Group(
         "masks",
