@@ -6,6 +6,7 @@ Inside an attention module (`MultiHeadAttention(..., positions=)`): `Rope`, `Rop
 
 from headwise.nn.positions.absolute import Learned, Sinusoidal
 from headwise.nn.positions.alibi import Alibi
+from headwise.nn.positions.mrope import MRope
 from headwise.nn.positions.rope import Rope
 from headwise.nn.positions.rope_2d import Rope2D
 from headwise.nn.positions.rope_scaling import (
@@ -28,6 +29,7 @@ __all__ = [
     "Linear",
     "Llama3",
     "LongRope",
+    "MRope",
     "Positions",
     "Proportional",
     "Rope",

@@ -50,7 +50,7 @@ def read(config: Any, *, head_dim: int | None, interleaved: bool | None, layer_t
             f"rope_parameters: expected for rope_type {kind!r} only {', '.join(sorted(known))}. "
             f"Received: also {', '.join(unknown)}"
         )
-    head_dim = head_dim or _head_dim(config, layer_type)
+    head_dim = head_dim or head_dim_of(config, layer_type)
     return {
         "head_dim": head_dim,
         "base": float(entry(parameters, "rope_theta") or entry(config, "rope_theta", "rotary_emb_base") or 10000.0),
@@ -132,7 +132,8 @@ def _original_length(config: Any, kind: str, parameters: dict[str, Any]) -> int:
     return length
 
 
-def _head_dim(config: Any, layer_type: str | None) -> int:
+def head_dim_of(config: Any, layer_type: str | None = None) -> int:
+    """Return the number of dimensions that are rotated. Raises CheckpointError if the config does not say it."""
     full = ("global_head_dim",) if layer_type == "full_attention" else ()
     head_dim = entry(config, "qk_rope_head_dim", *full, "head_dim")
     if head_dim:
