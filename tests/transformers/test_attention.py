@@ -219,3 +219,19 @@ def test_a_static_cache_is_read_without_its_empty_rest(monkeypatch: pytest.Monke
     assert read == [4]
     expected = headwise.attention(heads()[:, :, :1], heads(16)[:, :, :4], heads(16)[:, :, :4])
     assert_close(out.transpose(1, 2), expected)
+
+
+@pytest.mark.parametrize(("name", "bugs"), [("leaky", ["mask-ignored"]), ("headwise", [])])
+def test_the_doctor_names_a_registered_function_that_ignores_its_mask(name: str, bugs: list[str]) -> None:
+    from headwise.doctor import diagnose_model
+
+    def leaky(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float, **more: Any) -> Any:
+        return headwise.attention(q, k, v, scale=scaling).transpose(1, 2), None
+
+    transformers.AttentionInterface.register("leaky", leaky)  # and no masks, which transformers does not notice
+    try:
+        model = make("llama", name)
+        (diagnosis,) = diagnose_model(model, lambda: model(**tokens(), use_cache=False))
+    finally:
+        del transformers.AttentionInterface._global_mapping["leaky"]
+    assert [finding.name for finding in diagnosis.bugs] == bugs
