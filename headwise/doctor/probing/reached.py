@@ -32,8 +32,6 @@ class Reached:
 
     there: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # where its gradient is not 0, in some call
     joined: set[str] = dataclasses.field(default_factory=set)  # autograd finds a path from the output, in some call
-    in_training: set[str] | None = None  # those with a gradient in train mode; None if it does not run there
-    in_eval: set[str] = dataclasses.field(default_factory=set)  # the same in eval mode, in the same calls
     calls: int = 0  # how many calls gave any gradient
     choosing: set[str] = dataclasses.field(default_factory=set)  # the parts that return indices, such as of best keys
 
@@ -59,18 +57,11 @@ def reached(subject: Subject) -> Reached:
         for name, part in probe.module.named_modules()
     ]
     for training, options in _calls(probe, inputs):
-        all_are = len(found.there) == len(wanted) and all(bool(x.all()) for x in found.there.values())
-        if all_are and found.in_training is not None:
+        if len(found.there) == len(wanted) and all(bool(x.all()) for x in found.there.values()):
             break
         here = gradients_of(probe, inputs, wanted, training=training, **options)
-        if here is not None:
-            found.calls += 1
-            there = {x for x in here if bool(here[x].any())}
-            if training:
-                found.in_training = there
-            else:
-                found.in_eval |= there
-            found.add(here)
+        found.calls += here is not None
+        found.add(here)
     for hook in hooks:
         hook.remove()
     found.add(_in_example(subject, probe, wanted))
@@ -128,12 +119,12 @@ def _where(outs: list[Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor] |
     return {name: g != 0 for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
-def matters(subject: Subject, name: str, inputs: Inputs, before: Tensor, *, training: bool = False) -> float:
+def matters(subject: Subject, name: str, inputs: Inputs, before: Tensor) -> float:
     """Return how far the output changes when a parameter holds other numbers."""
     other = Probe(subject)
     x = dict(other.module.named_parameters())[name]
     stir(iter([x]), 11, max(0.5, float(x.detach().abs().amax()) if x.numel() else 0.5))
-    out = other.attempt(inputs, train=training)
+    out = other.attempt(inputs)
     return gap(before, out) if isinstance(out, Tensor) else torch.inf
 
 
