@@ -174,22 +174,28 @@ def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
 
 
 def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
-    """Whether the scale is also wrong, and by the same rule, with another number of heads; True if nobody can tell."""
+    """Whether the scale is also wrong, and by the same rule, with another number of heads and another head width.
+
+    If neither can be changed nobody can tell: then a whole size is no coincidence, and a part of one may be.
+    """
     arguments = inspect.signature(type(patient.module).__init__).parameters
-    name = next((x for x in arguments if names.simple(x) in names.HEADS), None)
-    if patient.make is None or name is None or site.grid is None:
-        return True
-    rules = _rules(patient, site, factor)
-    for heads in (2 * len(site.grid.heads), len(site.grid.heads) // 2):
-        try:
-            module = patient.rebuild(**{name: heads})
-            assert module is not None
-            twin = Patient(module, spec=patient.spec)
-            measured = list(factors(twin))
-        except Exception:  # whatever a constructor raises for sizes that do not fit
-            continue
-        return not measured or any(rules & _rules(twin, *each) for each in measured)
-    return True
+    rules, told = _rules(patient, site, factor), False
+    sizes = ((names.HEADS, 0 if site.grid is None else len(site.grid.heads)), (names.HEAD_DIMS, width_of(site)))
+    for known, size in sizes if patient.make is not None else ():
+        name = next((x for x in arguments if names.simple(x) in known), None)
+        for other in (2 * size, size // 2) if name is not None and size else ():
+            try:
+                module = patient.rebuild(**{name: other})
+                assert module is not None
+                twin = Patient(module, spec=patient.spec)
+                measured = list(factors(twin))
+            except Exception:  # whatever a constructor raises for sizes that do not fit
+                continue
+            if measured and not any(rules & _rules(twin, *each) for each in measured):
+                return False
+            told = True
+            break
+    return told or not all(rule.startswith("which is the square root of") for rule in rules)
 
 
 def _rules(patient: Patient, site: Site, factor: float) -> set[str]:
