@@ -24,11 +24,8 @@ from headwise.doctor.calling.mask_input import Form
 from headwise.doctor.lines import source_of
 
 _OPTIONS = ("is_causal", "causal", "autoregressive", "use_causal_mask", "_use_causal_mask", "_causal", "masked")
-# SegGPT is a model of images; masked, prefix and diffusion models see later tokens; XLM and MLM are no names of it.
-_LANGUAGE_MODEL = re.compile(
-    r"(?i:(?<!seg)gpt|(?<!masked)languagemodel)"
-    r"|[a-z](?<!Mask)(?<!Masked)(?<!Bert)(?<!Prefix)(?<!Diffusion)(?<!Fi)LM(Head)?(Model)?$"
-)
+# SegGPT is a model of images. LM is no such name: masked and prefix language models see later tokens.
+_LANGUAGE_MODEL = re.compile(r"(?<!seg)gpt|(?<!masked)languagemodel", re.IGNORECASE)
 _ONE, _ZERO = ("true", "1", "ones"), ("false", "0", "zeros")
 _IN = ("attend", "keep", "kept", "allow", "visible", "valid", "real", "see", "look", "exist", "unmask", "part")
 _OUT = ("masked", "ignor", "pad", "hid", "block", "forb", "exclud", "invalid", "disallow", "future")

@@ -7,6 +7,7 @@ inputs and of the parameters is compared with the change of the output along the
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,7 +100,7 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
     groups["the parameters"] = list(range(len(names), len(tensors)))
     for what, members in groups.items():
         slope = _slope(probe, inputs, [(tensors[i], found[i]) for i in members])
-        if slope.fits:
+        if slope.fits or not math.isfinite(slope.measured):  # an output of -inf, as of what is masked, has no slope
             continue
         # The mean and the deviation of a series are detached on purpose, and a maximum that cancels.
         with _WithStatistics():
