@@ -216,7 +216,8 @@ def exceeds(exact: Any, expected: Run, ours: Run, inputs: Inputs, padding: Paddi
     again = run(exact, given, padding)
     exact.set_attn_implementation("eager")
     assert again is not None
-    return bool(differ(*outputs)) or list_errors(truth, again)[0] > 1e-9
+    # Eager softmax is float32 even here.
+    return bool(differ(*outputs)) or list_errors(truth, again)[0] > 1e-6
 
 
 def list_errors(truth: Run, found: Run) -> tuple[float, str]:
@@ -305,10 +306,9 @@ def write(reports: list[Report]) -> None:
         "| " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |",
         "",
         f"*Equal*: as eager attention to {EQUAL:g} of the largest number, at real positions, or no further from it in "
-        "float64 than twice as far as transformers' own attention is. *Not reached*: the model's code asks no "
-        "registry, so that no name changes its attention: "
-        + ", ".join(report.family for report in at["not reached"])
-        + ".",
+        "float64 than twice as far as transformers' own attention is; where gradients jump "
+        "with a maximum in the model, they are compared in float64. *Not reached*: the model's code asks no registry, "
+        "so that no name changes its attention: " + ", ".join(report.family for report in at["not reached"]) + ".",
         "",
         "In "
         + ", ".join(f"{x.family} ({x.calls} of {x.softmaxes})" for x in partly)
