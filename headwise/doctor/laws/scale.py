@@ -168,9 +168,14 @@ def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
         ]
     keys, width = sizes["number of keys"], sizes["head width"]
     table.append((1 / keys, f"which is {keys}, the number of keys"))
-    for part, words in ((0.25, "a quarter of"), (0.5, "half"), (2.0, "twice")):
-        table.append(((part * width) ** -0.5, f"which is the square root of {words} the head width"))
+    table += _of_parts(width)
     return [words for value, words in table if close(factor, value)]
+
+
+def _of_parts(width: int) -> list[tuple[float, str]]:
+    """Factors from a part of the head width, and what they are."""
+    parts = ((0.25, "a quarter of"), (0.5, "half"), (2.0, "twice"))
+    return [((part * width) ** -0.5, f"which is the square root of {words} the head width") for part, words in parts]
 
 
 def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
@@ -195,7 +200,8 @@ def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
                 return False
             told = True
             break
-    return told or not all(rule.startswith("which is the square root of") for rule in rules)
+    parts = {words for _, words in _of_parts(1)}
+    return told or not rules <= parts
 
 
 def _rules(patient: Patient, site: Site, factor: float) -> set[str]:
