@@ -188,7 +188,9 @@ def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
     sizes = ((names.HEADS, 0 if site.grid is None else len(site.grid.heads)), (names.HEAD_DIMS, width_of(site)))
     for known, size in sizes if patient.make is not None else ():
         name = next((x for x in arguments if names.simple(x) in known), None)
-        for other in (2 * size, size // 2) if name is not None and size else ():
+        if name is None or not size:
+            continue
+        for other in (2 * size, size // 2):
             try:
                 module = patient.rebuild(**{name: other})
                 assert module is not None
