@@ -82,8 +82,10 @@ def of_mask(
 def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
     """What Keras passes itself: the mask of the one input of a layer, True = a real token."""
     of_keras = hasattr(module, "runs_on") or any(cls.__module__.startswith("keras.") for cls in type(module).__mro__)
-    said = "the name mask, under which Keras passes its own masks,"
-    return (said, "allowed") if name == "mask" and of_keras else ("", None)
+    if name != "mask" or not of_keras:
+        return "", None
+    asked = getattr(module, "supports_masking", False)  # a plain statement, where the name alone is none
+    return "supports_masking=True" if asked else "the name mask, under which Keras passes its own masks,", "allowed"
 
 
 def polarity(said: str) -> Form | None:
