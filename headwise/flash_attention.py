@@ -122,3 +122,7 @@ def _band(causal: bool, window_size: tuple[int, int]) -> Mask | None:
     left, right = (None if size < 0 else size for size in window_size)
     right = 0 if causal else right
     return None if left is None and right is None else masks.window(left, right)
+
+
+def __dir__() -> list[str]:
+    return __all__

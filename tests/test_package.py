@@ -40,8 +40,8 @@ PINNED = {
         "MultiHeadLatentAttention positions"
     ),
     "headwise.nn.positions": (
-        "Alibi DynamicNTK Learned Linear Llama3 Positions Rope Rope2D RopeScaling ShawRelative Sinusoidal T5Buckets "
-        "Yarn"
+        "Alibi DynamicNTK Learned Linear Llama3 LongRope MRope Positions Proportional Rope Rope2D RopeScaling "
+        "ShawRelative Sinusoidal T5Buckets Yarn"
     ),
     "headwise.models": (
         "Bert BertConfig CausalConfig CausalLanguageModel CausalPatchForecaster EncoderDecoder EncoderDecoderConfig "
