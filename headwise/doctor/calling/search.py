@@ -113,7 +113,8 @@ class _Search:
         if any(names.PAGES.search(p.name) for p in self.parameters):
             yield ["BM", "BNM"], own, "lone"
         yield rows, whole, "alike"
-        yield ["BNM"], partial, "differ"  # a memory may be None, for attention to itself
+        alone = [o for o in partial if not self._left_out(o, ("key", "value"))]
+        yield ["BNM"], alone, "differ"  # a memory may be None, for attention to itself
         yield ["BN"], own, "signal"
         yield ["BNM"], own, "stated"
         yield ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"], whole, "any"
@@ -121,6 +122,7 @@ class _Search:
         yield STATES, as_named, "one"
         yield rows, own, "hinted"
         yield rows, whole, "fixed"
+        yield rows, partial, "differ"
         yield rows, partial, "alike"
         yield MAPS, own, "map"
         yield MAPS, own, "hinted"
@@ -185,10 +187,9 @@ class _Search:
         passed = any(p.role == "memory" and is_sequence(self.given.of(p.name)) for p in self.parameters)
         return not passed or option.takes != "self"
 
-    def _left_out(self, option: Way) -> bool:
-        """Whether an argument that must be an input would get another value."""
+    def _left_out(self, option: Way, inputs: Sequence[str] = ("query", "key", "value", "memory")) -> bool:
+        """Whether an argument that must be an input, of one of these roles, would get another value."""
         taken = {name for _, name in option.slots}
-        inputs = ("query", "key", "value", "memory")
         return any(p.required and p.role in inputs and p.name not in taken for p in self.parameters)
 
     def _try(self, option: Way, layout: str, with_optional: bool, which: str) -> Way | None:

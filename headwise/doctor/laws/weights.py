@@ -138,7 +138,8 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
         unmasked = unmasked if how else weights
         if told:
             fix = "return the weights that are multiplied with the values, [B, H, Q, K]"
-            yield Finding("weights-wrong", "bug", how + told, fix, (beside or used)[0].softmax.where)
+            severity: Severity = "risk" if "transposed" in told else "bug"  # alignments are drawn with keys as rows
+            yield Finding("weights-wrong", severity, how + told, fix, (beside or used)[0].softmax.where)
 
 
 def _heads_of_one(sites: list[Site]) -> bool:
