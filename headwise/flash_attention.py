@@ -101,8 +101,7 @@ def flash_attn_varlen_func(
     options: Any = {"scale": softmax_scale, "softcap": softcap or None, "slopes": alibi_slopes, "dropout": dropout_p}
     band = _band(causal, window_size)
     if block_table is None and ends_q == ends_k and alibi_slopes is None:  # in one call: no sequence sees another
-        places = torch.arange(len(q), device=q.device)
-        sequences = masks.documents(torch.bucketize(places, cu_seqlens_q[1:].to(places), right=True))
+        sequences = masks.documents(number_sequences(cu_seqlens_q.to(q.device), len(q)))
         mask = sequences if band is None else sequences & band
         row = [x.transpose(0, 1)[None] for x in (q, k, v)]
         return attention(*row, mask=mask, **options)[0].transpose(0, 1)
@@ -115,6 +114,12 @@ def flash_attn_varlen_func(
         row = [x.transpose(0, 1)[None] for x in (q[first:last], keys, values)]
         parts.append(attention(*row, mask=band, **options)[0].transpose(0, 1))
     return torch.cat(parts)
+
+
+def number_sequences(starts: Tensor, length: int) -> Tensor:
+    """Number the sequences that are packed in one row, by where they begin: 0, 0, 0, 1, 1, … [length]."""
+    places = torch.arange(length, device=starts.device)
+    return torch.bucketize(places, starts[1:].to(places.dtype), right=True)
 
 
 def _band(causal: bool, window_size: tuple[int, int]) -> Mask | None:

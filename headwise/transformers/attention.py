@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headwise import masks
 from headwise.errors import ArgumentError
+from headwise.flash_attention import number_sequences
 from headwise.functional import attention
 from headwise.masks import Mask
 from headwise.masks.additive import FORBIDS
@@ -73,7 +74,7 @@ def attend(
         if is_causal:
             limits.append(masks.causal(offset=0))
         if cu_seq_lens_q is not None and query.shape[2] == key.shape[2]:
-            limits.append(masks.documents(_number_sequences(cu_seq_lens_q, key.shape[2])))
+            limits.append(masks.documents(number_sequences(cu_seq_lens_q, key.shape[2])))
     if indices is not None:
         limits.append(masks.from_tensor(_list_chosen(indices, key.shape[2])))
     if limits and mask is not None:
@@ -94,14 +95,15 @@ _OF_OTHERS = frozenset(
 )
 
 
+_known: dict[tuple[type[nn.Module], str], bool] = {}  # not functools.cache, which torch.compile warns of
+
+
 @torch.compiler.assume_constant_result
 def _is_handed_down(layer: type[nn.Module], name: str) -> bool:
+    """Whether `_is_input`, asked once for each layer class and name: it is called in every layer of every forward."""
     if (layer, name) not in _known:
         _known[layer, name] = _is_input(layer, name)
     return _known[layer, name]
-
-
-_known: dict[tuple[type[nn.Module], str], bool] = {}
 
 
 def _is_input(layer: type[nn.Module], name: str) -> bool:
@@ -142,8 +144,3 @@ def _list_chosen(indices: Tensor, k_len: int) -> Tensor:
     """Return which keys are chosen, bool [B, 1, Q, K], of the numbers of the chosen keys [B, Q, n]."""
     chosen = torch.zeros(*indices.shape[:2], k_len, dtype=torch.bool, device=indices.device)
     return chosen.scatter_(-1, indices.long(), True)[:, None]
-
-
-def _number_sequences(starts: Tensor, length: int) -> Tensor:
-    """Number the sequences that are packed in one row: 0, 0, 0, 1, 1, … [length]."""
-    return torch.bucketize(torch.arange(length, device=starts.device), starts[1:], right=True)

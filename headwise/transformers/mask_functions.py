@@ -120,7 +120,7 @@ class Grid:
             case "remap_positions_for_packed_sequence":
                 return self.read(given["mask_function"], given["position_ids"])
             case "chunked_overlay" if self._is_among_keys():
-                places = positions if positions is not None else self.k_offset + torch.arange(self.k_len)
+                places = self.k_offset + torch.arange(self.k_len) if positions is None else positions.cpu()
                 chunks = (places - given["left_padding"].cpu()[:, None]) // given["chunk_size"]
                 return masks.documents(chunks - chunks.min(), self.offset)
             case "blockwise_overlay" if self._is_among_keys():

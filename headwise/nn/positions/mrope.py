@@ -36,7 +36,7 @@ class MRope(Positions):
         ArgumentError: sections that are not three numbers with the sum D / 2.
     """
 
-    axes: Tensor  # [D / 2] integers: which of the three positions each pair rotates by
+    axes: Tensor  # [D / 2], float32 as all constants of a scheme: which of the three positions each pair rotates by
     inverse_frequencies: Tensor  # [D / 2] float32
 
     def __init__(
