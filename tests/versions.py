@@ -10,10 +10,14 @@ from packaging.version import Version
 
 
 def since(package: str, version: str) -> None:
-    """Skip the test with an older version of a package, which names or does differently what is compared here."""
+    """Skip the test, or the file that calls it while it is imported, with an older version of a package.
+
+    The older version lacks, or does differently, what is compared there.
+    """
     have = importlib.metadata.version(package)
     if Version(have) < Version(version):
-        pytest.skip(f"{package} {have} is older than {version} and lacks what this test compares with")
+        reason = f"{package} {have} is older than {version} and lacks what this test compares with"
+        pytest.skip(reason, allow_module_level=True)
 
 
 def rope_options(**parameters: Any) -> dict[str, Any]:

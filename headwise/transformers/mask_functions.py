@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import masking_utils
 
 from headwise import masks
 from headwise.masks import Mask
@@ -24,18 +25,22 @@ from headwise.transformers.mask_tensor import MaskTensor
 
 MaskFunction = Callable[..., Any]
 
+# Then the makers of masks got the positions of all queries in place of their number and the first one's.
+BEFORE_5_4 = "cache_position" in inspect.signature(masking_utils.eager_mask).parameters
+
 
 def make_mask(
     batch_size: int,
-    q_length: int,
-    kv_length: int,
+    q_length: int = 0,
+    kv_length: int = 0,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: MaskFunction | None = None,
     attention_mask: Tensor | None = None,
     allow_is_bidirectional_skip: bool = False,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
+    cache_position: Tensor | None = None,
     **more: Any,
 ) -> Tensor | None:
     """Make the mask of a forward, as transformers' other makers of masks do: a `MaskTensor` [B, 1, Q, K].
@@ -50,16 +55,21 @@ def make_mask(
         attention_mask: [B, positions], bool, True = a token; it may end before the last key (the rest is padding).
         allow_is_bidirectional_skip: whether to return None where every query may attend to every key.
         dtype, device: those of the model's hidden states.
+        cache_position: [Q], the positions of the queries: transformers before 5.4 passes them in place of q_length,
+            q_offset and device.
         more: what `transformers.masking_utils.eager_mask` takes besides.
     """
-    from transformers.masking_utils import causal_mask_function, eager_mask
-
-    mask_function = causal_mask_function if mask_function is None else mask_function
+    mask_function = masking_utils.causal_mask_function if mask_function is None else mask_function
+    if cache_position is not None:
+        q_length, q_offset, device = len(cache_position), cache_position[0], device or cache_position.device
+    device = torch.device(device or "cpu")
     if not is_plain() or (isinstance(q_offset, Tensor) and q_length == 1):
-        sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
-        more |= {"allow_is_bidirectional_skip": allow_is_bidirectional_skip}
-        return eager_mask(*sizes, mask_function, attention_mask, dtype=dtype, device=device, **more)
-    grid = Grid(batch_size, q_length, kv_length, int(q_offset), kv_offset, torch.device(device))
+        if not BEFORE_5_4:
+            more |= {"allow_is_bidirectional_skip": allow_is_bidirectional_skip, "device": device}
+        sizes = say_sizes(batch_size, q_length, kv_length, q_offset, kv_offset, device)
+        options = {"mask_function": mask_function, "attention_mask": attention_mask, "dtype": dtype}
+        return masking_utils.eager_mask(**sizes, **options, **more)
+    grid = Grid(batch_size, q_length, kv_length, int(q_offset), kv_offset, device)
     found = grid.read(mask_function)
     if attention_mask is not None and not bool((real := grid.at_keys(attention_mask, filler=0)).all()):
         found = masks.padding(real) if found is None else found & masks.padding(real)
@@ -135,10 +145,19 @@ class Grid:
 
     def _evaluate(self, function: MaskFunction, positions: Tensor | None) -> Mask | None:
         """Evaluate a function for every cell; it may be written for one pair of numbers, so torch.vmap calls it."""
-        from transformers.masking_utils import remap_positions_for_packed_sequence, sdpa_mask
-
         if positions is not None:
-            function = remap_positions_for_packed_sequence(function, positions)
-        sizes = (self.batch, self.q_len, self.k_len, self.q_offset, self.k_offset)
-        cells = sdpa_mask(*sizes, function, device=self.device, use_vmap=True, allow_is_causal_skip=False)
+            function = masking_utils.remap_positions_for_packed_sequence(function, positions)
+        sizes = say_sizes(self.batch, self.q_len, self.k_len, self.q_offset, self.k_offset, self.device)
+        options = {} if BEFORE_5_4 else {"device": self.device, "use_vmap": True}
+        cells = masking_utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False, **options)
         return masks.recognise(cells)
+
+
+def say_sizes(
+    batch: int, q_len: int, k_len: int, q_offset: int | Tensor, k_offset: int, device: torch.device
+) -> dict[str, Any]:
+    """Return the sizes of a mask as arguments of transformers' own makers."""
+    sizes: dict[str, Any] = {"batch_size": batch, "kv_length": k_len, "kv_offset": k_offset}
+    if BEFORE_5_4:
+        return sizes | {"cache_position": q_offset + torch.arange(q_len, device=device)}
+    return sizes | {"q_length": q_len, "q_offset": q_offset}

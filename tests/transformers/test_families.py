@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transformers.families import examine
+from tests.versions import since
+
+since("transformers", "5.20")
+
+from tests.transformers.families import examine  # noqa: E402
 
 FAMILIES = ("bert", "modernbert", "t5", "whisper", "vit", "siglip", "deepseek_v3", "qwen2_vl")
 

@@ -9,9 +9,12 @@ from collections import Counter
 
 import pytest
 
-from tests.capture.families import models
-from tests.capture.families.run import examine
 from tests.versions import since
+
+since("transformers", "5.20")
+
+from tests.capture.families import models  # noqa: E402
+from tests.capture.families.run import examine  # noqa: E402
 
 EXACT = """
 albert bart bert big_bird blip bloom clip cohere2 deberta-v2 deepseek_v3 detr esm falcon flaubert funnel gemma2 gpt2
@@ -39,7 +42,6 @@ persimmon phi3 prophetnet qwen3_moe roformer swin vit
     ],
 )
 def test_every_softmax_of_the_attention_is_recorded_or_listed(family: str) -> None:
-    since("transformers", "5.20")
     report = examine(family)
     assert not report.error
     total: Counter[str] = sum((result.count() for result in report.results.values()), Counter())

@@ -12,8 +12,12 @@ from torch.nn import functional
 
 import headwise
 from headwise.records import AttentionRecord, CallSite
-from tests.capture.families.compare import judged
-from tests.capture.families.truth import Truth
+from tests.versions import since
+
+since("transformers", "5.20")
+
+from tests.capture.families.compare import judged  # noqa: E402
+from tests.capture.families.truth import Truth  # noqa: E402
 
 Forward = Callable[["Layer", Tensor], Tensor]
 
