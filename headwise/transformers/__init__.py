@@ -11,10 +11,11 @@ function that makes the masks of a forward (mask_functions.py). docs/transformer
 """
 
 from headwise.transformers.attention import attend
+from headwise.transformers.explaining import Kernels, explain
 from headwise.transformers.mask_functions import make_mask
 from headwise.transformers.mask_tensor import MaskTensor
 
-__all__ = ["NAME", "MaskTensor", "attend", "make_mask", "register"]
+__all__ = ["NAME", "Kernels", "MaskTensor", "attend", "explain", "make_mask", "register"]
 
 NAME = "headwise"
 

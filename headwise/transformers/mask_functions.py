@@ -20,6 +20,7 @@ from transformers import masking_utils
 
 from headwise import masks
 from headwise.masks import Mask
+from headwise.masks.band import Band
 from headwise.tracing import is_plain
 from headwise.transformers.mask_tensor import MaskTensor
 
@@ -117,7 +118,7 @@ class Grid:
             case "and_masks":
                 parts = [self.read(each, positions) for each in given["mask_functions"]]
                 found = [part for part in parts if part is not None]
-                return functools.reduce(operator.and_, found) if found else None
+                return functools.reduce(_intersect, found) if found else None
             case "or_masks":
                 parts = [self.read(each, positions) for each in given["mask_functions"]]
                 return None if None in parts else functools.reduce(operator.or_, parts)
@@ -151,6 +152,15 @@ class Grid:
         options = {} if BEFORE_5_4 else {"device": self.device, "use_vmap": True}
         cells = masking_utils.sdpa_mask(**sizes, mask_function=function, allow_is_causal_skip=False, **options)
         return masks.recognise(cells)
+
+
+def _intersect(a: Mask, b: Mask) -> Mask:
+    """Return `a & b`; of two bands, a causal mask and a window for example, one band."""
+    if isinstance(a, Band) and isinstance(b, Band) and a.offset == b.offset:
+        sides = [[x for x in pair if x is not None] for pair in ((a.left, b.left), (a.right, b.right))]
+        left, right = (min(numbers, default=None) for numbers in sides)
+        return masks.window(left, right, a.offset)
+    return a & b
 
 
 def say_sizes(

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import copy
 import dataclasses
+import functools
 import math
 import sys
 import time
@@ -34,6 +35,7 @@ from tests.capture.families.run import PADDINGS, PRELOADED, SECONDS, apart, made
 from tests.capture.families.truth import Truth
 
 EQUAL = 2e-5  # largest difference, relative to the largest number
+HALF = 1.5  # in bfloat16, how many times as far from float32 as eager attention in bfloat16
 VERDICTS = ("equal", "wrong", "refused", "not reached", "no attention", "not run")
 IGNORED = "its code asks no registry"
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "transformers.md"
@@ -61,8 +63,8 @@ class Report:
         return next((why for verdict, why in self.verdicts.values() if verdict == self.verdict), "")
 
 
-def examine(family: str) -> Report:
-    """Compare every padding of a family, here and now."""
+def examine(family: str, half: bool = False) -> Report:
+    """Compare every padding of a family, here and now; with `half`, also its outputs in bfloat16."""
     start, report = time.monotonic(), Report(family)
     try:
         size, inputs = made(family)
@@ -117,6 +119,9 @@ def examine(family: str) -> Report:
         else:
             report.verdicts[padding] = "equal", ""
         report.calls = report.calls if padding == "none" else before
+    if half and report.verdict == "equal":
+        assert theirs["none"] is not None
+        report.verdicts["bfloat16"] = compare_half(model, theirs["none"], inputs)
     report.seconds = time.monotonic() - start
     return report
 
@@ -140,6 +145,24 @@ def counted(report: Report) -> Iterator[None]:
         yield
     finally:
         AttentionInterface._global_mapping["headwise"] = headwise.transformers.attend
+
+
+def compare_half(model: Any, truth: Run, inputs: Inputs) -> tuple[str, str]:
+    """A verdict on the outputs in bfloat16: how far they are from eager attention's in float32, as root mean square."""
+    given = {name: x.bfloat16() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in inputs.items()}
+    model, errors = model.bfloat16(), {}
+    for implementation in ("eager", "headwise"):
+        model.set_attn_implementation(implementation)
+        try:
+            found = run(model, given, "none")
+        except Exception as error:
+            return ("not run" if implementation == "eager" else "wrong"), f"bfloat16: {_short(error)}"
+        assert found is not None
+        pairs = [(x, found.outputs[name].float()) for name, x in truth.outputs.items() if name in found.outputs]
+        errors[implementation] = [float((x - y).square().mean().sqrt()) for x, y in pairs if x.shape == y.shape]
+    ratios = [ours / theirs for theirs, ours in zip(errors["eager"], errors["headwise"], strict=True) if theirs > 0]
+    worst = max(ratios, default=1.0)
+    return ("equal" if worst <= HALF else "wrong"), f"bfloat16: {worst:.2f} × as far from float32 as eager attention"
 
 
 @dataclasses.dataclass
@@ -263,6 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="NAME,…", help="these families, not all")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time (default: 2)")
     parser.add_argument("--seconds", type=int, default=SECONDS, metavar="N", help="how long one may take")
+    parser.add_argument("--half", action="store_true", help="also in bfloat16")
     parser.add_argument("--write", action="store_true", help="the table into docs/transformers.md; needs all families")
     asked = parser.parse_args(arguments)
     if asked.write and asked.only:
@@ -273,7 +297,7 @@ def main(arguments: list[str] | None = None) -> int:
         return Report(family, {"all": ("not run", error)})
 
     reports = []
-    for report in apart(families, examine, failed, asked.jobs, asked.seconds, (*PRELOADED, "headwise.transformers")):
+    for report in apart(families, functools.partial(examine, half=asked.half), failed, asked.jobs, asked.seconds, (*PRELOADED, "headwise.transformers")):
         reports.append(report)
         print(
             f"{report.family:32} {report.verdict:12} {report.calls:4} of {report.softmaxes:4} "
