@@ -19,7 +19,7 @@ from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import pair_tokens
 from headwise.doctor.reading.placement import Layout
-from headwise.doctor.reading.projection_names import read_name
+from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "weights-misaligned", "head-idle", "batch-mixing")
@@ -28,7 +28,6 @@ FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "weights-misalig
 _BATCH = r"(batch\w*|B|bs|bsz|b)"
 _FIRST = re.compile(rf"[\[(] *{_BATCH} *, *\w+ *,|^ *{_BATCH} *,.*= \w+\.(shape|size)", re.M)
 _SECOND = re.compile(rf"batch_first|(seq\w*|time)[- ]first|[\[(] *\w+ *, *{_BATCH} *,|^ *\w+ *, *{_BATCH} *,.*=", re.M)
-_WORDS = {"q": "queries", "k": "keys", "v": "values"}
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -68,7 +67,7 @@ def _said_to_be_first(patient: Patient) -> Iterator[Finding]:
 
 def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]:
     """Vectors of several heads, tokens or examples in one product."""
-    placement, what = site.placement(wrong[0]), " and ".join(_WORDS[x] for x in wrong)
+    placement, what = site.placement(wrong[0]), " and ".join(PLURALS[x] for x in wrong)
     listed = f"positions {', '.join(map(str, placement.tokens[:12]))}"
     if placement.examples:
         if not _mixes(patient):

@@ -40,7 +40,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     judged, problem = 0, ""
     for i, site in enumerate(_alike(patient, _FEW).sites):
-        if site.grid is None or site.contraction is None or site.overlaps:
+        if not site.known or site.overlaps:
             continue  # in each block a key may have an angle of its own
         wrong = list(_axis(patient, site))
         yield from wrong

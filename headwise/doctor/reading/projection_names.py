@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+PLURALS = {"q": "queries", "k": "keys", "v": "values"}
 LETTERS = {
     "q": "q qs query queries quer que",
     "k": "k ks key keys",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.patient import Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
 
@@ -58,19 +58,6 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-
-
-def over_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT / 2).softmax(-1) @ v
-
-
-def over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.einsum("bhqk,bkhd->bqhd", (torch.einsum("bqhd,bkhd->bhqk", q, k) / 2).softmax(2), v)
-
-
-def split_by_a_view(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (x.flatten(2).view(len(x), HEADS, -1, D) for x in (q, k, v))
-    return ((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2)
 
 
 class Styled(nn.Module):
@@ -150,21 +137,6 @@ def test_learned_vectors_have_no_place_among_those_of_tokens(what: str, shape: t
     assert bool((site.weights.sum(-1) < 1).all()) == (what != "queries")
 
 
-def test_heads_split_by_a_view_repeat_tokens() -> None:
-    placement = site_of(Styled(split_by_a_view)).placement("k")
-    assert (placement.heads, placement.repeated, placement.examples, placement.mixed) == (True, True, False, False)
-    assert not placement.right
-    # five rows of 12 as 15 rows of 4, the first five of them: position 0 three times, then position 1 twice
-    assert placement.tokens[:5] == (0, 0, 0, 1, 1)
-
-
-def test_what_changes_along_a_row_of_the_softmax() -> None:
-    for style, expected in ((matmul, (0, 1, 0)), (over_heads, (0, 0, 1)), (over_queries, (1, 0, 0))):
-        layout = site_of(Styled(style)).layout
-        assert (layout.query_position, layout.key_position, layout.key_feature) == expected
-        assert layout.right == (style is matmul)
-
-
 def test_a_module_is_looked_at_in_train_mode_on_a_copy() -> None:
     module = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True).eval()
     patient = Patient(module)
@@ -179,10 +151,3 @@ def test_a_module_is_looked_at_in_train_mode_on_a_copy() -> None:
     assert not any(step.noise for step in patient.see().sites[0].trace.steps)
     assert not module.training
     assert not patient.module.training
-
-
-def test_where_there_is_no_attention_the_reason_is_said() -> None:
-    patient = Patient(nn.Linear(8, 8))
-    assert patient.anatomy is None
-    with pytest.raises(NotChecked, match="no softmax"):
-        patient.see()
