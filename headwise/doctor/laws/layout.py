@@ -148,7 +148,7 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
 
 def _transposed(site: Site) -> bool:
     """Whether the softmax is right and the product with the values is wrong, by the names of the projections."""
-    q, k = ({read_name(seed.name.removesuffix(".weight")).letters for seed in site.projections[side]} for side in "qk")
+    q, k = ({read_name(seed.name).letters for seed in site.projections[side]} for side in "qk")
     return q == {"k"} or k == {"q"} or (q != {"q"} and k != {"k"} and not site.queries_left)
 
 

@@ -207,7 +207,7 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor]]) -
     if len(shared) == 2 and len({used[name][1].numel() for name in shared}) > 1:
         return  # a latent, key and value at once, and the rotated part of the keys: their order is free
     order, seed = sorted(shared, key=lambda name: first[name]), used[shared[0]][0]
-    stated = read_name(seed.name.removesuffix(".weight").removesuffix(".in_proj")).letters
+    stated = read_name(seed.name.replace(".in_proj.", ".")).letters
     if order == shared or stated in ("", "".join(order)):
         return
     yield Finding(
@@ -226,9 +226,9 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
     """Separate projections, by their names."""
     touched = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
     parameters = patient.module.named_parameters()
-    idle = {_letters(name): name for name, x in parameters if x.ndim >= 2 and name not in touched}
+    idle = {read_name(name).letters: name for name, x in parameters if x.ndim >= 2 and name not in touched}
     weights = {name: _weight(*found) for name, found in used.items()}
-    letters = {name: _letters(weight[0]) for name, weight in weights.items()}
+    letters = {name: read_name(weight[0]).letters for name, weight in weights.items()}
     for a, b in (("q", "k"), ("k", "v"), ("q", "v")):
         if a not in weights or weights[a] != weights.get(b):
             continue
@@ -254,10 +254,6 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
             "use each projection for what its name says",
             used[wrong[0]][0].where,
         )
-
-
-def _letters(name: str) -> str:
-    return read_name(name.removesuffix(".weight")).letters
 
 
 def _weight(seed: Seed, columns: Tensor) -> tuple[str, tuple[int, ...]]:

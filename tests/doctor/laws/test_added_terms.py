@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.finding import Finding, NotChecked
+from headwise.doctor.finding import Finding
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain, assert_at
 
@@ -85,21 +85,6 @@ class FromKeys(Relative):
         return (k @ self.distances[: 2 * n].T).gather(-1, apart.expand(len(q), self.heads, n, n))
 
 
-class Given(Relative):
-    """The distances are an argument, [2 N - 1, M]."""
-
-    def __init__(self, take: Any = lambda rows, length: rows.view(2 * length - 1, 4), **parts: Any) -> None:
-        super().__init__(**parts)
-        self.p, self.take = nn.Linear(16, 4), take
-
-    def forward(self, x: Tensor, pos_emb: Tensor) -> Tensor:  # type: ignore[override]
-        self.positions = self.take(self.p(pos_emb), x.shape[1])
-        return super().forward(x)
-
-    def terms(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ self.positions.mT
-
-
 def of_another_key(scores: Tensor) -> Tensor:
     return scores[..., 0].roll(1, -1)[..., None, :].expand(*scores.shape[:3], scores.shape[2])
 
@@ -134,13 +119,6 @@ def test_a_term_of_other_tokens(module: nn.Module, words: str) -> None:
     assert finding.name == "scores-misaligned"
     assert words in finding.evidence
     assert_at(finding, Relative, "scores = self.score(q, k) + self.shifted")
-
-
-def test_positions_that_are_made_up_count_where_no_other_number_of_them_runs() -> None:
-    assert [x.name for x in bugs(Given(rows=ONE_ROW_OFF))] == ["scores-misaligned"]
-    assert bugs(Given()) == []
-    with pytest.raises(NotChecked, match="positions were made up"):
-        found("added_terms", Given(take=lambda rows, length: rows, rows=ONE_ROW_OFF))
 
 
 class Triangle(nn.Module):

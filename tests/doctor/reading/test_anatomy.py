@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading.anatomy import look
-from headwise.doctor.reading.site import Site
 
 WIDTH, HEADS = 12, 3
 D = WIDTH // HEADS
@@ -74,11 +73,6 @@ class Styled(nn.Module):
         return self.out(self.attend(q, k, v).flatten(2))
 
 
-def site_of(module: nn.Module) -> Site:
-    (site,) = Patient(module).see().sites
-    return site
-
-
 @pytest.mark.parametrize("style", [matmul, heads_first, sequence_first, keys_times_queries, by_hand, fused])
 def test_every_style_comes_to_the_same_order(style: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     module = Styled(style).eval()
@@ -109,32 +103,6 @@ def test_every_style_comes_to_the_same_order(style: Callable[[Tensor, Tensor, Te
     torch.testing.assert_close(site.v.double(), v, atol=1e-5, rtol=1e-5)
     assert [seed.name for side in "qkv" for seed in site.projections[side]] == ["q.weight", "k.weight", "v.weight"]
     assert site.output[0].name == "out.weight"
-
-
-class Learned(Styled):
-    """Learned vectors among those of the tokens: a token in front, keys of nobody, or the queries."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(matmul)
-        self.what, self.more = what, nn.Parameter(torch.randn(2, 2, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.what == "token":
-            return super().forward(torch.cat([self.more[:1, :1].expand(len(x), -1, -1), x], dim=1))[:, 1:]
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        if self.what == "keys":
-            k, v = (torch.cat([m.expand(len(x), -1, -1), y], 1) for m, y in zip(self.more, (k, v), strict=True))
-        return ((self.more[0] if self.what == "queries" else q) @ k.mT / WIDTH**0.5).softmax(-1) @ v
-
-
-@pytest.mark.parametrize(
-    ("what", "shape"), [("token", (3, 3, 5, 5)), ("keys", (3, 1, 5, 5)), ("queries", (3, 1, 2, 5))]
-)
-def test_learned_vectors_have_no_place_among_those_of_tokens(what: str, shape: tuple[int, ...]) -> None:
-    site = site_of(Learned(what))
-    assert site.grid is not None
-    assert site.weights.shape == shape
-    assert bool((site.weights.sum(-1) < 1).all()) == (what != "queries")
 
 
 def test_a_module_is_looked_at_in_train_mode_on_a_copy() -> None:
