@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved, sentence
 from headwise.doctor.probing.reached import stir
+from headwise.doctor.reading.marks import tensors_in
 
 FINDINGS = ("residual-dropped",)
 
@@ -131,7 +131,7 @@ class _Weights(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.layout == torch.strided]
+        tensors = [x for x in tensors_in((args, kwargs)) if x.layout == torch.strided]
         names = [self.places.get(x.untyped_storage().data_ptr()) for x in tensors]
         at = len(self.tape.norms)
         for name in filter(None, names):
