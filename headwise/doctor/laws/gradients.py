@@ -44,7 +44,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             raise NotApplicable("its forward is declared without gradients, for decoding")
         yield _blocked(patient, dict.fromkeys(wanted, torch.inf), "autograd finds no path from the output to it")
         return
-    silent = [x for x in wanted if x not in reached.there and not _chooses(x, reached.choosing)]
+    choosing = tuple(f"{part}." for part in reached.choosing)  # such as an indexer of the best keys
+    silent = [x for x in wanted if x not in reached.there and not x.startswith(choosing)]
     changes = {name: matters(patient, name, inputs, before) for name in silent}
     blocked = {name: change for name, change in changes.items() if change > _ACTS}
     unused = [name for name in silent if changes[name] == 0]
@@ -56,11 +57,6 @@ def check(patient: Patient) -> Iterator[Finding]:
     if unused:
         yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused})
     yield from _stays_zero(patient, probe, inputs)
-
-
-def _chooses(name: str, parts: set[str]) -> bool:
-    """Whether a parameter belongs to a part that returns indices, such as an indexer of the best keys."""
-    return any(name.startswith(f"{part}.") for part in parts)
 
 
 def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> set[str]:

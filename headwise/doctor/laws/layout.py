@@ -199,7 +199,9 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
     by_head = [x.any(-1).any(-1).any(0) for x in (given, met)]
     idle = (by_head[0] & ~by_head[1]).nonzero().flatten().tolist()
     own = torch.eye(*met.shape[-2:], dtype=torch.bool)
-    if idle and bool(met.any()) and _some_do_not_learn(patient, site):
+    there = patient.reached.there if idle else {}  # heads may meet values elsewhere: then all of them learn
+    learn = all(bool(there[seed.name].all()) for seed in site.projections["q"] if seed.name in there)
+    if idle and bool(met.any()) and not learn:
         yield Finding(
             "head-idle",
             "bug",
@@ -229,12 +231,6 @@ def _cells_that_meet(site: Site) -> Tensor:
         if step.name == "mul" and step.order > site.softmax.order and bool(inside.any()):
             met |= site.cells(torch.zeros(step.source.shape), step.source).isfinite()
     return met
-
-
-def _some_do_not_learn(patient: Patient, site: Site) -> bool:
-    """Whether some numbers of the queries' weights get no gradient, and others do: heads may meet values elsewhere."""
-    there = [patient.reached.there[seed.name] for seed in site.projections["q"] if seed.name in patient.reached.there]
-    return any(not bool(x.all()) for x in there)
 
 
 def _offset(site: Site) -> int:

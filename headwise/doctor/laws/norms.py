@@ -53,21 +53,15 @@ def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
         return
     after = _vectors(others[0])
     for name, before in _vectors(site).items():
-        mixed = mixed_rows(before[1], after[name][1], 2)
-        if mixed > _MIXED:
+        change = (before[1] - after[name][1]).abs().amax((0, 2)) / before[1].abs().max()
+        change[2] = 0
+        if float(change.max()) > _MIXED:
             yield _over(
                 f"after a change of position 2 alone, the {PLURALS[name]} of the other positions change by "
-                f"{mixed:.2g} of their size: {norm.name} takes its statistics over the positions",
+                f"{float(change.max()):.2g} of their size: {norm.name} takes its statistics over the positions",
                 norm.where,
             )
             return
-
-
-def mixed_rows(before: Tensor, after: Tensor, moved: int) -> float:
-    """Return how far vectors [H, L, D] change at other positions than the one that was changed, relative to them."""
-    change = (before - after).abs().amax((0, 2)) / before.abs().max()
-    change[moved] = 0
-    return float(change.max())
 
 
 def _norm(site: Site) -> Norm | None:

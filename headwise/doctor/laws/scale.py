@@ -117,7 +117,8 @@ def _severity(patient: Patient, site: Site, factor: float) -> Severity | None:
         return "note" if known else None
     if not known:  # a head of several parts may have a temperature
         return "risk" if max(len(site.projections[name]) for name in "qk") == 1 else None
-    if close(factor, 1.0) and not all(_is_projected(site, name) for name in "qk"):
+    projected = (any(x.kind == "projection" and x.right is not None for x in site.projections[name]) for name in "qk")
+    if close(factor, 1.0) and not all(projected):
         return "risk"  # Luong's attention is not scaled, nor is one bilinear form, or attention over images
     return patient.severity("wrong-scale: of the scores", "bug" if _holds_again(patient, factor, site) else "risk")
 
@@ -251,11 +252,6 @@ def _normed(site: Site) -> bool:
             if bool(((ratio - ratio.mean()).abs() > 1e-2 * ratio.mean()).any()):
                 return True
     return False
-
-
-def _is_projected(site: Site, name: str) -> bool:
-    """Whether queries or keys come from a product with a weight, not from a convolution."""
-    return any(seed.kind == "projection" and seed.right is not None for seed in site.projections[name])
 
 
 def _where(site: Site, factor: float) -> Where | None:

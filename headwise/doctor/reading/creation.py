@@ -43,7 +43,9 @@ def functions(module: nn.Module) -> Iterator[tuple[str, int, ast.FunctionDef]]:
 
 
 def mentioned(module: nn.Module, attribute: str) -> bool:
-    """Whether a method other than initialisation uses it; True if the source cannot be read."""
+    """Whether a method other than initialisation uses it, unless constants switch that off; True if the source cannot
+    be read.
+    """
     found = False
     replaced: set[str] = set()
     for _, _, function in functions(module):
@@ -51,7 +53,7 @@ def mentioned(module: nn.Module, attribute: str) -> bool:
         if function.name in replaced or "init" in function.name or "reset" in function.name:
             continue
         if any(isinstance(x, ast.Attribute) and x.attr == attribute for x in ast.walk(function)):
-            return True
+            return _by_option(function, attribute)
         if not _reads(function, {"super"}):
             replaced.add(function.name)  # a method of a base class that is overridden does not run
     return not found
@@ -100,6 +102,25 @@ def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
 
 def _reads(node: ast.AST, names: set[str]) -> bool:
     return any(_is_name(x) and x.id in names for x in ast.walk(node))
+
+
+def _by_option(function: ast.FunctionDef, attribute: str) -> bool:
+    """Whether its use may depend on how the module is called or set up: False if the conditions around it are
+    constants.
+    """
+    conditions: list[ast.expr] = []
+
+    def inside(node: ast.AST, above: tuple[ast.expr, ...]) -> None:
+        if isinstance(node, ast.Attribute) and node.attr == attribute:
+            conditions.extend(above)
+        test = node.test if isinstance(node, (ast.If, ast.IfExp, ast.While)) else None
+        for child in ast.iter_child_nodes(node):
+            inside(child, above if test is None or child is test else (*above, test))
+
+    inside(function, ())
+    arguments = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+    names = {x.id for test in conditions for x in ast.walk(test) if _is_name(x)}
+    return not conditions or bool(names & arguments) or not names
 
 
 def origin(module: nn.Module, name: str) -> Where | None:
