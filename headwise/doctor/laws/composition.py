@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved, sentence
 from headwise.doctor.probing.reached import stir
+from headwise.doctor.reading.marks import tensors_in
 
 FINDINGS = ("residual-dropped",)
 
@@ -74,7 +74,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         older = next((i for i in range(-1, n) if alike(silent[n].stream(n), given[i])), None)
         if older is None or n in kept or not alike(silent[older].norms[n][1], given[older]):
             continue
-        if _mixes(given[n], listen(patient, moved(inputs, 0, 1, queries=True)).norms[n][1]):  # it adds an attention
+        after = listen(patient, moved(inputs, 0, 1, queries=True)).norms[n][1]
+        if after.shape == given[n].shape and int((after != given[n]).any(-1).sum()) > 1:  # it adds an attention
             yield _dropped(
                 patient,
                 f"the sum of a residual and an attention is given to {tape.norms[n][0]}, and is not passed on: with "
@@ -131,7 +132,7 @@ class _Weights(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.layout == torch.strided]
+        tensors = [x for x in tensors_in((args, kwargs)) if x.layout == torch.strided]
         names = [self.places.get(x.untyped_storage().data_ptr()) for x in tensors]
         at = len(self.tape.norms)
         for name in filter(None, names):
@@ -145,8 +146,3 @@ class _Weights(TorchFunctionMode):
 def alike(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors hold the same numbers, in whatever order: [B, N, M] and [N, B, M]."""
     return a.numel() == b.numel() and gap(a.flatten().sort().values, b.flatten().sort().values) < ROUNDING
-
-
-def _mixes(before: Tensor, after: Tensor) -> bool:
-    """Whether a change of one token changes several rows."""
-    return before.shape == after.shape and int(((before - after).abs().amax(-1) > 0).sum()) > 1

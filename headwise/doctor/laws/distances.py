@@ -23,6 +23,7 @@ from headwise.doctor.calling.forward_arguments import sides
 from headwise.doctor.calling.way import MAP, MAPS
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import Patient
+from headwise.doctor.probing.reached import stir
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import added
 from headwise.doctor.reading.site import Site
@@ -117,7 +118,9 @@ def _slopes(patient: Patient, site: Site, twin: Site) -> Iterator[Finding]:
 
 def _tables(patient: Patient) -> Iterator[Finding]:
     length = patient.interface.length or _LENGTH
-    sites, twins = (look(patient, seed=seed, length=length, change=stirred).sites for seed in (0, 1))
+    sites, twins = (
+        look(patient, seed=seed, length=length, change=lambda x: stir(x.parameters())).sites for seed in (0, 1)
+    )
     for site, twin in zip(sites, twins, strict=False):
         bias = _beside_itself(site, twin)
         tables = {name for step in site.steps_before if step.name == "add" for name in step.names}
@@ -148,15 +151,6 @@ def _tables(patient: Patient) -> Iterator[Finding]:
             continue
         yield Finding("relative-bias-shared", "bug", said, fix, site.softmax.where)
         return
-
-
-def stirred(module: nn.Module) -> None:
-    """Change all parameters: tables may begin with 0."""
-    draw = torch.Generator().manual_seed(13)
-    with torch.no_grad():
-        for x in module.parameters():
-            if x.is_floating_point():
-                x.add_(0.1 * torch.randn(x.shape, generator=draw).to(x.dtype))
 
 
 def _windows(module: nn.Module, length: int) -> Iterator[Tensor]:

@@ -44,7 +44,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             raise NotApplicable("its forward is declared without gradients, for decoding")
         yield _blocked(patient, dict.fromkeys(wanted, torch.inf), "autograd finds no path from the output to it")
         return
-    silent = [x for x in wanted if x not in reached.there and not _chooses(x, reached.choosing)]
+    choosing = tuple(f"{part}." for part in reached.choosing)  # such as an indexer of the best keys
+    silent = [x for x in wanted if x not in reached.there and not x.startswith(choosing)]
     changes = {name: matters(patient, name, inputs, before) for name in silent}
     blocked = {name: change for name, change in changes.items() if change > _ACTS}
     unused = [name for name in silent if changes[name] == 0]
@@ -54,13 +55,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     if blocked:
         yield _blocked(patient, blocked)
     if unused:
-        yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused}, set(reached.there))
+        yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused})
     yield from _stays_zero(patient, probe, inputs)
-
-
-def _chooses(name: str, parts: set[str]) -> bool:
-    """Whether a parameter belongs to a part that returns indices, such as an indexer of the best keys."""
-    return any(name.startswith(f"{part}.") for part in parts)
 
 
 def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> set[str]:
@@ -85,9 +81,7 @@ def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Find
     )
 
 
-def _unused(
-    patient: Patient, probe: Probe, inputs: Inputs, unused: dict[str, Tensor], used: set[str]
-) -> Iterator[Finding]:
+def _unused(patient: Patient, probe: Probe, inputs: Inputs, unused: dict[str, Tensor]) -> Iterator[Finding]:
     """The findings about parameters without a path to the output: one for each part that holds some."""
     read, calls = _read(probe, inputs)
     groups: dict[str, list[str]] = {}
@@ -98,21 +92,19 @@ def _unused(
             continue  # it was given nothing
         groups.setdefault(left_out(probe.module, name) or name.rpartition(".")[0] or name, []).append(name)
     for part, names in groups.items():
-        holder = probe.module.get_submodule(names[0].rpartition(".")[0])
-        entry = isinstance(holder, (nn.ParameterDict, nn.ParameterList))
-        beside = entry and any(x.startswith(f"{names[0].rpartition('.')[0]}.") for x in used)
-        option = mentioned(*owner(probe.module, names[0])) and not beside and left_out(probe.module, names[0]) is None
+        outer = left_out(probe.module, names[0])
         twin = _in_its_place(probe.module, part, calls)
         severity: Severity = "bug"
         if read & set(names):
             why = "forward reads it, and nothing that it returns depends on it"
         elif twin is not None:
             why = f"{twin} is called twice: it stands where {part} should"
-        elif option:
+        elif outer is None and mentioned(*owner(probe.module, names[0])):
             why, severity = "so it is in any way of calling that was tried; some other option may use it", "risk"
         else:
             why = f"forward does not use {part}"
-            plain = type(holder).__module__.startswith("torch.") and not entry  # a norm or a bias may be left over
+            holder = probe.module.get_submodule(names[0].rpartition(".")[0])
+            plain = type(holder).__module__.startswith("torch.")  # a norm or a bias may be left over
             own = not plain and any(unused[name].numel() > 1 and not name.endswith("bias") for name in names)
             if not own and all(unused[name].ndim < 2 for name in names):
                 severity = patient.severity("unused-parameter: of a vector", "risk")
@@ -122,7 +114,7 @@ def _unused(
             severity,
             f"no gradient ever reaches {listed}: {why}",
             "use it where it belongs (is another one used in its place?), or remove it",
-            where=origin(probe.module, left_out(probe.module, names[0]) or names[0]),
+            where=origin(probe.module, outer or names[0]),
             numbers={"weights": sum(unused[name].numel() for name in names)},
         )
 

@@ -19,7 +19,7 @@ from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import pair_tokens
 from headwise.doctor.reading.placement import Layout
-from headwise.doctor.reading.projection_names import read_name
+from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "weights-misaligned", "head-idle", "batch-mixing")
@@ -28,7 +28,6 @@ FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "weights-misalig
 _BATCH = r"(batch\w*|B|bs|bsz|b)"
 _FIRST = re.compile(rf"[\[(] *{_BATCH} *, *\w+ *,|^ *{_BATCH} *,.*= \w+\.(shape|size)", re.M)
 _SECOND = re.compile(rf"batch_first|(seq\w*|time)[- ]first|[\[(] *\w+ *, *{_BATCH} *,|^ *\w+ *, *{_BATCH} *,.*=", re.M)
-_WORDS = {"q": "queries", "k": "keys", "v": "values"}
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -68,7 +67,7 @@ def _said_to_be_first(patient: Patient) -> Iterator[Finding]:
 
 def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]:
     """Vectors of several heads, tokens or examples in one product."""
-    placement, what = site.placement(wrong[0]), " and ".join(_WORDS[x] for x in wrong)
+    placement, what = site.placement(wrong[0]), " and ".join(PLURALS[x] for x in wrong)
     listed = f"positions {', '.join(map(str, placement.tokens[:12]))}"
     if placement.examples:
         if not _mixes(patient):
@@ -149,7 +148,7 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
 
 def _transposed(site: Site) -> bool:
     """Whether the softmax is right and the product with the values is wrong, by the names of the projections."""
-    q, k = ({read_name(seed.name.removesuffix(".weight")).letters for seed in site.projections[side]} for side in "qk")
+    q, k = ({read_name(seed.name).letters for seed in site.projections[side]} for side in "qk")
     return q == {"k"} or k == {"q"} or (q != {"q"} and k != {"k"} and not site.queries_left)
 
 
@@ -200,7 +199,9 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
     by_head = [x.any(-1).any(-1).any(0) for x in (given, met)]
     idle = (by_head[0] & ~by_head[1]).nonzero().flatten().tolist()
     own = torch.eye(*met.shape[-2:], dtype=torch.bool)
-    if idle and bool(met.any()) and _some_do_not_learn(patient, site):
+    there = patient.reached.there if idle else {}  # heads may meet values elsewhere: then all of them learn
+    learn = all(bool(there[seed.name].all()) for seed in site.projections["q"] if seed.name in there)
+    if idle and bool(met.any()) and not learn:
         yield Finding(
             "head-idle",
             "bug",
@@ -230,12 +231,6 @@ def _cells_that_meet(site: Site) -> Tensor:
         if step.name == "mul" and step.order > site.softmax.order and bool(inside.any()):
             met |= site.cells(torch.zeros(step.source.shape), step.source).isfinite()
     return met
-
-
-def _some_do_not_learn(patient: Patient, site: Site) -> bool:
-    """Whether some numbers of the queries' weights get no gradient, and others do: heads may meet values elsewhere."""
-    there = [patient.reached.there[seed.name] for seed in site.projections["q"] if seed.name in patient.reached.there]
-    return any(not bool(x.all()) for x in there)
 
 
 def _offset(site: Site) -> int:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling.claims import text_of
-from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Dispatching
@@ -35,8 +34,12 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     inputs = probe.inputs(length=6)
     probe.answers(inputs)
-    divides = _divides(probe, inputs) or look(patient).run.exponentials > 0
-    if not divides and not _says_that_it_normalises(probe.module):
+    seen = _Divisions(list(inputs.tensors().values()))
+    with torch.no_grad(), seen:
+        probe.interface.run(inputs)
+    divides = seen.found or look(patient).run.exponentials > 0
+    text = " ".join(text_of(part) for part in probe.module.modules()).lower()
+    if not divides and not any(word in text for word in ("denom", "d_inv", "normalizer", "normaliser")):
         return
 
     def attended(change: Callable[[Tensor], Tensor], padding: Tensor | None = None) -> Tensor:
@@ -96,26 +99,15 @@ def _projections(module: nn.Module) -> tuple[str, str] | None:
     return values, next(path for path, role in roles.items() if role.is_output)
 
 
-def _says_that_it_normalises(module: nn.Module) -> bool:
-    """Whether a name in its code is that of a denominator."""
-    text = " ".join(text_of(part) for part in module.modules()).lower()
-    return any(word in text for word in ("denom", "d_inv", "normalizer", "normaliser"))
-
-
-def _divides(probe: Probe, inputs: Inputs) -> bool:
-    """Whether something is divided by products of two things that depend on the inputs, or by sums of such products."""
-    seen = _Divisions(list(inputs.tensors().values()))
-    with torch.no_grad(), seen:
-        probe.interface.run(inputs)
-    return seen.found
-
-
 _PRODUCTS = {"mul", "bmm", "mm", "baddbmm"}
 _KEEPING = {"sum", "add", "add_", "cumsum", "reciprocal", "clone", "_to_copy", "copy_", "mul"}
 
 
 class _Divisions(Dispatching):
-    """Follows tensors by the memory that they lie in."""
+    """Whether something is divided by products of two things that depend on the inputs, or by sums of such products.
+
+    Tensors are followed by the memory that they lie in.
+    """
 
     def __init__(self, tokens: Sequence[Tensor]) -> None:
         super().__init__()

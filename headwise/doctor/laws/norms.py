@@ -7,7 +7,7 @@ change the queries, one of the keys the keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -15,29 +15,27 @@ from torch import Tensor, nn
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import moved
-from headwise.doctor.reading.anatomy import look
+from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import Norm
-from headwise.doctor.reading.projection_names import read_name
+from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("norm-axis", "norm-swapped")
 
-_WORDS = {"q": "queries", "k": "keys", "v": "values"}
 _OVER_TOKENS = (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)  # by design
 _MIXED, _STEADY = 1e-4, 2e-3
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    sites = _known(patient.see().sites)
+    sites = _known(patient.see())
     if sites:
         yield from _over_positions(patient, sites[0])  # those of later layers depend on all tokens anyway
         yield from _over_heads(sites[0])
         yield from _of_another(patient, sites)
 
 
-def _known(sites: Iterable[Site]) -> list[Site]:
-    """Those whose queries, keys and values are known."""
-    return [site for site in sites if site.grid is not None and site.contraction is not None]
+def _known(anatomy: Anatomy) -> list[Site]:
+    return [site for site in anatomy.sites if site.known]
 
 
 def _vectors(site: Site) -> dict[str, Tensor]:
@@ -50,26 +48,20 @@ def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
     short = patient.interface.length is not None and patient.interface.length < 3
     if norm is None or short or any(isinstance(x, _OVER_TOKENS) for x in patient.module.modules()):
         return
-    others = _known(look(patient, edit=lambda inputs: moved(inputs, 1, 2, queries=True)).sites)
+    others = _known(look(patient, edit=lambda inputs: moved(inputs, 1, 2, queries=True)))
     if not others or others[0].q.shape != site.q.shape:
         return
     after = _vectors(others[0])
     for name, before in _vectors(site).items():
-        mixed = mixed_rows(before[1], after[name][1], 2)
-        if mixed > _MIXED:
+        change = (before[1] - after[name][1]).abs().amax((0, 2)) / before[1].abs().max()
+        change[2] = 0
+        if float(change.max()) > _MIXED:
             yield _over(
-                f"after a change of position 2 alone, the {_WORDS[name]} of the other positions change by "
-                f"{mixed:.2g} of their size: {norm.name} takes its statistics over the positions",
+                f"after a change of position 2 alone, the {PLURALS[name]} of the other positions change by "
+                f"{float(change.max()):.2g} of their size: {norm.name} takes its statistics over the positions",
                 norm.where,
             )
             return
-
-
-def mixed_rows(before: Tensor, after: Tensor, moved: int) -> float:
-    """Return how far vectors [H, L, D] change at other positions than the one that was changed, relative to them."""
-    change = (before - after).abs().amax((0, 2)) / before.abs().max()
-    change[moved] = 0
-    return float(change.max())
 
 
 def _norm(site: Site) -> Norm | None:
@@ -86,7 +78,7 @@ def _over_heads(site: Site) -> Iterator[Finding]:
         raw = None if name == "v" or min(x.shape[1], x.shape[-1]) < 2 else site.raw(name)
         if raw is not None and x.shape == raw.shape and not steady(raw, 1) and steady(x, 1) and not steady(x, -1):
             yield _over(
-                f"for every feature the {_WORDS[name]} of the {x.shape[1]} heads together have the same size, and "
+                f"for every feature the {PLURALS[name]} of the {x.shape[1]} heads together have the same size, and "
                 "those of one head do not: they are normalised over the heads",
                 site.product.where,
             )
@@ -118,7 +110,7 @@ def _of_another(patient: Patient, sites: list[Site]) -> Iterator[Finding]:
 
             module.get_submodule(path).register_forward_hook(change)
 
-        others = _known(look(patient, change=louder).sites)
+        others = _known(look(patient, change=louder))
         if len(calls) != 1 or len(others) != len(sites):
             continue
         changes = (_changed(*map(_vectors, pair)) for pair in zip(sites, others, strict=True))
@@ -127,7 +119,7 @@ def _of_another(patient: Patient, sites: list[Site]) -> Iterator[Finding]:
             yield Finding(
                 "norm-swapped",
                 "bug",
-                f"{path} acts on the {' and '.join(_WORDS[x] for x in acts_on)}, and the {_WORDS[letter]} do not "
+                f"{path} acts on the {' and '.join(PLURALS[x] for x in acts_on)}, and the {PLURALS[letter]} do not "
                 "depend on it",
                 "pass queries through the norm of the queries, and keys through that of the keys",
                 patient.where,

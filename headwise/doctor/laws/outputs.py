@@ -82,7 +82,7 @@ def _missing(patient: Patient, anatomy: Anatomy) -> Iterator[Finding]:
         return
     used = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
     for name, parameter in patient.module.named_parameters():
-        if parameter.ndim >= 2 and name not in used and read_name(name.removesuffix(".weight")).is_output:
+        if parameter.ndim >= 2 and name not in used and read_name(name).is_output:
             yield Finding(
                 "output-projection-missing",
                 "bug",

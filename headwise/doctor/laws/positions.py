@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from headwise.doctor.finding import Finding
-from headwise.doctor.laws.distances import stirred
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import REACHED, Probe, gap
+from headwise.doctor.probing.reached import stir
 from headwise.doctor.reading.creation import by_setting
 
 FINDINGS = ("positions-ignored",)
@@ -39,7 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if not bool((patient.see().sites[0].attended(patient.see().inputs.key_length)[-1, :2] > 0).all()):
         return
     probe = Probe(patient)
-    stirred(probe.module)
+    stir(probe.module.parameters())
     inputs = probe.inputs()
     out = probe.answers(inputs)
     others = probe.attempt(inputs.each(lambda x: x[:, [1, 0, *range(2, x.shape[1])]]))

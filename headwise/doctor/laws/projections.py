@@ -18,17 +18,15 @@ from headwise.doctor.patient import Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.events import Seed
-from headwise.doctor.reading.projection_names import read_name
+from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.reading.site import Site
 
 FINDINGS = ("projection-zero", "projection-reused", "gqa-order", "qkv-order", "argument-order")
 
-_WORDS = {"q": "queries", "k": "keys", "v": "values"}
-
 
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
-    sites = [site for site in anatomy.sites if site.grid is not None and site.contraction is not None]
+    sites = [site for site in anatomy.sites if site.known]
     yield from _alike(sites)
     yield from _chained(sites)
     for site in sites:
@@ -47,7 +45,7 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _zero(site: Site, names: list[str]) -> Finding:
-    what = " and ".join(_WORDS[name] for name in names)
+    what = " and ".join(PLURALS[name] for name in names)
     weights = ", ".join(dict.fromkeys(seed.name for name in names for seed in site.projections[name] if seed.name))
     stuck = names[:2] == ["q", "k"]
     effect = "the attention adds nothing to its output" if names == ["v"] else "every key gets the same weight"
@@ -119,7 +117,7 @@ def _chained(sites: list[Site]) -> Iterator[Finding]:
                 yield Finding(
                     "projection-reused",
                     "bug",
-                    f"{seed.name} is applied to what it has made itself, and the result is the {_WORDS[name]}",
+                    f"{seed.name} is applied to what it has made itself, and the result is the {PLURALS[name]}",
                     "keep the inputs: q_i = w_q[i](x), not x = w_q[i](x)",
                     seed.where,
                 )
@@ -209,14 +207,14 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor]]) -
     if len(shared) == 2 and len({used[name][1].numel() for name in shared}) > 1:
         return  # a latent, key and value at once, and the rotated part of the keys: their order is free
     order, seed = sorted(shared, key=lambda name: first[name]), used[shared[0]][0]
-    stated = read_name(seed.name.removesuffix(".weight").removesuffix(".in_proj")).letters
+    stated = read_name(seed.name.replace(".in_proj.", ".")).letters
     if order == shared or stated in ("", "".join(order)):
         return
     yield Finding(
         "qkv-order",
         patient.severity("qkv-order: of a fused projection", "bug"),
         f"the fused projection {seed.name} is split in the order {', '.join(order)}: features of the "
-        f"{', '.join(f'{_WORDS[name]} from {first[name]}' for name in shared)}; expected {', '.join(shared)}, as in "
+        f"{', '.join(f'{PLURALS[name]} from {first[name]}' for name in shared)}; expected {', '.join(shared)}, as in "
         "checkpoints and other code",
         f"split it in the order {', '.join(shared)}",
         seed.where,
@@ -228,9 +226,9 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
     """Separate projections, by their names."""
     touched = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
     parameters = patient.module.named_parameters()
-    idle = {_letters(name): name for name, x in parameters if x.ndim >= 2 and name not in touched}
+    idle = {read_name(name).letters: name for name, x in parameters if x.ndim >= 2 and name not in touched}
     weights = {name: _weight(*found) for name, found in used.items()}
-    letters = {name: _letters(weight[0]) for name, weight in weights.items()}
+    letters = {name: read_name(weight[0]).letters for name, weight in weights.items()}
     for a, b in (("q", "k"), ("k", "v"), ("q", "v")):
         if a not in weights or weights[a] != weights.get(b):
             continue
@@ -240,15 +238,15 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
         yield Finding(
             "projection-reused",
             "bug" if missing else "risk",
-            f"{_WORDS[a]} and {_WORDS[b]} come from the same weight {weights[a][0]}"
+            f"{PLURALS[a]} and {PLURALS[b]} come from the same weight {weights[a][0]}"
             + (f", and {missing} is never used" if missing else ""),
-            f"give the {_WORDS[b]} a separate projection" if missing is None else f"use {missing} where it belongs",
+            f"give the {PLURALS[b]} a separate projection" if missing is None else f"use {missing} where it belongs",
             used[b][0].where,
         )
         return
     wrong = [name for name in letters if len(letters[name]) == 1 and letters[name] != name]
     if wrong and len(set(weights.values())) == len(weights):
-        said = "; ".join(f"{weights[name][0]} computes the {_WORDS[name]}" for name in wrong)
+        said = "; ".join(f"{weights[name][0]} computes the {PLURALS[name]}" for name in wrong)
         yield Finding(
             "argument-order",
             "bug" if len(wrong) > 1 or "lora" in weights[wrong[0]][0].lower() else "risk",
@@ -256,10 +254,6 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
             "use each projection for what its name says",
             used[wrong[0]][0].where,
         )
-
-
-def _letters(name: str) -> str:
-    return read_name(name.removesuffix(".weight")).letters
 
 
 def _weight(seed: Seed, columns: Tensor) -> tuple[str, tuple[int, ...]]:

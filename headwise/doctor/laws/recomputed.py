@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.finding import Finding, NotChecked
-from headwise.doctor.reading.projection_names import read_name
+from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.subject import foreign_backend
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ FINDINGS = (
 _LENGTH = 7  # of the inputs: unlikely to equal a width or a number of heads
 _SAME = 1e-4  # relative error of the same computation in float32
 _FAR = 100  # times as far as the mistake: the definition, if it is a mistake
-_NAMES = {"q": "queries", "k": "keys", "v": "values"}
 
 
 class Mistake(NamedTuple):
@@ -161,7 +160,7 @@ def _mistakes(layer: Layer) -> Iterator[Mistake]:
     said = "the weights are transposed: the values are summed over the queries, not over the keys"
     yield Mistake("weights-transposed", said, {"transposed": True})
     for role, used in ("vk", "vq", "kq", "kv", "qk", "qv"):
-        said = f"{_NAMES[role]} are computed by the projection of the {_NAMES[used]}"
+        said = f"{PLURALS[role]} are computed by the projection of the {PLURALS[used]}"
         yield Mistake("projection-reused", said, {"projections": "qkv".replace(role, used)})
 
 

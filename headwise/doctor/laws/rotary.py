@@ -40,7 +40,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         return
     judged, problem = 0, ""
     for i, site in enumerate(_alike(patient, _FEW).sites):
-        if site.grid is None or site.contraction is None or site.overlaps:
+        if not site.known or site.overlaps:
             continue  # in each block a key may have an angle of its own
         wrong = list(_axis(patient, site))
         yield from wrong
@@ -96,7 +96,9 @@ def _rounded_angles(patient: Patient, exact: Trace) -> Finding | None:
         return None
     lowered = any(x.is_floating_point() for x in patient.module.buffers())  # by .to(bfloat16), whatever forward does
     for (name, dtype, where), angle, right in zip(run.functions, run.angles, exact.angles, strict=False):
-        off = 0.0 if angle.shape != right.shape else error_of(angle, right)
+        off = 0.0
+        if angle.shape == right.shape and right.numel():
+            off = float(((angle.double() - right).abs() / right.double().abs().clamp(min=1e-6)).max())
         if dtype in _HALF or (5e-4 < off < 0.1 and not lowered):
             said = f"the angles of {name} are {str(angle.dtype).removeprefix('torch.')}, and off by up to {off:.1%}"
             return _in_half(
@@ -112,12 +114,6 @@ def in_half(angles: Tensor) -> bool:
     """Whether a half precision holds all these angles exactly; False if they are too few to tell."""
     fractions = angles[angles != angles.round()].unique()
     return len(fractions) >= 8 and any(torch.equal(fractions.to(x).to(fractions.dtype), fractions) for x in _HALF)
-
-
-def error_of(angle: Tensor, right: Tensor) -> float:
-    """Return the largest error of an angle, relative to the right one."""
-    right = right.double()
-    return float(((angle.double() - right).abs() / right.abs().clamp(min=1e-6)).max()) if right.numel() else 0.0
 
 
 def _in_half(evidence: str, where: Where | None, *, certain: bool = True) -> Finding:

@@ -12,13 +12,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from headwise.doctor.calling import names
 from headwise.doctor.calling.claims import text_of_all
 from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.probing.reached import stir
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import measure
@@ -28,6 +28,7 @@ FINDINGS = ("wrong-scale", "t5-scaled")
 
 # What code says of itself: it is scaled in another way, or a weight holds the scale.
 _MEANT = re.compile(r"\bmup\b|maximal update|(un|not )scaled|full width|folded", re.IGNORECASE)
+_SHARES = {"a quarter of": 0.25, "half": 0.5, "twice": 2.0}
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -63,11 +64,7 @@ def _by_keys(patient: Patient, site: Site, number: int) -> float | None:
     q, k = ({seed.name for seed in site.projections[name] if seed.name} for name in "qk")
 
     def change(module: nn.Module) -> None:
-        draw = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for name, x in module.named_parameters():
-                if name in k - q:
-                    x.add_(torch.randn(x.shape, generator=draw).to(x) * x.std())
+        stir(x for name, x in module.named_parameters() if name in k - q)
 
     sites = look(patient, change=change).sites if k - q else ()
     return measure(site, sites[number]) if len(sites) == len(patient.see().sites) else None
@@ -89,7 +86,7 @@ def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
     elif close(factor, 1.0) and (t5 or _biased(site) or not patient.reports("wrong-scale: none")):
         return
     else:
-        words = next(iter(descriptions(factor, _sizes(patient, site))), "which is not a power of any width here")
+        words = next(iter(rules(patient, site, factor).values()), "which is not a power of any width here")
         if temperature > 1 and close(factor * temperature**2, expected):
             words = "without the temperature of mscale_all_dim that its configuration states"
             severity = patient.severity("wrong-scale: without YaRN's temperature", "bug")
@@ -109,7 +106,7 @@ def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
 
 def _severity(patient: Patient, site: Site, factor: float) -> Severity | None:
     """The severity of a wrong factor; None if it is intended."""
-    known = bool(_rules(patient, site, factor))
+    known = bool(rules(patient, site, factor))
     released = any(type(part).__name__ == "MAB" for part in patient.module.modules())
     meant = _MEANT.search(text_of_all(patient.module)) is not None
     if released or meant or _learned(site):  # Set Transformer's divides by the whole width
@@ -120,7 +117,8 @@ def _severity(patient: Patient, site: Site, factor: float) -> Severity | None:
         return "note" if known else None
     if not known:  # a head of several parts may have a temperature
         return "risk" if max(len(site.projections[name]) for name in "qk") == 1 else None
-    if close(factor, 1.0) and not all(_is_projected(site, name) for name in "qk"):
+    projected = (any(x.kind == "projection" and x.right is not None for x in site.projections[name]) for name in "qk")
+    if close(factor, 1.0) and not all(projected):
         return "risk"  # Luong's attention is not scaled, nor is one bilinear form, or attention over images
     return patient.severity("wrong-scale: of the scores", "bug" if _holds_again(patient, factor, site) else "risk")
 
@@ -140,42 +138,27 @@ def close(a: float, b: float) -> bool:
 # --- Which function of a width it is ----------------------------------------------------------------------------------
 
 
-def _sizes(patient: Patient, site: Site) -> dict[str, int]:
+def rules(patient: Patient, site: Site, factor: float) -> dict[str, str]:
+    """What a wrong factor is of the sizes here, in every way that fits, without and with numbers."""
     n, m = (1, *site.product.value.shape)[-2:]
-    model, width = patient.see().inputs.query.shape[-1], width_of(site)
+    batch, _, model = patient.see().inputs.query.shape
+    width = width_of(site)
     heads = len(site.grid.heads) if site.grid is not None else max(model // width, 1)
-    return {
-        "head width": width,
-        "model width": model,
-        "width of all heads": heads * width,
-        "number of heads": heads,
-        "number of keys": m,
-        "number of queries": n,
-        "batch size": len(patient.see().inputs.query),
-    }
-
-
-def descriptions(factor: float, sizes: Mapping[str, int]) -> list[str]:
-    """Describe a wrong factor as powers of these sizes, in every way that fits; it is "" if it is 1."""
-    table = [(1.0, ""), *((size**-0.5, f"which is sqrt({size}), the {name}") for name, size in sizes.items())]
-    for name in ("head width", "model width"):
-        size = sizes[name]
-        table += [
-            (size**0.5, f"which is sqrt({size}), the {name}: multiplied instead of divided"),
-            (float(size), f"which is {size}, the {name}: multiplied instead of divided"),
-            (1 / size, f"which is {size}, the {name} without the square root (or the scale applied twice)"),
-            (size**-0.25, f"the fourth root of the {name}: only queries or only keys are scaled"),
-        ]
-    keys, width = sizes["number of keys"], sizes["head width"]
-    table.append((1 / keys, f"which is {keys}, the number of keys"))
-    table += _of_parts(width)
-    return [words for value, words in table if close(factor, value)]
-
-
-def _of_parts(width: int) -> list[tuple[float, str]]:
-    """Factors from a part of the head width, and what they are."""
-    parts = ((0.25, "a quarter of"), (0.5, "half"), (2.0, "twice"))
-    return [((part * width) ** -0.5, f"which is the square root of {words} the head width") for part, words in parts]
+    widths = {"head width": width, "model width": model}
+    sizes = widths | {"width of all heads": heads * width, "number of heads": heads, "number of keys": m}
+    sizes |= {"number of queries": n, "batch size": batch}
+    table = {"": 1.0, **{f"which is sqrt({size}), the {name}": size**-0.5 for name, size in sizes.items()}}
+    for name, size in widths.items():
+        table |= {
+            f"which is sqrt({size}), the {name}: multiplied instead of divided": size**0.5,
+            f"which is {size}, the {name}: multiplied instead of divided": float(size),
+            f"which is {size}, the {name} without the square root (or the scale applied twice)": 1 / size,
+            f"the fourth root of the {name}: only queries or only keys are scaled": size**-0.25,
+        }
+    table[f"which is {m}, the number of keys"] = 1 / m
+    for words, share in _SHARES.items():
+        table[f"which is the square root of {words} the head width"] = (share * width) ** -0.5
+    return {re.sub(r"\d", "", words): words for words, value in table.items() if close(factor, value)}
 
 
 def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
@@ -184,7 +167,7 @@ def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
     If neither can be changed nobody can tell: then a whole size is no coincidence, and a part of one may be.
     """
     arguments = inspect.signature(type(patient.module).__init__).parameters
-    rules, told = _rules(patient, site, factor), False
+    here, told = rules(patient, site, factor).keys(), False
     sizes = ((names.HEADS, 0 if site.grid is None else len(site.grid.heads)), (names.HEAD_DIMS, width_of(site)))
     for known, size in sizes if patient.make is not None else ():
         name = next((x for x in arguments if names.simple(x) in known), None)
@@ -198,17 +181,11 @@ def _holds_again(patient: Patient, factor: float, site: Site) -> bool:
                 measured = list(factors(twin))
             except Exception:  # whatever a constructor raises for sizes that do not fit
                 continue
-            if measured and not any(rules & _rules(twin, *each) for each in measured):
+            if measured and here.isdisjoint(rule for each in measured for rule in rules(twin, *each)):
                 return False
             told = True
             break
-    parts = {words for _, words in _of_parts(1)}
-    return told or not rules <= parts
-
-
-def _rules(patient: Patient, site: Site, factor: float) -> set[str]:
-    """What is said of a factor, without the sizes."""
-    return {re.sub(r"\d", "", words) for words in descriptions(factor, _sizes(patient, site))}
+    return told or any("square root of" not in rule for rule in here)
 
 
 # --- What may be meant ------------------------------------------------------------------------------------------------
@@ -275,11 +252,6 @@ def _normed(site: Site) -> bool:
             if bool(((ratio - ratio.mean()).abs() > 1e-2 * ratio.mean()).any()):
                 return True
     return False
-
-
-def _is_projected(site: Site, name: str) -> bool:
-    """Whether queries or keys come from a product with a weight, not from a convolution."""
-    return any(seed.kind == "projection" and seed.right is not None for seed in site.projections[name])
 
 
 def _where(site: Site, factor: float) -> Where | None:

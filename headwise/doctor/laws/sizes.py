@@ -62,8 +62,10 @@ def _output(probe: Probe) -> Iterator[Finding]:
             return
         rows[inputs.query.shape[1]] = out.shape[1]
         widths[inputs.key_length] = out.shape[-1]
-        broken = 0 if _masked_scores(out) else int((~out.isfinite()).sum())
-        if batch == 3 and broken:
+        masked = out == -torch.inf  # the scores of a pointer, with a mask
+        pointer = bool((out.isfinite() | masked).all()) and not bool(masked.all(-1).any())
+        broken = int((~out.isfinite()).sum())
+        if batch == 3 and broken and not pointer:
             yield _shape(
                 f"for ordinary inputs, N(0, 1), {broken} of its {out.numel()} numbers are NaN or infinite",
                 "look for uninitialised parameters (torch.empty), an empty row in a mask it makes itself, or a "
@@ -99,12 +101,6 @@ def loses_rows(rows: Mapping[int, int]) -> bool:
     pooled = len(set(rows.values())) == 1 or all(2 * n <= queries + 1 for queries, n in rows.items())
     shifted = len({n - queries for queries, n in rows.items()}) == 1
     return not pooled and not shifted and any(n < queries for queries, n in rows.items())
-
-
-def _masked_scores(out: Tensor) -> bool:
-    """Whether some numbers of its rows are -inf, and others are finite: the scores of a pointer, with a mask."""
-    masked = out == -torch.inf
-    return bool((out.isfinite() | masked).all()) and not bool(masked.all(-1).any())
 
 
 def _batches(probe: Probe, of_one: Severity) -> Iterator[Finding]:

@@ -81,7 +81,7 @@ def _groups(sites: Sequence[Site]) -> list[list[Site]]:
     """Sites of the same queries, whose keys are different ones of the same projection."""
     groups: list[list[Site]] = []
     for site in sites:
-        if site.grid is not None and site.contraction is not None:
+        if site.known:
             group = next((g for g in groups if all(_parts_of_one(x, site) for x in g)), None)
             if group is None:
                 groups.append([site])

@@ -30,7 +30,7 @@ _NEAR = 1e-3
 def check(patient: Patient) -> Iterator[Finding]:
     if patient.anatomy is not None:
         for site, twin in zip(patient.anatomy.sites, patient.anatomy.again or (), strict=False):
-            if None not in (site.contraction, site.grid, twin.contraction, twin.grid):
+            if site.known and twin.known:
                 yield from _used(site, twin)
     probe = Probe(patient)
     probe.answers(probe.inputs())

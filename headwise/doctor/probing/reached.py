@@ -6,7 +6,7 @@ It is tried without masks, with them, with codes in them, in train mode without 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,7 +74,7 @@ def reached(subject: Subject) -> Reached:
     return found
 
 
-def stir(parameters: Iterator[nn.Parameter], seed: int = 12, size: float = 0.1) -> None:
+def stir(parameters: Iterable[nn.Parameter], seed: int = 12, size: float = 0.1) -> None:
     """Add noise to parameters."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -123,7 +123,7 @@ def matters(subject: Subject, name: str, inputs: Inputs, before: Tensor) -> floa
     """Return how far the output changes when a parameter holds other numbers."""
     other = Probe(subject)
     x = dict(other.module.named_parameters())[name]
-    stir(iter([x]), 11, max(0.5, float(x.detach().abs().amax()) if x.numel() else 0.5))
+    stir([x], 11, max(0.5, float(x.detach().abs().amax()) if x.numel() else 0.5))
     out = other.attempt(inputs)
     return gap(before, out) if isinstance(out, Tensor) else torch.inf
 

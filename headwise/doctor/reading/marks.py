@@ -9,11 +9,12 @@ known at the end, whatever views, transposes and einsums led to it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 UNKNOWN = -1  # no token: a constant
 MIXED = -2  # several tokens
@@ -112,10 +113,4 @@ def one(tokens: Tensor, dim: int) -> Tensor:
 
 def tensors_in(arguments: Any) -> list[Tensor]:
     """The tensors among (nested) arguments, in order."""
-    if isinstance(arguments, Tensor):
-        return [arguments]
-    if isinstance(arguments, (list, tuple)):
-        return [x for part in arguments for x in tensors_in(part)]
-    if isinstance(arguments, Mapping):
-        return tensors_in(list(arguments.values()))
-    return []
+    return [x for x in tree_leaves(arguments) if isinstance(x, Tensor)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+PLURALS = {"q": "queries", "k": "keys", "v": "values"}
 LETTERS = {
     "q": "q qs query queries quer que",
     "k": "k ks key keys",
@@ -39,7 +40,7 @@ class Named:
 
 def read_name(path: str, stated: str | None = None) -> Named:
     """Parse the path of a module or parameter; `stated` is its role as stated by hand ("q", "kv", "o")."""
-    components = path.split(".")
+    components = path.removesuffix(".weight").split(".")
     index = next((int(x) for x in reversed(components) if x.isdigit()), None)
     words = [x for x in components if not x.isdigit()]
     if stated is not None:

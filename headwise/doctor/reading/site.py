@@ -100,6 +100,11 @@ class Site:
         return read_grid(self.product, self.sources, self.query, self.key, queries_left=self.queries_left)
 
     @property
+    def known(self) -> bool:
+        """Whether its queries, keys and values are known, in the standard order."""
+        return self.grid is not None and self.contraction is not None
+
+    @property
     def _elements(self) -> Tensor:
         """[B, H, Q, K]: the index of each score in the product, -1 if there is none, of a site that has a grid."""
         assert self.grid is not None

@@ -66,8 +66,8 @@ class Einsum(nn.Module):
         return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
-class SharedByHeads(nn.Module):
-    """One small matrix for all heads, split before it is applied."""
+class Slices(nn.Module):
+    """Splits the input into heads, then projects each slice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +79,10 @@ class SharedByHeads(nn.Module):
         x = x.view(*x.shape[:2], 4, 4)
         scores = torch.einsum("bqhd,bkhd->bhqk", self.q(x), self.k(x)) / 2
         return self.out(torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), self.v(x)).flatten(2))
+
+
+class SharedByHeads(Slices):
+    """One small matrix is shared by all heads."""
 
 
 def assert_at(finding: Finding, thing: Any, code: str) -> None:

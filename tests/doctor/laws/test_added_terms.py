@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.finding import Finding, NotChecked
-from headwise.doctor.laws import added_terms
+from headwise.doctor.finding import Finding
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain, assert_at
 
@@ -65,17 +64,16 @@ class Relative(Attention):
     def terms(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ self.distances[: self.number(q.shape[2])].T
 
-    def shifted(self, scores: Tensor, begin: int = 1, end: int | None = None) -> Tensor:
+    def shifted(self, scores: Tensor) -> Tensor:
         n = scores.shape[-2]
         padded = functional.pad(scores, (1, 0)).flatten(2).unflatten(2, (-1, n))
-        return padded[:, :, begin:end].reshape(scores.shape)[..., :n]
+        return padded[:, :, self.rows].reshape(scores.shape)[..., :n]
 
-    number, masked = staticmethod(lambda length: 2 * length - 1), staticmethod(lambda scores: scores)
-
-
-class OneRowOff(Relative):
-    def shifted(self, scores: Tensor) -> Tensor:  # type: ignore[override]
-        return super().shifted(scores, 0, -1)
+    rows, number, masked = (
+        slice(1, None),
+        staticmethod(lambda length: 2 * length - 1),
+        staticmethod(lambda scores: scores),
+    )
 
 
 class FromKeys(Relative):
@@ -85,26 +83,6 @@ class FromKeys(Relative):
         n = q.shape[2]
         apart = torch.arange(n) - torch.arange(n)[:, None] + n
         return (k @ self.distances[: 2 * n].T).gather(-1, apart.expand(len(q), self.heads, n, n))
-
-
-class Given(Relative):
-    """The distances are an argument, [2 N - 1, M]."""
-
-    def __init__(self, take: Any = lambda rows, length: rows.view(2 * length - 1, 4), **parts: Any) -> None:
-        super().__init__(**parts)
-        self.p, self.take = nn.Linear(16, 4), take
-
-    def forward(self, x: Tensor, pos_emb: Tensor) -> Tensor:  # type: ignore[override]
-        self.rows = self.take(self.p(pos_emb), x.shape[1])
-        return super().forward(x)
-
-    def terms(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ self.rows.mT
-
-
-class GivenOneRowOff(Given):
-    def shifted(self, scores: Tensor) -> Tensor:  # type: ignore[override]
-        return super().shifted(scores, 0, -1)
 
 
 def of_another_key(scores: Tensor) -> Tensor:
@@ -119,6 +97,7 @@ def causal(scores: Tensor) -> Tensor:
     return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
 
 
+ONE_ROW_OFF = slice(-1)
 TOO_FEW = Relative(number=lambda length: length)  # keys behind the query have the distances of the next query
 
 
@@ -129,7 +108,7 @@ def bugs(module: nn.Module) -> list[Finding]:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (OneRowOff(), ""),
+        (Relative(rows=ONE_ROW_OFF), ""),
         (TOO_FEW, "what is added to the score of query 0 and key 2 comes from token 1"),
         (Relative(shifted=of_another_key), ""),
         (FromKeys(shifted=lambda scores: scores), "the score of query 0 and key 1 comes from token 0"),
@@ -140,13 +119,6 @@ def test_a_term_of_other_tokens(module: nn.Module, words: str) -> None:
     assert finding.name == "scores-misaligned"
     assert words in finding.evidence
     assert_at(finding, Relative, "scores = self.score(q, k) + self.shifted")
-
-
-def test_positions_that_are_made_up_count_where_no_other_number_of_them_runs() -> None:
-    assert [x.name for x in bugs(GivenOneRowOff())] == ["scores-misaligned"]
-    assert bugs(Given()) == []
-    with pytest.raises(NotChecked, match="positions were made up"):
-        found("added_terms", GivenOneRowOff(take=lambda rows, length: rows))
 
 
 class Triangle(nn.Module):
@@ -177,10 +149,3 @@ def test_terms_without_the_scale() -> None:
     finding = found("added_terms", Relative())[0]
     assert (finding.name, finding.severity) == ("wrong-scale", "risk")
     assert finding.numbers["scale"] == pytest.approx(0.5)
-
-
-def test_whole_numbers() -> None:
-    change = torch.tensor([[0.0, 1.0, 3.0, 2.0]]) + 0.3  # the 0.3 is that of the row
-    assert added_terms.rises_by(change, 1.0)
-    assert not added_terms.rises_by(change / 4, 1.0)
-    assert added_terms.rises_by(change / 4, 0.25)

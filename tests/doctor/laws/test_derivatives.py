@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.laws.derivatives import Slope
 from tests.doctor.laws.specimens import Attention, Cross, altered, found, one, seeded
 
 LAW = "derivatives"
@@ -74,10 +73,3 @@ def test_gradients_that_are_missing_or_wrong(module: nn.Module, name: str, sever
 @pytest.mark.parametrize("kind", [Attention, Cross, Series])
 def test_a_healthy_one(kind: type[nn.Module]) -> None:
     assert found(LAW, seeded(kind)) == []
-
-
-def test_when_a_slope_fits() -> None:
-    assert Slope(measured=2.0, smaller=2.0, said=2.01, length=3.0).fits
-    assert not Slope(measured=2.0, smaller=2.0, said=2.5, length=3.0).fits
-    assert Slope(measured=2.0, smaller=2.4, said=2.5, length=3.0).fits  # a kink: the two steps disagree
-    assert Slope(measured=0.0, smaller=0.0, said=-8e-15, length=1e-14).fits  # rounding

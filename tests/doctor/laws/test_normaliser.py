@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotChecked
 from tests.doctor.laws.specimens import Attention, found, one
 from tests.doctor.laws.styles import Plain
 
@@ -40,12 +39,6 @@ class Linear(nn.Module):
         return out / ((q * k.cumsum(1)).sum(-1, keepdim=True) + 1e-9)
 
 
-class Times(Linear):
-    def normalised(self, out: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        denominator = (q * k.cumsum(1)).sum(-1, keepdim=True)
-        return out * denominator
-
-
 class InBlocks(nn.Module):
     """A softmax over two halves of the keys, merged (ring attention); one projection for queries, keys and values."""
 
@@ -55,7 +48,7 @@ class InBlocks(nn.Module):
         self.kept = kept
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.parts(self.qkv(8 * x))
+        q, k, v = self.qkv(8 * x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
         first, second = (q @ keys.mT / 2 for keys in k.chunk(2, 2))
         most, most_ = first.amax(-1, keepdim=True), second.amax(-1, keepdim=True)
         new = most.maximum(most_)
@@ -65,16 +58,6 @@ class InBlocks(nn.Module):
         total = first.sum(-1, keepdim=True) * self.kept(old_scale) + second.sum(-1, keepdim=True) * scale
         return self.proj((out / total).transpose(1, 2).flatten(2))
 
-    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        return qkv.unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4).unbind(0)
-
-
-class EachHeadTogether(InBlocks):
-    """[H, 3, D]: the last third of the projection holds queries and keys, too."""
-
-    def parts(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        return qkv.unflatten(-1, (4, 3, 4)).permute(3, 0, 2, 1, 4).unbind(0)
-
 
 @pytest.mark.parametrize(
     ("module", "said"),
@@ -83,7 +66,6 @@ class EachHeadTogether(InBlocks):
             Linear(normalised=lambda out, q, k: out / (q * k.cumsum(2)).sum(-1, keepdim=True)),
             "the sum that it divides by is not that of its weights",
         ),
-        (Times(), "it does not divide by their sum"),
         (Linear(hidden=lambda k, real: k), "padded keys are left out of the values, and counted in the sum"),
         (InBlocks(kept=lambda scale: scale.clamp(min=1)), "off by up to"),
     ],
@@ -104,8 +86,3 @@ def test_the_wrong_sum(module: nn.Module, said: str) -> None:
 )
 def test_a_healthy_one(module: nn.Module) -> None:
     assert found("normaliser", module) == []
-
-
-def test_values_that_are_not_known() -> None:
-    with pytest.raises(NotChecked, match="not the last third"):
-        found("normaliser", EachHeadTogether)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.laws.reshapes import changed, place, undoes
 from tests.doctor.laws.specimens import Attention, altered, found, one, seeded
 from tests.doctor.laws.styles import Einsum, Plain, SharedByHeads
 
@@ -47,22 +46,6 @@ class Window(Plain):
         return gathered.view(5, 5, 4).permute(2, 0, 1)
 
 
-class Columns(nn.Module):
-    """Attention along the columns of a map [B, C, H, W]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Conv2d(16, 48, 1), nn.Conv2d(16, 16, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, c, h, w = x.shape
-        q, k, v = self.qkv(x).permute(0, 3, 2, 1).reshape(b * w, h, 3 * c).chunk(3, -1)
-        return self.out(self.back((q @ k.mT / c**0.5).softmax(-1) @ v, b, c, h, w))
-
-    def back(self, x: Tensor, b: int, c: int, h: int, w: int) -> Tensor:
-        return x.reshape(b, w, h, c).permute(0, 3, 2, 1)
-
-
 class Maps(Attention):
     """x: [B, C, H, W]"""
 
@@ -85,12 +68,6 @@ class Maps(Attention):
             "is at [0, 0, 4]",
         ),
         (Window, {"bias": lambda self, gathered: gathered.view(4, 5, 5)}, "[25, 4] to [4, 5, 5]"),
-        # Nothing shows it in a square map, or in one of one row.
-        (
-            Columns,
-            {"back": lambda self, x, b, c, h, w: x.reshape(b, h, w, c).permute(0, 3, 1, 2)},
-            "[18, 4, 16] to [3, 4, 6, 16]",
-        ),
         (Maps, {"tokens": lambda self, x: x.reshape(len(x), -1, 16)}, "a view or reshape of [3, 16,"),
     ],
 )
@@ -133,18 +110,10 @@ def _without(dropped: int) -> Any:
 @pytest.mark.parametrize(
     "module",
     [
-        *map(seeded, (Attention, Einsum, SharedByHeads, Hops, Window, Columns, Maps, Shifted)),
+        *map(seeded, (Attention, Einsum, SharedByHeads, Hops, Window, Maps, Shifted)),
         altered(Shifted, shifted=_without(1)),
         altered(Shifted, shifted=_without(2), more=1),
     ],
 )
 def test_what_splits_and_merges_or_shifts_is_right(module: nn.Module) -> None:
     assert found(LAW, module) == []
-
-
-def test_the_way_there_and_back() -> None:
-    """Of [4, 7] read as [7, 4], without its first row [6, 4], and read as [4, 6]."""
-    assert undoes((3, 2, 4, 7), (3, 2, 7, 4), (3, 2, 6, 4), (3, 2, 4, 6))
-    assert not undoes((3, 2, 4, 7), (3, 2, 7, 4), (3, 2, 7, 4), (3, 2, 4, 7))  # nothing was dropped
-    assert changed((3, 1, 5, 16, 2), (3, 16, 5, 2)) == ([5, 16], [16, 5])
-    assert place(4, [3, 5, 4]) == [0, 1, 0]

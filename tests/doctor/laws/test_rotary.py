@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from headwise.doctor.laws import rotary
 from headwise.doctor.patient import Patient
-from tests.doctor.laws.specimens import Attention, found, one
-from tests.doctor.laws.styles import Plain, assert_at
+from tests.doctor.laws.specimens import found, one
+from tests.doctor.laws.styles import Plain
 
 torch.manual_seed(0)  # for the modules that are made here
 
@@ -46,42 +46,30 @@ def still(x: Tensor, angle: Tensor) -> Tensor:
     return x
 
 
-class Rotary(Attention):
-    """Two heads of eight, [B, H, N, D]. query, key, value: what is done to them."""
+def rotating(query: Any = in_pairs, key: Any = None) -> nn.Module:
+    """Two heads of eight. query, key: what is done to queries and keys [B, H, N, D]."""
 
-    def __init__(self, query: Any = in_pairs, key: Any = None, value: Any = still) -> None:
-        super().__init__(16, 2, query=query, key=key or query, value=value)
+    def score(q: Tensor, k: Tensor) -> Tensor:
+        angle = angles(q.shape[2], 8)
+        return query(q, angle) @ (key or query)(k, angle).mT / 8**0.5
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
-        angle = angles(x.shape[1], 8)
-        scores = self.query(q, angle) @ self.key(k, angle).mT / 8**0.5
-        return self.out(self.merge(scores.softmax(-1) @ self.value(v, angle)))
+    return Plain(16, 2, score=score)
 
 
-def before(x: Tensor, angle: Tensor) -> Tensor:
-    """The rotated part stands before the plain one."""
-    return torch.cat([in_pairs(x[..., :4], angle[:, :2]), x[..., 4:]], -1)
-
-
-def behind(x: Tensor, angle: Tensor) -> Tensor:
-    return torch.cat([x[..., :4], in_pairs(x[..., 4:], angle[:, :2])], -1)
+def split_and_turned(x: Tensor) -> Tensor:
+    """Into two heads of eight, all of which are turned: those of the values, too."""
+    return in_pairs(x.unflatten(-1, (2, 8)).transpose(1, 2), angles(x.shape[1], 8))
 
 
 @pytest.mark.parametrize(
     ("module", "words"),
     [
         (
-            Rotary(lambda x, angle: in_pairs(x, angle, tables="neighbours")),
-            "the queries of one token have other lengths",
+            rotating(lambda x, angle: in_pairs(x, angle, tables="neighbours")),
+            "the queries of one token have other lengths at other positions",
         ),
-        (
-            Rotary(lambda x, angle: in_pairs(x, angle, pairs="neighbours", tables="halves")),
-            "have other lengths at other",
-        ),
-        (Rotary(lambda x, angle: in_pairs(x, angle, sign=1)), "get the sine with the same sign"),
-        (Rotary(in_pairs, neighbours), "in other pairs (0 with 4, 1 with 5) than keys (0 with 1, 2 with 3)"),
-        (Rotary(before, behind), "in other pairs (0 with 2, 1 with 3) than keys (4 with 6, 5 with 7)"),
+        (rotating(lambda x, angle: in_pairs(x, angle, sign=1)), "get the sine with the same sign"),
+        (rotating(in_pairs, neighbours), "in other pairs (0 with 4, 1 with 5) than keys (0 with 1, 2 with 3)"),
     ],
 )
 def test_pairs_and_tables_that_do_not_fit(module: nn.Module, words: str) -> None:
@@ -93,35 +81,33 @@ def test_pairs_and_tables_that_do_not_fit(module: nn.Module, words: str) -> None
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (Rotary(in_pairs, still), "only the queries are rotated by their position; the keys are not"),
-        (Rotary(still, in_pairs), "only the keys are rotated by their position; the queries are not"),
-        (Rotary(value=in_pairs), "the values are also rotated by their position"),
-        (Rotary(in_pairs, lambda x, angle: in_pairs(x, -angle)), "by different angles"),
+        (rotating(in_pairs, still), "only the queries are rotated by their position; the keys are not"),
+        (Plain(16, 2, split=split_and_turned), "the values are also rotated by their position"),
+        (rotating(in_pairs, lambda x, angle: in_pairs(x, -angle)), "by different angles"),
     ],
 )
 def test_queries_and_keys_that_are_not_rotated_alike(module: nn.Module, words: str) -> None:
     finding = one("rotary", module)
     assert (finding.name, finding.severity) == ("rope-asymmetric", "bug")
     assert words in finding.evidence
-    assert_at(finding, Rotary, "scores = self.query(q, angle)")
-
-
-class OverHeads(Rotary):
-    """The table runs over the heads, because queries and keys are still [B, N, H, D]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k = (f(x).view(*x.shape[:2], 2, 8) for f in (self.q, self.k))
-        q, k = (in_pairs(y, angles(y.shape[-2], 8)).transpose(1, 2) for y in (q, k))
-        return self.out(self.merge((q @ k.mT / 8**0.5).softmax(-1) @ self.split(self.v(x))))
 
 
 def test_a_table_over_the_heads() -> None:
-    finding = one("rotary", OverHeads)
+    def over_heads(q: Tensor, k: Tensor) -> Tensor:
+        q, k = (in_pairs(x.transpose(1, 2), angles(x.shape[1], 8)).transpose(1, 2) for x in (q, k))
+        return q @ k.mT / 8**0.5
+
+    finding = one("rotary", Plain(16, 2, score=over_heads))
     assert (finding.name, finding.severity) == ("rope-axis", "bug")
     assert "by the number of their head, the same at every position" in finding.evidence
 
 
 # Healthy.
+
+
+def part(x: Tensor, angle: Tensor) -> Tensor:
+    """The rotated part stands before the plain one."""
+    return torch.cat([in_pairs(x[..., :4], angle[:, :2]), x[..., 4:]], -1)
 
 
 def rows_and_columns(x: Tensor, angle: Tensor) -> Tensor:
@@ -136,21 +122,11 @@ def grown(x: Tensor, angle: Tensor, by: float = 0.97) -> Tensor:
     return in_pairs(x, angle) * by ** torch.arange(len(angle))[:, None]
 
 
-class Sinusoids(Attention):
-    """Positions that are added to the input."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        angle = angles(x.shape[1], x.shape[2])
-        x = x + torch.cat([angle.sin(), angle.cos()], -1)
-        return self.attend(x, x, None)
-
-
 @pytest.mark.parametrize(
     "module",
     [
-        *(Plain(), Sinusoids()),
-        *(Rotary(), Rotary(neighbours), Rotary(complex_), Rotary(before), Rotary(rows_and_columns)),
-        Rotary(grown, lambda x, angle: grown(x, angle, 1 / 0.97)),
+        *(Plain(), rotating(), rotating(complex_), rotating(part), rotating(rows_and_columns)),
+        rotating(grown, lambda x, angle: grown(x, angle, 1 / 0.97)),
     ],
 )
 def test_a_healthy_one(module: nn.Module) -> None:
@@ -166,34 +142,6 @@ def in_bfloat16(x: Tensor, angle: Tensor) -> Tensor:
     return in_pairs(x, (torch.arange(x.shape[2]).bfloat16()[:, None] * frequencies).to(x.dtype))
 
 
-class Cached(Attention):
-    """Its table of cos and sin is made once."""
-
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        table = torch.outer(torch.arange(1024, dtype=dtype), torch.tensor([1.0, 0.1], dtype=dtype)).float()
-        self.register_buffer("cos_cached", table.cos())
-        self.register_buffer("sin_cached", table.sin())
-
-    def forward(self, x: Tensor) -> Tensor:
-        cos, sin = self.cos_cached[: x.shape[1]].repeat(1, 2), self.sin_cached[: x.shape[1]].repeat(1, 2)
-        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
-        q, k = (y * cos + torch.cat((-y[..., 2:], y[..., :2]), -1) * sin for y in (q, k))
-        return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
-
-
-class OfItsOwnDtype(Rotary):
-    """Its weights, and what it casts its input to, are in bfloat16."""
-
-    def __init__(self, query: Any) -> None:
-        super().__init__(query)
-        self.dtype = torch.bfloat16
-        self.to(self.dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.to(self.dtype)).to(x.dtype)
-
-
 def lowered(x: Tensor, angle: Tensor) -> Tensor:
     return in_pairs(x, angle.to(x.dtype))
 
@@ -202,12 +150,26 @@ def in_float32(x: Tensor, angle: Tensor) -> Tensor:
     return in_pairs(x.float(), angle.float()).to(x.dtype)
 
 
+class Cached(Plain):
+    """Its table of cos and sin is made once."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        table = torch.outer(torch.arange(1024, dtype=dtype), torch.tensor([1.0, 0.1], dtype=dtype)).float()
+        self.register_buffer("cos_cached", table.cos())
+        self.register_buffer("sin_cached", table.sin())
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        cos, sin = (table[: q.shape[2]].repeat(1, 2) for table in (self.cos_cached, self.sin_cached))
+        return super().score(*(x * cos + torch.cat((-x[..., 2:], x[..., :2]), -1) * sin for x in (q, k)))
+
+
 @pytest.mark.parametrize(
     ("module", "severity", "words"),
     [
-        (Rotary(lowered), "risk", "the angles of cos are bfloat16"),
-        (Rotary(in_bfloat16), "bug", "are numbers of half precision"),
-        (OfItsOwnDtype(lowered), "bug", "the angles of cos are bfloat16"),
+        (rotating(lowered), "risk", "the angles of cos are bfloat16"),
+        (rotating(lowered).bfloat16(), "bug", "the angles of cos are bfloat16"),
+        (rotating(in_bfloat16), "bug", "are numbers of half precision"),
         (Cached(torch.bfloat16), "bug", "of cos_cached [1024, 2]"),
     ],
 )
@@ -217,14 +179,6 @@ def test_angles_in_half_precision(module: nn.Module, severity: str, words: str) 
     assert words in finding.evidence
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        Rotary(in_float32),
-        Rotary(lambda x, angle: complex_(x.float(), angle).to(x.dtype)),
-        Cached(),
-        OfItsOwnDtype(in_float32),
-    ],
-)
+@pytest.mark.parametrize("module", [rotating(in_float32), rotating(in_float32).bfloat16(), Cached(torch.float32)])
 def test_angles_in_single_precision(module: nn.Module) -> None:
     assert found("rotary", module) == []

@@ -51,7 +51,6 @@ def split_by_view(x: Tensor) -> Tensor:
         (ByTheWidth, 1 / 4, "scores are divided by 4.000, which is sqrt(16), the model width;"),
         (Einsum(scaled=lambda x: x), 1.0, "scores are not scaled;"),
         (Einsum(scaled=lambda x: x * 2), 2.0, "by 2.000, which is sqrt(4), the head width: multiplied instead of"),
-        (Plain(score=lambda q, k: (q / q.shape[-1]) @ k.mT), 1 / 4, "divided by 4.000"),
         (Twice, 1 / 4, "divided by 4.000"),
         (Plain(score=lambda q, k: (q * 4**-0.25) @ k.mT), 4**-0.25, "the fourth root of the head width: only"),
         (Einsum(scaled=lambda x: x / 16**0.5, normalise=by_hand), 1 / 4, "divided by 4.000"),
@@ -141,22 +140,15 @@ class MAB(Plain):
     """Of Set Transformer, whose release divides by the root of the whole width."""
 
 
-class ByAScalar(Plain):
-    def __init__(self, multiplier: float = 0.4) -> None:
+class Times(Plain):
+    """A number that its constructor takes, or a learned one for each head."""
+
+    def __init__(self, multiplier: Any = 0.4) -> None:
         super().__init__()
         self.multiplier = multiplier
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.mT * self.multiplier
-
-
-class Temperature(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.temperature = nn.Parameter(torch.full((4, 1, 1), 1.3))
-
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ k.mT * self.temperature
 
 
 def cosines(q: Tensor, k: Tensor) -> Tensor:
@@ -167,8 +159,9 @@ def cosines(q: Tensor, k: Tensor) -> Tensor:
     ("module", "severities"),
     [
         *((Luong(), {"risk"}), (Luong(projects=True), {"risk"}), (Plain(score=lambda q, k: q @ k.mT * 0.37), {"risk"})),
-        *((MuP(score=lambda q, k: q @ k.mT / 4), {"note"}), (Temperature(), {"note"})),
-        *((MAB(score=lambda q, k: q @ k.mT / 4), {"note"}), (ByAScalar(), set())),
+        *((MuP(score=lambda q, k: q @ k.mT / 4), {"note"}), (Times(), set())),
+        (Times(nn.Parameter(torch.full((4, 1, 1), 1.3))), {"note"}),
+        (MAB(score=lambda q, k: q @ k.mT / 4), {"note"}),
         (Plain(score=cosines), set()),
     ],
 )

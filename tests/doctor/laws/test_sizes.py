@@ -70,11 +70,6 @@ def _partly_nan(self: Any, x: Tensor) -> Tensor:
     return torch.where(torch.arange(16) < 1, torch.nan, self.attend(x, x, None))
 
 
-def _with_a_token_more(self: Any, x: Tensor) -> Tensor:
-    x = torch.cat([x[:, :1] * 0, x], 1)
-    return self.attend(x, x, None)
-
-
 def _scores(self: Any, x: Tensor, memory: Tensor) -> Tensor:
     return self.score(self.split(self.q(x)), self.split(self.k(memory))).mean(1)
 
@@ -86,7 +81,6 @@ def _scores(self: Any, x: Tensor, memory: Tensor) -> Tensor:
         (Attention, _partly_nan, "bug", "15 of its 240 numbers are NaN"),
         (Cross, lambda self, x, memory: self.attend(x, memory, None)[..., : x.shape[1]], "bug", "the width of its"),
         (Attention, lambda self, x: self.attend(x, x, None).mean(1, keepdim=True), "note", "1 for 5 queries; 1 for 7"),
-        (Attention, _with_a_token_more, "note", "6 for 5 queries; 8 for 7 queries"),
         (Cross, _scores, "note", "returns 1 for each key"),
         (Attention, lambda self, x: _scores(self, x, x), "risk", "returns 1 for each key"),
     ],

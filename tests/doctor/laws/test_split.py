@@ -87,10 +87,8 @@ def wide(kind: type[nn.Module], **parts: Any) -> nn.Module:
     return seeded(kind, 32, 4, **parts)
 
 
-BASE_TWO = {"factor": lambda number: 1.44269504, "power": torch.exp2}
 BROKEN = [
     wide(Parts, together=lambda outs, sums: torch.stack(outs).mean(0)),
-    wide(Parts, together=lambda outs, sums: outs[-1]),
     wide(
         Parts, together=lambda outs, sums: (torch.stack(outs, -1) * (sums * 1.4427).softmax(-1)[..., None, :]).sum(-1)
     ),
@@ -118,7 +116,7 @@ def test_a_factor_that_grows_from_block_to_block() -> None:
     "module",
     [
         *(wide(x) for x in (Parts, Online, WithASink, QueriesInBlocks, Attention, Causal, TwoKinds)),
-        *(wide(Online, **BASE_TWO), wide(Online, block=8)),
+        *(wide(Online, factor=lambda number: 1.44269504, power=torch.exp2), wide(Online, block=8)),
     ],
 )
 def test_a_healthy_one(module: nn.Module) -> None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.doctor.patient import NotChecked, Patient
+from headwise.doctor.patient import Patient
 from headwise.doctor.reading.anatomy import look
-from headwise.doctor.reading.site import Site
 
 WIDTH, HEADS = 12, 3
 D = WIDTH // HEADS
@@ -60,19 +59,6 @@ def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-def over_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT / 2).softmax(-1) @ v
-
-
-def over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.einsum("bhqk,bkhd->bqhd", (torch.einsum("bqhd,bkhd->bhqk", q, k) / 2).softmax(2), v)
-
-
-def split_by_a_view(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (x.flatten(2).view(len(x), HEADS, -1, D) for x in (q, k, v))
-    return ((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2)
-
-
 class Styled(nn.Module):
     """Attention of three heads, written in a style: [B, N, H, D] of three of them."""
 
@@ -85,11 +71,6 @@ class Styled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (f(x).unflatten(-1, (HEADS, D)) for f in (self.q, self.k, self.v))
         return self.out(self.attend(q, k, v).flatten(2))
-
-
-def site_of(module: nn.Module) -> Site:
-    (site,) = Patient(module).see().sites
-    return site
 
 
 @pytest.mark.parametrize("style", [matmul, heads_first, sequence_first, keys_times_queries, by_hand, fused])
@@ -124,47 +105,6 @@ def test_every_style_comes_to_the_same_order(style: Callable[[Tensor, Tensor, Te
     assert site.output[0].name == "out.weight"
 
 
-class Learned(Styled):
-    """Learned vectors among those of the tokens: a token in front, keys of nobody, or the queries."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(matmul)
-        self.what, self.more = what, nn.Parameter(torch.randn(2, 2, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.what == "token":
-            return super().forward(torch.cat([self.more[:1, :1].expand(len(x), -1, -1), x], dim=1))[:, 1:]
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        if self.what == "keys":
-            k, v = (torch.cat([m.expand(len(x), -1, -1), y], 1) for m, y in zip(self.more, (k, v), strict=True))
-        return ((self.more[0] if self.what == "queries" else q) @ k.mT / WIDTH**0.5).softmax(-1) @ v
-
-
-@pytest.mark.parametrize(
-    ("what", "shape"), [("token", (3, 3, 5, 5)), ("keys", (3, 1, 5, 5)), ("queries", (3, 1, 2, 5))]
-)
-def test_learned_vectors_have_no_place_among_those_of_tokens(what: str, shape: tuple[int, ...]) -> None:
-    site = site_of(Learned(what))
-    assert site.grid is not None
-    assert site.weights.shape == shape
-    assert bool((site.weights.sum(-1) < 1).all()) == (what != "queries")
-
-
-def test_heads_split_by_a_view_repeat_tokens() -> None:
-    placement = site_of(Styled(split_by_a_view)).placement("k")
-    assert (placement.heads, placement.repeated, placement.examples, placement.mixed) == (True, True, False, False)
-    assert not placement.right
-    # five rows of 12 as 15 rows of 4, the first five of them: position 0 three times, then position 1 twice
-    assert placement.tokens[:5] == (0, 0, 0, 1, 1)
-
-
-def test_what_changes_along_a_row_of_the_softmax() -> None:
-    for style, expected in ((matmul, (0, 1, 0)), (over_heads, (0, 0, 1)), (over_queries, (1, 0, 0))):
-        layout = site_of(Styled(style)).layout
-        assert (layout.query_position, layout.key_position, layout.key_feature) == expected
-        assert layout.right == (style is matmul)
-
-
 def test_a_module_is_looked_at_in_train_mode_on_a_copy() -> None:
     module = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True).eval()
     patient = Patient(module)
@@ -179,10 +119,3 @@ def test_a_module_is_looked_at_in_train_mode_on_a_copy() -> None:
     assert not any(step.noise for step in patient.see().sites[0].trace.steps)
     assert not module.training
     assert not patient.module.training
-
-
-def test_where_there_is_no_attention_the_reason_is_said() -> None:
-    patient = Patient(nn.Linear(8, 8))
-    assert patient.anatomy is None
-    with pytest.raises(NotChecked, match="no softmax"):
-        patient.see()

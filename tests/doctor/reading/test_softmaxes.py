@@ -61,16 +61,3 @@ def test_a_softmax_is_one_in_any_style(style: str) -> None:
     product = next(seed for seed in run.seeds if seed.kind == "product")
     assert torch.equal(marks.element_of(found.source), torch.arange(B * N * N).reshape(B, N, N))
     assert set(marks.seed_of(found.source).flatten().tolist()) == {product.number}
-
-
-def test_a_softmax_over_two_dims_by_hand() -> None:
-    def all_pairs(q: Tensor, k: Tensor) -> Tensor:
-        e = (q @ k.mT).exp()
-        return e / e.sum((1, 2), keepdim=True)
-
-    assert softmax_of(follow(all_pairs, *inputs(2))).dims == (1, 2)
-
-
-def test_the_dtype_of_a_softmax() -> None:
-    run = follow(lambda q, k: (q @ k.mT).to(torch.bfloat16).softmax(-1), *inputs(2))
-    assert softmax_of(run).dtypes == (torch.bfloat16, torch.bfloat16)
