@@ -125,7 +125,6 @@ GROUPS = (
         "[The doctor](../concepts/doctor.md) is the idea.",
         (
             "headwise.diagnose",
-            "headwise.doctor.finding.Findings",
             "headwise.doctor.comparing.comparison.Differences",
             "headwise.doctor.gradients.checked.CheckedGradients",
         ),

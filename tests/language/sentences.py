@@ -23,7 +23,7 @@ TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
 
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
-    *(f"doctor/{name}.py" for name in ("diagnosis", "finding", "limits", "patient", "subject")),
+    *(f"doctor/{name}.py" for name in ("diagnosis", "limits", "patient", "result", "subject")),
     "doctor/laws/*.py",
     "doctor/reading/anatomy.py",
     "doctor/probing/probe.py",
@@ -123,10 +123,13 @@ def _all(tree: ast.AST) -> Iterator[str]:
 
 
 def _within(node: ast.AST, skipped: set[ast.expr] = frozenset()) -> Iterator[str]:  # type: ignore[assignment]
-    """The sentences in a part of the code, without those of exceptions, assertions and patterns."""
+    """The sentences in a part of the code, without those of exceptions, assertions and patterns.
+
+    The reason of a NotApplicable is for whoever reads the code.
+    """
     if node in skipped or isinstance(node, ast.Assert | ast.Compare):
         return
-    if isinstance(node, ast.Call) and re.search(r"(Error|^re\.\w+)$", _name(node.func)):
+    if isinstance(node, ast.Call) and re.search(r"(Error|NotApplicable|^re\.\w+)$", _name(node.func)):
         return
     if (shape := _shape(node)) is not None:
         yield shape

@@ -17,7 +17,7 @@ from headwise.doctor.calling.forward_arguments import constant, from_example
 from headwise.doctor.calling.signature import assignments, signature
 from headwise.doctor.calling.spec import Spec
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, undisturbed
-from headwise.doctor.calling.way import MAPS, STATES, Way, altered
+from headwise.doctor.calling.way import MAPS, STATES, Way
 from headwise.errors import DoctorError
 
 _ATTEMPTS = 2000  # the maximum number of calls
@@ -259,19 +259,15 @@ class _Search:
             )
         if way.layout != "NM" or way.takes != "self":
             return False
-        moved = self._moved(way, (slice(None), 0))
+        moved = self.trial.moved(way, (slice(None), 0), "query")
         return moved is None or not bool(moved[:, 1:].any())
 
     def _keeps_apart(self, way: Way) -> bool:
         """Whether an example reaches its own output and no other. If not, a mask may lie over the wrong axis, or hide
         all. True if it runs once only, and nothing is known.
         """
-        moved = self._moved(way, (0,))
+        moved = self.trial.moved(way, 0, "query")
         return moved is None or (bool(moved[0].any()) and not bool(moved[1:].any()))
-
-    def _moved(self, way: Way, at: tuple[Any, ...]) -> Tensor | None:
-        """Which outputs change where these queries are others; None if a second call fails."""
-        return self.trial.moved(way, lambda inputs: dataclasses.replace(inputs, query=altered(inputs.query, at)))
 
     def _widths(self, takes: str) -> list[tuple[int, int, int]]:
         """Widths to try. What the module says of them is read once: no call that fails changes it."""
@@ -353,6 +349,5 @@ def _rows_as_given(trial: Trial) -> Way | None:
 
 def _attends(trial: Trial, way: Way) -> bool:
     """Whether the first key reaches the outputs of other queries, or that cannot be asked."""
-    first = (slice(None), 0)
-    moved = trial.moved(way, lambda x: dataclasses.replace(x, key=altered(x.key, first)))  # type: ignore[arg-type]
+    moved = trial.moved(way, (slice(None), 0), "key")
     return moved is None or bool(moved[:, 1:].any())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import guesses, names, sizes
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, altered, noise, pick
+from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, noise, pick
 
 _MANY = 3 * KEYS
 
@@ -26,7 +26,7 @@ def settle(trial: Trial, way: Way) -> Way:
     other = dataclasses.replace(way, layout="NBM" if way.batch_first else "BNM", output_at=None, weights_at=None)
     if trial.spec.batch_first is not None:
         return way if trial.spec.batch_first == way.batch_first else other
-    moved = trial.moved(way, lambda inputs: inputs.each(lambda x: altered(x, (0, 0))))
+    moved = trial.moved(way, (0, 0))
     if moved is None or moved.shape[1] != way.lengths[0]:
         return way
     # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
@@ -40,12 +40,7 @@ def settle(trial: Trial, way: Way) -> Way:
 
 def _reaches(trial: Trial, way: Way, name: str) -> bool:
     """Whether an input has an effect on the output, or that cannot be asked."""
-
-    def change(inputs: Inputs) -> Inputs:
-        x = inputs.tensors()[name]
-        return dataclasses.replace(inputs, **{name: noise(*x.shape, seed=9, dtype=x.dtype, device=x.device)})
-
-    moved = trial.moved(way, change)
+    moved = trial.moved(way, ..., name)
     return moved is None or bool(moved.any())
 
 

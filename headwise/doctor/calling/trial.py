@@ -8,7 +8,7 @@ import inspect
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from headwise.doctor.calling import sizes
 from headwise.doctor.calling.example import Example, Given
 from headwise.doctor.calling.signature import Parameter, parameters, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, home
+from headwise.doctor.calling.way import LAYOUTS, Fails, Inputs, OutputProblem, Result, Way, altered, describe, home
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import LONG, out_of_memory
 from headwise.doctor.lines import last_line
@@ -64,14 +64,6 @@ def _is_as_wide(part: nn.RNNBase, given: tuple[Any, ...]) -> None:
     data = given[0].data if given else None
     if isinstance(data, Tensor) and data.shape[-1] != part.input_size:
         raise ValueError(f"an RNN expects inputs of width {part.input_size}. Received: {data.shape[-1]}")
-
-
-class Raises(DoctorError):  # noqa: N818 (what it raises, in words)
-    """Forward has a mistake that every call meets, such as a name that is not defined; `where` is its line."""
-
-    def __init__(self, said: str, where: Where | None) -> None:
-        super().__init__(said)
-        self.where = where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,11 +150,14 @@ class Trial:
         )
         return said
 
-    def moved(self, way: Way, change: Callable[[Inputs], Inputs]) -> Tensor | None:
-        """Which outputs [B, Q] a change of the inputs reaches; None if a call fails, so that nothing is known."""
+    def moved(self, way: Way, at: Any, *names: str) -> Tensor | None:
+        """Which outputs [B, Q] change where these inputs, or all of them, have other numbers in this place; None if a
+        call fails, so that nothing is known.
+        """
         inputs = self.inputs(way, *self.sizes(way))
+        changed = {name: altered(x, at) for name, x in inputs.tensors().items() if name in (names or [name])}
         try:
-            before, after = (self.run(way, x).output for x in (inputs, change(inputs)))
+            before, after = (self.run(way, x).output for x in (inputs, dataclasses.replace(inputs, **changed)))
         except Exception:
             return None
         return ~((after - before).abs().amax(-1) <= _EXACT * before.abs().nan_to_num(0.0).max())
@@ -219,19 +214,20 @@ def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]
         return DoctorError(f"{name}.forward({listed}) could not be tried. State how it is called with spec=")
     own = _own_mistake(module, failed)
     if own is not None:
-        return Raises(f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}", own.where)
+        said = f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}"
+        return Fails("does-not-run", said, own.where)
     best = _most_plausible(failed)
     if best.plain and best.said == _NOT_FINITE:
-        return NoOutput(f"{best.how} with ordinary inputs, N(0, 1): {_NOT_FINITE}", best.where)
+        return Fails("output-shape", f"{best.how} with ordinary inputs, N(0, 1): {_NOT_FINITE}", best.where)
     at = f" at {best.where}" if best.where is not None else ""
     # Rows of another number are no mistake: inputs may be put one behind the other.
     nothing = best.said.startswith("forward returned") and "which has no dimension of" not in best.said
-    kind = NoOutput if nothing else DoctorError
-    return kind(
+    said = (
         f"{name}.forward({listed}): no way to call it was found in {len(failed)} trials. The call that got "
         f"farthest, {best.how}, raised or returned{at}: {shortened(best.said, 400)}. State how it is called with "
         'spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
     )
+    return Fails("output-shape", said) if nothing else DoctorError(said)
 
 
 def _own_mistake(module: nn.Module, failed: list[Failed]) -> Failed | None:
