@@ -46,9 +46,14 @@ def _reaches(trial: Trial, way: Way, name: str) -> bool:
 
 def _alone(trial: Trial, way: Way) -> Way:
     """A way to call without the memory, which has no effect, as far as the example shows one."""
-    if trial.passes_itself(way):
+    given = [trial.given.of(name) for _, name in way.slots]
+    if given[0] is not None and all(
+        x is given[0] for x in given
+    ):  # the queries themselves: it attends to its own input
         return dataclasses.replace(way, takes="self", slots=tuple(("query", name) for _, name in reversed(way.slots)))
-    if trial.spec.takes is None and trial.given.leaves_out(dict(way.slots)["memory"]):
+    memory = dict(way.slots)["memory"]
+    optional = any(p.name == memory and not p.required for p in trial.parameters)
+    if trial.spec.takes is None and optional and trial.given.of(memory) is None:
         alone = dataclasses.replace(way, takes="self", slots=way.slots[:1], output_at=None, weights_at=None)
         got = trial.attempt(alone, trial.sizes(way)[0], way.lengths[0], way.lengths[0])
         return way if isinstance(got, str) else got[0]

@@ -192,11 +192,6 @@ class Trial:
         """Batch, queries and keys for which a way is known to work."""
         return (1 if way.alone else sizes.batch(self.module), *way.lengths)
 
-    def passes_itself(self, way: Way) -> bool:
-        """Whether the example passes the queries as the memory, too: the layer then attends to its own input."""
-        given = [self.given.of(name) for _, name in way.slots]
-        return isinstance(given[0], Tensor) and all(x is given[0] for x in given)
-
     def by_position(self, inputs: set[str]) -> tuple[str, ...]:
         """What is passed by position: what has to be, or the first argument, as people do (hooks expect it there)."""
         found = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
