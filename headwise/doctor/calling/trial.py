@@ -155,7 +155,7 @@ class Trial:
         call fails, so that nothing is known.
         """
         inputs = self.inputs(way, *self.sizes(way))
-        changed = {name: altered(x, at) for name, x in inputs.tensors().items() if name in (names or [name])}
+        changed = {name: altered(x, at) for name, x in inputs.tensors().items() if not names or name in names}
         try:
             before, after = (self.run(way, x).output for x in (inputs, dataclasses.replace(inputs, **changed)))
         except Exception:
