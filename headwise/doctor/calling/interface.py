@@ -110,14 +110,8 @@ class Interface:
         arguments = {**arguments, **(given or {})}
         if self.batched:
             return self._once(inputs, allowed, padding, grad, arguments)
-        return self._each(inputs, allowed, padding, grad, arguments)
-
-    def _each(
-        self, inputs: Inputs, allowed: Tensor | None, padding: Tensor | None, grad: bool, arguments: dict[str, Any]
-    ) -> Result:
-        """Call a module without a batch dimension for one example at a time."""
         results = []
-        for i in range(inputs.query.shape[0]):
+        for i in range(inputs.query.shape[0]):  # one example at a time
             one = inputs.each(operator.itemgetter(slice(i, i + 1)))
             cells = allowed[i : i + 1] if allowed is not None and allowed.ndim == 3 else allowed
             results.append(self._once(one, cells, None if padding is None else padding[i : i + 1], grad, arguments))

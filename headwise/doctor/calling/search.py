@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from headwise.doctor.calling.example import is_sequence
 from headwise.doctor.calling.forward_arguments import constant, from_example
 from headwise.doctor.calling.signature import assignments, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, undisturbed
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, farthest, undisturbed
 from headwise.doctor.calling.way import MAPS, STATES, Way
 from headwise.errors import DoctorError
 
@@ -56,7 +57,8 @@ class _Search:
         self.given, self.parameters = trial.given, trial.parameters
         self.batch = sizes.batch(trial.module)
         self._fitted = False  # whether an argument is first tried as what its reader takes
-        self._guessed: dict[str, list[tuple[int, int, int]]] = {}
+        # What the module says of its widths is read once: no call that fails changes it.
+        self._widths = functools.cache(functools.partial(guesses.widths, self.module, self.spec, self.given))
 
     def first(self) -> Way:
         """The first way that works. Raises DoctorError if none does."""
@@ -214,7 +216,8 @@ class _Search:
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
         if which == "hinted":
             ours = {QUERIES, KEYS, self.batch, *widths[0]}
-            lengths = [(n, n) for n in guesses.hinted_lengths(self.trial.farthest()) if n not in ours]
+            said = next((x.said for x in farthest(self.trial.failed)), "")
+            lengths = [(n, n) for n in guesses.hinted_lengths(said) if n not in ours]
         heads = sizes.heads(self.module) or 4
         positional = (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
         way = dataclasses.replace(option, positional=positional, layout=layout, heads=heads)
@@ -268,12 +271,6 @@ class _Search:
         """
         moved = self.trial.moved(way, 0, "query")
         return moved is None or (bool(moved[0].any()) and not bool(moved[1:].any()))
-
-    def _widths(self, takes: str) -> list[tuple[int, int, int]]:
-        """Widths to try. What the module says of them is read once: no call that fails changes it."""
-        if takes not in self._guessed:
-            self._guessed[takes] = guesses.widths(self.module, self.spec, self.given, takes)
-        return self._guessed[takes]
 
 
 def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:

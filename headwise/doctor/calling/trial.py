@@ -162,10 +162,6 @@ class Trial:
             return None
         return ~((after - before).abs().amax(-1) <= _EXACT * before.abs().nan_to_num(0.0).max())
 
-    def farthest(self) -> str:
-        """What was said of the call that got farthest."""
-        return max(self.failed, key=lambda x: x.reached).said if self.failed else ""
-
     def answers(self, out: Tensor, queries: int) -> bool:
         """Whether it has a row for each query, or each but one: the first may only start a decoding."""
         return out.shape[1] in (queries, queries - 1)
@@ -225,10 +221,15 @@ def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]
     return Fails("output-shape", said) if nothing else DoctorError(said)
 
 
+def farthest(failed: list[Failed]) -> list[Failed]:
+    """The calls that got farthest; of no call none."""
+    most = max((x.reached for x in failed), default=0)
+    return [x for x in failed if x.reached == most]
+
+
 def _own_mistake(module: nn.Module, failed: list[Failed]) -> Failed | None:
     """The failure, if the calls that got farthest all fail at one line for a reason that no argument changes."""
-    most = max(x.reached for x in failed)
-    inside = [x for x in failed if x.where is not None and x.reached == most]
+    inside = [x for x in farthest(failed) if x.where is not None]
     classes = {type(part).__name__ for part in module.modules()}
 
     def is_own(x: Failed) -> bool:
@@ -243,10 +244,8 @@ def _own_mistake(module: nn.Module, failed: list[Failed]) -> Failed | None:
 
 def _most_plausible(failed: list[Failed]) -> Failed:
     """The failure to quote: of the calls that got farthest the first that is not merely about a guessed size."""
-    most = max(x.reached for x in failed)
-    farthest = [x for x in failed if x.reached == most]
     guessed = re.compile(
         r"mat1 and mat2|normalized_shape|missing .* required|unexpected keyword|size of tensor|einsum|shape '\["
         r"|to have \d+ channels|invalid for input of size"
     )
-    return next((x for x in farthest if not guessed.search(x.said)), farthest[0])
+    return next((x for x in farthest(failed) if not guessed.search(x.said)), farthest(failed)[0])
