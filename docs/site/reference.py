@@ -125,6 +125,7 @@ GROUPS = (
         "[The doctor](../concepts/doctor.md) is the idea.",
         (
             "headwise.diagnose",
+            "headwise.doctor.finding.Findings",
             "headwise.doctor.comparing.comparison.Differences",
             "headwise.doctor.gradients.checked.CheckedGradients",
         ),

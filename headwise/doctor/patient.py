@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 
 from headwise.doctor.contract import Contract, read_contract
+from headwise.doctor.finding import ALL_EVIDENCE
 from headwise.doctor.finding import NotApplicable as NotApplicable
 from headwise.doctor.finding import NotChecked as NotChecked
 from headwise.doctor.probing.reached import Reached, reached
 from headwise.doctor.reading.anatomy import Anatomy, NoAttention, NoSoftmax, Unreadable, dissect
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
-from headwise.doctor.result import ALL_EVIDENCE
 from headwise.doctor.subject import Subject, foreign_backend
 
 

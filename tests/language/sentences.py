@@ -23,7 +23,7 @@ TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
 
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
-    *(f"doctor/{name}.py" for name in ("diagnosis", "limits", "patient", "result", "subject")),
+    *(f"doctor/{name}.py" for name in ("diagnosis", "finding", "limits", "patient", "subject")),
     "doctor/laws/*.py",
     "doctor/reading/anatomy.py",
     "doctor/probing/probe.py",

@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
-from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.result import Diagnosis
+from headwise.doctor.finding import Finding, Findings, Severity, Where
 from headwise.language import printable, said
 from headwise.tables import make_console
 
@@ -25,12 +24,12 @@ _MANY = 3  # checks of one reason are listed one by one up to here
 _LABEL_WIDTH = 8  # of "evidence", the widest
 
 
-def report(diagnosis: Diagnosis, *, notes: bool = False) -> RenderableType:
+def report(diagnosis: Findings, *, notes: bool = False) -> RenderableType:
     """A diagnosis for rich to print. Notes are counted, or written like other findings if `notes` is True."""
     return Group(*_parts(diagnosis, notes))
 
 
-def as_text(diagnosis: Diagnosis, width: int = 100, *, notes: bool = False) -> str:
+def as_text(diagnosis: Findings, width: int = 100, *, notes: bool = False) -> str:
     """The same without colours or links."""
     return plain(report(diagnosis, notes=notes), width)
 
@@ -42,12 +41,12 @@ def plain(found: RenderableType, width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def line(diagnosis: Diagnosis, name: str, ignored: Collection[str] = ()) -> str:
+def line(diagnosis: Findings, name: str, ignored: Collection[str] = ()) -> str:
     """ "my_model.py:A: 2 bugs: wrong-scale, causal-leak (0.8 s)"; findings that are ignored do not count."""
     return printable(f"{name}: {' '.join(_verdict(diagnosis, ignored).split())} ({diagnosis.seconds:.1f} s)")
 
 
-def _verdict(diagnosis: Diagnosis, ignored: Collection[str]) -> str:
+def _verdict(diagnosis: Findings, ignored: Collection[str]) -> str:
     names: dict[Severity, list[str]] = {"bug": [], "risk": []}
     for finding in diagnosis.findings:
         if finding.name not in ignored and finding.severity in names:
@@ -65,7 +64,7 @@ def _verdict(diagnosis: Diagnosis, ignored: Collection[str]) -> str:
     return "; ".join(told)
 
 
-def conclusion(diagnosis: Diagnosis) -> str:
+def conclusion(diagnosis: Findings) -> str:
     """What it all comes to, in a sentence; without notes."""
     graver = [x for x in diagnosis.findings if x.severity != "note"]
     counted = counts(graver)
@@ -101,7 +100,7 @@ def indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
         yield Padding(Text(printable(said(line)), style=style), (0, 0, 0, 2))
 
 
-def _parts(diagnosis: Diagnosis, notes: bool) -> Iterator[RenderableType]:
+def _parts(diagnosis: Findings, notes: bool) -> Iterator[RenderableType]:
     title = Text(printable(diagnosis.subject), style="bold")
     if diagnosis.where:
         title.append(f"  {printable(str(diagnosis.where))}", style="not bold dim")

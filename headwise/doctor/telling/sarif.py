@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headwise.doctor.catalogue import CATALOGUE, Entry, links
-from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.result import Diagnosis
+from headwise.doctor.finding import Finding, Findings, Severity, Where
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVEL: dict[Severity, str] = {"bug": "error", "risk": "warning", "note": "note"}
@@ -20,7 +19,7 @@ _PROBLEM: dict[Severity, str] = {"bug": "error", "risk": "warning", "note": "rec
 _ROOT = "%SRCROOT%"
 
 
-def sarif(diagnoses: Iterable[Diagnosis], *, version: str, root: Path | None = None) -> dict[str, Any]:
+def sarif(diagnoses: Iterable[Findings], *, version: str, root: Path | None = None) -> dict[str, Any]:
     """The diagnoses as one run of this version of headwise.
 
     Files are given relative to `root`, which is to be the repository's, since a code host finds them by these names; by
@@ -52,7 +51,7 @@ def sarif(diagnoses: Iterable[Diagnosis], *, version: str, root: Path | None = N
     }
 
 
-def _invocation(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+def _invocation(diagnoses: Sequence[Findings]) -> dict[str, Any]:
     """Whether everything was examined, and what was not."""
     missed = [f"{x.subject} was not examined: {x.not_examined}" for x in diagnoses if x.not_examined]
     notifications = [{"level": "error", "message": {"text": text}} for text in missed]
@@ -85,7 +84,7 @@ def _rule(name: str) -> dict[str, Any]:
     return rule
 
 
-def _results(found: Sequence[tuple[Diagnosis, Finding]], names: Sequence[str], root: Path) -> list[dict[str, Any]]:
+def _results(found: Sequence[tuple[Findings, Finding]], names: Sequence[str], root: Path) -> list[dict[str, Any]]:
     results = []
     times: Counter[tuple[str, str]] = Counter()
     for diagnosis, finding in found:
