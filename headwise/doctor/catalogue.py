@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 from collections.abc import Iterable
 from typing import cast
-from urllib.parse import quote
 
 from headwise.doctor.finding import Severity
 from headwise.errors import ArgumentError
@@ -218,11 +217,7 @@ _REPOSITORIES = {
 
 
 def links(source: str) -> list[tuple[str, str | None]]:
-    """The parts of a source, each with its URL or None: "pytorch #1 #2" is two threads, "arXiv 1706.03762" a paper."""
-    if source.startswith(("http://", "https://")):
-        return [(source, quote(source, safe=":/?#[]@!$&'()*+,;=%~"))]
-    if source.startswith("arXiv "):
-        return [(source, f"https://arxiv.org/abs/{source.split()[1]}")]
+    """The parts of a source, each with its URL or None: "pytorch #1 #2" is two threads."""
     name, *numbers = (part.strip() for part in source.split("#"))
     repository = _REPOSITORIES.get(name, name if name.count("/") == 1 and " " not in name else None)
     if not numbers or repository is None:

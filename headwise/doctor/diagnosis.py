@@ -24,8 +24,7 @@ from headwise.doctor.calling.example import Example, as_example
 from headwise.doctor.calling.interface import other_memories
 from headwise.doctor.calling.search import first_call
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.trial import Raises
-from headwise.doctor.calling.way import NoOutput
+from headwise.doctor.calling.way import Fails
 from headwise.doctor.causes import settled
 from headwise.doctor.finding import ORDER, Finding
 from headwise.doctor.limits import LONG, TookTooLong, ended_by, out_of_memory, time_limit
@@ -111,16 +110,15 @@ def diagnose(
         else:
             unchecked["the rest"] = said
             lines = lines or tuple(patient.interface.describe())
-    except (NoOutput, Raises) as error:  # (it is a RuntimeError)
-        if isinstance(error, NoOutput) and patient is not None and not patient.reports("output-shape: no output"):
+    except Fails as error:  # (it is a RuntimeError)
+        no_output = error.finding == "output-shape"
+        if no_output and patient is not None and not patient.reports("output-shape: no output"):
             not_examined = str(error)
         else:
-            name, fix = "does-not-run", "make sure that one forward runs, or state how the module is called (spec=)"
-            if isinstance(error, NoOutput):
-                name = "output-shape"
-                if error.where is not None:  # where NaN begins
-                    fix = "look for 0 · inf, inf - inf and 0 / 0; a mask is filled: scores.masked_fill(hidden, -inf)"
-            causes.append(Finding(name, "bug", str(error), fix, error.where))
+            fix = "make sure that one forward runs, or state how the module is called (spec=)"
+            if no_output and error.where is not None:  # where NaN begins
+                fix = "look for 0 · inf, inf - inf and 0 / 0; a mask is filled: scores.masked_fill(hidden, -inf)"
+            causes.append(Finding(error.finding, "bug", str(error), fix, error.where))
     except DoctorError as error:
         not_examined = str(error)
     except (RuntimeError, MemoryError, SystemExit) as error:

@@ -57,7 +57,7 @@ class Finding:
     evidence: str  # what was seen, with its numbers, in a sentence or two
     fix: str  # what to change
     where: Where | None = None  # the line of code, if tracing found it
-    sources: tuple[str, ...] = ()  # threads ("vit-pytorch #65") and papers
+    sources: tuple[str, ...] = ()  # threads, such as "vit-pytorch #65"
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)  # the numbers in the evidence, as floats
 
     def to_dict(self) -> dict[str, Any]:

@@ -93,11 +93,6 @@ class Source:
     line: int
     text: str
 
-    @property
-    def end(self) -> int:
-        """The line after its last one."""
-        return self.line + self.text.count("\n")
-
 
 def source_of(kind: object) -> Source | None:
     """The source of a class or function; None where there is none."""

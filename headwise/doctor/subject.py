@@ -17,7 +17,7 @@ from headwise.doctor.calling.example import Example
 from headwise.doctor.calling.interface import Interface, discover
 from headwise.doctor.calling.search import first_call
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import NoOutput, in_dtype
+from headwise.doctor.calling.way import Fails, in_dtype
 from headwise.doctor.catalogue import GRAVEST
 from headwise.doctor.finding import ORDER, NotChecked, Severity, Where
 from headwise.doctor.lines import definition, source_of
@@ -76,7 +76,7 @@ class Subject:
         except DoctorError:
             if not token_ids.takes_ids_by_name(self.module) and (found := self._of_ids()) is not None:
                 return found
-            if isinstance(self._on_ids, NoOutput) and self._on_ids.where is not None:
+            if isinstance(self._on_ids, Fails) and self._on_ids.where is not None:
                 raise self._on_ids from None  # it runs on ids, and gives NaN alone
             raise
 

@@ -8,11 +8,11 @@ docs/found.md.
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import pkgutil
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,18 +43,20 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="NAME,…", help="these families, not all")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many at a time (default: 1)")
     parser.add_argument("--seconds", type=int, default=SECONDS, metavar="N", help="how long one may take")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="one family of N")
     parser.add_argument("--verbose", action="store_true", help="the reports, risks and notes included")
     asked = parser.parse_args()
-    chosen = [name for name in asked.only.split(",") if name] or families()[:: asked.every]
-    reports = []
+    chosen = [name for name in asked.only.split(",") if name] or families()
+    bugs, unknown = collections.Counter[str](), 0
     for report in apart(chosen, examine, lambda *x: Report(x[0], error=x[1]), asked.jobs, asked.seconds, _modules()):
-        reports.append(report)
-        print("\n".join(told(report)), flush=True)
-        if asked.verbose:
-            print("\n\n".join(map(str, report.diagnoses)), flush=True)
-    print("\n" + summary(reports))
-    return int(any(each.bugs for report in reports for each in report.diagnoses))
+        said = " ".join(report.error.split())[:150] or f"{len(report.diagnoses)} kinds, {report.seconds:.1f} s"
+        print(f"{report.family:28} {said}", flush=True)
+        for each in report.diagnoses:
+            bugs.update(x.name for x in each.bugs)
+            unknown += bool(each.not_examined)
+            if asked.verbose or each.bugs or each.not_examined:
+                print(each, flush=True)
+    print(f"\nbugs: {dict(bugs)}; kinds of layers that were not examined: {unknown}")
+    return int(bool(bugs))
 
 
 def examine(family: str) -> Report:
@@ -99,37 +101,6 @@ def _runs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
             continue
         return given
     return inputs
-
-
-def told(report: Report) -> list[str]:
-    """A family in a line, and a line for each bug and each kind of layer that was not examined."""
-    if report.error:
-        return [f"{report.family:28} - {' '.join(report.error.split())[:150]}"]
-    bugs = sum(len(each.bugs) for each in report.diagnoses)
-    unknown = sum(bool(each.not_examined) for each in report.diagnoses)
-    lines = [
-        f"{report.family:28} {len(report.diagnoses)} kinds, {bugs} bugs, {unknown} not examined {report.seconds:5.1f} s"
-    ]
-    for each in report.diagnoses:
-        if each.not_examined:
-            lines.append(f"    not examined: {each.subject}: {' '.join(each.not_examined.split())[:400]}")
-        lines += [
-            f"    bug {x.name}: {each.subject}: {' '.join(x.evidence.split())[:300]} {x.where}" for x in each.bugs
-        ]
-    return lines
-
-
-def summary(reports: Sequence[Report]) -> str:
-    diagnoses = [each for report in reports for each in report.diagnoses]
-    bugs: dict[str, int] = {}
-    for each in diagnoses:
-        for finding in each.bugs:
-            bugs[finding.name] = bugs.get(finding.name, 0) + 1
-    listed = ", ".join(f"{count} {name}" for name, count in sorted(bugs.items(), key=lambda x: -x[1])) or "none"
-    return (
-        f"{len(reports)} families, {sum(bool(x.diagnoses) for x in reports)} with layers to examine; "
-        f"{len(diagnoses)} kinds of layers, {sum(bool(x.not_examined) for x in diagnoses)} not examined; bugs: {listed}"
-    )
 
 
 def _modules() -> tuple[str, ...]:

@@ -47,10 +47,6 @@ FORWARDS = {
             except BaseException:
                 pass
 """,
-    "Leaves": """
-        print("so long")
-        os._exit(3)
-""",
     "Exits": """
         raise SystemExit(4)
 """,

@@ -40,21 +40,6 @@ class Padded(Attention):
         return self.attend(x, x, allowed)
 
 
-class Differential(nn.Module):
-    """Two softmaxes a head, subtracted before they meet the values (Differential Transformer)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
-        self.lam = nn.Parameter(torch.tensor(0.3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k = (f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.q, self.k))
-        v = self.v(x).unflatten(-1, (2, 8)).transpose(1, 2)
-        first, second = (q @ k.mT / 2).softmax(-1).unflatten(1, (2, 2)).unbind(2)
-        return self.o(((first - self.lam * second) @ v).transpose(1, 2).flatten(2))
-
-
 class Edges(Attention):
     """adj: [B, Q, K], weights of edges, 0 = none."""
 
@@ -69,16 +54,6 @@ class Edges(Attention):
         return self.out(self.merge(scores.softmax(-1) @ v))
 
 
-class Kernel(Attention):
-    """Linear attention that looks only back; each exp is stabilised with a maximum, as in Performers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.split(f(x)) for f in (self.q, self.k, self.v))
-        q, k = q.sigmoid(), (k - k.amax(-1, keepdim=True)).exp() + 1e-3
-        weights = (q @ k.mT).tril()
-        return self.out(self.merge(weights / (weights.sum(-1, keepdim=True) + 1e-3) @ v))
-
-
 class Normed(Attention):
     """Queries and keys of norm sqrt(width) with learned gains, without a scale, as in NaViT."""
 
@@ -89,30 +64,6 @@ class Normed(Attention):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         q, k = (functional.normalize(x, dim=-1) * x.shape[-1] ** 0.5 * self.gamma for x in (q, k))
         return q @ k.mT
-
-
-class Performer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
-        self.register_buffer("features", torch.randn(12, 16))
-
-    def phi(self, x: Tensor, dims: tuple[int, ...]) -> Tensor:
-        dash = x / 2 @ self.features.T
-        return torch.exp(dash - (x**2).sum(-1, keepdim=True) / 8 - dash.amax(dims, keepdim=True).detach()) + 1e-2
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k = self.phi(self.q(x), (-1,)), self.phi(self.k(x), (-1, -2))
-        return q @ (k.mT @ self.v(x)) / (q @ k.sum(1)[..., None])
-
-
-class Sparse(Attention):
-    """Keeps the two largest scores of a row: not smooth, and no mistake."""
-
-    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        scores = super().fill(scores, allowed)
-        least = scores.topk(min(2, scores.shape[-1]), -1).values[..., -1:]
-        return scores.masked_fill(scores < least, -torch.inf)
 
 
 TRUSTED: dict[str, Callable[[], nn.Module]] = {
@@ -144,7 +95,7 @@ TRUSTED: dict[str, Callable[[], nn.Module]] = {
 SLOW = ("ours, softcap", "ours, decoder", "torch, decoder layer")  # what a quicker one of them is too
 
 
-HABITS = (Clips, Padded, Differential, Edges, Kernel, Normed, Performer, Sparse)
+HABITS = (Clips, Padded, Edges, Normed)
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(3))
 GRAPH = (X, X.new_ones(2, 6, 6).tril() + 0.1)  # which cannot be invented
 

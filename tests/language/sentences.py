@@ -123,10 +123,13 @@ def _all(tree: ast.AST) -> Iterator[str]:
 
 
 def _within(node: ast.AST, skipped: set[ast.expr] = frozenset()) -> Iterator[str]:  # type: ignore[assignment]
-    """The sentences in a part of the code, without those of exceptions, assertions and patterns."""
+    """The sentences in a part of the code, without those of exceptions, assertions and patterns.
+
+    The reason of a NotApplicable is for whoever reads the code.
+    """
     if node in skipped or isinstance(node, ast.Assert | ast.Compare):
         return
-    if isinstance(node, ast.Call) and re.search(r"(Error|^re\.\w+)$", _name(node.func)):
+    if isinstance(node, ast.Call) and re.search(r"(Error|NotApplicable|^re\.\w+)$", _name(node.func)):
         return
     if (shape := _shape(node)) is not None:
         yield shape

@@ -8,6 +8,7 @@ neither does an option whose default is False. What is so is found by trial; law
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import re
 import textwrap
@@ -187,11 +188,8 @@ def causal_claim(module: nn.Module, flags: dict[str, bool], *, given: bool) -> s
 def drawn_mask(call: Callable[[], Any], lengths: tuple[int, int] | None) -> str:
     """Say which causal mask a call draws, or "". `lengths`: of its queries and keys; None: any."""
     pen = _Pen(lengths)
-    try:
-        with pen:
-            call()
-    except Exception:  # it was called before; what it drew until then still counts
-        return pen.found
+    with contextlib.suppress(Exception), pen:  # it was called before; what it drew until an error still counts
+        call()
     return pen.found
 
 

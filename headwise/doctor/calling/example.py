@@ -57,11 +57,6 @@ class Given:
         """What the example passes for an argument, or None."""
         return self.values.get(name)
 
-    def leaves_out(self, name: str) -> bool:
-        """Whether an argument may be left out, and the example passes none."""
-        optional = any(p.name == name and not p.required for p in self.parameters)
-        return optional and self.of(name) is None
-
     def input(self) -> Tensor | None:
         """The example's input if it is [B, N, M]: that of the queries, or the first one."""
         for p in self.parameters:

@@ -110,14 +110,8 @@ class Interface:
         arguments = {**arguments, **(given or {})}
         if self.batched:
             return self._once(inputs, allowed, padding, grad, arguments)
-        return self._each(inputs, allowed, padding, grad, arguments)
-
-    def _each(
-        self, inputs: Inputs, allowed: Tensor | None, padding: Tensor | None, grad: bool, arguments: dict[str, Any]
-    ) -> Result:
-        """Call a module without a batch dimension for one example at a time."""
         results = []
-        for i in range(inputs.query.shape[0]):
+        for i in range(inputs.query.shape[0]):  # one example at a time
             one = inputs.each(operator.itemgetter(slice(i, i + 1)))
             cells = allowed[i : i + 1] if allowed is not None and allowed.ndim == 3 else allowed
             results.append(self._once(one, cells, None if padding is None else padding[i : i + 1], grad, arguments))
@@ -147,19 +141,16 @@ class Interface:
         given: dict[str, Tensor] = {}
         if padding is not None:
             padding = padding.expand(batch, keys)
-            takers = [m for m in self.masks if m.what == "keys" and not m.own]
-            fitting = [m for m in takers if m.by_example] or [m for m in takers if _same_for_all(padding)]
-            taken = self._first(fitting, padding, inputs)
+            taken = self._first([m for m in self.masks if m.what == "keys" and not m.own], padding, inputs)
             if taken is not None:
                 given[taken[0]] = taken[1]
             else:
                 cells = padding[:, None].expand(batch, queries, keys)
                 allowed = cells if allowed is None else allowed.expand(batch, queries, keys) & cells
         if allowed is not None:
-            same = allowed.ndim == 2 or _same_for_all(allowed)
             cells = allowed.expand(batch, *allowed.shape[-2:])
             takers = [m for m in self.masks if m.what == "cells" and not m.own and m.parameter not in given]
-            taken = self._first([m for m in takers if m.by_example or same], cells, inputs)
+            taken = self._first(takers, cells, inputs)
             if taken is None:
                 raise DoctorError(
                     f"{type(self.module).__name__} has no mask argument that can express "
@@ -170,10 +161,9 @@ class Interface:
         return given
 
     def _first(self, masks: list[MaskInput], allowed: Tensor, inputs: Inputs) -> tuple[str, Tensor] | None:
-        for mask in sorted(masks, key=lambda m: not m.works):
-            if mask.shape != "B" or mask.fits(allowed):
-                return mask.parameter, mask.value(allowed, self.way.heads, inputs.query.dtype)
-        return None
+        """The first of some masks that can express this one, those of each example first; None if there is none."""
+        fitting = [m for m in sorted(masks, key=lambda m: (not m.works, not m.by_example)) if m.fits(allowed)]
+        return next(((m.parameter, m.value(allowed, self.way.heads, inputs.query.dtype)) for m in fitting), None)
 
     @functools.cached_property
     def drawn(self) -> str:
@@ -350,7 +340,3 @@ def other_memories(interface: Interface, spec: Spec) -> Iterator[tuple[str, Spec
             roles = {**spec.roles, name: "memory", **({} if known is None else {known: "other"})}
             arguments = {**spec.arguments, **({} if known is None else {known: inputs.key})}
             yield name, dataclasses.replace(spec, takes="memory", roles=roles, arguments=arguments)
-
-
-def _same_for_all(x: Tensor) -> bool:
-    return bool((x == x[:1]).all())

@@ -67,9 +67,7 @@ class MaskInput:
             DoctorError: it cannot express this mask.
         """
         if not self.fits(allowed):
-            of_lengths = "takes lengths, so only the last keys can be padding"
-            why = of_lengths if self.shape == "B" else "has no batch dimension"
-            raise DoctorError(f"{self.parameter} {why}: it cannot express this mask. Received: {list(allowed.shape)}")
+            raise DoctorError(f"{self.describe()}: it cannot express this mask. Received: {list(allowed.shape)}")
         if self.shape == "B":
             count = allowed.sum(-1)
             return (count / allowed.shape[-1]).to(dtype) if self.dtype.is_floating_point else count

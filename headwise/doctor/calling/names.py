@@ -14,13 +14,6 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-# The role of an argument of forward. "unknown" is left to trial.
-ROLES = (
-    *("query", "key", "value", "memory"),
-    *("mask", "padding", "lengths", "causal"),
-    *("cache", "positions", "weights-flag", "flag", "other", "unknown"),
-)
-
 # A name is one of these and words that say nothing: `input_k` is `k`.
 _FILLING = frozenset(_words("x input inputs in hidden state states tensor seq sequence token tokens embeds embeddings"))
 _NAMES = {

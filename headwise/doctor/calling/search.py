@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,8 @@ from headwise.doctor.calling.example import is_sequence
 from headwise.doctor.calling.forward_arguments import constant, from_example
 from headwise.doctor.calling.signature import assignments, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, undisturbed
-from headwise.doctor.calling.way import MAPS, STATES, Way, altered
+from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, failure, farthest, undisturbed
+from headwise.doctor.calling.way import MAPS, STATES, Way
 from headwise.errors import DoctorError
 
 _ATTEMPTS = 2000  # the maximum number of calls
@@ -56,7 +57,8 @@ class _Search:
         self.given, self.parameters = trial.given, trial.parameters
         self.batch = sizes.batch(trial.module)
         self._fitted = False  # whether an argument is first tried as what its reader takes
-        self._guessed: dict[str, list[tuple[int, int, int]]] = {}
+        # What the module says of its widths is read once: no call that fails changes it.
+        self._widths = functools.cache(functools.partial(guesses.widths, self.module, self.spec, self.given))
 
     def first(self) -> Way:
         """The first way that works. Raises DoctorError if none does."""
@@ -214,7 +216,8 @@ class _Search:
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
         if which == "hinted":
             ours = {QUERIES, KEYS, self.batch, *widths[0]}
-            lengths = [(n, n) for n in guesses.hinted_lengths(self.trial.farthest()) if n not in ours]
+            said = next((x.said for x in farthest(self.trial.failed)), "")
+            lengths = [(n, n) for n in guesses.hinted_lengths(said) if n not in ours]
         heads = sizes.heads(self.module) or 4
         positional = (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
         way = dataclasses.replace(option, positional=positional, layout=layout, heads=heads)
@@ -259,25 +262,15 @@ class _Search:
             )
         if way.layout != "NM" or way.takes != "self":
             return False
-        moved = self._moved(way, (slice(None), 0))
+        moved = self.trial.moved(way, (slice(None), 0), "query")
         return moved is None or not bool(moved[:, 1:].any())
 
     def _keeps_apart(self, way: Way) -> bool:
         """Whether an example reaches its own output and no other. If not, a mask may lie over the wrong axis, or hide
         all. True if it runs once only, and nothing is known.
         """
-        moved = self._moved(way, (0,))
+        moved = self.trial.moved(way, 0, "query")
         return moved is None or (bool(moved[0].any()) and not bool(moved[1:].any()))
-
-    def _moved(self, way: Way, at: tuple[Any, ...]) -> Tensor | None:
-        """Which outputs change where these queries are others; None if a second call fails."""
-        return self.trial.moved(way, lambda inputs: dataclasses.replace(inputs, query=altered(inputs.query, at)))
-
-    def _widths(self, takes: str) -> list[tuple[int, int, int]]:
-        """Widths to try. What the module says of them is read once: no call that fails changes it."""
-        if takes not in self._guessed:
-            self._guessed[takes] = guesses.widths(self.module, self.spec, self.given, takes)
-        return self._guessed[takes]
 
 
 def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:
@@ -353,6 +346,5 @@ def _rows_as_given(trial: Trial) -> Way | None:
 
 def _attends(trial: Trial, way: Way) -> bool:
     """Whether the first key reaches the outputs of other queries, or that cannot be asked."""
-    first = (slice(None), 0)
-    moved = trial.moved(way, lambda x: dataclasses.replace(x, key=altered(x.key, first)))  # type: ignore[arg-type]
+    moved = trial.moved(way, (slice(None), 0), "key")
     return moved is None or bool(moved[:, 1:].any())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import guesses, names, sizes
 from headwise.doctor.calling.trial import KEYS, QUERIES, Trial
-from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, altered, noise, pick
+from headwise.doctor.calling.way import MAPS, STATES, Inputs, Way, noise, pick
 
 _MANY = 3 * KEYS
 
@@ -26,7 +26,7 @@ def settle(trial: Trial, way: Way) -> Way:
     other = dataclasses.replace(way, layout="NBM" if way.batch_first else "BNM", output_at=None, weights_at=None)
     if trial.spec.batch_first is not None:
         return way if trial.spec.batch_first == way.batch_first else other
-    moved = trial.moved(way, lambda inputs: inputs.each(lambda x: altered(x, (0, 0))))
+    moved = trial.moved(way, (0, 0))
     if moved is None or moved.shape[1] != way.lengths[0]:
         return way
     # A change in one example stays in that example; a change at one token of a sequence affects other tokens.
@@ -40,20 +40,20 @@ def settle(trial: Trial, way: Way) -> Way:
 
 def _reaches(trial: Trial, way: Way, name: str) -> bool:
     """Whether an input has an effect on the output, or that cannot be asked."""
-
-    def change(inputs: Inputs) -> Inputs:
-        x = inputs.tensors()[name]
-        return dataclasses.replace(inputs, **{name: noise(*x.shape, seed=9, dtype=x.dtype, device=x.device)})
-
-    moved = trial.moved(way, change)
+    moved = trial.moved(way, ..., name)
     return moved is None or bool(moved.any())
 
 
 def _alone(trial: Trial, way: Way) -> Way:
     """A way to call without the memory, which has no effect, as far as the example shows one."""
-    if trial.passes_itself(way):
+    given = [trial.given.of(name) for _, name in way.slots]
+    if given[0] is not None and all(
+        x is given[0] for x in given
+    ):  # the queries themselves: it attends to its own input
         return dataclasses.replace(way, takes="self", slots=tuple(("query", name) for _, name in reversed(way.slots)))
-    if trial.spec.takes is None and trial.given.leaves_out(dict(way.slots)["memory"]):
+    memory = dict(way.slots)["memory"]
+    optional = any(p.name == memory and not p.required for p in trial.parameters)
+    if trial.spec.takes is None and optional and trial.given.of(memory) is None:
         alone = dataclasses.replace(way, takes="self", slots=way.slots[:1], output_at=None, weights_at=None)
         got = trial.attempt(alone, trial.sizes(way)[0], way.lengths[0], way.lengths[0])
         return way if isinstance(got, str) else got[0]

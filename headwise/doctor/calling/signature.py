@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import inspect
 import itertools
@@ -95,7 +96,9 @@ def _text(annotation: Any) -> str:
 
 def assignments(found: list[Parameter], variadic: bool, takes: str | None) -> list[Way]:
     """The ways to assign inputs to these arguments, the most likely first; layouts and sizes are found later."""
-    by = {role: [p for p in found if p.role == role] for role in names.ROLES}
+    by: dict[str, list[Parameter]] = collections.defaultdict(list)
+    for p in found:
+        by[p.role].append(p)
     free = [p for p in by["unknown"] if p.required]
     result: list[Way] = []
 

@@ -8,7 +8,7 @@ import inspect
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from headwise.doctor.calling import sizes
 from headwise.doctor.calling.example import Example, Given
 from headwise.doctor.calling.signature import Parameter, parameters, signature
 from headwise.doctor.calling.spec import Spec
-from headwise.doctor.calling.way import LAYOUTS, Inputs, NoOutput, OutputProblem, Result, Way, describe, home
+from headwise.doctor.calling.way import LAYOUTS, Fails, Inputs, OutputProblem, Result, Way, altered, describe, home
 from headwise.doctor.finding import Where
 from headwise.doctor.limits import LONG, out_of_memory
 from headwise.doctor.lines import last_line
@@ -64,14 +64,6 @@ def _is_as_wide(part: nn.RNNBase, given: tuple[Any, ...]) -> None:
     data = given[0].data if given else None
     if isinstance(data, Tensor) and data.shape[-1] != part.input_size:
         raise ValueError(f"an RNN expects inputs of width {part.input_size}. Received: {data.shape[-1]}")
-
-
-class Raises(DoctorError):  # noqa: N818 (what it raises, in words)
-    """Forward has a mistake that every call meets, such as a name that is not defined; `where` is its line."""
-
-    def __init__(self, said: str, where: Where | None) -> None:
-        super().__init__(said)
-        self.where = where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,18 +150,17 @@ class Trial:
         )
         return said
 
-    def moved(self, way: Way, change: Callable[[Inputs], Inputs]) -> Tensor | None:
-        """Which outputs [B, Q] a change of the inputs reaches; None if a call fails, so that nothing is known."""
+    def moved(self, way: Way, at: Any, *names: str) -> Tensor | None:
+        """Which outputs [B, Q] change where these inputs, or all of them, have other numbers in this place; None if a
+        call fails, so that nothing is known.
+        """
         inputs = self.inputs(way, *self.sizes(way))
+        changed = {name: altered(x, at) for name, x in inputs.tensors().items() if not names or name in names}
         try:
-            before, after = (self.run(way, x).output for x in (inputs, change(inputs)))
+            before, after = (self.run(way, x).output for x in (inputs, dataclasses.replace(inputs, **changed)))
         except Exception:
             return None
         return ~((after - before).abs().amax(-1) <= _EXACT * before.abs().nan_to_num(0.0).max())
-
-    def farthest(self) -> str:
-        """What was said of the call that got farthest."""
-        return max(self.failed, key=lambda x: x.reached).said if self.failed else ""
 
     def answers(self, out: Tensor, queries: int) -> bool:
         """Whether it has a row for each query, or each but one: the first may only start a decoding."""
@@ -197,11 +188,6 @@ class Trial:
         """Batch, queries and keys for which a way is known to work."""
         return (1 if way.alone else sizes.batch(self.module), *way.lengths)
 
-    def passes_itself(self, way: Way) -> bool:
-        """Whether the example passes the queries as the memory, too: the layer then attends to its own input."""
-        given = [self.given.of(name) for _, name in way.slots]
-        return isinstance(given[0], Tensor) and all(x is given[0] for x in given)
-
     def by_position(self, inputs: set[str]) -> tuple[str, ...]:
         """What is passed by position: what has to be, or the first argument, as people do (hooks expect it there)."""
         found = tuple(p.name for p in self.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
@@ -219,25 +205,31 @@ def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]
         return DoctorError(f"{name}.forward({listed}) could not be tried. State how it is called with spec=")
     own = _own_mistake(module, failed)
     if own is not None:
-        return Raises(f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}", own.where)
+        said = f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}"
+        return Fails("does-not-run", said, own.where)
     best = _most_plausible(failed)
     if best.plain and best.said == _NOT_FINITE:
-        return NoOutput(f"{best.how} with ordinary inputs, N(0, 1): {_NOT_FINITE}", best.where)
+        return Fails("output-shape", f"{best.how} with ordinary inputs, N(0, 1): {_NOT_FINITE}", best.where)
     at = f" at {best.where}" if best.where is not None else ""
     # Rows of another number are no mistake: inputs may be put one behind the other.
     nothing = best.said.startswith("forward returned") and "which has no dimension of" not in best.said
-    kind = NoOutput if nothing else DoctorError
-    return kind(
+    said = (
         f"{name}.forward({listed}): no way to call it was found in {len(failed)} trials. The call that got "
         f"farthest, {best.how}, raised or returned{at}: {shortened(best.said, 400)}. State how it is called with "
         'spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
     )
+    return Fails("output-shape", said) if nothing else DoctorError(said)
+
+
+def farthest(failed: list[Failed]) -> list[Failed]:
+    """The calls that got farthest; of no call none."""
+    most = max((x.reached for x in failed), default=0)
+    return [x for x in failed if x.reached == most]
 
 
 def _own_mistake(module: nn.Module, failed: list[Failed]) -> Failed | None:
     """The failure, if the calls that got farthest all fail at one line for a reason that no argument changes."""
-    most = max(x.reached for x in failed)
-    inside = [x for x in failed if x.where is not None and x.reached == most]
+    inside = [x for x in farthest(failed) if x.where is not None]
     classes = {type(part).__name__ for part in module.modules()}
 
     def is_own(x: Failed) -> bool:
@@ -252,10 +244,8 @@ def _own_mistake(module: nn.Module, failed: list[Failed]) -> Failed | None:
 
 def _most_plausible(failed: list[Failed]) -> Failed:
     """The failure to quote: of the calls that got farthest the first that is not merely about a guessed size."""
-    most = max(x.reached for x in failed)
-    farthest = [x for x in failed if x.reached == most]
     guessed = re.compile(
         r"mat1 and mat2|normalized_shape|missing .* required|unexpected keyword|size of tensor|einsum|shape '\["
         r"|to have \d+ channels|invalid for input of size"
     )
-    return next((x for x in farthest if not guessed.search(x.said)), farthest[0])
+    return next((x for x in farthest(failed) if not guessed.search(x.said)), farthest(failed)[0])

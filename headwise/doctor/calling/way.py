@@ -69,12 +69,15 @@ class Result:
     raw: Any  # everything that was returned
 
 
-class NoOutput(DoctorError):  # noqa: N818 (what came back, in words)
-    """A module runs, but returns no output: a string, another batch size, or NaN alone, which began at `where`."""
+class Fails(DoctorError):  # noqa: N818 (what a module does)
+    """Every call of a module has one mistake, at `where` if that is known.
 
-    def __init__(self, said: str, where: Where | None = None) -> None:
+    finding: "does-not-run" (it raises), "output-shape" (it returns a string, another batch size, or NaN alone).
+    """
+
+    def __init__(self, finding: str, said: str, where: Where | None = None) -> None:
         super().__init__(said)
-        self.where = where
+        self.finding, self.where = finding, where
 
 
 class OutputProblem(Exception):  # noqa: N818 (what is wrong with what came back)

@@ -125,7 +125,8 @@ def _parts(diagnosis: Findings, notes: bool) -> Iterator[RenderableType]:
             table.add_row(Text(f"  {printable(check)}", style="dim"), Text(printable(why), style="dim"))
         yield table
     yield Text()
-    style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if _worrying(diagnosis) else "bold green"
+    worrying = any(x.severity == "risk" for x in diagnosis.findings) or not diagnosis.understood
+    style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if worrying else "bold green"
     last = Text(conclusion(diagnosis), style=style)
     if diagnosis.notes and not notes:
         last.append(f"  {_plural(len(diagnosis.notes), 'note')}: --notes", style="not bold dim")
@@ -142,10 +143,6 @@ def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield said(f"{len(alike)} checks"), f"{said(why)}: {', '.join(alike)}"
         else:
             yield from ((check, said(why)) for check in alike)
-
-
-def _worrying(diagnosis: Findings) -> bool:
-    return any(x.severity == "risk" for x in diagnosis.findings) or not diagnosis.understood
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:

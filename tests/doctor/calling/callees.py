@@ -147,30 +147,6 @@ class Lazy(nn.Module):
         return self.out(fused(*self.qkv(x).chunk(3, -1)))
 
 
-class Graph(nn.Module):
-    """A mask that must be given, under a name of another field, and an output of another width."""
-
-    def __init__(self, in_features: int = 12, out_features: int = 8) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.randn(in_features, out_features))
-        self.a = nn.Parameter(torch.randn(2, out_features, 1))
-
-    def forward(self, h: Tensor, adj: Tensor) -> Tensor:
-        values = h @ self.w
-        energy = (values @ self.a[0] + (values @ self.a[1]).mT).tanh()
-        return energy.masked_fill(adj <= 0, -1e9).softmax(-1) @ values
-
-
-class Relative(Projected):
-    """[N, B, M] and a table of positions [N, M]: Transformer-XL's habit."""
-
-    def forward(self, w: Tensor, r: Tensor) -> Tensor:
-        x = (w + r[:, None]).transpose(0, 1)
-        if r.ndim != 2:
-            raise ValueError("r must be [length, width]")
-        return self.attend(x, x, x).transpose(0, 1)
-
-
 class Picture(Projected):
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
         grid = x.mT.reshape(x.shape[0], -1, H, W).flatten(2).mT

@@ -1,8 +1,6 @@
-"""What a call could be confused with: sizes that coincide, tables of distances, several outputs, options, weights."""
+"""What a call could be confused with: sizes that coincide, several outputs, options."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
@@ -11,47 +9,26 @@ from torch import Tensor, nn
 import headwise
 from headwise.doctor.calling import sizes
 from headwise.doctor.calling.interface import discover
+from tests.doctor.laws.specimens import Attention, seeded
 
 
-class Plain(nn.Module):
-    """Self-attention of 4 heads, 16 wide."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
-
-    def split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (4, 4)).transpose(1, 2)
-
-    def scores(self, x: Tensor) -> Tensor:
-        return self.split(self.q(x)) @ self.split(self.k(x)).mT / 2
-
-    def attend(self, x: Tensor, scores: Tensor) -> Tensor:
-        return self.out((scores.softmax(-1) @ self.split(self.v(x))).transpose(1, 2).flatten(2))
-
-    def forward(self, x: Tensor) -> Any:
-        return self.attend(x, self.scores(x))
+class QueriesFirst(Attention):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q(x), self.attend(x, x, None)
 
 
-class QueriesFirst(Plain):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scores = self.scores(x)
-        return self.q(x), self.attend(x, scores), scores.softmax(-1)
-
-
-class RefusesMasks(Plain):
+class RefusesMasks(Attention):
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         if attention_mask is not None:
             raise TypeError("no mask of mine")
-        return self.attend(x, self.scores(x))
+        return self.attend(x, x, None)
 
 
-class Scorer(Plain):
+class Scorer(Attention):
     """mask: [B, K], padded with zero padded rows."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        scores = self.scores(x)
-        return self.attend(x, scores if mask is None else scores.masked_fill(mask.bool()[:, None, None], -1e9))
+        return self.attend(x, x, None if mask is None else ~mask.bool()[:, None, None])
 
 
 def test_the_number_of_examples_is_no_other_size() -> None:
@@ -65,8 +42,7 @@ def test_the_number_of_examples_is_no_other_size() -> None:
 
 @pytest.mark.parametrize("kind", [QueriesFirst, RefusesMasks, Scorer])
 def test_a_healthy_module_is_not_accused(kind: type[nn.Module]) -> None:
-    torch.manual_seed(0)
-    diagnosis = headwise.diagnose(kind())
+    diagnosis = headwise.diagnose(seeded(kind))
     assert diagnosis.healthy, str(diagnosis)
     if kind is RefusesMasks:  # a mask that always raises is named with its error
         assert "TypeError: no mask of mine" in diagnosis.unchecked["attention_mask"]

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import headwise.nn as hw
-from headwise.doctor.calling import names, sizes
 from headwise.doctor.calling.interface import Interface, Spec, discover
 from headwise.errors import ArgumentError, DoctorError
 from tests.doctor.calling.callees import (
     Configured,
     FixedLength,
-    Graph,
     Lazy,
     Named,
     OneQuery,
@@ -26,7 +24,6 @@ from tests.doctor.calling.callees import (
     Picture,
     Pixels,
     Projected,
-    Relative,
     SplitAlready,
     ToItself,
     Unbatched,
@@ -47,8 +44,6 @@ CASES: list[tuple[Callable[[], nn.Module], str, tuple[int, int, int], int | None
     (Configured, "self", (32, 32, 32), 4, "BNM", {"kv_heads": 2}),
     (Named, "self", (24, 24, 24), 4, "BNM", {}),
     (Lazy, "self", (32, 32, 32), 4, "BNM", {}),
-    (Graph, "self", (12, 12, 12), None, "BNM", {"roles": {"h": "query", "adj": "mask"}}),
-    (Relative, "self", (24, 24, 24), 4, "NBM", {"roles": {"w": "query", "r": "positions"}}),
     (Picture, "self", (24, 24, 24), 4, "BNM", {"roles": {"x": "query", "H": "other", "W": "other"}}),
     (lambda: Named().bfloat16(), "self", (24, 24, 24), 4, "BNM", {}),
     (lambda: nn.MultiheadAttention(32, 4, kdim=24, vdim=20), "qkv", (32, 24, 20), 4, "NBM", {}),
@@ -188,11 +183,6 @@ class Text(nn.Module):
         return "hello"
 
 
-class Nothing(nn.Module):
-    def forward(self) -> int:
-        return 1
-
-
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
@@ -201,7 +191,6 @@ class Nothing(nn.Module):
             r"Raises.forward\(x\): no way .* farthest, forward\(x=\[3, 5, 8\]\).*the flux capacitor is empty.*spec=",
         ),
         (Text(), r"forward returned a str, and nothing in it is an output"),
-        (Nothing(), r"Nothing.forward takes no argument, and none of them looks like an input. State it with spec="),
     ],
 )
 def test_what_cannot_be_called_gets_its_sentence(module: nn.Module, sentence: str) -> None:
@@ -220,57 +209,3 @@ def test_no_memory_left_ends_the_search_at_once() -> None:
     with pytest.raises(MemoryError):
         discover(Huge())
     assert Huge.calls == 1
-
-
-class OfPatches(nn.Module):
-    """Images of 12 x 12 in patches of 4 x 4, and a class token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 16, 4, stride=4)
-        self.first, self.places = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 10, 16))
-        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = self.patches(images).flatten(2).mT
-        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
-        return self.attention(x, x, x)[0][:, 0]
-
-
-def test_an_image_has_as_many_patches_as_there_are_positions() -> None:
-    module = OfPatches()
-    assert sizes.image_sides(module)[0] == 12
-    module.image_size = 20  # what is stated comes first
-    assert sizes.image_sides(module)[:2] == [20, 12]
-    interface = discover(OfPatches())
-    assert (interface.way.layout, interface.length) == ("BMHW", 144)
-
-
-class Patches(nn.Module):
-    """(batch, context) -> (batch, horizon): rows are examples, cut into tokens within."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.attention, self.head = nn.Linear(6, 16), hw.MultiHeadAttention(16, 4), nn.Linear(16, 3)
-
-    def forward(self, series: Tensor) -> Tensor:
-        return self.head(self.attention(self.embed(series.unflatten(-1, (-1, 6)))).mean(1))
-
-
-def test_rows_that_do_not_reach_one_another_are_no_tokens() -> None:
-    with pytest.raises(DoctorError, match="no way to call it was found"):
-        discover(Patches())
-
-
-class OfEachLayer:
-    """A config whose sizes differ from layer to layer: it does not say one."""
-
-    num_heads = 4
-
-    @property
-    def head_dim(self) -> int:
-        raise ValueError("ask for that of a layer")
-
-
-def test_an_attribute_that_raises_says_nothing() -> None:
-    assert names.attribute(OfEachLayer(), ["head_dim", "num_heads"], lambda x: isinstance(x, int)) == ("num_heads", 4)

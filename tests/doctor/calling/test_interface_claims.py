@@ -32,12 +32,6 @@ def test_names() -> None:
     }
 
 
-def test_only_one_argument_is_the_query() -> None:
-    assert names.untangle({"src": "query", "tgt": "query"}) == {"src": "memory", "tgt": "query"}
-    assert names.untangle({"x": "query", "k": "key", "v": "value"})["x"] == "query"
-    assert names.untangle({"x1": "query", "x2": "memory"}) == {"x1": "query", "x2": "memory"}
-
-
 SENTENCES = {
     "allowed": """
         1 for tokens that are not masked, 0 for tokens that are masked
@@ -153,23 +147,6 @@ def named(name: str) -> nn.Module:
 )
 def test_claims_of_causality(module: nn.Module, claim: str) -> None:
     assert discover(module).causal_claim == claim
-
-
-TWO = """
-Attention. mask: True = may attend. key_padding_mask (B, K): True = padding.
-attn_mask (B, 1, Q, K) is added
-"""
-WRAPPED = """
-    forward(x, attention_mask=None): x (B, T, C); attention_mask (B, T, T) bool, True where the query
-    (row) may see the key; positions (B, T), 1 is the second.
-"""
-
-
-def test_a_sentence_about_another_argument() -> None:
-    others = ["x", "key_padding_mask"]
-    assert claims.of_mask("mask", "", TWO, sole=False, others=others)[1] == "allowed"
-    assert claims.of_mask("key_padding_mask", "", TWO, sole=False, others=["x", "mask"])[1] == "forbidden"
-    assert claims.of_mask("attention_mask", "", WRAPPED, sole=True, others=["x", "positions"])[1] == "allowed"
 
 
 def test_an_attention_mask_beside_input_ids_is_that_of_a_tokenizer() -> None:

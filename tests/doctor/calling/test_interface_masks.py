@@ -161,14 +161,6 @@ def test_a_mask_that_cannot_say_it_raises() -> None:
         keys_only.run(keys_only.inputs(), allowed=triangle)
 
 
-def test_padding_goes_into_cells_where_there_is_no_padding_mask() -> None:
-    found = discover(Masked(RULES["zero hides"][0]))
-    inputs, both = found.inputs(), torch.ones(5, 5).tril().bool()
-    real = torch.arange(5) < torch.tensor([4, 2, 5])[:, None]
-    expected = found.run(inputs, mask=(real[:, None] & both)[:, None]).output
-    torch.testing.assert_close(found.run(inputs, padding=real, allowed=both).output, expected)
-
-
 class Lengths(Masked):
     def __init__(self) -> None:
         super().__init__(lambda s, m: hide(s, torch.arange(s.shape[-1]) >= m[:, None, None, None]))

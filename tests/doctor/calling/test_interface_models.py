@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.doctor.calling.interface import Spec, discover
+from headwise.doctor.calling.interface import discover
 
 transformers = pytest.importorskip("transformers")
 
@@ -93,26 +93,3 @@ def test_an_example_of_the_model_s_own_call() -> None:
     found = discover(layer, example=((), {"hidden_states": torch.randn(1, 11, 32), "position_embeddings": (cos, sin)}))
     assert found.kv_heads == 2
     assert found.run(found.inputs()).output.shape == (3, 5, 32)
-
-
-def test_x_transformers() -> None:
-    x_transformers = pytest.importorskip("x_transformers")
-    found = discover(x_transformers.Attention(32, heads=4, dim_head=8))
-    assert (found.takes, found.width, found.heads, found.also) == ("self", 32, 4, ("memory",))
-    first = {m.parameter: m for m in reversed(found.masks)}
-    assert (first["mask"].shape, first["mask"].form, first["mask"].works) == ("BK", "allowed", True)
-    assert (first["attn_mask"].what, first["attn_mask"].form, first["attn_mask"].works) == ("cells", "allowed", True)
-    cross = discover(found.module, spec=Spec(takes="memory"))
-    assert {m.parameter for m in cross.masks if m.what == "keys" and not m.own} >= {"context_mask"}
-
-
-def test_keras() -> None:
-    keras = pytest.importorskip("keras")
-    found = discover(keras.layers.MultiHeadAttention(4, 8))
-    assert (found.takes, found.heads) == ("qkv", 4)
-    assert found.module.built
-    first = {m.parameter: m for m in reversed(found.masks)}
-    assert (first["attention_mask"].form, first["attention_mask"].works) == ("allowed", True)
-    assert first["key_mask"].works
-    result = found.run(found.inputs(key_length=6), return_attention_scores=True)
-    assert result.weights.shape == (3, 4, 5, 6)

@@ -55,25 +55,6 @@ def test_ids_next_to_hidden_states() -> None:
     assert discover(decoder).way.slots == (("query", "input_ids"), ("memory", "encoder_hidden_states"))
 
 
-class StepWithTimeFirst(nn.Module):
-    """state [B, M] of a decoder, memory [N, B, M]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.joint, self.score = nn.Linear(40, 16), nn.Linear(16, 1)
-
-    def forward(self, state: Tensor, memory: Tensor) -> Tensor:
-        memory = memory.transpose(0, 1)
-        state = state[:, None].expand(-1, memory.shape[1], -1)
-        weights = self.score(self.joint(torch.cat([state, memory], -1)).tanh()).softmax(1)
-        return (weights * memory).sum(1)
-
-
-def test_a_step_of_a_decoder() -> None:
-    found = discover(StepWithTimeFirst())
-    assert (found.way.layout, found.length) == ("BM,NBM", 1)
-
-
 class Packed(Attention):
     """x: [1, all tokens, M] of several requests, which begin at `starts`."""
 
@@ -93,17 +74,3 @@ def test_a_call_that_runs_as_it_was_given_alone() -> None:
     assert out.shape == (3, 9, 16)
     for i in range(3):  # one call for each example
         assert torch.equal(out[i], interface.module(inputs.query[i : i + 1], [0, 4, 9])[0])
-
-
-class Pools(Projected):
-    """Returns one vector for the sequence, and the weights of every head."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        weights = torch.softmax(x @ self.q.weight[:4].T, 1).mT
-        return (weights @ x).flatten(1), weights
-
-
-def test_a_pooled_output_beside_its_weights() -> None:
-    found = discover(Pools())
-    inputs = found.inputs()
-    assert torch.equal(found.run(inputs).output[:, 0], Pools.forward(found.module, inputs.query)[0])

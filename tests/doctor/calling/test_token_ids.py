@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import headwise
-from headwise.doctor.calling import token_ids
 from headwise.doctor.patient import Patient
 
 
@@ -54,27 +53,3 @@ def test_a_healthy_model_of_token_ids_that_still_takes_ids() -> None:
     assert all(p.requires_grad for p in model.parameters())
     masks = Patient(model).interface.masks
     assert [(m.parameter, m.shape, m.form) for m in masks] == [("attn_mask", "BK", "allowed")]
-
-
-class Padded(nn.Module):
-    """The last id of its table is padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.ids = nn.Embedding(7, 16, padding_idx=6), list[Tensor]()
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        self.ids.append(input_ids)
-        return self.table(input_ids)
-
-
-def test_ids_of_which_some_are_padding() -> None:
-    module = token_ids.on_embeddings(Padded())
-    assert module is not None
-    with token_ids.padded(6, slice(-2, None)):
-        module(torch.randn(2, 12, 16))
-    module(torch.randn(2, 12, 16))
-    inside, outside = module.ids
-    assert (inside[0] == 6).tolist() == [False] * 10 + [True] * 2
-    assert torch.equal(inside[1], outside[1])
-    assert not torch.equal(inside[0], outside[0])

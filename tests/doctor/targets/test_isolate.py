@@ -61,12 +61,6 @@ def test_a_module_that_crashes() -> None:
     assert finding.where.line == line_of("ctypes.string_at(0)")
 
 
-@pytest.mark.slow
-def test_a_module_that_leaves() -> None:
-    evidence = only(isolated("Leaves"), "crashes").evidence
-    assert evidence == "forward did not return: it ended the process with exit code 3 (its last line: 'so long')"
-
-
 def test_a_module_that_eats_memory() -> None:
     finding = only(isolated("Eats", memory=1e9), "too-large")
     assert "took more than 1.0 GB of memory" in finding.evidence
@@ -90,20 +84,6 @@ def test_what_it_starts_is_ended_with_it(folder: Path) -> None:
     while any(map(_runs, stats)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(_runs, stats))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only its process group is known")
-def test_the_memory_of_all_that_it_starts_counts(folder: Path) -> None:
-    code = "x = bytearray(700_000_000); import time; time.sleep(1000)"
-    (folder / "odd.py").write_text(
-        "import subprocess, sys, time\n"
-        f"many = [subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True) for _ in range(2)]\n"
-        "time.sleep(1000)\n",
-        encoding="utf-8",
-    )
-    finding = only(isolated("A", memory=1e9), "too-large")
-    assert "more than 1.0 GB of memory" in finding.evidence
 
 
 def _runs(stat: Path) -> bool:

@@ -41,19 +41,12 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("from keras import (", None),
     ],
 )
-def test_the_file_decides(tmp_path: Path, code: str, backend: str | None) -> None:
+def test_the_file_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, backend: str | None) -> None:
     (tmp_path / "beside.py").write_text("import keras, jax, layers", encoding="utf-8")
     (tmp_path / "layers.py").write_text(code, encoding="utf-8")
     assert backend_of(tmp_path / "layers.py") == backend
-
-
-def test_the_environment_wins_and_torch_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "layers.py"
-    file.write_text("import keras", encoding="utf-8")
-    assert backend_of(file) == "torch"  # whose operations can be read
-    file.write_text("import tensorflow", encoding="utf-8")
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    assert backend_of(file) == "jax"
+    monkeypatch.setenv("KERAS_BACKEND", "openvino")  # the environment wins
+    assert backend_of(tmp_path / "layers.py") == (backend and "openvino")
 
 
 def test_keras_begins_once_and_only_where_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -70,15 +68,6 @@ def test_layers_of_one_kind_differ_in_their_place_alone() -> None:
         ["0.attention", "1.attention", "3.attention"],
         ["2.attention"],
     ]
-
-
-def test_layers_called_in_other_ways_are_other_kinds() -> None:
-    stack, x = model(0.5, 0.5), torch.randn(2, 3, 8)
-    first, second = find_layers(stack, lambda: stack(x))
-    longer = copy.copy(second)
-    object.__setattr__(longer, "example", ((torch.randn(2, 4, 8),), {}))
-    assert len(group([first, second])) == 1
-    assert len(group([first, longer])) == 2
 
 
 def test_each_kind_is_diagnosed_once() -> None:

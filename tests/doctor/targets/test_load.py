@@ -60,9 +60,10 @@ def make(width=8):
 def text():
     return "no module"
 
-ready = make(4)
-number = 3
+def many():
+    return nn.ModuleList(nn.Linear(1000, 1000, bias=False) for _ in range(10))
 
+ready = make(4)
 @dataclass
 class Sizes:
     n_embd: int
@@ -125,30 +126,30 @@ def test_a_config_of_the_annotated_class() -> None:
     assert parse("models.py:Strict").build().config.n_embd == 32  # each field has a default
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("a=1", 1),
-        ("a=1e-5", 1e-5),
-        ("a=(1, 2)", (1, 2)),
-        ("a='x=y'", "x=y"),
-        ("a=x=y", "x=y"),
-        ("a=false", False),
-        ("a=None", None),
-        ("a=torch.float16", torch.float16),
-        ("a=torch.nothing", "torch.nothing"),
-        ("a=__import__('os')", "__import__('os')"),
-        ("a=", ""),
-    ],
-)
-def test_a_value_is_a_literal_or_else_a_string(text: str, value: object) -> None:
-    assert parse_setting(text) == ("a", value)
+def test_a_value_is_a_literal_or_else_a_string() -> None:
+    values = {
+        "1e-5": 1e-5,
+        "(1, 2)": (1, 2),
+        "'x=y'": "x=y",
+        "x=y": "x=y",
+        "false": False,
+        "None": None,
+        "torch.float16": torch.float16,
+        "torch.nothing": "torch.nothing",
+        "__import__('os')": "__import__('os')",
+        "": "",
+    }
+    assert {text: parse_setting(f"a={text}") for text in values} == {text: ("a", x) for text, x in values.items()}
+    for text in ("a", "1a=2", "config.=1"):
+        with pytest.raises(DoctorError, match="expected name=value, as in --set embed_size=64"):
+            parse_setting(text)
 
 
-@pytest.mark.parametrize("text", ["a", "=1", "1a=2", "a b=2", "config.=1"])
-def test_a_setting_has_a_name_and_a_value(text: str) -> None:
-    with pytest.raises(DoctorError, match="expected name=value, as in --set embed_size=64"):
-        parse_setting(text)
+def test_a_module_too_large_is_refused_before_it_is_filled() -> None:
+    with pytest.raises(TooLarge, match=r"make is too large .* takes at least .* GB .* expected at most 2.0 GB"):
+        parse("models.py:make", ["width=100000"]).build()
+    with pytest.raises(TooLarge, match=r"at least 40 MB .*: a tensor \[1000, 1000\]\); expected at most 38 MB"):
+        parse("models.py:many").build(largest=38e6)  # its parameters are counted together
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,6 @@ def test_a_setting_has_a_name_and_a_value(text: str) -> None:
         ("models.py:Selfattention", "has no such class. Received: Selfattention. Did you mean SelfAttention?"),
         ("models.py:Zzz", "Received: Zzz. Its classes: SelfAttention, Loose, Strict, Dies"),
         ("models.py:Plain", "Received: a class that derives from object"),
-        ("models.py:number", "models.py:number must be a torch.nn.Module class, a Keras layer, or a function that"),
         ("models.py:text", "Received: it returned a str"),
         ("models.py:ready a=1", "models.py:ready is already a module, not a class"),
         (
@@ -206,7 +206,6 @@ def test_every_bad_input_has_its_sentence(typed: str, said: str) -> None:
             "raise ValueError('\\x1b[2Jgone')\n",
             "importing bad.py raised ValueError: \\u001b[2Jgone (bad.py:1",
         ),
-        ("import sys\nsys.exit('bye')\n", "importing bad.py raised SystemExit: bye (bad.py:2: `sys.exit('bye')`)"),
     ],
 )
 def test_a_file_that_cannot_be_imported(code: str, said: str, folder: Path) -> None:
@@ -214,46 +213,16 @@ def test_a_file_that_cannot_be_imported(code: str, said: str, folder: Path) -> N
     assert said in refusal("bad.py:A")
 
 
-def test_parsing_runs_nothing(folder: Path) -> None:
-    (folder / "loud.py").write_text("raise RuntimeError", encoding="utf-8")
-    assert str(parse("loud.py:A(b=1)", ["c=2"])) == "loud.py:A"
-
-
-@pytest.mark.parametrize("setting", ["width=100000", "width=10000000000"])
-def test_a_module_too_large_is_refused_before_it_is_filled(setting: str) -> None:
-    with pytest.raises(
-        TooLarge, match=r"make is too large to be examined: it takes at least .* GB .* expected at most 2.0 GB"
-    ):
-        parse("models.py:make", [setting]).build()
-
-
-def test_many_small_parameters_are_counted_together(folder: Path) -> None:
-    (folder / "many.py").write_text(
-        "import torch\nfrom torch import nn\n"
-        "def many(): return nn.ModuleList(nn.Linear(1000, 1000, bias=False) for _ in range(10))\n",
-        encoding="utf-8",
-    )
-    target = parse("many.py:many")
-    with pytest.raises(TooLarge, match=r"at least 32 MB .*: a tensor \[1000, 1000\]\); expected at most 30 MB"):
-        target.build(largest=30e6)
-    assert len(list(target.build(largest=41e6).parameters())) == 10
-
-
-def test_a_file_of_a_package_imports_relatively(folder: Path) -> None:
-    (folder / "pack" / "inner").mkdir(parents=True)
-    (folder / "pack" / "__init__.py").touch()
-    (folder / "pack" / "inner" / "__init__.py").touch()
-    (folder / "pack" / "sizes.py").write_text("width = 5\n", encoding="utf-8")
-    (folder / "pack" / "inner" / "mine.py").write_text(
-        "from torch import nn\nfrom ..sizes import width\ndef make(): return nn.Linear(width, 1)\n", encoding="utf-8"
-    )
-    assert parse("pack/inner/mine.py:make").build().in_features == 5
-
-
 def test_imports_are_looked_for_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tree.leaf` from the working directory, although the folder tree has a file tree.py; a neighbour in a package."""
+    """`tree.leaf` from the working directory, although the folder tree has a file tree.py; a neighbour in a package;
+    and relatively.
+    """
     monkeypatch.chdir(folder)
     for name, code in {
+        "pack/__init__.py": "",
+        "pack/sizes.py": "width = 4",
+        "pack/inner/__init__.py": "",
+        "pack/inner/mine.py": "from torch import nn\nfrom ..sizes import width\ndef make(): return nn.Linear(width, 1)",
         "tree/tree.py": "raise RuntimeError",
         "tree/leaf.py": "width = 5",
         "tree/mine.py": "from torch import nn\nfrom tree.leaf import width\ndef make(): return nn.Linear(width, 1)",
@@ -261,10 +230,10 @@ def test_imports_are_looked_for_where_they_are(folder: Path, monkeypatch: pytest
         "bush/twig.py": "width = 6",
         "bush/mine.py": "from torch import nn\nfrom twig import width\ndef make(): return nn.Linear(width, 1)",
     }.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(code, encoding="utf-8")
-    assert parse("tree/mine.py:make").build().in_features == 5
-    assert parse("bush/mine.py:make").build().in_features == 6
+    for place, width in {"pack/inner": 4, "tree": 5, "bush": 6}.items():
+        assert parse(f"{place}/mine.py:make").build().in_features == width
 
 
 def test_a_script_does_not_read_the_doctors_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
