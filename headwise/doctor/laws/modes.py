@@ -21,7 +21,7 @@ from headwise.doctor.contract import attributes
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.masking import hide, hiding
+from headwise.doctor.probing.masking import each, hide, hiding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, sentence
 from headwise.errors import DoctorError
 from headwise.registry import find_framework
@@ -73,14 +73,16 @@ def _trained(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
 
 
 def _in_train_mode(patient: Patient, inputs: Inputs, options: dict[str, Any]) -> Tensor | Exception | None:
-    """The output with dropout disabled, and norms of the batch as in eval mode; None if it is still random."""
+    """The output as it is trained: with gradients, but with dropout disabled and norms of the batch as in eval mode;
+    None if it is still random.
+    """
     probe = Probe(patient)
     for part in probe.module.train().modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.eval()
     for _ in range(2):
         with Dice(still=True):
-            outs = [probe.attempt(inputs, seed=seed, **options) for seed in (0, 1)]
+            outs = [probe.attempt(inputs, seed=seed, grad=True, **options) for seed in (0, 1)]
         if isinstance(outs[0], Exception) or isinstance(outs[1], Exception) or gap(outs[0], outs[1]) == 0:
             return outs[0]
         quieten(probe.module)
@@ -161,20 +163,20 @@ def _masked(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, list[Given]]]:
     """What is passed, in words, and the masks: one in each form that it may have. They are causal, too: a path that is
     causal by itself agrees with one that expects the mask from its caller.
     """
-    masks = {m.parameter: m for m in reversed(probe.interface.masks) if m.works and not m.own}
-    if not any(m.what == "cells" for m in masks.values()):  # without a mask it may be causal, or not
+    masks = [x for x in each(probe.interface.masks) if x.works and not x.own]
+    if not any(x.what == "cells" for x in masks):  # without a mask it may be causal, or not
         yield "", [{}]
-    for name, mask in reversed(masks.items()):
+    for mask in masks:
         laid = hide(inputs, 1)[:, 0] if mask.what == "keys" else hide(inputs, 1).tril()
         forms = []
         for form in dict.fromkeys((mask.form, "additive")):
             same = dataclasses.replace(mask, form=form)
             try:
-                forms.append({name: same.value(laid, probe.interface.heads or 1, inputs.query.dtype)})
+                forms.append({mask.parameter: same.value(laid, probe.interface.heads or 1, inputs.query.dtype)})
             except DoctorError:
                 continue
         if forms:
-            yield f", with {name} that masks key 1,", forms
+            yield f", with {mask.parameter} that masks key 1,", forms
 
 
 def _loaded(patient: Patient, inputs: Inputs, expected: Tensor) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from headwise.doctor.lines import is_users
 from headwise.doctor.parts import calls_in
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice, Throw
-from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 from headwise.doctor.subject import foreign_backend
 from headwise.errors import DoctorError
@@ -145,8 +145,8 @@ def _later(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
     used, last = Probe(patient.fresh(as_given=True)), "the usual input"
     for call in _calls(probe, inputs):
         unused = Probe(patient.fresh(as_given=True))
-        for each in (used, unused):
-            each.module.train(call.train)
+        for one in (used, unused):
+            one.module.train(call.train)
         expected = unused.attempt(call.inputs, given=call.given)
         if isinstance(expected, Exception):
             continue
@@ -162,12 +162,11 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[Call]:
     """Calls in an order in which each differs from an earlier one in one thing."""
     yield Call("the usual input", inputs)
     yield Call("other numbers", probe.inputs(seed=1))
-    for name in dict.fromkeys(m.parameter for m in probe.interface.masks if m.works):
-        mask = next(m for m in probe.interface.masks if m.parameter == name and m.works)
+    for mask in (x for x in each(probe.interface.masks) if x.works):
         keys = (inputs.key_length - 1, inputs.key_length - 2) if mask.shape == "B" else (1, 2)
         with contextlib.suppress(DoctorError):  # it cannot hide these keys
-            yield Call(f"another {name}", inputs, given(probe.interface, mask, inputs, keys[0]))
-            yield Call(f"another {name}", inputs, given(probe.interface, mask, inputs, *keys))
+            yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, keys[0]))
+            yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, *keys))
     for name, make in probe.interface.way.extras:  # a memory of which it keeps what it once made
         x = make(probe.interface.way.sizes(inputs))
         memory = isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()
