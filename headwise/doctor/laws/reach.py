@@ -64,6 +64,7 @@ def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
         if not (found and not given and flags):  # without the flag it need not be causal
             yield from found
         if not found and bool((seen.triu(1) <= REACHED).all()):
+            yield from _with_weights(probe, inputs, given)
             yield from _by_length(patient, probe, inputs, words, given)
             return
         if found and given:
@@ -103,6 +104,27 @@ def _of_queries(probe: Probe) -> Tensor:
     others = (moved(inputs, 0, token, queries=True).query for token in range(inputs.query.shape[1]))
     outs = [probe.output(dataclasses.replace(inputs, query=query)) for query in others]
     return torch.stack([rows(before, out)[0] for out in outs], dim=1)
+
+
+def _with_weights(probe: Probe, inputs: Inputs, given: dict[str, bool]) -> Iterator[Finding]:
+    """It is causal when called plainly. Code that may return weights often builds the mask on one path alone."""
+    roles = probe.interface.roles
+    for flag, value in probe.interface.flags.items():
+        options = {**given, flag: not value}
+        if roles.get(flag) != "weights-flag" or isinstance(probe.attempt(inputs, given=options), Exception):
+            continue
+        future, name = probe.influence(inputs, given=options).triu(1), f"with {flag}={not value}"
+        pairs = int((future > REACHED).sum())
+        if pairs:
+            yield Finding(
+                "causal-leak",
+                "bug",
+                f"{name} {pairs} of {_LENGTH * (_LENGTH - 1) // 2} future tokens reach an earlier row, by up to "
+                f"{float(future.amax()):.2g} of the output's size; otherwise it is causal",
+                "build the causal mask on every path: is_causal=True of a fused kernel is lost where another path is "
+                "taken",
+                numbers={"pairs": pairs, "change": float(future.amax())},
+            )
 
 
 def _by_length(patient: Patient, probe: Probe, inputs: Inputs, claim: str, given: dict[str, bool]) -> Iterator[Finding]:

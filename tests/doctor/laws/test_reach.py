@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from headwise.doctor.patient import NotApplicable
 from tests.doctor.laws.specimens import Attention, Causal, Cross, found, one, seeded, triangle
@@ -39,6 +40,16 @@ class ByFlag(Attention):
 
     def allowed(self, n: int) -> Tensor | None:
         return triangle(n, n)
+
+
+class Fused(Causal):
+    """Causal by a flag of the fused function, which the path with weights lacks."""
+
+    def forward(self, x: Tensor, output_attentions: bool = False) -> Any:
+        if output_attentions:
+            return self.attend(x, x, None)
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, is_causal=True)))
 
 
 class Placed(Causal):
@@ -93,6 +104,7 @@ class CutToHeads(Attention):
         ),
         (seeded(ByFlag, allowed=lambda n: triangle(n, n, 1)), "causal-leak", "bug", "is_causal=True"),
         (seeded(ByFlag, allowed=lambda _: None), "causal-leak", "risk", "28 of 28"),  # a hint about a mask
+        (seeded(Fused), "causal-leak", "bug", "with output_attentions=True 28 of 28 future tokens"),
         (seeded(Placed, places=prompt_and_steps(1)), "cache-mismatch", "bug", "how many there are does"),
         (
             seeded(Placed, places=lambda n: torch.arange(n).flip(0)[:, None].float()),
