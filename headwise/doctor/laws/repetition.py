@@ -25,7 +25,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.lines import is_users
 from headwise.doctor.parts import calls_in
 from headwise.doctor.patient import Patient
-from headwise.doctor.probing.listen import Dice, Throw
+from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 from headwise.doctor.subject import foreign_backend
@@ -95,14 +95,16 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
     fix = "draw random numbers only if self.training is True"
     numbers = {"change": change}
     if cause is not None and cause.p:
-        stilled = []
-        for seed in (0, 1):
-            with Dice(still=True):
-                stilled.append(probe.output(inputs, seed=seed))
-        only = "; with it disabled they are the same" if gap(*stilled) == 0 else ""
+        fused = cause.function == "scaled_dot_product_attention"
         name = cause.function.replace("scaled_dot", "the dropout_p of scaled_dot")
         acting = f"{name} with p = {cause.p:g}"
-        seen, severity, fix, numbers["p"] = f"{seen}: {acting} acts{only}", "bug", _of_dropout(cause), cause.p
+        fix = (
+            "pass dropout_p=self.dropout if self.training else 0.0"
+            if fused
+            else "pass training=self.training to F.dropout, or use an nn.Dropout that is registered (not in a plain "
+            "list), so that eval() reaches it"
+        )
+        seen, severity, numbers["p"] = f"{seen}: {acting} acts", "bug", cause.p
     elif foreign_backend(patient.module) and _has_dropout(patient):
         seen = f"{seen}: it has dropout, which acts although training=False was passed"
         severity, fix = "bug", "pass training= on to its dropout"
@@ -116,15 +118,6 @@ def _has_dropout(patient: Patient) -> bool:
     """Whether a layer of another framework has dropout, by its parts or its code."""
     kinds = (type(part).__name__ for part in patient.module.modules())
     return "dropout(" in patient.source.lower() or any("Dropout" in kind for kind in kinds)
-
-
-def _of_dropout(throw: Throw) -> str:
-    if throw.function == "scaled_dot_product_attention":
-        return "pass dropout_p=self.dropout if self.training else 0.0"
-    return (
-        "pass training=self.training to F.dropout, or use an nn.Dropout that is registered (not in a plain list), so "
-        "that eval() reaches it"
-    )
 
 
 def forgets(module: nn.Module) -> str:
