@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.doctor.patient import NotApplicable, NotChecked
-from tests.doctor.laws.specimens import Attention, Causal, Padded, found, one, seeded, triangle
+from tests.doctor.laws.specimens import Attention, Causal, found, one, seeded, triangle
 
 LAW = "empty_rows"
 
@@ -25,15 +25,12 @@ def spread(scores: Tensor) -> Tensor:
     return weights + 0 * weights.mean()
 
 
-class CausalPadded(Padded):
+class CausalPadded(Infinite):
     """padding_mask: [B, K], True = a real token"""
 
-    def both(self, mask: Tensor | None, padding_mask: Tensor | None) -> Tensor | None:
-        keys = super().both(None, padding_mask)
-        return None if keys is None else keys & triangle(keys.shape[-1], keys.shape[-1])
-
-    def fill(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Any:
+        keys = self.both(None, padding_mask)
+        return self.attend(x, x, None if keys is None else keys & triangle(x.shape[1], x.shape[1]))
 
 
 class Two(nn.Module):

@@ -126,15 +126,6 @@ class Encoder(Attention):
         return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
 
 
-class BeginsAt(Encoder):
-    """All tokens stand at the same place, a number."""
-
-    def forward(self, x: Tensor, pos: int) -> Tensor:  # type: ignore[override]
-        if not isinstance(pos, int):
-            raise TypeError("a number")
-        return super().forward(x, torch.tensor([float(pos)]))
-
-
-@pytest.mark.parametrize("module", [Near, Encoder, BeginsAt])
+@pytest.mark.parametrize("module", [Near, Encoder])
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("positions", module) == []
