@@ -14,9 +14,9 @@ from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding, Severity
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import FORMS, about_memory, each, every_form, given
-from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, rows
+from headwise.doctor.probing.probe import REACHED, Probe, gap
 
 FINDINGS = ("mask-ignored", "cross-mask")
 
@@ -123,25 +123,19 @@ def _of_the_queries(probe: Probe) -> Iterator[Finding]:
         if about or (about is None and (not of_memory or of_both)):
             continue
         for value in every_form(inputs, dict.fromkeys([(m.form, m.dtype) for m in known] or FORMS)):
-            read = _read(probe, inputs, {**shown, name: value})
-            if read is not None and read[0] <= REACHED < read[1]:
+            try:
+                first, second = probe.influence(inputs, given={**shown, name: value})[:, 1:3].amax(0).tolist()
+            except NotChecked:  # it is not passed in this form
+                continue
+            if first <= REACHED < second:
                 yield Finding(
                     "cross-mask",
                     "bug",
                     f"{name}, the mask of the queries' own tokens, hides keys of the memory: with token 1 masked in "
-                    f"it, memory token 1 no longer changes any row, while memory token 2 still does (by {read[1]:.2g} "
+                    f"it, memory token 1 no longer changes any row, while memory token 2 still does (by {second:.2g} "
                     "of the output's size)",
                     "pass cross-attention the padding mask of the memory, of the memory's length: "
                     "memory_key_padding_mask",
-                    numbers={"hidden": read[0], "seen": read[1]},
+                    numbers={"hidden": first, "seen": second},
                 )
                 break
-
-
-def _read(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float] | None:
-    """How far tokens 1 and 2 of the memory change the output; None if it does not run."""
-    before = probe.attempt(inputs, given=options)
-    if isinstance(before, Exception) or not before.isfinite().all():
-        return None
-    first, second = (probe.output(moved(inputs, slice(None), key), given=options) for key in (1, 2))
-    return float(rows(before, first).amax()), float(rows(before, second).amax())

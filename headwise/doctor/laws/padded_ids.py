@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     told = bool(patient.interface.masks)
     if not is_on_embeddings(patient.module):  # asked after its interface, which may put it on embeddings
         raise NotApplicable("it takes no token ids")
-    ids = _Ids(patient)
+    ids = Ids(patient)
     try:
         found = list(ids.scores()) or ([] if told else list(ids.outputs()))
     except NotChecked:
@@ -45,7 +45,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     yield from found
 
 
-class _Ids:
+class Ids:
     """A module as it was given, and the ids that it gets."""
 
     def __init__(self, patient: Patient) -> None:

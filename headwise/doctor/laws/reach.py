@@ -7,7 +7,6 @@ one, and a memory that is passed reaches something.
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +48,7 @@ def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
         slot = next((slot for role, slot in face.way.slots if role != "query"), "")
         if not claim or not names.about_memory(slot):
             raise NotApplicable("its keys are a memory, which has no future")
-        yield from _judged(_of_queries(probe), claim)
+        yield from _judged(probe.influence(probe.inputs(length=_LENGTH), own=True), claim)
         return
     inputs = probe.square(length=_LENGTH)
     ways: list[tuple[str, dict[str, bool]]] = [] if memory else [(claim, {})]
@@ -95,15 +94,6 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
             "diagonal=1), filled with -inf",
             numbers={"pairs": float(pairs), "of": float(after.sum()), "change": largest},
         )
-
-
-def _of_queries(probe: Probe) -> Tensor:
-    """[Q, Q]: how far each row changes with each token of the queries' own sequence, beside a memory."""
-    inputs = probe.inputs(length=_LENGTH)
-    before = probe.rowwise(inputs)
-    others = (moved(inputs, 0, token, queries=True).query for token in range(inputs.query.shape[1]))
-    outs = [probe.output(dataclasses.replace(inputs, query=query)) for query in others]
-    return torch.stack([rows(before, out)[0] for out in outs], dim=1)
 
 
 def _with_weights(probe: Probe, inputs: Inputs, given: dict[str, bool]) -> Iterator[Finding]:
@@ -192,8 +182,7 @@ def _given_alike(probe: Probe, inputs: Inputs, part: Inputs) -> bool:
             return bool(torch.equal(long, short))
         return True
 
-    way = probe.interface.way
-    return all(alike(*(make(way.sizes(x)) for x in (inputs, part))) for _, make in way.extras)
+    return all(map(alike, probe.others(inputs).values(), probe.others(part).values()))
 
 
 # Too little
@@ -229,9 +218,7 @@ def _unread(patient: Patient, probe: Probe) -> Iterator[Finding]:
 
 def _with_other_numbers(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
     """The other arguments with other numbers: a window that is predicted moves."""
-    way = probe.interface.way
-    for name, make in way.extras:
-        x = make(way.sizes(inputs))
+    for name, x in probe.others(inputs).items():
         for seed in range(3) if isinstance(x, Tensor) and x.is_floating_point() else ():
             other = 30 * noise(*x.shape, seed=seed, dtype=x.dtype, device=x.device)
             if isinstance(probe.attempt(inputs, given={name: other}), Tensor):

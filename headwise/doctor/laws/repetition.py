@@ -160,8 +160,7 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[Call]:
         with contextlib.suppress(DoctorError):  # it cannot hide these keys
             yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, keys[0]))
             yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, *keys))
-    for name, make in probe.interface.way.extras:  # a memory of which it keeps what it once made
-        x = make(probe.interface.way.sizes(inputs))
+    for name, x in probe.others(inputs).items():  # a memory of which it keeps what it once made
         memory = isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()
         if memory and not {"mask", "bias"} & {*name.split("_")}:
             yield Call(f"another {name}", inputs, {name: noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)})
@@ -308,16 +307,12 @@ def _modified(interface: Interface, name: str, before: Tensor, after: Tensor) ->
     slots = {x for _, x in interface.way.slots}
     what = f"the mask {name!r}" if any(name == x.parameter for x in interface.masks) else repr(name)
     what = "the input" if slots == {name} else what
-    changed, of = before.numel(), before.numel()
-    if before.shape != after.shape:
-        evidence = f"after the call {what} has shape {list(after.shape)}; before, it was {list(before.shape)}"
-    else:
-        changed = int((before != after).sum())
-        evidence = f"the call changed {what} in place: {changed} of its {of} numbers"
+    of = before.numel()
+    changed = int((before != after).sum()) if before.shape == after.shape else of
     return Finding(
         "input-modified",
         "bug",
-        evidence,
+        f"the call changed {what} in place: {changed} of its {of} numbers",
         "use operations that make a new tensor (x = x + y, masked_fill) on the caller's tensors, or clone() them first",
         numbers={"changed": changed, "of": of},
     )

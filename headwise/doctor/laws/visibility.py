@@ -64,17 +64,6 @@ def where_masked(site: Site) -> Where | None:
     return site.where_masked(site.steps_before)
 
 
-def inverted_window(where: Where | None) -> Finding:
-    """The finding of a window that hides what is near, and shows what is far."""
-    return Finding(
-        "mask-polarity",
-        "bug",
-        "every position attends only to those outside of a window around it: the window's mask is inverted",
-        "mask where the distance is larger than the window, and allow the rest",
-        where,
-    )
-
-
 def reversed_mask(where: Where | None) -> Finding:
     """The finding of a causal mask that hides the past."""
     return Finding(
@@ -89,7 +78,13 @@ def reversed_mask(where: Where | None) -> Finding:
 def _square(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
     found, said, where = compare_masks.from_causal(seen), patient.contract.causal, where_masked(site)
     if found.kind == "outside":
-        yield inverted_window(where)
+        yield Finding(
+            "mask-polarity",
+            "bug",
+            "every position attends only to those outside of a window around it: the window's mask is inverted",
+            "mask where the distance is larger than the window, and allow the rest",
+            where,
+        )
     elif found.kind == "reversed":
         yield reversed_mask(where)
     elif found.kind == "ahead":

@@ -16,14 +16,14 @@ from torch import Tensor
 from headwise.doctor.calling.way import MAPS
 from headwise.doctor.contract import WINDOW, Window, attributes
 from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.laws.visibility import allowed_of, inverted_window, where_masked
+from headwise.doctor.laws.visibility import allowed_of, where_masked
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("window-off-by-one", "window-ignored", "window-wraps", "mask-polarity", "shift-mask")
+FINDINGS = ("window-off-by-one", "window-ignored", "window-wraps", "shift-mask")
 
 _LARGEST, _ROUND = 64, 16
 
@@ -75,11 +75,6 @@ def _has_layers(patient: Patient) -> bool:
 
 def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None) -> Iterator[Finding]:
     """A band of a window, compared with all readings of its size."""
-    if bool(seen.all()):
-        return
-    if compare_masks.is_outside(seen):
-        yield inverted_window(where)
-        return
     ends = compare_masks.band(seen)
     if ends is None or ends[0] == -math.inf or ends[1] < 0 or ends[0] > 0:
         return

@@ -54,7 +54,6 @@ def everything(apart: Tensor) -> Tensor:
     ("parts", "name", "words"),
     [
         ({"sliding_window": 3, "near": one_more}, "window-off-by-one", "sees itself and 3 earlier positions"),
-        ({"sliding_window": 3, "near": lambda x: x > 2}, "mask-polarity", "outside of a window"),
         ({"sliding_window": 3, "use_sliding_window": True, "near": everything}, "window-ignored", "to 8 earlier"),
     ],
 )
