@@ -34,7 +34,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             masked, free = _heard(probe, 1.0, options), _heard(probe, factor, {})
             if leak <= REACHED or not (masked or patient.has_softmax):  # without a softmax nothing is filled
                 continue
-            fill, size = min((x.least() for x in masked), default=None), max((x.largest() for x in free), default=0.0)
+            fill = min((float(x.scores.amin()) for x in masked), default=None)
+            size = max((float(x.scores.nan_to_num(0, 0, 0).abs().amax()) for x in free), default=0.0)
             beaten = factor <= 10 if fill is None else fill > -_ORDINARY
             numbers, scores = {"factor": factor, "leak": leak}, ""
             if fill is not None:

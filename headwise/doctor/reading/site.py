@@ -225,8 +225,11 @@ class Site:
         earlier = (x for x in self.trace.steps if x.order < self.softmax.order)
         return [x for x in earlier if bool((marks.seed_of(x.source) == self.product.number).any())]
 
-    def where_masked(self, steps: Sequence[Step]) -> Where | None:
-        """The line of the last of these steps that may apply a mask; that of the softmax if none may."""
+    def where_masked(self, steps: Sequence[Step] | None = None) -> Where | None:
+        """The line of the last of these steps, or of those before the softmax, that may apply a mask; else that of the
+        softmax.
+        """
+        steps = self.steps_before if steps is None else steps
         filling = [x for x in steps if x.name in ("masked_fill", "where", "index_put")]
         masking = filling or [x for x in steps if x.name in ("add", "sub", "mul")]
         return masking[-1].where if masking else self.softmax.where

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headwise.doctor.laws.repetition import forgets
-from tests.doctor.laws.specimens import Attention, Causal, Cross, Normed, altered, found, one, seeded
+from tests.doctor.laws.specimens import Attention, Causal, Cross, Normed, altered, found, one, seeded, triangle
 
 LAW = "repetition"
 
@@ -107,17 +107,14 @@ def test_a_method_that_forgets_makes_it_a_risk() -> None:
 
 
 class Local(Attention):
-    def __init__(self, window: int, shared: dict[str, Tensor], by_window: bool) -> None:
+    def __init__(self, window: int, shared: dict[tuple[int, int], Tensor], by_window: bool) -> None:
         super().__init__()
         self.window, self.shared, self.by_window = window, shared, by_window
 
     def forward(self, x: Tensor) -> Tensor:
         n = x.shape[1]
-        key = f"{n} {self.window if self.by_window else ''}"
-        if key not in self.shared:
-            distance = torch.arange(n)[:, None] - torch.arange(n)
-            self.shared[key] = (distance >= 0) & (distance < self.window)
-        return x + self.attend(x, x, self.shared[key])
+        made = triangle(n, n) & ~triangle(n, n, -self.window)
+        return x + self.attend(x, x, self.shared.setdefault((n, self.window if self.by_window else 0), made))
 
 
 class Stack(nn.Module):
@@ -125,7 +122,7 @@ class Stack(nn.Module):
 
     def __init__(self, by_window: bool = False) -> None:
         super().__init__()
-        shared: dict[str, Tensor] = {}
+        shared: dict[tuple[int, int], Tensor] = {}
         self.layers = nn.ModuleList(Local(window, shared, by_window) for window in (2, 4))
 
     def forward(self, x: Tensor) -> Tensor:
