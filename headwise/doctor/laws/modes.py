@@ -215,8 +215,6 @@ def unregistered(module: nn.Module) -> dict[str, list[Tensor]]:
     found: dict[str, list[Tensor]] = {}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
-            if name.startswith(("_parameters", "_buffers", "_modules", "_forward", "_backward", "_state", "_load")):
-                continue
             held = [x for x in _held(value) if id(x) not in registered]
             weights = [y for x in held for y in (x.parameters() if isinstance(x, nn.Module) else [x])]
             weights = [x for x in weights if id(x) not in registered and x.is_floating_point() and x.requires_grad]
