@@ -17,12 +17,10 @@ def settled(causes: list[Finding], symptoms: list[Finding]) -> Iterator[Finding]
     for x in causes:
         named[x.name] = min(ORDER[x.severity], named.get(x.name, 9))
     kept = causes + [x for x in symptoms if x.name not in explained and ORDER[x.severity] < named.get(x.name, 9)]
-    seen: set[tuple[object, ...]] = set()
+    told: dict[tuple[object, ...], Finding] = {}
     for finding in sorted(kept, key=lambda x: ORDER[x.severity]):
-        key = (finding.name, finding.where)
-        if key in seen:
-            continue
-        seen.add(key)
+        told.setdefault((finding.name, finding.where), finding)
+    for finding in told.values():
         entry = CATALOGUE.get(finding.name)
         sources = finding.sources or (entry.sources if entry else ())
         yield dataclasses.replace(finding, sources=sources)

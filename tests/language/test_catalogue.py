@@ -30,7 +30,6 @@ COMPOSED = {
     "{0}: it masks exactly the cells that it should allow",
     "{0} -> {1}: {2} heads of {3}",
     "two calls in eval mode with the same input differ by up to {0} of the output's size: {1} acts",
-    "with it disabled they are the same",
     *(" in nats", " in tokens"),
     *(", ", "; ", ": ", ". ", "Try"),  # joints, and a label
     *("Usage: ", "Options", "default", "required", "Show this message and exit."),  # of click

@@ -16,7 +16,7 @@ from headwise.doctor.calling.names import STARTS
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import given_to
-from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.masks import documents
 
@@ -60,7 +60,8 @@ def _ways(names: Sequence[str], batch: int) -> Iterator[dict[str, Any]]:
 def _of_two(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:
     rows = len(inputs.query) if next(iter(options.values())).ndim > 1 else 1
     apart = [~documents([0] * first + [1] * second).to_bool(_LENGTH)[0, 0] for first, second in _SIZES[:rows]]
-    for also in ({}, *_open(probe, inputs)):  # code with a mask of its own may forget the documents
+    padding = [x for x in each(probe.interface.masks) if x.works and x.what == "keys"]
+    for also in ({}, *(given(probe.interface, mask, inputs) for mask in padding)):  # of padding, which hides nothing
         try:
             reached = (probe.influence(inputs, example=i, given={**options, **also}) for i in range(rows))
             across = torch.cat([x[pairs] for x, pairs in zip(reached, apart, strict=True)])
@@ -79,12 +80,6 @@ def _of_two(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[F
                 numbers={"pairs": float(pairs), "of": float(across.numel()), "change": largest},
             )
             return
-
-
-def _open(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Any]]:
-    """Every padding mask, hiding nothing."""
-    masks = {m.parameter: m for m in reversed(probe.interface.masks) if m.works and m.what == "keys"}
-    yield from (given(probe.interface, mask, inputs) for mask in masks.values())
 
 
 def _looked_up(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> bool:

@@ -18,14 +18,13 @@ from headwise.doctor.calling.token_ids import is_on_embeddings
 from headwise.doctor.calling.way import MAPS, tensors_in
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.laws.left_padding import takes_prompts
-from headwise.doctor.laws.padded_ids import pad_of, real_ids
+from headwise.doctor.laws.padded_ids import Ids
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.probe import Probe, quiet
 
 FINDINGS = ("empty-row-nan",)
 
-_LENGTH = 6  # ids
 _FIX = (
     "set such rows to 0: mask with torch.finfo(dtype).min and zero the row, or use "
     "softmax(...).masked_fill(~mask.any(-1, keepdim=True), 0); or make sure that every query has an allowed key"
@@ -101,27 +100,26 @@ def _in_example(patient: Patient) -> Finding | None:
 
 def _of_ids(patient: Patient) -> Finding | None:
     """NaN in rows that are read, for ids with padding after them or before them."""
-    face = patient.interface
-    if not is_on_embeddings(patient.module) or face.way.layout in MAPS:
+    if patient.interface.way.layout in MAPS or not is_on_embeddings(patient.module):
         return None
-    module, pad = at_rest(patient.original).cpu(), pad_of(patient.original)
-    ids = real_ids(patient.original, {pad}, face.length or _LENGTH)
-    slots = [name for _, name in face.way.slots if not name[0].isdigit() and "." not in name]
-    prompts = takes_prompts(patient)
+    try:
+        ids = Ids(patient)
+    except NotApplicable:
+        return None
+    module, prompts = at_rest(patient.original).cpu(), takes_prompts(patient)
     for place, where in ((slice(-2, None), "at their end"), (slice(0, 2), "at their beginning")):
-        padded, after = ids.clone(), where == "at their end"
-        padded[0, place] = pad
+        after = where == "at their end"
         try:
             with quiet(), torch.no_grad():
-                usual, out = (next(tensors_in(module(**dict.fromkeys(slots, x))))[1] for x in (ids, padded))
+                usual, out = (next(tensors_in(module(**x)))[1] for x in (ids.real, ids.padded(place)))
         except Exception:  # it needs another argument
             continue
-        if out.ndim > 2 and out.shape[1] == ids.shape[1] and after:
+        if out.ndim > 2 and out.shape[1] == ids.length and after:
             out = out[:, :-2]  # generation goes on at the end of a prompt that begins with padding
         if bool(usual.isfinite().all()) and not bool(out.isfinite().all()):
             return _nan(
                 "bug" if after or prompts else "risk",
-                f"ids with two tokens of padding (id {pad}) {where} give NaN or infinity in rows that are read: "
+                f"ids with two tokens of padding (id {ids.pad}) {where} give NaN or infinity in rows that are read: "
                 "the rows of padding have no allowed key" + (", and `generate` takes such prompts" if prompts else ""),
             )
     return None

@@ -127,11 +127,10 @@ def _alone(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
 
 def _told_apart(probe: Probe, inputs: Inputs) -> bool:
     """Whether the other arguments of forward differ from example to example."""
-    way, batch = probe.interface.way, len(inputs.query)
-    for _, make in way.extras:
-        value = make(way.sizes(inputs))
+    batch, heads = len(inputs.query), probe.interface.way.heads
+    for value in probe.others(inputs).values():
         for x in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(x, Tensor) and x.ndim > 2 and len(x) == batch * way.heads:
+            if isinstance(x, Tensor) and x.ndim > 2 and len(x) == batch * heads:
                 x = x.unflatten(0, (batch, -1))
             sizes = enumerate(x.shape[:2]) if isinstance(x, Tensor) else ()
             if any(n == batch and not bool((x == x.narrow(axis, 0, 1)).all()) for axis, n in sizes):

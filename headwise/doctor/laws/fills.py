@@ -13,7 +13,7 @@ from typing import Any
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Scores, Softmaxes
-from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows, scaled
 
 FINDINGS = ("mask-fill-too-small",)
@@ -34,7 +34,8 @@ def check(patient: Patient) -> Iterator[Finding]:
             masked, free = _heard(probe, 1.0, options), _heard(probe, factor, {})
             if leak <= REACHED or not (masked or patient.has_softmax):  # without a softmax nothing is filled
                 continue
-            fill, size = min((x.least() for x in masked), default=None), max((x.largest() for x in free), default=0.0)
+            fill = min((float(x.scores.amin()) for x in masked), default=None)
+            size = max((float(x.scores.nan_to_num(0, 0, 0).abs().amax()) for x in free), default=0.0)
             beaten = factor <= 10 if fill is None else fill > -_ORDINARY
             numbers, scores = {"factor": factor, "leak": leak}, ""
             if fill is not None:
@@ -62,13 +63,11 @@ def _ways(probe: Probe) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "its causal mask", {}
     inputs = probe.inputs()
     before = _leak(probe, 1.0, 0, {})
-    seen: set[str] = set()
-    for mask in probe.interface.masks:
-        if mask.own or mask.form == "additive" or mask.parameter in seen:
+    for mask in each(probe.interface.masks):
+        if mask.own or mask.form == "additive":
             continue  # the caller chooses the numbers of an additive mask
         options = given(probe.interface, mask, inputs, *range(1, inputs.key_length))
         if mask.works or 0 < _leak(probe, 1.0, 0, {"given": options}) < 0.05 * before:
-            seen.add(mask.parameter)
             yield mask.parameter, {"given": options}
 
 

@@ -149,12 +149,10 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
 
 def _last(session: Session, ends: Sequence[int], changed: int | None = None) -> Tensor:
     """The outputs of the last piece of a sequence that is fed from one end to the next, with one token changed."""
-    fresh, whole = session.anew(), session.steps.x
-    fresh.steps.x = whole if changed is None else _changed(whole, changed)
-    try:
-        return [fresh.feed(first, last) for first, last in itertools.pairwise(ends)][-1]
-    finally:
-        session.steps.x = whole  # all sessions share the steps
+    session = session.anew()
+    if changed is not None:
+        session.steps.x = _changed(session.steps.x, changed)
+    return [session.feed(first, last) for first, last in itertools.pairwise(ends)][-1]
 
 
 def _of_chunks(session: Session, whole: Tensor, severity: Severity) -> Iterator[Finding]:

@@ -70,10 +70,9 @@ def _padded(probe: Probe, real: slice) -> Tensor | Exception:
         return wide
 
     inputs = probe.interface.inputs(2, _REAL, _REAL)
-    values = {name: make(probe.interface.way.sizes(inputs)) for name, make in probe.interface.way.extras}
     others = {
         name: pad(value, 0)
-        for name, value in values.items()
+        for name, value in probe.others(inputs).items()
         if isinstance(value, Tensor) and value.shape[:2] == (2, _REAL) and probe.interface.roles.get(name) != "mask"
     }
     out = probe.attempt(inputs.each(pad), padding=pad(torch.ones(2, _REAL), 0).bool(), given=others)

@@ -107,18 +107,17 @@ class _Measured:
             self.site.scores, self.twin.scores, self.hidden, self.hidden[..., 0, :, None] if padding else None
         )
 
-    def changed(self) -> tuple[str, Where | None]:
-        """The operation that acted on the scores with the mask alone, and its line."""
+    @functools.cached_property
+    def where(self) -> Where | None:
+        """The line that acted on the scores with the mask alone."""
         before = {(x.name, x.where) for x in self.site.steps_before}
-        new = [x for x in self.twin.steps_before if (x.name, x.where) not in before] or self.twin.steps_before
-        where = self.twin.where_masked(new)
-        return next((x.name for x in reversed(new) if x.where == where), ""), where
+        new = [x for x in self.twin.steps_before if (x.name, x.where) not in before]
+        return self.twin.where_masked(new or self.twin.steps_before)
 
     def tell(self) -> Iterator[Finding]:
         """The finding of what the mask did."""
-        act, mask, name = self.act, self.mask, self.name
+        act, mask, name, where = self.act, self.mask, self.name, self.where
         kind = act.kind
-        step, where = self.changed()
         if kind in ("nothing", "unclear"):
             yield from self._weights()
         elif kind == "right" and max(min(act.value, 0.0), min(act.step, 0.0)) > SAFE and act.value > SAFE:
@@ -136,8 +135,6 @@ class _Measured:
             every = "with a mask that forbids nothing, every key is masked"
             evidence = every if kind == "all" else "it masks exactly the cells that it should allow"
             yield _polarity(mask, f"{name}{f' ({_quoted(mask)})' if mask.claim else ''}: {evidence}", where)
-        elif kind == "filled" and act.value == 0 and step in ("mul", "div"):
-            yield misled(Act("multiplied"), name, where)
         elif kind not in ("right", "opened", "all", "inverted"):
             yield misled(act, name, where, additive=mask.form == "additive")
 

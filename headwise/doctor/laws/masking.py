@@ -1,7 +1,7 @@
-"""Every mask argument acts in every mode: in training, with gradients, with each flag and other mask; on its own keys.
+"""Every mask argument acts, also beside another one, and on its own keys.
 
-A mask that hides a key must change the output, compared with one that hides nothing. Code with several paths (dropout
-or not, weights returned or not) often forgets the mask in one of them, or passes that of another sequence.
+A mask that hides a key must change the output, compared with one that hides nothing. That it acts alike on every path
+of the code is a law of its own (modes.py).
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor
-
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.mask_input import MaskInput
 from headwise.doctor.calling.way import tensors_in
 from headwise.doctor.finding import Finding, Severity
-from headwise.doctor.patient import NotApplicable, Patient
+from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import FORMS, about_memory, each, every_form, given
-from headwise.doctor.probing.probe import REACHED, Probe, gap, moved, rows
+from headwise.doctor.probing.probe import REACHED, Probe, gap
 
 FINDINGS = ("mask-ignored", "cross-mask")
 
@@ -38,7 +36,6 @@ def check(patient: Patient) -> Iterator[Finding]:
         change = _change(probe, inputs, mask)
         if change is not None and change > REACHED:
             acting.append(mask)
-            yield from _modes(probe, inputs, mask, change)
         elif change is not None and not _excused(probe, inputs, mask, masks):
             own = next(patient.module.parameters(), None) is not None  # else its callers choose what it is passed
             yield _ignored(
@@ -50,17 +47,12 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _change(
-    probe: Probe,
-    inputs: Inputs,
-    mask: MaskInput,
-    *,
-    more: Mapping[str, Any] = MappingProxyType({}),
-    **mode: bool,
+    probe: Probe, inputs: Inputs, mask: MaskInput, more: Mapping[str, Any] = MappingProxyType({})
 ) -> float | None:
     """How far the output changes when the mask hides a key; None if it cannot be called this way."""
     try:
         ways = [{**more, **given(probe.interface, mask, inputs, *keys)} for keys in ((), _keys(inputs, mask))]
-        return gap(*(probe.output(inputs, given=options, **mode) for options in ways))
+        return gap(*(probe.output(inputs, given=options) for options in ways))
     except Exception:
         return None
 
@@ -84,40 +76,13 @@ def _excused(probe: Probe, inputs: Inputs, mask: MaskInput, masks: list[MaskInpu
         elsewhere = about is False or (about is None and probe.interface.takes == "memory" and of_memory)
     if others and elsewhere:
         return True
-    beside = [_change(probe, inputs, mask, more=given(probe.interface, other, inputs)) for other in others]
+    beside = [_change(probe, inputs, mask, given(probe.interface, other, inputs)) for other in others]
     if any(change is None or change > REACHED for change in beside):
         return True
     runs = [probe.run(inputs, given=given(probe.interface, mask, inputs, *x)) for x in ((), _keys(inputs, mask))]
     shape = (len(inputs.query), inputs.key_length, runs[0].output.shape[-1])
     pairs = zip(*([x for _, x in tensors_in(run.raw)] for run in runs), strict=False)
     return any(gap(a, b) > REACHED for a, b in pairs if a.shape == b.shape == shape)  # attention both ways
-
-
-def _modes(probe: Probe, inputs: Inputs, mask: MaskInput, change: float) -> Iterator[Finding]:
-    modes: dict[str, dict[str, Any]] = {"in train mode": {"train": True}, "with gradients enabled": {"grad": True}}
-    for flag, default in probe.interface.flags.items():
-        causal = probe.interface.roles.get(flag) == "causal" or "causal" in flag
-        if not (causal and mask.what == "cells"):  # is_causal may describe the mask
-            modes[f"with {flag}={not default}"] = {"more": {flag: not default}}
-    for name, options in modes.items():
-        found = _change(probe, inputs, mask, **options)
-        if found is not None and found <= REACHED and not _unread(probe, inputs, mask, options.get("more")):
-            usual = "in eval mode" if name == "in train mode" else "otherwise"
-            yield _ignored(
-                f"{mask.parameter} has no effect {name}; {usual} hiding a key changes the output by {change:.2g} of "
-                "its size",
-                "bug" if mask.works else "risk",  # else of what is masked nothing is known
-                {"change": change},
-            )
-
-
-def _unread(probe: Probe, inputs: Inputs, mask: MaskInput, flags: dict[str, Any] | None) -> bool:
-    """Whether with these flags the key does not matter, masked or not: one may leave out the memory."""
-    if flags is None:
-        return False
-    before = probe.attempt(inputs, given=flags)
-    after = probe.attempt(moved(inputs, slice(None), _keys(inputs, mask)[0]), given=flags)
-    return isinstance(before, Tensor) and isinstance(after, Tensor) and gap(before, after) <= REACHED
 
 
 def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[Finding]:
@@ -129,14 +94,14 @@ def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[
             if not differ or not about:
                 continue
             hidden = given(probe.interface, other, inputs, *_keys(inputs, other, 2))
-            found = _change(probe, inputs, mask, more=hidden)
+            found = _change(probe, inputs, mask, hidden)
             if found is not None and found <= REACHED:
                 yield _ignored(f"{mask.parameter} has no effect if {other.parameter} is passed too")
 
 
-def _ignored(evidence: str, severity: Severity = "bug", numbers: dict[str, float] | None = None) -> Finding:
+def _ignored(evidence: str, severity: Severity = "bug") -> Finding:
     fix = "apply the mask before the softmax on every path, or raise an error if it is not supported"
-    return Finding("mask-ignored", severity, evidence, fix, numbers=numbers or {})
+    return Finding("mask-ignored", severity, evidence, fix)
 
 
 def _of_the_queries(probe: Probe) -> Iterator[Finding]:
@@ -158,25 +123,19 @@ def _of_the_queries(probe: Probe) -> Iterator[Finding]:
         if about or (about is None and (not of_memory or of_both)):
             continue
         for value in every_form(inputs, dict.fromkeys([(m.form, m.dtype) for m in known] or FORMS)):
-            read = _read(probe, inputs, {**shown, name: value})
-            if read is not None and read[0] <= REACHED < read[1]:
+            try:
+                first, second = probe.influence(inputs, given={**shown, name: value})[:, 1:3].amax(0).tolist()
+            except NotChecked:  # it is not passed in this form
+                continue
+            if first <= REACHED < second:
                 yield Finding(
                     "cross-mask",
                     "bug",
                     f"{name}, the mask of the queries' own tokens, hides keys of the memory: with token 1 masked in "
-                    f"it, memory token 1 no longer changes any row, while memory token 2 still does (by {read[1]:.2g} "
+                    f"it, memory token 1 no longer changes any row, while memory token 2 still does (by {second:.2g} "
                     "of the output's size)",
                     "pass cross-attention the padding mask of the memory, of the memory's length: "
                     "memory_key_padding_mask",
-                    numbers={"hidden": read[0], "seen": read[1]},
+                    numbers={"hidden": first, "seen": second},
                 )
                 break
-
-
-def _read(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> tuple[float, float] | None:
-    """How far tokens 1 and 2 of the memory change the output; None if it does not run."""
-    before = probe.attempt(inputs, given=options)
-    if isinstance(before, Exception) or not before.isfinite().all():
-        return None
-    first, second = (probe.output(moved(inputs, slice(None), key), given=options) for key in (1, 2))
-    return float(rows(before, first).amax()), float(rows(before, second).amax())

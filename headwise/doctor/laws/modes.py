@@ -21,7 +21,7 @@ from headwise.doctor.contract import attributes
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.masking import hide, hiding
+from headwise.doctor.probing.masking import each, hide, hiding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, sentence
 from headwise.errors import DoctorError
 from headwise.registry import find_framework
@@ -73,26 +73,17 @@ def _trained(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
 
 
 def _in_train_mode(patient: Patient, inputs: Inputs, options: dict[str, Any]) -> Tensor | Exception | None:
-    """The output with dropout disabled, and norms of the batch as in eval mode; None if it is still random."""
+    """The output as it is trained: with gradients, but with dropout disabled and norms of the batch as in eval mode;
+    None if it is still random, by dropout that is written by hand.
+    """
     probe = Probe(patient)
     for part in probe.module.train().modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.eval()
-    for _ in range(2):
-        with Dice(still=True):
-            outs = [probe.attempt(inputs, seed=seed, **options) for seed in (0, 1)]
-        if isinstance(outs[0], Exception) or isinstance(outs[1], Exception) or gap(outs[0], outs[1]) == 0:
-            return outs[0]
-        quieten(probe.module)
-    return None
-
-
-def quieten(module: nn.Module) -> None:
-    """Set every number whose name has drop in it to 0, in the module, its parts and their configs."""
-    for name, value, holder in list(attributes(module)):
-        of_dropout = "drop" in type(holder).__name__.lower() and name in ("p", "prob", "rate")
-        if isinstance(value, float) and ("drop" in name.lower() or of_dropout):
-            setattr(holder, name, 0.0)
+    with Dice(still=True):
+        out, other = (probe.attempt(inputs, seed=seed, grad=True, **options) for seed in (0, 1))
+    random = isinstance(out, Tensor) and isinstance(other, Tensor) and gap(out, other) > 0
+    return None if random else out
 
 
 def switches(module: nn.Module) -> dict[str, tuple[Any, list[Any]]]:
@@ -161,20 +152,20 @@ def _masked(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, list[Given]]]:
     """What is passed, in words, and the masks: one in each form that it may have. They are causal, too: a path that is
     causal by itself agrees with one that expects the mask from its caller.
     """
-    masks = {m.parameter: m for m in reversed(probe.interface.masks) if m.works and not m.own}
-    if not any(m.what == "cells" for m in masks.values()):  # without a mask it may be causal, or not
+    masks = [x for x in each(probe.interface.masks) if x.works and not x.own]
+    if not any(x.what == "cells" for x in masks):  # without a mask it may be causal, or not
         yield "", [{}]
-    for name, mask in reversed(masks.items()):
+    for mask in masks:
         laid = hide(inputs, 1)[:, 0] if mask.what == "keys" else hide(inputs, 1).tril()
         forms = []
         for form in dict.fromkeys((mask.form, "additive")):
             same = dataclasses.replace(mask, form=form)
             try:
-                forms.append({name: same.value(laid, probe.interface.heads or 1, inputs.query.dtype)})
+                forms.append({mask.parameter: same.value(laid, probe.interface.heads or 1, inputs.query.dtype)})
             except DoctorError:
                 continue
         if forms:
-            yield f", with {name} that masks key 1,", forms
+            yield f", with {mask.parameter} that masks key 1,", forms
 
 
 def _loaded(patient: Patient, inputs: Inputs, expected: Tensor) -> Iterator[Finding]:
@@ -224,8 +215,6 @@ def unregistered(module: nn.Module) -> dict[str, list[Tensor]]:
     found: dict[str, list[Tensor]] = {}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
-            if name.startswith(("_parameters", "_buffers", "_modules", "_forward", "_backward", "_state", "_load")):
-                continue
             held = [x for x in _held(value) if id(x) not in registered]
             weights = [y for x in held for y in (x.parameters() if isinstance(x, nn.Module) else [x])]
             weights = [x for x in weights if id(x) not in registered and x.is_floating_point() and x.requires_grad]

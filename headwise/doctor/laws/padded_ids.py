@@ -35,7 +35,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     told = bool(patient.interface.masks)
     if not is_on_embeddings(patient.module):  # asked after its interface, which may put it on embeddings
         raise NotApplicable("it takes no token ids")
-    ids = _Ids(patient)
+    ids = Ids(patient)
     try:
         found = list(ids.scores()) or ([] if told else list(ids.outputs()))
     except NotChecked:
@@ -45,7 +45,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     yield from found
 
 
-class _Ids:
+class Ids:
     """A module as it was given, and the ids that it gets."""
 
     def __init__(self, patient: Patient) -> None:
@@ -57,7 +57,7 @@ class _Ids:
         self.crosses, self.hides = "memory" in slots, False
         self.last = slots.get("memory", slots["query"])  # the sequence whose keys are hidden
         self.real = {
-            n: real_ids(self.module, {self.pad}, interface.length or _LENGTHS[role != "query"])
+            n: real_ids(self.module, self.pad, interface.length or _LENGTHS[role != "query"])
             for role, n in slots.items()
         }
 
@@ -156,10 +156,10 @@ class _Ids:
         return [float(rows(told, output(padded, n)).amax()) for n in hidden]
 
 
-def real_ids(module: nn.Module, pads: set[int], length: int) -> Tensor:
+def real_ids(module: nn.Module, pad: int, length: int) -> Tensor:
     """[2, N]: ids that are no padding; 0, and the last of the smallest table, are used only if there are no others."""
     below = min(part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding))
-    usual = [i for i in range(1, below - 1) if i not in pads] or [i for i in range(below) if i not in pads] or [0]
+    usual = [i for i in range(1, below - 1) if i != pad] or [i for i in range(below) if i != pad] or [0]
     return torch.tensor([[usual[(5 * b + 3 * i + 1) % len(usual)] for i in range(length)] for b in range(2)])
 
 

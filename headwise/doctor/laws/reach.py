@@ -1,13 +1,12 @@
 """The law: what reaches an output is what its query may see.
 
 Each token is changed in turn. In a module that is causal, by what it states or by what it does when called plainly,
-nothing later reaches a row: on no path, and neither does the number of later tokens. Every token but the last is seen
-by another one, and a memory that is passed reaches something.
+nothing later reaches a row, and neither does the number of later tokens. Every token but the last is seen by another
+one, and a memory that is passed reaches something.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -31,8 +30,6 @@ FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch", "tokens-unread", "
 
 _LENGTH = 8
 _LONG = 20  # more than the usual number of heads in a small module
-# Options that may change what is seen.
-_SEEING = ("causal", "mask", "bidirect", "autoregress", "decod", "encod", "cross", "prefix", "cache", "incremental")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -51,25 +48,25 @@ def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
         slot = next((slot for role, slot in face.way.slots if role != "query"), "")
         if not claim or not names.about_memory(slot):
             raise NotApplicable("its keys are a memory, which has no future")
-        yield from _judged(_of_queries(probe), claim)
+        yield from _judged(probe.influence(probe.inputs(length=_LENGTH), own=True), claim)
         return
     inputs = probe.square(length=_LENGTH)
-    ways: list[tuple[str, dict[str, Any]]] = [] if memory else [(claim, {})]
-    ways += [(f"{name}=True", {"given": {name: True}}) for name in flags]
+    ways: list[tuple[str, dict[str, bool]]] = [] if memory else [(claim, {})]
+    ways += [(f"{name}=True", {name: True}) for name in flags]
     made = False
-    for words, options in ways:
-        if isinstance(probe.attempt(inputs, **options), Exception):
+    for words, given in ways:
+        if isinstance(probe.attempt(inputs, given=given), Exception):
             continue
         made = True
-        seen = probe.influence(inputs, **options)
-        found = list(_judged(seen, words, asked=bool(options)))
-        if not (found and not options and flags):  # without the flag it need not be causal
+        seen = probe.influence(inputs, given=given)
+        found = list(_judged(seen, words, asked=bool(given)))
+        if not (found and not given and flags):  # without the flag it need not be causal
             yield from found
         if not found and bool((seen.triu(1) <= REACHED).all()):
-            yield from _on_other_paths(probe, inputs, options)
-            yield from _by_length(patient, probe, inputs, words, options)
+            yield from _with_weights(probe, inputs, given)
+            yield from _by_length(patient, probe, inputs, words, given)
             return
-        if found and options:
+        if found and given:
             return
     if not made:
         raise NotChecked(f"it does not run with {_LENGTH} tokens")
@@ -99,30 +96,16 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
         )
 
 
-def _of_queries(probe: Probe) -> Tensor:
-    """[Q, Q]: how far each row changes with each token of the queries' own sequence, beside a memory."""
-    inputs = probe.inputs(length=_LENGTH)
-    before = probe.rowwise(inputs)
-    others = (moved(inputs, 0, token, queries=True).query for token in range(inputs.query.shape[1]))
-    outs = [probe.output(dataclasses.replace(inputs, query=query)) for query in others]
-    return torch.stack([rows(before, out)[0] for out in outs], dim=1)
-
-
-def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[Finding]:
-    """It is causal when called plainly. Code with several paths often forgets the mask in one of them."""
-    given = options.get("given", {})
-    paths: dict[str, dict[str, Any]] = {"in train mode": {"train": True}, "with gradients enabled": {"grad": True}}
-    for flag, default in probe.interface.flags.items():
-        if flag not in given and not any(word in flag.lower() for word in _SEEING):
-            paths[f"with {flag}={not default}"] = {"given": {flag: not default}}
-    for name, more in paths.items():
-        try:
-            seen = probe.influence(inputs, **{**options, **more, "given": {**given, **more.get("given", {})}})
-        except Exception:  # it cannot be called this way
+def _with_weights(probe: Probe, inputs: Inputs, given: dict[str, bool]) -> Iterator[Finding]:
+    """It is causal when called plainly. Code that may return weights often builds the mask on one path alone."""
+    roles = probe.interface.roles
+    for flag, value in probe.interface.flags.items():
+        options = {**given, flag: not value}
+        if roles.get(flag) != "weights-flag" or isinstance(probe.attempt(inputs, given=options), Exception):
             continue
-        future = seen.triu(1)
-        if bool((future > REACHED).any()) and bool((seen.tril() > REACHED).any()):
-            pairs = int((future > REACHED).sum())
+        future, name = probe.influence(inputs, given=options).triu(1), f"with {flag}={not value}"
+        pairs = int((future > REACHED).sum())
+        if pairs:
             yield Finding(
                 "causal-leak",
                 "bug",
@@ -132,21 +115,18 @@ def _on_other_paths(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> It
                 "taken",
                 numbers={"pairs": pairs, "change": float(future.amax())},
             )
-            return
 
 
-def _by_length(
-    patient: Patient, probe: Probe, inputs: Inputs, claim: str, options: dict[str, Any]
-) -> Iterator[Finding]:
+def _by_length(patient: Patient, probe: Probe, inputs: Inputs, claim: str, given: dict[str, bool]) -> Iterator[Finding]:
     """Later tokens do not reach an earlier row, but their number may: a prompt that is split off the end.
 
     Where every row changes that sees two keys or more, something may depend on the length on purpose, such as its
     logarithm in the scale, or positions that are counted from the end. A relative position does not.
     """
-    whole, changes = probe.output(inputs, **options), {}
+    whole, changes = probe.output(inputs, given=given), {}
     for n in range(2, _LENGTH):
-        part = inputs.each(operator.itemgetter((slice(None), slice(n))))
-        out = probe.attempt(part, **options)
+        part = _first(inputs, n)
+        out = probe.attempt(part, given=given)
         if not isinstance(out, Tensor) or out.shape[1] != n or not _given_alike(probe, inputs, part):
             break
         changes[n] = rows(whole[:, :n], out).amax(0)
@@ -155,7 +135,7 @@ def _by_length(
         return
     n, change = changed[0], changes[changed[0]]
     some = any(bool((changes[x][1:] <= ROUNDING).any()) for x in changed)
-    wrong = claim and (some or _term_changes(patient, inputs, n + 2))
+    wrong = claim and (some or _term_changes(patient, inputs, _first(inputs, n + 2)))
     yield Finding(
         "cache-mismatch" if claim and some else "causal-leak",
         "bug" if wrong else "risk",
@@ -168,9 +148,14 @@ def _by_length(
     )
 
 
-def _term_changes(patient: Patient, inputs: Inputs, n: int) -> bool:
-    """Whether the scores of n tokens change with the length, by no common factor, and their queries and keys do not."""
-    part = inputs.each(operator.itemgetter((slice(None), slice(n))))
+def _first(inputs: Inputs, n: int) -> Inputs:
+    """The first n tokens."""
+    return inputs.each(operator.itemgetter((slice(None), slice(n))))
+
+
+def _term_changes(patient: Patient, inputs: Inputs, part: Inputs) -> bool:
+    """Whether the scores of a part change with the length, by no common factor, and its queries and keys do not."""
+    n = part.key_length
     try:
         (a,), (b,) = (look(patient, edit=lambda _, x=x: x).sites for x in (inputs, part))  # type: ignore[misc]
     except Exception:  # it has several attentions, or cannot be traced
@@ -197,8 +182,7 @@ def _given_alike(probe: Probe, inputs: Inputs, part: Inputs) -> bool:
             return bool(torch.equal(long, short))
         return True
 
-    way = probe.interface.way
-    return all(alike(*(make(way.sizes(x)) for x in (inputs, part))) for _, make in way.extras)
+    return all(map(alike, probe.others(inputs).values(), probe.others(part).values()))
 
 
 # Too little
@@ -234,9 +218,7 @@ def _unread(patient: Patient, probe: Probe) -> Iterator[Finding]:
 
 def _with_other_numbers(probe: Probe, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
     """The other arguments with other numbers: a window that is predicted moves."""
-    way = probe.interface.way
-    for name, make in way.extras:
-        x = make(way.sizes(inputs))
+    for name, x in probe.others(inputs).items():
         for seed in range(3) if isinstance(x, Tensor) and x.is_floating_point() else ():
             other = 30 * noise(*x.shape, seed=seed, dtype=x.dtype, device=x.device)
             if isinstance(probe.attempt(inputs, given={name: other}), Tensor):

@@ -85,8 +85,7 @@ def _without(probe: Probe, mask: MaskInput, inputs: Inputs, hidden: Tensor) -> f
     cut = {name: x for name, x in inputs.tensors().items() if name != "query" or not probe.crosses}
     shorter = dataclasses.replace(inputs, **{name: x[:, :-1] for name, x in cut.items()})
     # Other arguments may become shorter with the keys, as positions do, or keep their length, as a question does.
-    way = probe.interface.way
-    whole = {name: make(way.sizes(inputs)) for name, make in way.extras if name != mask.parameter}
+    whole = {name: x for name, x in probe.others(inputs).items() if name != mask.parameter}
     numbers = [x for x in whole.values() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 2]
     if numbers and convolving(probe.module):  # earlier weights, which are made up here: not 0 at a masked key
         raise NotChecked("it convolves other numbers of the keys")

@@ -25,8 +25,8 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.lines import is_users
 from headwise.doctor.parts import calls_in
 from headwise.doctor.patient import Patient
-from headwise.doctor.probing.listen import Dice, Throw
-from headwise.doctor.probing.masking import given
+from headwise.doctor.probing.listen import Dice
+from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 from headwise.doctor.subject import foreign_backend
 from headwise.errors import DoctorError
@@ -95,14 +95,16 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
     fix = "draw random numbers only if self.training is True"
     numbers = {"change": change}
     if cause is not None and cause.p:
-        stilled = []
-        for seed in (0, 1):
-            with Dice(still=True):
-                stilled.append(probe.output(inputs, seed=seed))
-        only = "; with it disabled they are the same" if gap(*stilled) == 0 else ""
+        fused = cause.function == "scaled_dot_product_attention"
         name = cause.function.replace("scaled_dot", "the dropout_p of scaled_dot")
         acting = f"{name} with p = {cause.p:g}"
-        seen, severity, fix, numbers["p"] = f"{seen}: {acting} acts{only}", "bug", _of_dropout(cause), cause.p
+        fix = (
+            "pass dropout_p=self.dropout if self.training else 0.0"
+            if fused
+            else "pass training=self.training to F.dropout, or use an nn.Dropout that is registered (not in a plain "
+            "list), so that eval() reaches it"
+        )
+        seen, severity, numbers["p"] = f"{seen}: {acting} acts", "bug", cause.p
     elif foreign_backend(patient.module) and _has_dropout(patient):
         seen = f"{seen}: it has dropout, which acts although training=False was passed"
         severity, fix = "bug", "pass training= on to its dropout"
@@ -116,15 +118,6 @@ def _has_dropout(patient: Patient) -> bool:
     """Whether a layer of another framework has dropout, by its parts or its code."""
     kinds = (type(part).__name__ for part in patient.module.modules())
     return "dropout(" in patient.source.lower() or any("Dropout" in kind for kind in kinds)
-
-
-def _of_dropout(throw: Throw) -> str:
-    if throw.function == "scaled_dot_product_attention":
-        return "pass dropout_p=self.dropout if self.training else 0.0"
-    return (
-        "pass training=self.training to F.dropout, or use an nn.Dropout that is registered (not in a plain list), so "
-        "that eval() reaches it"
-    )
 
 
 def forgets(module: nn.Module) -> str:
@@ -145,8 +138,8 @@ def _later(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
     used, last = Probe(patient.fresh(as_given=True)), "the usual input"
     for call in _calls(probe, inputs):
         unused = Probe(patient.fresh(as_given=True))
-        for each in (used, unused):
-            each.module.train(call.train)
+        for one in (used, unused):
+            one.module.train(call.train)
         expected = unused.attempt(call.inputs, given=call.given)
         if isinstance(expected, Exception):
             continue
@@ -162,14 +155,12 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[Call]:
     """Calls in an order in which each differs from an earlier one in one thing."""
     yield Call("the usual input", inputs)
     yield Call("other numbers", probe.inputs(seed=1))
-    for name in dict.fromkeys(m.parameter for m in probe.interface.masks if m.works):
-        mask = next(m for m in probe.interface.masks if m.parameter == name and m.works)
+    for mask in (x for x in each(probe.interface.masks) if x.works):
         keys = (inputs.key_length - 1, inputs.key_length - 2) if mask.shape == "B" else (1, 2)
         with contextlib.suppress(DoctorError):  # it cannot hide these keys
-            yield Call(f"another {name}", inputs, given(probe.interface, mask, inputs, keys[0]))
-            yield Call(f"another {name}", inputs, given(probe.interface, mask, inputs, *keys))
-    for name, make in probe.interface.way.extras:  # a memory of which it keeps what it once made
-        x = make(probe.interface.way.sizes(inputs))
+            yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, keys[0]))
+            yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, *keys))
+    for name, x in probe.others(inputs).items():  # a memory of which it keeps what it once made
         memory = isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()
         if memory and not {"mask", "bias"} & {*name.split("_")}:
             yield Call(f"another {name}", inputs, {name: noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)})
@@ -316,16 +307,12 @@ def _modified(interface: Interface, name: str, before: Tensor, after: Tensor) ->
     slots = {x for _, x in interface.way.slots}
     what = f"the mask {name!r}" if any(name == x.parameter for x in interface.masks) else repr(name)
     what = "the input" if slots == {name} else what
-    changed, of = before.numel(), before.numel()
-    if before.shape != after.shape:
-        evidence = f"after the call {what} has shape {list(after.shape)}; before, it was {list(before.shape)}"
-    else:
-        changed = int((before != after).sum())
-        evidence = f"the call changed {what} in place: {changed} of its {of} numbers"
+    of = before.numel()
+    changed = int((before != after).sum()) if before.shape == after.shape else of
     return Finding(
         "input-modified",
         "bug",
-        evidence,
+        f"the call changed {what} in place: {changed} of its {of} numbers",
         "use operations that make a new tensor (x = x + y, masked_fill) on the caller's tensors, or clone() them first",
         numbers={"changed": changed, "of": of},
     )

@@ -32,7 +32,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         fill, seen, lowered = future(site.scores), allowed_of(site), list(_lowered(site))
         made |= fill is not None or bool(lowered)
         if fill is not None:
-            yield too_small("its own causal mask", fill, where_masked(site), ordinary=True)
+            yield too_small("its own causal mask", fill, site.where_masked(), ordinary=True)
         elif lowered:
             yield from lowered
         elif seen is not None and bool(seen.any()) and not bool(seen.all()):
@@ -59,22 +59,6 @@ def _there(site: Site) -> Tensor:
     return (site.grid.element >= 0).flatten(0, 1).any(0).any(-1).nonzero()[:, 0]
 
 
-def where_masked(site: Site) -> Where | None:
-    """The line that masks its scores."""
-    return site.where_masked(site.steps_before)
-
-
-def inverted_window(where: Where | None) -> Finding:
-    """The finding of a window that hides what is near, and shows what is far."""
-    return Finding(
-        "mask-polarity",
-        "bug",
-        "every position attends only to those outside of a window around it: the window's mask is inverted",
-        "mask where the distance is larger than the window, and allow the rest",
-        where,
-    )
-
-
 def reversed_mask(where: Where | None) -> Finding:
     """The finding of a causal mask that hides the past."""
     return Finding(
@@ -87,9 +71,15 @@ def reversed_mask(where: Where | None) -> Finding:
 
 
 def _square(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
-    found, said, where = compare_masks.from_causal(seen), patient.contract.causal, where_masked(site)
+    found, said, where = compare_masks.from_causal(seen), patient.contract.causal, site.where_masked()
     if found.kind == "outside":
-        yield inverted_window(where)
+        yield Finding(
+            "mask-polarity",
+            "bug",
+            "every position attends only to those outside of a window around it: the window's mask is inverted",
+            "mask where the distance is larger than the window, and allow the rest",
+            where,
+        )
     elif found.kind == "reversed":
         yield reversed_mask(where)
     elif found.kind == "ahead":
@@ -133,7 +123,7 @@ def _square(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
 def _rectangular(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
     """Queries of a memory, or a chunk of the sequence: the first of them may wrongly be taken for position 0."""
     assert site.grid is not None
-    gap, where, (queries, keys) = compare_masks.hidden_ahead(seen), where_masked(site), seen.shape
+    gap, where, (queries, keys) = compare_masks.hidden_ahead(seen), site.where_masked(), seen.shape
     if gap is not None:
         yield _gap(gap, where)
         return
@@ -176,6 +166,6 @@ def _lowered(site: Site) -> Iterator[Finding]:
             f"every score is lowered to {float(highest.max()):.3g} or less, those of allowed keys too: the mask that "
             "the module makes is 0 where a key is allowed, and is used as one that is 1 there",
             "make the mask in the form that is expected where it is applied: 1 and 0, or 0 and -inf",
-            where_masked(site),
+            site.where_masked(),
             numbers={"highest": float(highest.max())},
         )

@@ -16,14 +16,14 @@ from torch import Tensor
 from headwise.doctor.calling.way import MAPS
 from headwise.doctor.contract import WINDOW, Window, attributes
 from headwise.doctor.finding import Finding, Severity, Where
-from headwise.doctor.laws.visibility import allowed_of, inverted_window, where_masked
+from headwise.doctor.laws.visibility import allowed_of
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("window-off-by-one", "window-ignored", "window-wraps", "mask-polarity", "shift-mask")
+FINDINGS = ("window-off-by-one", "window-ignored", "window-wraps", "shift-mask")
 
 _LARGEST, _ROUND = 64, 16
 
@@ -49,7 +49,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     seen = [(site, None if site.grid is None else allowed_of(site)) for site in sites]
     square = [(site, x) for site, x in seen if x is not None and x.shape == (length, length)]
     for site, x in square:
-        yield from _judged(patient, window, x, where_masked(site))
+        yield from _judged(patient, window, x, site.where_masked())
     if square and len(square) == len(sites) and all(torch.equal(x, torch.ones_like(x).tril()) for _, x in square):
         yield from _not_applied(patient, window, square[0][0])
     elif not square and not (len(sites) > 1 and _has_layers(patient)):
@@ -75,11 +75,6 @@ def _has_layers(patient: Patient) -> bool:
 
 def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None) -> Iterator[Finding]:
     """A band of a window, compared with all readings of its size."""
-    if bool(seen.all()):
-        return
-    if compare_masks.is_outside(seen):
-        yield inverted_window(where)
-        return
     ends = compare_masks.band(seen)
     if ends is None or ends[0] == -math.inf or ends[1] < 0 or ends[0] > 0:
         return
@@ -105,13 +100,7 @@ def _off(window: Window, evidence: str, severity: Severity, where: Where | None,
 
 
 def fits(window: Window, left: int, right: float) -> bool:
-    """Whether a band of so many keys on each side is right by some reading of a window of this size, or the usual one.
-
-    >>> fits(Window(4, "sliding_window", True), 3, 0)       # 4 keys, as in Hugging Face's models
-    True
-    >>> fits(Window(4, "window", True), 4, 0)               # 4 keys before it
-    True
-    """
+    """Whether a band of so many keys on each side is right by some reading of a window of this size."""
     size = window.size
     if right and left != right:
         return left + right + 1 == size  # an even number of keys has no middle
@@ -139,7 +128,7 @@ def _not_applied(patient: Patient, window: Window, site: Site) -> Iterator[Findi
         f"with {window.name} = {window.size} a position attends to {2 * window.size + 2} earlier positions: to all "
         "that there are",
         "apply the window on every path, with the causal mask: key > query - window",
-        where_masked(site),
+        site.where_masked(),
         numbers={"window": float(window.size)},
     )
 

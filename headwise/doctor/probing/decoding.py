@@ -60,12 +60,6 @@ class Steps:
             result = self.interface.run(inputs, given={**self._late(first, last), **(options or {})})
         return result.output.detach(), result.raw
 
-    def on_a_copy(self) -> Steps:
-        """The same with a copy of the module, whose state a session may change."""
-        twin = copy.copy(self)
-        twin.interface = self.interface.on(copied(self.interface.module))
-        return twin
-
     def started(self, first: int, last: int) -> dict[str, Any]:
         """The arguments that say where the new tokens begin."""
         return dict.fromkeys(self.starts, torch.arange(first, last) if self.listed else first)
@@ -122,9 +116,11 @@ class Session:
     def __init__(
         self, steps: Steps, make: Callable[[], Any] | None = None, pick: Callable[[Any], Any] | None = None
     ) -> None:
-        self.make, self.pick, self._of = make, pick, steps
+        self.make, self.pick, self.steps = make, pick, copy.copy(steps)
         self.handed = make is not None or pick is not None  # then not using it is a mistake
-        self.steps = steps if self.handed else steps.on_a_copy()
+        if not self.handed:  # its module keeps the state of each session
+            self.steps.interface = steps.interface.on(copied(steps.interface.module))
+        self._of = steps
         self.cache = None if make is None else make()
         began = "" if make is None else f"{steps.caches[0]}={type(self.cache).__name__}()"
         returned = "" if pick is None else f"{', '.join(steps.caches)} as returned"

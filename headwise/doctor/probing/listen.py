@@ -85,15 +85,6 @@ class Scores:
     where: Where | None
     dim: int  # that sums to 1
 
-    def largest(self) -> float:
-        """The largest absolute value of a finite score."""
-        finite = self.scores[self.scores.isfinite()]
-        return float(finite.abs().amax()) if finite.numel() else 0.0
-
-    def least(self) -> float:
-        """The smallest score, which may be -inf."""
-        return float(self.scores.amin()) if self.scores.numel() else 0.0
-
 
 class Softmaxes(TorchFunctionMode):
     """The input of every call of a softmax function."""

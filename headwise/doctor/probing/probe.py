@@ -67,6 +67,11 @@ class Probe:
         length = self.interface.length or length
         return self.interface.inputs(batch, length, length)
 
+    def others(self, inputs: Inputs) -> dict[str, Any]:
+        """What else forward is given in a call with these inputs, by name: positions, states, tables."""
+        way = self.interface.way
+        return {name: make(way.sizes(inputs)) for name, make in way.extras}
+
     def run(self, inputs: Inputs, *, seed: int = 0, train: bool = False, **options: Any) -> Result:
         """A call on copies of the inputs, so that changes in place do not matter. `train`: in train mode, where dropout
         keeps everything.
@@ -102,10 +107,15 @@ class Probe:
             raise NotChecked("its output does not have one row for every query")
         return out
 
-    def influence(self, inputs: Inputs, *, example: int = 0, **options: Any) -> Tensor:
-        """[Q, K]: how far each query's output changes when one key token changes; in one example."""
+    def influence(self, inputs: Inputs, *, example: int = 0, own: bool = False, **options: Any) -> Tensor:
+        """[Q, K]: how far each query's output changes when one key token changes; in one example. `own`: [Q, Q], when a
+        token of the queries' own sequence does, beside a memory.
+        """
         before = self.rowwise(inputs, **options)
-        changed = (moved(inputs, example, key) for key in range(inputs.key_length))
+        length = inputs.query.shape[1] if own else inputs.key_length
+        changed = (moved(inputs, example, token, queries=own) for token in range(length))
+        if own:
+            changed = (dataclasses.replace(inputs, query=x.query) for x in changed)
         return torch.stack([rows(before, self.output(x, **options))[example] for x in changed], dim=1)
 
 

@@ -44,11 +44,6 @@ class Trace:
     def seed(self, number: int) -> Seed:
         return self.seeds[number]
 
-    @property
-    def single(self) -> bool:
-        """Whether a softmax is over a single number, and so 1 whatever that is."""
-        return any(math.prod(x.scores.shape[d] for d in x.dims) == 1 for x in self.softmaxes)
-
 
 @dataclasses.dataclass
 class Norm:

@@ -74,7 +74,7 @@ class Marks:
         return [int(number) for number in seed_of(self.source).unique() if number >= 0]
 
     def move(self, change: Callable[[Tensor], Tensor]) -> Marks:
-        return Marks(change(self.token), change(self.source), self.live, self.names, self.noise, self.factor)
+        return self.like(change(self.token), change(self.source))
 
     def like(self, token: Tensor, source: Tensor) -> Marks:
         return Marks(token, source, self.live, self.names, self.noise, self.factor)

@@ -70,8 +70,6 @@ def read_placement(run: Trace, operand: Operand, dim: int) -> Placement:
     """The placement of the vectors in an operand, whose numbers are along `dim`."""
     tokens = marks.one(operand.token, dim)
     features = features_of_vectors(run, operand, dim)
-    if bool((tokens >= 0).any()):
-        features = features.masked_fill(tokens == UNKNOWN, UNKNOWN)
     examples = marks.example_of(tokens)
     grouped = _groups(tokens, features)
     return Placement(

@@ -48,16 +48,10 @@ def read_sides(run: Trace, product: Seed, sources: Tensor) -> tuple[Side, Side]:
     )
     outside = marks.seed_of(sources) != product.number
     first, second = (
-        _side(tokens, of_heads.masked_fill(outside, UNKNOWN))
+        Side(tokens, marks.example_of(tokens), marks.position_of(tokens), of_heads.masked_fill(outside, UNKNOWN))
         for tokens, of_heads in zip(pair_tokens(product, sources), features, strict=True)
     )
     return first, second
-
-
-def _side(tokens: Tensor, features: Tensor) -> Side:
-    if bool((tokens >= 0).any()):  # learned keys next to those of tokens are not from a head's projection
-        features = features.masked_fill(tokens == UNKNOWN, UNKNOWN)
-    return Side(tokens, marks.example_of(tokens), marks.position_of(tokens), features)
 
 
 def varies(x: Tensor) -> Tensor:
@@ -114,11 +108,13 @@ def features_of(run: Trace, sources: Tensor) -> Tensor:
 
 def features_of_vectors(run: Trace, operand: Operand, dim: int) -> Tensor:
     """[X, n]: for each row (dim -1) or column (dim -2) of an operand, the feature of its first number with a source."""
-    sources = operand.source.movedim(dim, 0)
+    sources, tokens = operand.source.movedim(dim, 0), marks.one(operand.token, dim)
     first = sources[0].clone()
     for more in sources[1:]:
         first = torch.where(first < 0, more, first)
-    return features_of(run, first)
+    found = features_of(run, first)
+    # Learned keys next to those of tokens are not from a head's projection.
+    return found.masked_fill(tokens == UNKNOWN, UNKNOWN) if bool((tokens >= 0).any()) else found
 
 
 def _of_elements(seed: Seed) -> Tensor:

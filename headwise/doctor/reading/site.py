@@ -69,10 +69,6 @@ class Site:
     def key(self) -> Side:
         return self._sides[1 if self.queries_left else 0]
 
-    def operand(self, name: Literal["q", "k"]) -> Operand:
-        """The operand of the score product that holds the queries, or the keys."""
-        return self.product.operands[0 if (name == "q") == self.queries_left else 1]
-
     @functools.cached_property
     def layout(self) -> Layout:
         """What changes along a row of the softmax. Masked scores may be those of other queries: windows are cut so."""
@@ -87,8 +83,8 @@ class Site:
         """The operand that holds the queries, keys or values, and the dim of their features."""
         if name == "v":
             return self._met.values, -1 if self._met.left else -2
-        operand = self.operand("q" if name == "q" else "k")
-        return operand, -1 if (name == "q") == self.queries_left else -2
+        rows, columns = self.product.operands
+        return (rows, -1) if (name == "q") == self.queries_left else (columns, -2)
 
     # in the standard order
 
@@ -234,8 +230,11 @@ class Site:
         earlier = (x for x in self.trace.steps if x.order < self.softmax.order)
         return [x for x in earlier if bool((marks.seed_of(x.source) == self.product.number).any())]
 
-    def where_masked(self, steps: Sequence[Step]) -> Where | None:
-        """The line of the last of these steps that may apply a mask; that of the softmax if none may."""
+    def where_masked(self, steps: Sequence[Step] | None = None) -> Where | None:
+        """The line of the last of these steps, or of those before the softmax, that may apply a mask; else that of the
+        softmax.
+        """
+        steps = self.steps_before if steps is None else steps
         filling = [x for x in steps if x.name in ("masked_fill", "where", "index_put")]
         masking = filling or [x for x in steps if x.name in ("add", "sub", "mul")]
         return masking[-1].where if masking else self.softmax.where
@@ -243,11 +242,9 @@ class Site:
     @functools.cached_property
     def projections(self) -> dict[str, tuple[Seed, ...]]:
         """The products with parameters that q, k and v come from."""
-        met = self.contraction
-        operands = {"q": self.operand("q"), "k": self.operand("k"), **({"v": met.values} if met else {})}
         found = {}
-        for name, operand in operands.items():
-            numbers = marks.seed_of(operand.source).unique().tolist()
+        for name in "qkv" if self.contraction else "qk":
+            numbers = marks.seed_of(self._vectors(name)[0].source).unique().tolist()
             found[name] = tuple(self.trace.seed(x) for x in numbers if x >= 0)
         return found
 

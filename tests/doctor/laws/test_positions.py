@@ -81,23 +81,12 @@ class InVain(Handed):
         return super().forward(x, (torch.ones_like(cos), torch.zeros_like(sin)))
 
 
-class Selected(Handed):
-    """Its positions select rows of the tables: without tables they say nothing."""
-
-    def forward(self, x: Tensor, positions: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        if angles is not None and positions is None:
-            raise ValueError("positions must be given beside angles")
-        tables = torch.ones(1, 1, 4), torch.zeros(1, 1, 4)
-        if angles is not None:
-            tables = angles[positions].cos(), angles[positions].sin()
-        return super().forward(x, tables)
-
-
 @pytest.mark.parametrize(
     ("module", "given", "bugs"),
     [
-        *((Handed(), tables(), 0), (Handed(no_positions=True), tables(), 0), (InVain(), tables(), 1)),
-        (Selected(), torch.arange(5)[None], 0),
+        (Handed(), tables(), 0),
+        (Handed(no_positions=True), tables(), 0),
+        (InVain(), tables(), 1),
     ],
 )
 def test_positions_that_a_model_hands_over(module: nn.Module, given: Any, bugs: int) -> None:
@@ -126,15 +115,6 @@ class Encoder(Attention):
         return self.out(self.merge(self.score(q, k).softmax(-1) @ v))
 
 
-class BeginsAt(Encoder):
-    """All tokens stand at the same place, a number."""
-
-    def forward(self, x: Tensor, pos: int) -> Tensor:  # type: ignore[override]
-        if not isinstance(pos, int):
-            raise TypeError("a number")
-        return super().forward(x, torch.tensor([float(pos)]))
-
-
-@pytest.mark.parametrize("module", [Near, Encoder, BeginsAt])
+@pytest.mark.parametrize("module", [Near, Encoder])
 def test_a_healthy_one(module: type[nn.Module]) -> None:
     assert found("positions", module) == []

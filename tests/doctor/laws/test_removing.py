@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import headwise
 from headwise.doctor.patient import NotApplicable, NotChecked
 from headwise.nn import MultiHeadAttention
 from tests.doctor.laws.specimens import Attention, Causal, Padded, found, one, seeded
@@ -78,42 +77,6 @@ def test_what_takes_another_way_is_not_checked() -> None:
         found(LAW, BesideAConvolution)
     with pytest.raises(NotApplicable, match="no mask"):
         found(LAW, Causal)
-
-
-class LuongDecoder(nn.Module):
-    """One step of a decoder with global attention (Luong et al. 2015).
-
-    token:       (batch,) the target token before
-    hidden:      (1, batch, hidden)
-    enc_outputs: (src_len, batch, hidden)
-    src_mask:    (batch, src_len), 0 on <pad>
-    """
-
-    def __init__(self, fill: float = -1e9, of_the_batch: bool = False) -> None:
-        super().__init__()
-        self.fill, self.of_the_batch = fill, of_the_batch
-        self.embedding, self.rnn = nn.Embedding(40, 8), nn.GRU(8, 16)
-        self.w, self.mix, self.out = nn.Linear(16, 16, bias=False), nn.Linear(32, 16), nn.Linear(16, 40)
-
-    def forward(
-        self, token: Tensor, hidden: Tensor, enc_outputs: Tensor, src_mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        output, hidden = self.rnn(self.embedding(token)[None], hidden)
-        scores = (self.w(enc_outputs) * output).sum(-1)  # (src_len, batch)
-        if src_mask is not None:
-            scores = scores.masked_fill(src_mask.mT == 0, self.fill)
-        weights = scores.softmax(1 if self.of_the_batch else 0)
-        read = (weights[..., None] * enc_outputs).sum(0)
-        return self.out(self.mix(torch.cat([read, output[0]], -1)).tanh()), hidden
-
-
-def test_a_step_of_a_decoder() -> None:
-    """Its state is (1, batch, hidden), it returns logits beside the new state, and its RNN begins from 0."""
-    healthy = headwise.diagnose(seeded(LuongDecoder))
-    assert not healthy.bugs
-    assert not any("Error" in reason for reason in healthy.unchecked.values()), healthy.unchecked
-    assert [x.name for x in headwise.diagnose(seeded(LuongDecoder, 1e-10)).bugs] == ["masked-key-counts"]
-    assert "batch-mixing" in {x.name for x in headwise.diagnose(seeded(LuongDecoder, of_the_batch=True)).bugs}
 
 
 def test_zero_times_nan() -> None:
