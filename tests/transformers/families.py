@@ -297,7 +297,14 @@ def main(arguments: list[str] | None = None) -> int:
         return Report(family, {"all": ("not run", error)})
 
     reports = []
-    for report in apart(families, functools.partial(examine, half=asked.half), failed, asked.jobs, asked.seconds, (*PRELOADED, "headwise.transformers")):
+    for report in apart(
+        families,
+        functools.partial(examine, half=asked.half),
+        failed,
+        asked.jobs,
+        asked.seconds,
+        (*PRELOADED, "headwise.transformers"),
+    ):
         reports.append(report)
         print(
             f"{report.family:32} {report.verdict:12} {report.calls:4} of {report.softmaxes:4} "
