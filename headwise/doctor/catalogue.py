@@ -102,7 +102,6 @@ result-discarded | bug | | A result is computed and thrown away | flamingo-pytor
 residual-dropped | bug | | A residual is not added, or not passed on
 projection-zero | bug | | A projection is 0 for every input
 head-idle | bug | | The weights of a head are not used
-output-projection-missing | risk | | The output projection is missing or not used
 mask-after-softmax | bug | | The mask is applied after the softmax
 bias-after-softmax | bug | | A bias is added to the weights, after the softmax
 mask-multiplied | bug | | The scores are multiplied by the mask

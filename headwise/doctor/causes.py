@@ -82,7 +82,6 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "projection-zero": _LEAKS | _names("argument-order projection-reused wrong-scale unused-parameter"),
     "head-idle": _names("unused-parameter gqa-order"),
     "heads-not-dividing": _names("unused-parameter"),
-    "output-projection-missing": _names("unused-parameter"),
     "qkv-order": _names("argument-order"),
     "mask-ignored": _names("masked-key-counts"),
     "packing-leak": _names("mask-ignored"),

@@ -16,17 +16,15 @@ from headwise.doctor.patient import Patient
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.marks import MIXED
-from headwise.doctor.reading.projection_names import read_name
 from headwise.doctor.reading.site import Site
 
-FINDINGS = ("head-merge", "output-projection-missing", "output-misplaced")
+FINDINGS = ("head-merge", "output-misplaced")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     anatomy = patient.see()
     if len(anatomy.sites) == 1:
         yield from _merged(anatomy, anatomy.sites[0])
-    yield from _missing(patient, anatomy)
     yield from _at_a_residual(anatomy)
 
 
@@ -74,23 +72,6 @@ def _merges(evidence: str, where: Where | None) -> Finding:
         "merge with .transpose(1, 2).reshape(B, N, H * E), so that all heads of a position are adjacent",
         where,
     )
-
-
-def _missing(patient: Patient, anatomy: Anatomy) -> Iterator[Finding]:
-    """An output projection that no operation uses."""
-    if any(site.output is not None for site in anatomy.sites) or not any(site.grid for site in anatomy.sites):
-        return
-    used = {name for seed in anatomy.run.seeds for name in seed.name.split(", ")}
-    for name, parameter in patient.module.named_parameters():
-        if parameter.ndim >= 2 and name not in used and read_name(name).is_output:
-            yield Finding(
-                "output-projection-missing",
-                "bug",
-                f"the heads are returned as they are: {name} {list(parameter.shape)} exists, but nothing is multiplied "
-                "with it",
-                f"return {name.removesuffix('.weight')}(merged heads)",
-                patient.where,
-            )
 
 
 # --- Residuals --------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,12 +21,6 @@ class WithoutProjection(MergesByAReshape):
         self.out = nn.Identity()
 
 
-class ForgetsTheProjection(Plain):
-    def forward(self, x: Tensor) -> Any:
-        q, k, v = (self.split(w(x)) for w in (self.q, self.k, self.v))
-        return self.merge(self.score(q, k).softmax(-1) @ v)
-
-
 def test_heads_that_are_merged_across_positions() -> None:
     finding = one("outputs", MergesByAReshape)
     assert (finding.name, finding.severity) == ("head-merge", "bug")
@@ -36,12 +28,6 @@ def test_heads_that_are_merged_across_positions() -> None:
     assert_at(finding, Attention, "return self.out(self.merge(")
     finding = one("outputs", WithoutProjection)
     assert "the output at position 0 comes from the queries at positions [0, 1, 2, 3]" in finding.evidence
-
-
-def test_an_output_projection_that_nothing_is_multiplied_by() -> None:
-    finding = one("outputs", ForgetsTheProjection)
-    assert (finding.name, finding.severity) == ("output-projection-missing", "bug")
-    assert "out.weight [16, 16] exists" in finding.evidence
 
 
 # Residuals.
