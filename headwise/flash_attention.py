@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise import masks
-from headwise.errors import ArgumentError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.functional import attention
 from headwise.masks import Mask
 
@@ -93,7 +93,8 @@ def flash_attn_varlen_func(
     """
     if return_attn_probs:
         raise ArgumentError("return_attn_probs: expected False for packed sequences. Received: True")
-    ends_q, ends_k = (x.tolist() for x in (cu_seqlens_q, cu_seqlens_k))
+    ends_q = _read_starts("cu_seqlens_q", cu_seqlens_q, len(q))
+    ends_k = _read_starts("cu_seqlens_k", cu_seqlens_k, len(k) if block_table is None else None)
     if len(ends_q) != len(ends_k):
         raise ShapeError(
             f"cu_seqlens_k: expected [{len(ends_q)}], as cu_seqlens_q. Received: cu_seqlens_k=[{len(ends_k)}]"
@@ -114,6 +115,19 @@ def flash_attn_varlen_func(
         row = [x.transpose(0, 1)[None] for x in (q[first:last], keys, values)]
         parts.append(attention(*row, mask=band, **options)[0].transpose(0, 1))
     return torch.cat(parts)
+
+
+def _read_starts(name: str, starts: Tensor, total: int | None) -> list[int]:
+    """Read where sequences begin. `total`: the number of rows, where the last one must end."""
+    if not isinstance(starts, Tensor) or starts.dtype not in (torch.int32, torch.int64) or starts.ndim != 1:
+        received = f"{starts.dtype} {list(starts.shape)}" if isinstance(starts, Tensor) else type(starts).__name__
+        raise DtypeError(f"{name}: expected a tensor [B + 1] of int32 or int64. Received: {name} of {received}")
+    found: list[int] = starts.tolist()
+    rises = all(begin <= end for begin, end in itertools.pairwise(found))
+    if found[:1] != [0] or not rises or (total is not None and found[-1] != total):
+        end = "" if total is None else f", and end at {total}, the number of rows"
+        raise ArgumentError(f"{name}: expected starts that begin at 0 and do not fall{end}. Received: {found}")
+    return found
 
 
 def number_sequences(starts: Tensor, length: int) -> Tensor:

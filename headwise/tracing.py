@@ -5,17 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 
 def is_traced() -> bool:
     """Whether torch records operations, or tensors have no numbers: then no decision may depend on a tensor's numbers.
 
-    This is true inside torch.compile, torch.export, torch.jit.trace, make_fx and FakeTensorMode.
+    This is true inside torch.compile, torch.export, torch.jit.trace, make_fx, FakeTensorMode and torch.func.vmap.
     """
-    if torch.compiler.is_compiling() or _is_tracing():
+    if torch.compiler.is_compiling() or _is_tracing() or is_batched():
         return True
     return _len_torch_dispatch_stack() > 0 and any(x.is_infra_mode() for x in _get_current_dispatch_mode_stack())
+
+
+def is_batched() -> bool:
+    """Whether torch.func.vmap runs a function here: a tensor then stands for many, and has no numbers of its own."""
+    if not _are_functorch_transforms_active():
+        return False
+    return any(each.key() == TransformType.Vmap for each in get_interpreter_stack() or ())
 
 
 def is_forward_mode() -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from headwise.errors import ArgumentError, ShapeError
+from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.flash_attention import flash_attn_func, flash_attn_varlen_func
 
 H, G, D, E = 4, 2, 8, 6
@@ -108,3 +108,18 @@ def test_what_does_not_fit() -> None:
         flash_attn_varlen_func(q, k, v, torch.tensor([0, 4]), torch.tensor([0, 4]), 4, 4, return_attn_probs=True)
     with pytest.raises(ArgumentError, match=r"dropout_p=0\.1"):
         flash_attn_func(q[None], k[None], v[None], 0.1, return_attn_probs=True)
+
+
+@pytest.mark.parametrize("starts", [[1, 4], [0, 3], [0, 6], [0, 3, 2, 4]])
+def test_starts_that_leave_rows_out_are_refused(starts: list[int]) -> None:
+    q, k, v = tensors(4, 4)
+    given = torch.tensor(starts)
+    with pytest.raises(ArgumentError, match="cu_seqlens_q: expected starts that begin at 0 and do not fall"):
+        flash_attn_varlen_func(q, k, v, given, given, 4, 4)
+
+
+def test_starts_are_a_tensor_of_integers() -> None:
+    q, k, v = tensors(4, 4)
+    for starts, received in (([0, 4], "list"), (torch.tensor([0.0, 4.0]), r"torch.float32 \[2\]")):
+        with pytest.raises(DtypeError, match=f"cu_seqlens_q: expected a tensor .* of {received}"):
+            flash_attn_varlen_func(q, k, v, starts, starts, 4, 4)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from headwise.kernels.kernel import (
     matrix_flops,
     output_bytes,
 )
-from headwise.masks import Extent
+from headwise.masks import Extent, Mask
 from headwise.native.attend import watching
 from headwise.softmax import EMPTY
 from headwise.tiles import Run, Tile, TileList
@@ -172,8 +172,14 @@ def dense_mask(call: AttentionCall) -> Tensor | None:
     allowed = None
     if call.mask is not None and not sees_all(call):
         device = call.q.device
-        rows = torch.arange(1 if call.mask.key_only else call.shape[2], device=device)
-        allowed = call.mask.cells(rows, torch.arange(call.shape[3], device=device))
+        q_len, k_len = call.shape[2:]
+        rows = 1 if call.mask.key_only else q_len
+
+        def make(mask: Mask) -> Tensor:
+            return mask.cells(torch.arange(rows, device=device), torch.arange(k_len, device=device))
+
+        # All layers of a decoding step have the same row.
+        allowed = call.mask.remember(("row", k_len, device), make) if q_len == 1 else make(call.mask)
     bias = call.added()
     if bias is None:
         return allowed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from headwise.call import AttentionCall
+from headwise.capture import watch
 from headwise.errors import ArgumentError
 from headwise.functional import listening
 from headwise.kernels import Plan, make_plan
@@ -31,6 +33,7 @@ class Kernels(Printed):
     """The plans of a forward: `print` them, or read `plans`. Each plan explains itself, with what refuses and why."""
 
     plans: Mapping[str, tuple[Plan, ...]]  # by the layer's name; one for each call of the layer
+    others: Mapping[str, str]  # layers whose attention asks no registry, and how they compute it
 
     def __str__(self) -> str:
         alike: dict[tuple[str, ...], list[str]] = {}
@@ -38,38 +41,56 @@ class Kernels(Printed):
             for plan in plans:
                 alike.setdefault(_describe(plan), []).append(name)
         rows = [(_shorten(names), *cells) for cells, names in alike.items()]
-        return str(Table(_HEADINGS, [rows]))
+        notes = [f"{name}: not headwise's ({how})" for name, how in self.others.items()]
+        return str(Table(_HEADINGS, [rows], notes=notes))
 
 
 def explain(model: nn.Module, *inputs: Any, **arguments: Any) -> Kernels:
     """Call a model once, without gradients, and return the plans of all attention calls that reach headwise.
 
-    Raises ArgumentError if no call does: the model has another attention, or asks no registry.
+    The times in a plan are estimates. Raises ArgumentError if no call reaches headwise.
     """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, whose code has one plan for all calls
     found: dict[str, list[Plan]] = {}
     running = [""]  # names of the modules that run, the innermost last
 
     def keep(call: AttentionCall, *_: Any) -> None:
         found.setdefault(running[-1], []).append(make_plan(call))
 
-    with torch.no_grad(), _naming(model, running), listening(keep, outputs=False):
+    with torch.no_grad(), _naming(model, running), watch(model) as seen, listening(keep, outputs=False):
         model(*inputs, **arguments)
     if not found:
+        asked = getattr(getattr(model, "config", None), "_attn_implementation", None) == "headwise"
         raise ArgumentError(
             f"expected a model whose attention is headwise's. Received: {type(model).__name__}, of which no attention "
-            "call reached headwise. Call model.set_attn_implementation('headwise') first"
+            "call reached headwise. "
+            + (
+                "Its code asks no registry of transformers, so that no name changes its attention"
+                if asked
+                else "Call model.set_attn_implementation('headwise') first"
+            )
         )
-    return Kernels({name: tuple(plans) for name, plans in found.items()})
+    others = {site.name: site.how for site in seen.coverage() if site.how != "headwise.attention"}
+    return Kernels({name: tuple(plans) for name, plans in found.items()}, others)
 
 
 @contextlib.contextmanager
 def _naming(model: nn.Module, running: list[str]) -> Iterator[None]:
-    """Keep the names of the modules that run in a list."""
-    handles = []
+    """Keep the names of the modules that run in this thread in a list."""
+    here, handles = threading.get_ident(), []
+
+    def enter(name: str) -> None:
+        if threading.get_ident() == here:
+            running.append(name)
+
+    def leave() -> None:  # a hook that returned something would replace the module's output
+        if threading.get_ident() == here:
+            running.pop()
+
     for name, part in model.named_modules():
         handles += [
-            part.register_forward_pre_hook(lambda *_, name=name: running.append(name)),
-            part.register_forward_hook(lambda *_: running.pop() and None, always_call=True),
+            part.register_forward_pre_hook(lambda *_, name=name: enter(name)),
+            part.register_forward_hook(lambda *_: leave(), always_call=True),
         ]
     try:
         yield

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import masking_utils
 
 from headwise import masks
-from headwise.masks import Mask
+from headwise.masks import Extent, Mask
 from headwise.masks.band import Band
 from headwise.tracing import is_plain
 from headwise.transformers.mask_tensor import MaskTensor
@@ -76,7 +76,8 @@ def make_mask(
         found = masks.padding(real) if found is None else found & masks.padding(real)
     if found is None and allow_is_bidirectional_skip:
         return None
-    found = masks.window(None, None) if found is None else found
+    if q_length == 1 and found is not None and found.extent(0, 1, 0, kv_length) is Extent.ALL:
+        found = None  # as in most decoding steps
     return MaskTensor(found, (batch_size, 1, q_length, kv_length), dtype, grid.device)
 
 

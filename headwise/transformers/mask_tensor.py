@@ -27,25 +27,27 @@ class MaskTensor(Tensor):
     """A float tensor [B, 1, Q, K] to be added to scores, whose cells are made only if an operation reads them.
 
     A cell is 0 where the query may attend to the key, else the lowest number of the dtype. (Every model of transformers
-    can work with such masks: its eager attention does.) `mask` answers for the same cells without a matrix. Any
-    operation on this tensor works on the cells and returns plain tensors; only one that changes nothing, such as a
-    slice of all keys, returns another `MaskTensor`.
+    can work with such masks: its eager attention does.) `mask` answers for the same cells without a matrix; None allows
+    all. Any operation on this tensor works on the cells and returns plain tensors; only one that changes nothing, such
+    as a slice of all keys, returns another `MaskTensor`.
     """
 
-    mask: Mask
+    mask: Mask | None
 
     @staticmethod
-    def __new__(cls, mask: Mask, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> MaskTensor:
+    def __new__(cls, mask: Mask | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> MaskTensor:
         """Make the tensor of a mask; `shape` is [B, 1, Q, K]."""
         made: MaskTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         made.mask = mask
         return made
 
-    def __init__(self, mask: Mask, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, mask: Mask | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         """All is set by `__new__`: a tensor's own constructor takes other arguments."""
 
     def make_cells(self) -> Tensor:
         """Return the plain tensor [B, 1, Q, K]."""
+        if self.mask is None:
+            return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         q_len, k_len = self.shape[-2:]
         allowed = self.mask.aligned(q_len, k_len).to_bool(q_len, k_len).to(self.device)
         zero = torch.zeros((), dtype=self.dtype, device=self.device)

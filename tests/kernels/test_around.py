@@ -48,6 +48,7 @@ AROUND: dict[str, Callable[[Run], Tensor]] = {
     "forward_ad": dual,
     "func.jvp": lambda run: torch.func.jvp(run, (Q,), (DIRECTION,))[1],
     "func.grad": lambda run: torch.func.grad(lambda q: run(q).square().sum())(Q),
+    "func.vmap": lambda run: torch.func.vmap(run)(torch.stack([Q, OTHER])),
     "func.functionalize": lambda run: torch.func.functionalize(run)(Q),
     "FlopCounterMode": counted,
     "jit.trace": lambda run: torch.jit.trace(run, (Q,), check_trace=False)(OTHER),
@@ -62,7 +63,11 @@ MASKS: dict[str, Callable[[], Mask | Tensor]] = {
     "tensor": lambda: torch.rand(N, N, generator=torch.Generator().manual_seed(1)) > 0.5,
 }
 
-traces_warn = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+traces_warn = pytest.mark.filterwarnings(
+    "ignore::torch.jit.TracerWarning",
+    "ignore:.*torch.jit.*:DeprecationWarning",
+    "ignore:.*implemented the batching rule:UserWarning",  # torch's own kernel runs once for each example of vmap
+)
 
 
 def attend(mask: Any, kernel: str = "auto") -> Run:

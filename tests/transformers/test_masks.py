@@ -171,6 +171,15 @@ def test_what_reads_its_cells_gets_a_plain_tensor(tensor: MaskTensor) -> None:
 
 
 @later
+def test_a_step_that_sees_all_keys_has_no_mask() -> None:
+    window = theirs.sliding_window_causal_mask_function(8)
+    for mask_function, k_offset in ((theirs.causal_mask_function, 0), (window, 4)):
+        found = make_mask(2, 1, 12 - k_offset, q_offset=11, kv_offset=k_offset, mask_function=mask_function)
+        assert isinstance(found, MaskTensor)
+        assert found.mask is None
+        assert torch.equal(found + 0.0, torch.zeros(2, 1, 1, 12 - k_offset))
+
+
 def test_nothing_is_masked() -> None:
     whole = make_mask(2, 3, 3, mask_function=theirs.bidirectional_mask_function)
     assert allowed(whole, (2, 1, 3, 3)).all()
