@@ -18,11 +18,13 @@ def refuse(call: AttentionCall) -> str | None:
 
 
 def cost(call: AttentionCall) -> Cost:
-    """Estimate the cost of several passes over the whole matrix of scores in memory."""
+    """Estimate the cost of several passes over the matrix of scores in memory, and of keys copied for each head."""
     cells = call.q.shape[:3].numel() * call.k.shape[2]
     flops = matrix_flops(call, cells)
     matrix = cells * max(4, call.q.element_size())
-    moved = input_output_bytes(call) + 8 * matrix
+    copies = call.heads_per_key_head if call.heads_per_key_head > 1 else 0
+    copied = 2 * copies * (call.k.numel() + call.v.numel()) * max(4, call.q.element_size())
+    moved = input_output_bytes(call) + 8 * matrix + copied
     here = machine(call)
     time = here.time(flops, moved, share=here.shares.get("reference", 1.0))
     return Cost(flops, moved, 3 * matrix + output_bytes(call), time)
