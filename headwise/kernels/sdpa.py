@@ -124,7 +124,7 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     """
     (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
     small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
-    if not small or d != e or (heads != key_heads and q_len == 1) or is_forward_mode():
+    if not small or d != e or is_forward_mode():
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
         return None
@@ -132,6 +132,11 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     if trains and q.is_cpu and watching(q, k, v) is None:
         out, lse = fused.attend(q, k, v, d**-0.5 if scale is None else scale)
         return out if exact.largest(lse) < exact.LARGE else None
+    if (
+        heads != key_heads and q_len == 1 and q.is_cpu
+    ):  # as kernels/decode.py: query heads become the rows of their key head
+        grouped = q.squeeze(2).unflatten(1, (key_heads, heads // key_heads))
+        return scaled_dot_product_attention(grouped, k, v, scale=scale).flatten(1, 2)[:, :, None]
     shared: dict[str, Any] = {"enable_gqa": True} if heads != key_heads else {}
     return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
 
@@ -164,22 +169,26 @@ def sees_all(call: AttentionCall) -> bool:
         return False  # that would look at the numbers of a tensor
     if mask.cellwise:
         return False
+    if q_len == 1:
+        return mask.remember(("sees all", q_len, k_len), lambda mask: bool(_row(call, mask).all()))
     return mask.remember(("sees all", q_len, k_len), lambda mask: mask.extent(0, q_len, 0, k_len) is Extent.ALL)
+
+
+def _row(call: AttentionCall, mask: Mask) -> Tensor:
+    """Return which keys the first query sees, bool [B|1, H|1, 1, K]: a row that all layers of a step have."""
+    k_len, device = call.shape[3], call.q.device
+    places = [torch.arange(n, device=device) for n in (1, k_len)]
+    return mask.remember(("row", k_len, device), lambda mask: mask.cells(*places))
 
 
 def dense_mask(call: AttentionCall) -> Tensor | None:
     """Return mask, bias and slopes in torch's form, of rank 4: bool, or floats to add; None if there are none."""
     allowed = None
     if call.mask is not None and not sees_all(call):
-        device = call.q.device
-        q_len, k_len = call.shape[2:]
-        rows = 1 if call.mask.key_only else q_len
-
-        def make(mask: Mask) -> Tensor:
-            return mask.cells(torch.arange(rows, device=device), torch.arange(k_len, device=device))
-
-        # All layers of a decoding step have the same row.
-        allowed = call.mask.remember(("row", k_len, device), make) if q_len == 1 else make(call.mask)
+        if call.shape[2] == 1 or call.mask.key_only:
+            allowed = _row(call, call.mask)
+        else:
+            allowed = call.mask.cells(*(torch.arange(n, device=call.q.device) for n in call.shape[2:]))
     bias = call.added()
     if bias is None:
         return allowed

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import masking_utils
 
 from headwise import masks
-from headwise.masks import Extent, Mask
+from headwise.masks import Mask
 from headwise.masks.band import Band
 from headwise.tracing import is_plain
 from headwise.transformers.mask_tensor import MaskTensor
@@ -76,8 +76,8 @@ def make_mask(
         found = masks.padding(real) if found is None else found & masks.padding(real)
     if found is None and allow_is_bidirectional_skip:
         return None
-    if q_length == 1 and found is not None and found.extent(0, 1, 0, kv_length) is Extent.ALL:
-        found = None  # as in most decoding steps
+    if q_length == 1 and found is not None:
+        found = _of_a_step(found, kv_length)
     return MaskTensor(found, (batch_size, 1, q_length, kv_length), dtype, grid.device)
 
 
@@ -162,6 +162,15 @@ def _intersect(a: Mask, b: Mask) -> Mask:
         left, right = (min(numbers, default=None) for numbers in sides)
         return masks.window(left, right, a.offset)
     return a & b
+
+
+def _of_a_step(found: Mask, k_len: int) -> Mask | None:
+    """Return the mask of one query; None if it sees every key, as in most decoding steps."""
+    band = found.band()
+    if band is not None:
+        return None if band[0] <= 0 and band[1] >= k_len - 1 else found
+    seen = found.to_bool(1, k_len)[:, 0, 0]
+    return None if bool(seen.all()) else masks.padding(seen)
 
 
 def say_sizes(
