@@ -74,6 +74,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
         "unused-parameter"
     ),
     "causal-corner": _names("masked-key-counts cache-mismatch causal-leak"),
+    "does-not-run": _names("train-eval-differ"),
     "cache-mismatch": _names("gradient-wrong left-padding"),
     "projection-reused": _names("argument-order unused-parameter"),
     "norm-axis": _names("batch-mixing causal-leak left-padding mask-ignored"),

@@ -215,7 +215,7 @@ class _Search:
             widths = [*((n, n, n) for n in sizes.channels(self.module)), *widths]
         lengths = guesses.lengths(self.module, self.given, which, option.takes == "self")
         if which == "hinted":
-            ours = {QUERIES, KEYS, self.batch, *widths[0]}
+            ours = {QUERIES, KEYS, self.batch}
             said = next((x.said for x in farthest(self.trial.failed)), "")
             lengths = [(n, n) for n in guesses.hinted_lengths(said) if n not in ours]
         heads = sizes.heads(self.module) or 4

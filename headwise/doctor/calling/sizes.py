@@ -29,13 +29,16 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1 << 20
 
 
+BUILT_WITH = "_built_with"  # attribute of a module: the arguments of its constructor, of which it may keep none
+
+
 def places(module: nn.Module) -> Iterator[Any]:
-    """Where sizes may be stored: the module, its config, then its submodules and their configs."""
+    """Where sizes may be stored: the module, its arguments, its config, then its submodules and their configs."""
     for part in module.modules():
         if part is not module and type(part).__module__.startswith("torch.nn") and not hasattr(part, "num_heads"):
             continue  # the groups of a convolution are not those of attention
         yield part
-        for name in names.CONFIGS:
+        for name in (BUILT_WITH, *names.CONFIGS):
             config = part.__dict__.get(name)
             if config is not None and not isinstance(config, (str, int, float, bool, torch.Tensor, nn.Module)):
                 yield config

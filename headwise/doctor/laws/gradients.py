@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.lines import last_line
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import REACHED, Probe, quiet, weighting
+from headwise.doctor.probing.probe import REACHED, Probe, quiet, sentence, weighting
 from headwise.doctor.probing.reached import behind, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
-FINDINGS = ("unused-parameter", "gradient-blocked", "zero-start")
+FINDINGS = ("unused-parameter", "gradient-blocked", "zero-start", "does-not-run")
 
 _ACTS = REACHED * 1e3
 _SOFTMAX = ("oftmax", "DotProduct", "ExpBackward")
@@ -42,7 +43,15 @@ def check(patient: Patient) -> Iterator[Finding]:
     if not reached.calls:
         if patient.serves:
             raise NotApplicable("its forward is declared without gradients, for decoding")
-        yield _blocked(patient, dict.fromkeys(wanted, torch.inf), "autograd finds no path from the output to it")
+        with torch.enable_grad():
+            error = probe.attempt(inputs, grad=True)
+        if isinstance(error, Exception):
+            said = f"with gradients, which torch records unless it is told not to, it raises {sentence(error)}"
+            yield Finding(
+                "does-not-run", "bug", said, "change no tensor in place that a gradient needs", last_line(error)
+            )
+        else:
+            yield _blocked(patient, dict.fromkeys(wanted, torch.inf), "autograd finds no path from the output to it")
         return
     choosing = tuple(f"{part}." for part in reached.choosing)  # such as an indexer of the best keys
     silent = [x for x in wanted if x not in reached.there and not x.startswith(choosing)]

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 from torch import nn
 
+from headwise.doctor.calling.sizes import BUILT_WITH
 from headwise.doctor.finding import Where
 from headwise.doctor.lines import last_line
 from headwise.doctor.targets.arguments import Arguments, parse_setting
@@ -75,7 +77,10 @@ class Target:
         arguments = Arguments(self.name, made, {**self.settings, **changes}, self.positional)
         args, kwargs = arguments.bind()
         with _explained(f"{self.name}({arguments})"), size_limit(self.name, largest):
-            return made(*args, **kwargs)
+            module = made(*args, **kwargs)
+        if isinstance(module, nn.Module) and inspect.isclass(made):
+            vars(module)[BUILT_WITH] = inspect.signature(made).bind(*args, **kwargs).arguments
+        return module
 
     def find(self) -> Any:
         """The class, or the function that makes a module. Imports its file."""

@@ -170,3 +170,17 @@ def test_weights_of_zeros_that_wait_for_one_another() -> None:
     assert (finding.name, finding.severity) == ("zero-start", "bug")
     assert "inner.weight and outer.weight begin with 0 and stay 0" in finding.evidence
     assert found(LAW, seeded(Scaled)) == []
+
+
+class ScalesInPlace(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.q(x).chunk(2, -1)
+        first *= 0.5
+        return self.attend(torch.cat([first, second], -1), x, None)
+
+
+def test_a_call_that_raises_with_gradients() -> None:
+    finding = one(LAW, seeded(ScalesInPlace))
+    assert (finding.name, finding.severity) == ("does-not-run", "bug")
+    assert "with gradients, which torch records" in finding.evidence
+    assert finding.where.code == "first *= 0.5"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from headwise.doctor import diagnose
 from headwise.doctor.calling.copying import copied
 from headwise.doctor.lines import definition
 from headwise.doctor.targets.arguments import parse_setting
@@ -77,6 +78,19 @@ def lacking():
 """
 
 
+SPEECH = """
+from torch import nn
+class Speech(nn.Module):  # two convolutions leave 4 of 20 numbers, in 2 channels
+    def __init__(self, input_dim, dim):
+        super().__init__()
+        self.before = nn.Sequential(nn.Conv2d(1, 2, (1, 3), (1, 2)), nn.ReLU(), nn.Conv2d(2, 2, (1, 3), (1, 2)))
+        self.attention = nn.MultiheadAttention(dim, 2, batch_first=True)
+    def forward(self, x):
+        x = self.before(x[:, None]).transpose(1, 2).flatten(2)
+        return self.attention(x, x, x)[0]
+"""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
@@ -105,6 +119,13 @@ def test_a_class_with_its_arguments() -> None:
     assert type(first) is type(second)  # the file is run once
     assert definition(target.find()).code == "class SelfAttention(nn.Module):"
     assert parse("models.py:SelfAttention(64, heads=8)", ["dropout=0"]).build().dropout == 0
+
+
+def test_the_arguments_are_sizes_to_try_although_the_module_keeps_none(folder: Path) -> None:
+    (folder / "speech.py").write_text(SPEECH, encoding="utf-8")
+    diagnosis = diagnose(parse("speech.py:Speech", ["input_dim=20", "dim=8"]).build())
+    assert not diagnosis.not_examined
+    assert "width 20" in str(diagnosis)
 
 
 def test_a_function_a_module_a_class_in_a_class_and_one_of_a_package() -> None:
