@@ -232,7 +232,7 @@ def positions(name: str, module: nn.Module, *, neighbours: bool = False) -> list
     heads = sizes.heads(module) or 1
     return [
         *(_rotation(dim, *how, neighbours=neighbours) for dim in dims for how in forms),
-        *(noise(shape, heads) for shape in ("1QM", "BQM", "1RM", "QM", "Q1M", "BHQK", "HQK")),
+        *(noise(shape, heads) for shape in ("1QM", "BQM", "1RM", "BRM", "QM", "Q1M", "BHQK", "HQK")),
         constant(None),
     ]
 

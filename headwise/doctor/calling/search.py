@@ -119,7 +119,7 @@ class _Search:
         yield ["BNM"], alone, "differ"  # a memory may be None, for attention to itself
         yield ["BN"], own, "signal"
         yield ["BNM"], own, "stated"
-        yield ["NBM", "NM", "BHND", "BMN", "BMHW", "BNHD"], whole, "any"
+        yield ["NBM", "NM", "BHND", "BNHD", "BMN", "BMHW"], whole, "any"
         yield ["BMHW,BNM", "BNM,B1NM"], crossing, "any"
         yield STATES, as_named, "one"
         yield rows, own, "hinted"
@@ -253,9 +253,11 @@ class _Search:
 
     def _is_another_thing(self, way: Way) -> bool:
         """Whether what was taken for heads is the height of an image [B, H, W, M], which is projected and may have any
-        height; or what was taken for tokens is examples, of which none reaches another.
+        height; or what was taken for tokens is examples or heads, of which none reaches another.
         """
         if way.layout in ("BHND", "BNHD"):
+            if way.takes != "self" and not _attends(self.trial, way):
+                return True
             wider = dataclasses.replace(way, heads=way.heads * 2, widths=tuple(2 * w for w in way.widths))  # type: ignore[arg-type]
             return _has(self.module, nn.Linear, nn.Conv2d) and not isinstance(
                 self.trial.attempt(wider, self.batch, QUERIES, QUERIES), str

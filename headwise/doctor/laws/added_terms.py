@@ -52,7 +52,7 @@ def _takes_other_rows(patient: Patient) -> bool:
         rows = make(interface.way.sizes(inputs)) if interface.roles.get(name) == "positions" else None
         if rows is None:
             continue
-        if not isinstance(rows, Tensor) or rows.ndim < 2:
+        if not isinstance(rows, Tensor) or rows.ndim < 2 or (rows.ndim == 2 and len(rows) == len(inputs.query)):
             return True
         for other in (rows[..., :-1, :], torch.cat([rows, rows[..., -1:, :]], -2)):
             if isinstance(probe.attempt(inputs, given={name: other}), Tensor):

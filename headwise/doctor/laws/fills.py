@@ -19,7 +19,6 @@ from headwise.doctor.probing.probe import REACHED, Probe, moved, rows, scaled
 FINDINGS = ("mask-fill-too-small",)
 
 _FACTORS = (1.0, 10.0, 100.0, 1000.0)
-_ORDINARY = 1e3  # scores below this occur in practice
 
 
 def check(patient: Patient) -> Iterator[Finding]:
@@ -36,14 +35,13 @@ def check(patient: Patient) -> Iterator[Finding]:
                 continue
             fill = min((float(x.scores.amin()) for x in masked), default=None)
             size = max((float(x.scores.nan_to_num(0, 0, 0).abs().amax()) for x in free), default=0.0)
-            beaten = factor <= 10 if fill is None else fill > -_ORDINARY
             numbers, scores = {"factor": factor, "leak": leak}, ""
             if fill is not None:
                 numbers |= {"fill": fill, "scores": size}
                 scores = f". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}"
             yield Finding(
                 "mask-fill-too-small",
-                "bug" if beaten else "risk",
+                "bug" if factor == 1 else "risk",  # Swin's own -100 serves it well
                 f"with inputs times {factor:g}, keys that {said} hides change the output by {leak:.2g} of its size"
                 + scores,
                 "fill with -inf or torch.finfo(scores.dtype).min",

@@ -20,7 +20,7 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import each, every_form
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
-from headwise.doctor.reading.mask_cells import SAFE, Act, compare, lost
+from headwise.doctor.reading.mask_cells import ORDINARY, SAFE, Act, compare, lost
 from headwise.doctor.reading.site import Site
 
 FINDINGS = (
@@ -218,7 +218,7 @@ def _infinite(patient: Patient) -> Iterator[Finding]:
 def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) -> Finding:
     """The finding of a mask that hides other cells than it should, or none. `additive`: it is meant to be added."""
     if act.kind == "filled":
-        return too_small(name, act.value, where, ordinary=True)
+        return too_small(name, act.value, where, ordinary=act.value > ORDINARY)
     severity: Severity = "bug"
     numbers: dict[str, float] = {}
     if act.kind == "lowered":

@@ -133,7 +133,7 @@ def _rectangular(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding
     if compare_masks.corner(seen) == "first" and queries < keys and not right:
         yield Finding(
             "causal-corner",
-            "bug",
+            "bug" if first else "risk",  # who calls it with more keys than queries is not known
             f"with {queries} queries and {keys} keys, the first query attends to key 0 alone: the causal mask is "
             "aligned with the upper left corner, as if the queries were the first positions",
             f"align the mask with the positions of the queries, tril(diagonal={first or keys - queries}) here: query i "

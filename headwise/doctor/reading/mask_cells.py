@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.doctor.reading.events import FORBIDDEN
 
 SAFE = -9e3  # a fill that ordinary scores do not reach
+ORDINARY = -50.0  # a masked score above it may keep a weight beside scores that are not large
 
 Kind = Literal[
     "right",  # it hides what it should: `value` is the highest score that is left, `step` the least that was taken

@@ -77,7 +77,7 @@ def capped(q: Tensor, k: Tensor) -> Tensor:
         (Filled, {"number": -1500.0}, "mask-fill-too-small", "risk", "its own causal mask sets masked scores to only"),
         (Plain, {"score": capped}, "mask-fill-too-small", "bug", "to -5, which is an ordinary score"),
         (Plain, {"score": lowered}, "mask-polarity", "bug", "every score is lowered to -1e+09"),
-        (OverMemory, {}, "causal-corner", "bug", "with 5 queries and 7 keys, the first query attends to key 0 alone"),
+        (OverMemory, {}, "causal-corner", "risk", "with 5 queries and 7 keys, the first query attends to key 0 alone"),
     ],
 )
 def test_a_mask_that_is_wrong(
