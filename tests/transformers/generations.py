@@ -6,18 +6,14 @@ and the logits of each step, along the tokens that both chose, are compared.
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import sys
 import warnings
-from collections.abc import Iterator
 
 import torch
-import transformers
 from torch import Tensor
 
 import headwise.transformers  # noqa: F401 (it registers "headwise")
-from tests.capture.generations import Case, Outcome, cases, inputs_of, likely_to_end, model_of, options_of
+from tests.capture.generations import Case, Outcome, cases, inputs_of, likely_to_end, model_of, options_of, tell
 
 EQUAL = 2e-5  # largest difference of logits, relative to the largest logit
 
@@ -59,27 +55,5 @@ def differ(expected: tuple[Tensor, Tensor], found: tuple[Tensor, Tensor]) -> str
     return f"logits off by {error:.1e}" if error > EQUAL else ""
 
 
-def of_headwise() -> Iterator[Case]:
-    """The cases, once for each family, way and cache: the implementation is no part of them here."""
-    return (case for case in cases() if case.implementation == "eager")
-
-
-def main() -> None:
-    """Print all outcomes that are not "equal", and how many there were of each."""
-    transformers.logging.set_verbosity_error()
-    counts, reasons = collections.Counter[str](), collections.defaultdict[str, list[str]](list)
-    for case in of_headwise():
-        parts = (case.family, case.way, case.cache, "padded" if case.padded else "whole")
-        if set(sys.argv[1:]) <= set(parts):
-            found = outcome(case)
-            counts[found.status] += 1
-            if found.status != "equal":
-                reasons[f"{found.status}: {found.detail.splitlines()[0][:200]}"].append(str(case))
-    for reason, those in sorted(reasons.items()):
-        print(f"{reason}\n    {len(those)}: {', '.join(those[:4])}{', …' * (len(those) > 4)}")
-    print(", ".join(f"{count} {status}" for status, count in counts.most_common()))
-    sys.exit(1 if counts["wrong"] else 0)
-
-
 if __name__ == "__main__":
-    main()
+    tell((case for case in cases() if case.implementation == "eager"), outcome)  # the implementation is no part of them
