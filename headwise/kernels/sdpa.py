@@ -132,9 +132,7 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     if trains and q.is_cpu and watching(q, k, v) is None:
         out, lse = fused.attend(q, k, v, d**-0.5 if scale is None else scale)
         return out if exact.largest(lse) < exact.LARGE else None
-    if (
-        heads != key_heads and q_len == 1 and q.is_cpu
-    ):  # as kernels/decode.py: query heads become the rows of their key head
+    if heads != key_heads and q_len == 1 and q.is_cpu:  # query heads become rows, as in kernels/decode.py
         grouped = q.squeeze(2).unflatten(1, (key_heads, heads // key_heads))
         return scaled_dot_product_attention(grouped, k, v, scale=scale).flatten(1, 2)[:, :, None]
     shared: dict[str, Any] = {"enable_gqa": True} if heads != key_heads else {}
@@ -177,8 +175,11 @@ def sees_all(call: AttentionCall) -> bool:
 def _row(call: AttentionCall, mask: Mask) -> Tensor:
     """Return which keys the first query sees, bool [B|1, H|1, 1, K]: a row that all layers of a step have."""
     k_len, device = call.shape[3], call.q.device
-    places = [torch.arange(n, device=device) for n in (1, k_len)]
-    return mask.remember(("row", k_len, device), lambda mask: mask.cells(*places))
+
+    def make(mask: Mask) -> Tensor:
+        return mask.cells(torch.arange(1, device=device), torch.arange(k_len, device=device))
+
+    return mask.remember(("row", k_len, device), make)
 
 
 def dense_mask(call: AttentionCall) -> Tensor | None:

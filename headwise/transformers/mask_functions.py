@@ -26,7 +26,7 @@ from headwise.transformers.mask_tensor import MaskTensor
 
 MaskFunction = Callable[..., Any]
 
-# Then the makers of masks got the positions of all queries in place of their number and the first one's.
+# Makers of masks then got the positions of all queries, not the number of queries and the position of the first.
 BEFORE_5_4 = "cache_position" in inspect.signature(masking_utils.eager_mask).parameters
 
 
