@@ -167,9 +167,12 @@ def train(model: Any, given: dict[str, Any]) -> None:
 
 
 def decode(model: Any, ids: Tensor) -> Run:
-    """Eight steps of one token after a prompt, each time with a copy of the prompt's cache."""
+    """Eight steps of one token after a prompt, each time with a copy of the prompt's cache, which headwise fills."""
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation("headwise")  # at 16,384 tokens, eager attention would need tens of gigabytes
     with torch.no_grad():
         cache = model(input_ids=ids, use_cache=True).past_key_values
+    model.set_attn_implementation(implementation)
 
     @torch.no_grad()
     def run(cache: Any) -> None:

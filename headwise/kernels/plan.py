@@ -60,9 +60,15 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
 def _planned(call: AttentionCall) -> Kernel:
     if call.k_scale is not None:
         return native
-    if max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING and refusal(sdpa, call) is None:
+    step = call.q.shape[2] == 1
+    small = max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING
+    # Other kernels need many steps of torch for sinks and softcap.
+    if (small or step) and (call.sinks is not None or call.softcap is not None) and refusal(native, call) is None:
+        return native
+    row = step and call.mask is not None and call.mask.band() is None  # to cut it takes longer than to read every key
+    if (small or row) and refusal(sdpa, call) is None:
         return _dense(call)
-    if call.mask is None or call.q.shape[2] == 1:  # the lengths of a decoding step do not come again
+    if call.mask is None or step:  # the lengths of a decoding step do not come again
         return _cheapest(call)
     # The key has everything on which the refusals of headwise's own kernels depend; if there are other kernels, all
     # kernels are asked each time.

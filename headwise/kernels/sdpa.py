@@ -32,6 +32,8 @@ OPTIONS = frozenset({"bias", "slopes", "sinks", "dropout"})
 
 # Cells of [B, H, Q, K], and numbers in k, below which comparing kernels takes longer than the best could save.
 WORTH_PLANNING = 2**16
+# The same for one query a head on the CPU: it reads the keys, and another kernel could only save a part of that.
+STEP_CELLS, STEP_NUMBERS = 2**17, 2**21
 SHARE = 0.95  # of the nominal speed, in large calls
 # Backward of half precision on a CPU: with float32 steps between, 3 to 6 times the time of the native kernels.
 HALF_BACKWARD = 0.12
@@ -123,7 +125,9 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     The result is None if the call is not small, or needs more than torch's function. The tensors were checked before.
     """
     (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
-    small = 0 < batch * heads * q_len * k_len < WORTH_PLANNING and batch * key_heads * k_len * d < WORTH_PLANNING
+    step = q_len == 1 and q.is_cpu and batch * key_heads >= torch.get_num_threads()
+    limits = (STEP_CELLS, STEP_NUMBERS) if step else (WORTH_PLANNING, WORTH_PLANNING)
+    small = 0 < batch * heads * q_len * k_len < limits[0] and batch * key_heads * k_len * d < limits[1]
     if not small or d != e or is_forward_mode():
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
