@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 
 import torch
@@ -61,7 +60,7 @@ def _planned(call: AttentionCall) -> Kernel:
     if call.k_scale is not None:
         return native
     step = call.q.shape[2] == 1
-    small = max(math.prod(call.shape), call.k.numel()) < sdpa.WORTH_PLANNING
+    small = sdpa.is_small(call.q, call.k, masked=call.mask is not None)
     # Other kernels need many steps of torch for sinks and softcap.
     if (small or step) and (call.sinks is not None or call.softcap is not None) and refusal(native, call) is None:
         return native

@@ -119,16 +119,21 @@ def run(call: AttentionCall) -> Tensor:
     return cut_to_values(call, out)
 
 
+def is_small(q: Tensor, k: Tensor, *, masked: bool = False) -> bool:
+    """Whether planning a call would take longer than the best kernel could save; never for an empty call."""
+    (batch, heads, q_len, _), (_, key_heads, k_len, _) = q.shape, k.shape
+    step = q_len == 1 and not masked and q.is_cpu and batch * key_heads >= torch.get_num_threads()
+    cells, numbers = (STEP_CELLS, STEP_NUMBERS) if step else (WORTH_PLANNING, WORTH_PLANNING)
+    return 0 < batch * heads * q_len * k_len < cells and k.numel() < numbers
+
+
 def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor | None:
     """Compute the output of a call without options, if it is so small that planning would take longer than the call.
 
     The result is None if the call is not small, or needs more than torch's function. The tensors were checked before.
     """
-    (batch, heads, q_len, d), (_, key_heads, k_len, e) = q.shape, v.shape
-    step = q_len == 1 and q.is_cpu and batch * key_heads >= torch.get_num_threads()
-    limits = (STEP_CELLS, STEP_NUMBERS) if step else (WORTH_PLANNING, WORTH_PLANNING)
-    small = 0 < batch * heads * q_len * k_len < limits[0] and batch * key_heads * k_len * d < limits[1]
-    if not small or d != e or is_forward_mode():
+    (_, heads, q_len, d), (_, key_heads, _, e) = q.shape, v.shape
+    if not is_small(q, k) or d != e or is_forward_mode():
         return None
     if torch.is_autocast_enabled(q.device.type) or (scale is not None and not scale > 0.0):
         return None
@@ -136,10 +141,12 @@ def run_at_once(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor 
     if trains and q.is_cpu and watching(q, k, v) is None:
         out, lse = fused.attend(q, k, v, d**-0.5 if scale is None else scale)
         return out if exact.largest(lse) < exact.LARGE else None
-    if heads != key_heads and q_len == 1 and q.is_cpu:  # query heads become rows, as in kernels/decode.py
-        grouped = q.squeeze(2).unflatten(1, (key_heads, heads // key_heads))
+    shared_by = heads // key_heads
+    # Query heads become rows, as in kernels/decode.py; a few rows of half precision take longer than their keys twice.
+    if q_len == 1 and q.is_cpu and shared_by >= (2 if q.dtype == torch.float32 else 4):
+        grouped = q.squeeze(2).unflatten(1, (key_heads, shared_by))
         return scaled_dot_product_attention(grouped, k, v, scale=scale).flatten(1, 2)[:, :, None]
-    shared: dict[str, Any] = {"enable_gqa": True} if heads != key_heads else {}
+    shared: dict[str, Any] = {"enable_gqa": True} if shared_by > 1 else {}
     return scaled_dot_product_attention(q, k, v, scale=scale, **shared)
 
 

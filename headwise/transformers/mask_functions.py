@@ -78,6 +78,8 @@ def make_mask(
         return None
     if q_length == 1 and found is not None:
         found = _of_a_step(found, kv_length)
+        if found is None and more.get("allow_is_causal_skip"):
+            return None
     return MaskTensor(found, (batch_size, 1, q_length, kv_length), dtype, grid.device)
 
 
@@ -109,8 +111,11 @@ class Grid:
         `positions` [B, K]: the positions that the function gets in place of the places in the row, where sequences are
         packed. Within a sequence they differ by as much as the places do.
         """
+        if not inspect.isfunction(function):  # a partial, or another object that can be called
+            return self._evaluate(function, positions)
         name = f"{function.__module__}.{function.__qualname__}".removeprefix("transformers.masking_utils.")
-        given = inspect.getclosurevars(function).nonlocals
+        inner = [cell.cell_contents for cell in function.__closure__ or ()]
+        given = dict(zip(function.__code__.co_freevars, inner, strict=True))  # the variables of the closure
         match name.partition(".<locals>")[0]:
             case "causal_mask_function":
                 return masks.causal(self.offset)

@@ -71,9 +71,12 @@ def test_the_native_kernel_is_chosen_where_it_is_quickest(mask: masks.Mask | Non
 @with_native
 def test_what_is_small_is_left_to_torch_and_a_step_whose_heads_share_keys_is_not() -> None:
     assert plan_for(masks.window(16, 0), 64).kernel == "sdpa"
-    q, k = torch.empty(1, 8, 1, 64), torch.empty(1, 2, 4096, 64)
+    q, k = torch.empty(1, 8, 1, 64), torch.empty(1, 2, 65536, 64)
     assert headwise.plan(q, k, k).kernel == "native"
-    assert headwise.plan(q[:, :, :, :8], k[:, :, :64, :8], k[:, :, :64]).kernel == "decode"
+    k = k[:, :, :4096]
+    assert headwise.plan(q, k, k).kernel == "decode"
+    assert headwise.plan(q, k, k, mask=masks.padding(torch.arange(4096)[None] > 9)).kernel == "decode"
+    assert headwise.plan(q, k, k, sinks=torch.zeros(8)).kernel == "native"
     assert headwise.plan(q, *[torch.empty(1, 8, 4096, 64)] * 2).kernel == "sdpa"
 
 
