@@ -104,7 +104,9 @@ def role(name: str, default: Any = None, annotation: str = "") -> str:
         return "other"
     if last in ("len", "lens", "length", "lengths", "seqlen", "seqlens") or name == "num_valid":
         # cu_seqlens holds the starts of packed documents, and max_seqlen the length of the longest.
-        return "other" if name.startswith(("cu", "max")) else "lengths"
+        # An int is one number for all examples, as the length of a cache.
+        one = isinstance(default, int) or annotation.strip() == "int"
+        return "other" if one or name.startswith(("cu", "max")) else "lengths"
     if "mask" in name or words & _MASKS or last == "keep":
         if ("mask" in words and words & _OTHER_MASKS) or name == "mask_token":
             return "other"

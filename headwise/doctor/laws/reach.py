@@ -20,6 +20,7 @@ from headwise.doctor.calling.way import noise, tensors_in
 from headwise.doctor.finding import Finding
 from headwise.doctor.laws.visibility import reversed_mask
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
+from headwise.doctor.probing import masking
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, moved, rows
 from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
@@ -63,7 +64,7 @@ def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
         if not (found and not given and flags):  # without the flag it need not be causal
             yield from found
         if not found and bool((seen.triu(1) <= REACHED).all()):
-            yield from _with_weights(probe, inputs, given)
+            yield from _otherwise(probe, inputs, given, asked=bool(words))
             yield from _by_length(patient, probe, inputs, words, given)
             return
         if found and given:
@@ -96,20 +97,28 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
         )
 
 
-def _with_weights(probe: Probe, inputs: Inputs, given: dict[str, bool]) -> Iterator[Finding]:
-    """It is causal when called plainly. Code that may return weights often builds the mask on one path alone."""
-    roles = probe.interface.roles
-    for flag, value in probe.interface.flags.items():
-        options = {**given, flag: not value}
-        if roles.get(flag) != "weights-flag" or isinstance(probe.attempt(inputs, given=options), Exception):
+def _otherwise(probe: Probe, inputs: Inputs, given: dict[str, bool], *, asked: bool) -> Iterator[Finding]:
+    """It is causal when called plainly. Code that may return weights often builds the mask on one path alone, and code
+    that gets a mask of padding may put it in place of its own. `asked`: whether it says that it is causal.
+    """
+    face, ways = probe.interface, list[tuple[str, dict[str, Any]]]()
+    for flag, value in face.flags.items():
+        if face.roles.get(flag) == "weights-flag":
+            ways.append((f"with {flag}={not value}", {flag: not value}))
+    for mask in masking.each(face.masks) if asked else ():
+        if mask.what == "keys" and mask.works:
+            ways.append((f"with {mask.parameter} that hides no key", masking.given(face, mask, inputs)))
+    for words, options in ways:
+        options |= given
+        if isinstance(probe.attempt(inputs, given=options), Exception):
             continue
-        future, name = probe.influence(inputs, given=options).triu(1), f"with {flag}={not value}"
+        future = probe.influence(inputs, given=options).triu(1)
         pairs = int((future > REACHED).sum())
         if pairs:
             yield Finding(
                 "causal-leak",
                 "bug",
-                f"{name} {pairs} of {_LENGTH * (_LENGTH - 1) // 2} future tokens reach an earlier row, by up to "
+                f"{words} {pairs} of {_LENGTH * (_LENGTH - 1) // 2} future tokens reach an earlier row, by up to "
                 f"{float(future.amax()):.2g} of the output's size; otherwise it is causal",
                 "build the causal mask on every path: is_causal=True of a fused kernel is lost where another path is "
                 "taken",

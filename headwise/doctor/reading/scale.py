@@ -37,8 +37,8 @@ def behind_the_product(site: Site, twin: Site) -> float | None:
 
 
 def proportion(x: Tensor, y: Tensor) -> float | None:
-    """Return the number f in y = f · x; None if there is none, or x is 0 or too short to tell."""
-    if x.numel() < 4 or not bool(x.abs().max() > 0):
+    """Return the number f in y = f · x; None if there is none, or one of them is 0 or too short to tell."""
+    if x.numel() < 4 or not min(float(x.abs().max()), float(y.abs().max())) > 0:
         return None
     factor = float((x @ y) / (x @ x))
     return None if float((y - factor * x).abs().max()) > 1e-3 * float(y.abs().max()) else factor

@@ -30,6 +30,8 @@ def test_names() -> None:
     assert {role: [names.role(x) for x in text.split()] for role, text in NAMES.items()} == {
         role: [role] * len(text.split()) for role, text in NAMES.items()
     }
+    assert names.role("cache_len") == "lengths"
+    assert names.role("cache_len", 0) == names.role("cache_len", annotation="int") == "other"  # of all examples
 
 
 SENTENCES = {

@@ -52,6 +52,19 @@ class Fused(Causal):
         return self.out(self.merge(functional.scaled_dot_product_attention(q, k, v, is_causal=True)))
 
 
+class Padded(Attention):
+    """A mask of padding, True = a real token, joins the causal one, or else replaces it."""
+
+    joins = False
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        allowed = triangle(x.shape[1], x.shape[1]) if is_causal else None
+        if padding_mask is not None:
+            real = padding_mask[:, None, None]
+            allowed = allowed & real if self.joins and allowed is not None else real
+        return self.attend(x, x, allowed)
+
+
 class Placed(Causal):
     """Positions, [N, 1], depend on how many tokens there are."""
 
@@ -105,6 +118,7 @@ class CutToHeads(Attention):
         (seeded(ByFlag, allowed=lambda n: triangle(n, n, 1)), "causal-leak", "bug", "is_causal=True"),
         (seeded(ByFlag, allowed=lambda _: None), "causal-leak", "risk", "28 of 28"),  # a hint about a mask
         (seeded(Fused), "causal-leak", "bug", "with output_attentions=True 28 of 28 future tokens"),
+        (seeded(Padded), "causal-leak", "bug", "with padding_mask that hides no key 28 of 28 future tokens"),
         (seeded(Placed, places=prompt_and_steps(1)), "cache-mismatch", "bug", "how many there are does"),
         (
             seeded(Placed, places=lambda n: torch.arange(n).flip(0)[:, None].float()),
@@ -133,7 +147,8 @@ def near(n: int) -> Tensor:
 
 
 def test_healthy_ones() -> None:
-    for module in (Causal, seeded(Masked, allowed=near), ByFlag, Decoder, seeded(Placed, places=prompt_and_steps(0))):
+    healthy = (Causal, ByFlag, Decoder, seeded(Padded, joins=True), seeded(Placed, places=prompt_and_steps(0)))
+    for module in (*healthy, seeded(Masked, allowed=near)):
         assert found(LAW, module) == []
     assert {x.severity for x in found(LAW, LengthInScale)} == {"risk"}
     with pytest.raises(NotApplicable, match="memory"):
