@@ -25,7 +25,7 @@ _ATTEMPTS = 2000  # the maximum number of calls
 _MORE = 300  # calls after a way that works for one number of examples only
 _EACH = 320  # calls for one assignment in one layout
 _FITTED = 80  # calls for one assignment once readers are known
-_ALIKE = 3  # calls that fail alike, each with other values for all that is no input
+_ALIKE = 2  # calls that fail alike, each with another dtype and shape of all that is no input
 _DOUBTFUL = 12  # ways that are called twice more
 _SEQUENCE_FIRST = re.compile(
     r"[\[(]\s*(1|\w*len|\w*length|time|T|S|L)\s*,\s*(batch(_?size)?|bsz|B|N)\s*,\s*\w+\s*[\])]", re.IGNORECASE
@@ -208,7 +208,7 @@ class _Search:
         readers = self.trial.readers if self._fitted else {}
         makers = [guesses.makers(self.module, self.given, p, readers.get(p.name)) for p in needed]
         others = guesses.combinations(makers)[:80]
-        varied = [i for i, several in enumerate(makers) if len(several) > 1]
+        varied = [p.name for p, several in zip(needed, makers, strict=True) if len(several) > 1]
         widths = self._widths(option.takes)[: None if layout in ("BNM", "B1NM") else 4]
         if layout == "BN":
             widths = [(1, 1, 1)]
@@ -229,7 +229,7 @@ class _Search:
         every = itertools.product(range(len(lengths)), range(len(others)), range(len(widths)))
         order = sorted(every, key=lambda t: t[0] + t[1] + 3 * t[2])
         known = len(self.trial.readers)
-        failures: dict[tuple[Any, ...], list[Any]] = {}  # how it failed -> the values for what is no input
+        failures: dict[tuple[Any, ...], list[list[Any]]] = {}  # how it failed -> kinds of what is no input
         hopeless: set[tuple[int, int]] = set()  # a length and a width that fail alike, whatever the others are
         for which_length, which_others, which_width in order[: _FITTED if self._fitted else _EACH]:
             if self._fitted and len(self.trial.readers) > known:
@@ -245,9 +245,9 @@ class _Search:
                 tried = dataclasses.replace(way, widths=width, extras=(*extras, *fixed))
                 got = self.trial.attempt(tried, 1 if layout == "NM" else self.batch, *at)
                 if isinstance(got, str):
-                    how, mine = (which_length, which_width, got, self.trial.failed[-1].where), others[which_others]
-                    alike = failures.setdefault(how, [])
-                    if all(mine[i] is not given[i] for given in alike for i in varied):
+                    alike = failures.setdefault((which_length, which_width, got, self.trial.failed[-1].where), [])
+                    mine = [kind for name in varied for kind in _kinds(self.trial.passed.get(name))]
+                    if all(x != y for given in alike for x, y in zip(mine, given, strict=True)):
                         alike.append(mine)
                     if len(alike) == _ALIKE:
                         hopeless.add((which_length, which_width))
@@ -284,6 +284,11 @@ class _Search:
         """
         moved = self.trial.moved(way, 0, "query")
         return moved is None or (bool(moved[0].any()) and not bool(moved[1:].any()))
+
+
+def _kinds(x: Any) -> tuple[Any, Any]:
+    """The dtype and the shape of a tensor; of anything else its type."""
+    return (x.dtype, x.shape) if isinstance(x, Tensor) else (type(x), type(x))
 
 
 def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:

@@ -91,7 +91,7 @@ class Trial:
         self.failed: list[Failed] = []
         self.readers: dict[str, nn.Module] = {}  # argument -> the first layer that was given it as it is
         self._reached = 0
-        self._passed: dict[str, Any] = {}  # the arguments of the last call
+        self.passed: dict[str, Any] = {}  # the arguments of the last call
         for part in module.modules():
             part.register_forward_hook(self._count)
             if isinstance(part, nn.Embedding) or (sizes.in_features(part) and not isinstance(part, _CONVOLUTIONS)):
@@ -104,7 +104,7 @@ class Trial:
         self._reached += 1
 
     def _read(self, part: nn.Module, inputs: tuple[Any, ...]) -> None:
-        for name, value in self._passed.items():
+        for name, value in self.passed.items():
             if isinstance(value, Tensor) and inputs and inputs[0] is value:
                 self.readers.setdefault(name, part)
 
@@ -118,7 +118,7 @@ class Trial:
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(0)
         args, kwargs = way.arguments(inputs, given or {})
-        self._passed = {**dict(zip(way.positional, args, strict=False)), **kwargs}
+        self.passed = {**dict(zip(way.positional, args, strict=False)), **kwargs}
         return way.read(self.module(*args, **kwargs), inputs)
 
     def attempt(self, way: Way, batch: int, queries: int, keys: int) -> tuple[Way, Result] | str:
