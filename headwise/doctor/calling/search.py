@@ -58,6 +58,7 @@ class _Search:
         self.given, self.parameters = trial.given, trial.parameters
         self.batch = sizes.batch(trial.module)
         self._fitted = False  # whether an argument is first tried as what its reader takes
+        self._mixes: list[Way] = []  # with one query, but an example reaches another one, or not itself
         # What the module says of its widths is read once: no call that fails changes it.
         self._widths = functools.cache(functools.partial(guesses.widths, self.module, self.spec, self.given))
 
@@ -77,7 +78,7 @@ class _Search:
                     return found
                 if not of_ids and doubtful is None:
                     doubtful, last = found, self.trial.calls + _MORE
-        found = _replay(self.trial, options) or doubtful or self._by_readers(options)
+        found = _replay(self.trial, options) or doubtful or next(iter(self._mixes), None) or self._by_readers(options)
         if found is not None:
             return found
         raise failure(self.module, self.parameters, self.trial.failed)
@@ -121,8 +122,8 @@ class _Search:
         yield ["BN"], own, "signal"
         yield ["BNM"], own, "stated"
         yield ["NBM", "NM", "BHND", "BNHD", "BMN", "BMHW"], whole, "any"
-        yield ["BMHW,BNM", "BNM,B1NM"], crossing, "any"
         yield STATES, as_named, "one"
+        yield ["BMHW,BNM", "BNM,B1NM"], crossing, "any"
         yield rows, own, "hinted"
         yield rows, whole, "fixed"
         yield rows, partial, "differ"
@@ -223,7 +224,8 @@ class _Search:
         positional = (*self.trial.by_position({name for _, name in option.slots}), *option.positional)
         way = dataclasses.replace(option, positional=positional, layout=layout, heads=heads)
         fixed = tuple((name, constant(value)) for name, value in self.spec.arguments.items())
-        masked = any(p.role in ("mask", "padding") for p in needed)
+        # One query for each example may be taken for one of each layer; a mask may lie over another axis.
+        unsure = which == "one" or any(p.role in ("mask", "padding") for p in needed)
         hinted: set[tuple[int, int, int]] = set()
         doubtful: list[Way] = []  # a mask that does not fit may have been broadcast into the output
         every = itertools.product(range(len(lengths)), range(len(others)), range(len(widths)))
@@ -256,11 +258,15 @@ class _Search:
                     hinted.update(todo)
                 elif self._is_another_thing(got[0]):
                     continue
-                elif not masked or (got[0].whole(got[1].raw) and self._keeps_apart(got[0])):
+                elif not unsure or (got[0].whole(got[1].raw) and self._keeps_apart(got[0])):
                     return got[0]
                 else:
                     doubtful.append(got[0])
-        return next((way for way in doubtful[:_DOUBTFUL] if self._keeps_apart(way)), next(iter(doubtful), None))
+        found = next((way for way in doubtful[:_DOUBTFUL] if self._keeps_apart(way)), None)
+        if found is None and which == "one":
+            self._mixes.extend(doubtful[:1])
+            return None
+        return found or next(iter(doubtful), None)
 
     def _is_another_thing(self, way: Way) -> bool:
         """Whether what was taken for heads is the height of an image [B, H, W, M], which is projected and may have any

@@ -211,8 +211,8 @@ def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]
     if best.plain and best.said == _NOT_FINITE:
         return Fails("output-shape", f"{best.how} with ordinary inputs, N(0, 1): {_NOT_FINITE}", best.where)
     at = f" at {best.where}" if best.where is not None else ""
-    # Rows of another number are no mistake: inputs may be put one behind the other.
-    nothing = best.said.startswith("forward returned") and "which has no dimension of" not in best.said
+    # Rows of another number are no mistake: inputs may be put one behind the other. Other arguments may be wrong.
+    nothing = best.plain and best.said.startswith("forward returned") and "which has no dimension of" not in best.said
     said = (
         f"{name}.forward({listed}): no way to call it was found in {len(failed)} trials. The call that got "
         f"farthest, {best.how}, raised or returned{at}: {shortened(best.said, 400)}. State how it is called with "

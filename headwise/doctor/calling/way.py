@@ -229,7 +229,9 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
             return x[None]
         return x.flatten(1)[None] if x.ndim == 3 and x.shape[0] == length else None
     if layout == "NBM" and x.ndim == 3:
-        return x.transpose(0, 1) if x.shape[1] == batch else None
+        if x.shape[1] == batch:
+            return x.transpose(0, 1)
+        return x if x.shape[:2] == (batch, 1) and length == 1 else None  # of a state: what it attends to comes first
     if x.ndim == 4 and x.shape[1] == batch != x.shape[0] and x.shape[3] == at.width:
         return x[-1]  # those of all layers: the last
     if x.ndim == 0 or x.shape[0] != batch:

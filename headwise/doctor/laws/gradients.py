@@ -20,7 +20,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.lines import last_line
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import REACHED, Probe, quiet, sentence, weighting
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gradients, quiet, sentence, weighting
 from headwise.doctor.probing.reached import behind, gradients_of, matters, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
@@ -65,6 +65,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield _blocked(patient, blocked)
     if unused:
         yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused})
+    yield from _cancel(patient, probe, inputs, before)
     yield from _stays_zero(patient, probe, inputs)
 
 
@@ -75,6 +76,32 @@ def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> 
     names = {id(x): name for name, x in wanted.items()}
     nodes = behind(out, lambda node: any(word in node.name() for word in _SOFTMAX))
     return {names.get(id(node.variable), "") for node in nodes if hasattr(node, "variable")}
+
+
+def _cancel(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
+    """The finding about weights of the inputs whose gradient is a rounding error: a softmax takes away what is the same
+    for all keys. (Biases of keys cancel in every attention.)
+    """
+    widths = {x.shape[-1] for x in inputs.tensors().values()}
+    with quiet(), Dice(still=True), torch.enable_grad():
+        out = probe.interface.run(inputs, grad=True).output
+        slopes = dict(zip(trainable(probe), gradients(out, trainable(probe).values()), strict=True))
+    sizes = {name: float(x.abs().amax()) for name, x in slopes.items() if x is not None and x.numel()}
+    most = max(sizes.values(), default=0.0)
+    faint = [name for name, size in sizes.items() if 0 < size <= ROUNDING * most]
+    faint = [name for name in faint if slopes[name].ndim == 2 and widths & {*slopes[name].shape}]  # type: ignore[union-attr]
+    faint = [name for name in faint if matters(patient, name, inputs, before) <= ROUNDING]
+    if faint:
+        yield Finding(
+            "unused-parameter",
+            "bug",
+            f"the gradient of {_listed(faint)} is a rounding error, and other numbers in it change nothing: what it "
+            "adds to a row of scores is the same for every key, and the softmax takes it away",
+            "put something between the sum of query and key and the softmax, such as tanh and a vector, or multiply "
+            "the two",
+            where=origin(patient.module, faint[0]),
+            numbers={"gradient": sizes[faint[0]] / most},
+        )
 
 
 def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Finding:

@@ -100,6 +100,13 @@ class OneQuery(nn.Module):
         return (energy.softmax(1) * encoder_outputs).sum(1)
 
 
+class OneState(OneQuery):
+    """The state is [layers, B, M], as an RNN returns it, and the output [B, 1, M]."""
+
+    def forward(self, hidden: Tensor, encoder_outputs: Tensor) -> Tensor:
+        return super().forward(hidden[-1], encoder_outputs)[:, None]
+
+
 class FixedLength(Projected):
     """A table of biases for 6 tokens."""
 

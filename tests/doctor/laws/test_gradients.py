@@ -119,7 +119,28 @@ class OneKey(Attention):
         return x + self.attend(x, self.key.expand(len(x), -1, -1), None)
 
 
-@pytest.mark.parametrize("kind", [Attention, Gated, OfTheBestKeys, OneKey])
+class Additive(nn.Module):
+    """Scores are sums of a number of the query and one of the key: without tanh between, the query's cancels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.score = nn.Linear(16, 8), nn.Linear(16, 8), nn.Linear(8, 1)
+
+    def forward(self, query: Tensor, memory: Tensor) -> Tensor:
+        sums = self.q(query)[:, :, None] + self.k(memory)[:, None]
+        return self.score(self.between(sums))[..., 0].softmax(-1) @ memory
+
+    def between(self, sums: Tensor) -> Tensor:
+        return sums.tanh()
+
+
+def test_a_query_that_cancels_in_the_softmax() -> None:
+    finding = one(LAW, altered(Additive, between=lambda _, sums: sums))
+    assert (finding.name, finding.severity) == ("unused-parameter", "bug")
+    assert "the gradient of q.weight is a rounding error" in finding.evidence
+
+
+@pytest.mark.parametrize("kind", [Attention, Additive, Gated, OfTheBestKeys, OneKey])
 def test_a_healthy_one(kind: type[nn.Module]) -> None:
     assert found(LAW, seeded(kind)) == []
 
