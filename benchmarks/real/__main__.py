@@ -1,7 +1,8 @@
 """Attention modules of public repositories: which of their bugs does the doctor name, and whom does it accuse wrongly?
 
     python benchmarks/real CHECKOUTS                # the half that may be worked with
-    python benchmarks/real CHECKOUTS --half sealed  # the other half: scored once, at the end of a piece of work
+    python benchmarks/real CHECKOUTS --half sealed  # the other half, scored once before it was worked with
+    python benchmarks/real CHECKOUTS --half second  # 29 modules that were collected later, scored once before likewise
     python benchmarks/real CHECKOUTS --seeds 0 1 2  # with other seeds, from which the doctor draws weights and inputs
 
 CHECKOUTS is a folder of clones, each `OWNER+NAME`, bare or not. `cases.json` says which class of which commit is
@@ -24,7 +25,8 @@ examined, with which arguments, and what is true of it. The code of the modules 
 6. The rule, the list and the truths are committed before the doctor runs on any of them. None is dropped later, and a
    truth that turns out to be wrong is corrected in a change of its own that says why.
 
-The halves are drawn by `random.Random(20261130)`, among those with a bug and among the clean ones alike.
+The halves of `cases.json` are drawn by `random.Random(20261130)`, among those with a bug and the clean ones alike.
+`second.json` was collected by somebody else, after the work on both halves.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ from told import Told, read_told  # noqa: E402
 
 DRAWN_BY = 20261130  # the seed of the halves
 HALVES = ("open", "sealed")
+SETS = (*HALVES, "second")
 SECONDS = 180
 PROCESSES = 2
 ASK = "import sys, torch; torch.manual_seed(int(sys.argv.pop(1))); from headwise.cli import main; main(sys.argv[1:])"
@@ -93,17 +96,18 @@ class Score(Told):
 
 
 def read_cases() -> list[Case]:
-    """All cases, each with its half."""
-    listed = json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
+    """All cases, each with its half; those that were collected later with "second"."""
+    listed, later = (json.loads((HERE / name).read_text(encoding="utf-8")) for name in ("cases.json", "second.json"))
     halves: dict[int, str] = {}
     for truth in ("bug", "clean", "doubtful"):
         places = [place for place, case in enumerate(listed) if case["truth"] == truth]
         random.Random(DRAWN_BY).shuffle(places)
         halves |= {place: HALVES[i % 2] for i, place in enumerate(places)}
+    halves |= {len(listed) + i: "second" for i in range(len(later))}
     kept = {field.name for field in dataclasses.fields(Case)}
     return [
         Case(kind=case["class"], half=halves[place], **{name: x for name, x in case.items() if name in kept})
-        for place, case in enumerate(listed)
+        for place, case in enumerate([*listed, *later])
     ]
 
 
@@ -169,7 +173,7 @@ def compare_seeds(by_seed: dict[int, list[Score]]) -> Iterable[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", type=Path, metavar="CHECKOUTS")
-    parser.add_argument("--half", choices=HALVES, default="open")
+    parser.add_argument("--half", choices=SETS, default="open")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="cases whose name has one of these words")
     asked = parser.parse_args()

@@ -20,14 +20,15 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.lines import last_line
 from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Dice
-from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gradients, quiet, sentence, weighting
-from headwise.doctor.probing.reached import behind, gradients_of, matters, trainable
+from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, gradients, quiet, sentence, weighting
+from headwise.doctor.probing.reached import behind, gradients_of, matters, stir, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
 
 FINDINGS = ("unused-parameter", "gradient-blocked", "zero-start", "does-not-run")
 
 _ACTS = REACHED * 1e3
 _SOFTMAX = ("oftmax", "DotProduct", "ExpBackward")
+_CANCELS = 1e-5  # of the largest gradient
 _FEW = 4  # parameters that are named
 _STEPS = 3  # of gradient descent: a step of the others may wake a weight
 
@@ -65,7 +66,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield _blocked(patient, blocked)
     if unused:
         yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused})
-    yield from _cancel(patient, probe, inputs, before)
+    yield from _cancel(patient, inputs)
     yield from _stays_zero(patient, probe, inputs)
 
 
@@ -78,19 +79,26 @@ def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> 
     return {names.get(id(node.variable), "") for node in nodes if hasattr(node, "variable")}
 
 
-def _cancel(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
+def _cancel(patient: Patient, inputs: Inputs) -> Iterator[Finding]:
     """The finding about weights of the inputs whose gradient is a rounding error: a softmax takes away what is the same
-    for all keys. (Biases of keys cancel in every attention.)
+    for all keys. (Biases of keys cancel in every attention.) Weights that begin small get noise first.
     """
     widths = {x.shape[-1] for x in inputs.tensors().values()}
+    awake, other = Probe(patient), Probe(patient)
+    for each in (awake, other):
+        stir(each.module.parameters(), size=0.3)
+    wanted = trainable(awake)
     with quiet(), Dice(still=True), torch.enable_grad():
-        out = probe.interface.run(inputs, grad=True).output
-        slopes = dict(zip(trainable(probe), gradients(out, trainable(probe).values()), strict=True))
+        out = awake.interface.run(inputs, grad=True).output
+        slopes = dict(zip(wanted, gradients(out, wanted.values()), strict=True))
     sizes = {name: float(x.abs().amax()) for name, x in slopes.items() if x is not None and x.numel()}
     most = max(sizes.values(), default=0.0)
-    faint = [name for name, size in sizes.items() if 0 < size <= ROUNDING * most]
-    faint = [name for name in faint if slopes[name].ndim == 2 and widths & {*slopes[name].shape}]  # type: ignore[union-attr]
-    faint = [name for name in faint if matters(patient, name, inputs, before) <= ROUNDING]
+    faint = [name for name, size in sizes.items() if 0 < size <= _CANCELS * most]
+    faint = [name for name in faint if wanted[name].ndim == 2 and widths & {*wanted[name].shape}]
+    stir([x for name, x in other.module.named_parameters() if name in faint], 11, 1.0)
+    changed = other.attempt(inputs)
+    if faint and isinstance(changed, Tensor) and gap(out.detach(), changed) > ROUNDING:
+        return
     if faint:
         yield Finding(
             "unused-parameter",
