@@ -30,6 +30,7 @@ from headwise.doctor.targets.load import parse
 from headwise.errors import DoctorError
 
 ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks" / folder) for folder in ("wild", "blind", "")]
 Made = tuple[str, Callable[[], nn.Module], Any]  # a name, how it is made, an example of a call
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotChecked, Patient
-from headwise.doctor.probing.listen import Softmaxes
-from headwise.doctor.probing.probe import REACHED, Probe, moved, rows
+from headwise.doctor.probing.listen import Dice, Softmaxes
+from headwise.doctor.probing.probe import REACHED, Probe, gradients, moved, quiet, rows
+from headwise.doctor.probing.reached import trainable
 from headwise.doctor.reading import marks
 from headwise.doctor.reading.events import pair_tokens
 from headwise.doctor.reading.placement import Layout
@@ -199,14 +200,14 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
     by_head = [x.any(-1).any(-1).any(0) for x in (given, met)]
     idle = (by_head[0] & ~by_head[1]).nonzero().flatten().tolist()
     own = torch.eye(*met.shape[-2:], dtype=torch.bool)
-    there = patient.reached.there if idle else {}  # heads may meet values elsewhere: then all of them learn
-    learn = all(bool(there[seed.name].all()) for seed in site.projections["q"] if seed.name in there)
-    if idle and bool(met.any()) and not learn:
+    unlearned = _heads_without_gradient(patient, site)
+    idle = unlearned if unlearned is not None else idle  # heads may meet values elsewhere: then all of them learn
+    if idle and bool(met.any()) and len(idle) < len(by_head[0]):
         yield Finding(
             "head-idle",
             "bug",
-            f"the weights of {len(idle)} of {len(by_head[0])} heads ({', '.join(map(str, idle[:8]))}) are not "
-            "multiplied with any values: their queries and keys have no effect",
+            f"{len(idle)} of {len(by_head[0])} heads ({', '.join(map(str, idle[:8]))}) have no effect: their weights "
+            "are not multiplied with values that reach the output",
             "multiply the weights of every head with the values of that head",
             site.softmax.where,
             numbers={"idle": float(len(idle)), "heads": float(len(by_head[0]))},
@@ -219,6 +220,32 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
             "sum over the keys: no letter of an einsum may stand twice in one operand, 'bhij,bjhd->bihd'",
             site.softmax.where,
         )
+
+
+def _heads_without_gradient(patient: Patient, site: Site) -> list[int] | None:
+    """The heads whose queries get no gradient from the output (returned weights are another); None if not known."""
+    columns = site.columns("q")
+    seeds = {seed.number: seed for seed in site.projections["q"]}
+    probe = Probe(patient)
+    wanted = trainable(probe)
+    numbers = (columns >> 32).unique().tolist()
+    if not all(n in seeds and seeds[n].name in wanted and wanted[seeds[n].name].ndim == 2 for n in numbers):
+        return None
+    with quiet(), Dice(still=True), torch.enable_grad():
+        out = probe.interface.run(probe.inputs(), grad=True).output
+        slopes = gradients(out, [wanted[seeds[n].name] for n in numbers]) if out.requires_grad else ()
+    acts = torch.zeros(columns.shape, dtype=torch.bool)
+    for n, slope in zip(numbers, slopes, strict=False):
+        outputs = seeds[n].value.shape[-1]
+        if slope is None or outputs not in slope.shape:
+            return None
+        here = columns >> 32 == n
+        features = columns[here] & (1 << 32) - 1
+        lines = slope.ne(0).any(1) if slope.shape[0] == outputs else slope.ne(0).any(0)
+        if int(features.max()) >= outputs:
+            return None
+        acts[here] = lines[features]
+    return (~acts.any(-1)).nonzero().flatten().tolist()
 
 
 def _cells_that_meet(site: Site) -> Tensor:

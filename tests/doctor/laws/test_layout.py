@@ -119,9 +119,14 @@ def test_weights_that_meet_other_values() -> None:
     finding = one("layout", Einsum(mix=lambda weights, v: torch.einsum("bhii,bihd->bihd", weights, v)))
     assert (finding.name, finding.severity) == ("weights-misaligned", "bug")
     assert "no token reads another" in finding.evidence
-    finding = one("layout", Plain(normalise=lambda scores: scores.softmax(-1)[:, :1]))
-    assert (finding.name, finding.severity) == ("head-idle", "bug")
-    assert "3 of 4 heads (1, 2, 3)" in finding.evidence
+    first = (torch.arange(4) == 0)[:, None]
+    for idle in (
+        Plain(normalise=lambda scores: scores.softmax(-1)[:, :1]),
+        Einsum(mix=lambda weights, v: torch.einsum("bhij,bjhd->bihd", weights, v) * first),
+    ):
+        finding = one("layout", idle)
+        assert (finding.name, finding.severity) == ("head-idle", "bug")
+        assert "3 of 4 heads (1, 2, 3)" in finding.evidence
 
 
 # Healthy, or not to be judged.
