@@ -81,24 +81,11 @@ def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> 
 
 def _cancel(patient: Patient, inputs: Inputs) -> Iterator[Finding]:
     """The finding about weights of the inputs whose gradient is a rounding error: a softmax takes away what is the same
-    for all keys. (Biases of keys cancel in every attention.) Weights that begin small get noise first.
+    for all keys. (Biases of keys cancel in every attention.) They do so as they are, and with noise: small weights may
+    seem to cancel, and large ones too.
     """
-    widths = {x.shape[-1] for x in inputs.tensors().values()}
-    awake, other = Probe(patient), Probe(patient)
-    for each in (awake, other):
-        stir(each.module.parameters(), size=0.3)
-    wanted = trainable(awake)
-    with quiet(), Dice(still=True), torch.enable_grad():
-        out = awake.interface.run(inputs, grad=True).output
-        slopes = dict(zip(wanted, gradients(out, wanted.values()), strict=True))
-    sizes = {name: float(x.abs().amax()) for name, x in slopes.items() if x is not None and x.numel()}
-    most = max(sizes.values(), default=0.0)
-    faint = [name for name, size in sizes.items() if 0 < size <= _CANCELS * most]
-    faint = [name for name in faint if wanted[name].ndim == 2 and widths & {*wanted[name].shape}]
-    stir([x for name, x in other.module.named_parameters() if name in faint], 11, 1.0)
-    changed = other.attempt(inputs)
-    if faint and isinstance(changed, Tensor) and gap(out.detach(), changed) > ROUNDING:
-        return
+    faint = _faint(patient, inputs, 0.0)
+    faint = [name for name in faint if name in _faint(patient, inputs, 0.3)] if faint else []
     if faint:
         yield Finding(
             "unused-parameter",
@@ -108,8 +95,26 @@ def _cancel(patient: Patient, inputs: Inputs) -> Iterator[Finding]:
             "put something between the sum of query and key and the softmax, such as tanh and a vector, or multiply "
             "the two",
             where=origin(patient.module, faint[0]),
-            numbers={"gradient": sizes[faint[0]] / most},
+            numbers={"weights": len(faint)},
         )
+
+
+def _faint(patient: Patient, inputs: Inputs, noise: float) -> list[str]:
+    """The weights of the inputs whose gradient, and effect on the output, are rounding errors once all got noise."""
+    probe, other = Probe(patient), Probe(patient)
+    for each in (probe, other):
+        stir(each.module.parameters(), size=noise)
+    wanted, widths = trainable(probe), {x.shape[-1] for x in inputs.tensors().values()}
+    with quiet(), Dice(still=True), torch.enable_grad():
+        out = probe.interface.run(inputs, grad=True).output
+        slopes = dict(zip(wanted, gradients(out, wanted.values()), strict=True))
+    sizes = {name: float(x.abs().amax()) for name, x in slopes.items() if x is not None and x.numel()}
+    most = max(sizes.values(), default=0.0)
+    found = [name for name, size in sizes.items() if 0 < size <= _CANCELS * most]
+    found = [name for name in found if wanted[name].ndim == 2 and widths & {*wanted[name].shape}]
+    stir([x for name, x in other.module.named_parameters() if name in found], 11, 1.0)
+    changed = other.attempt(inputs) if found else None
+    return found if isinstance(changed, Tensor) and gap(out.detach(), changed) <= ROUNDING else []
 
 
 def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Finding:
