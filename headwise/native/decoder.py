@@ -18,7 +18,7 @@ from headwise.native.attend import called
 from headwise.native.linear import ACTIVATIONS, DTYPES, Layer, Norm, Turns, Weights
 
 # Every field has 8 bytes.
-_DECODER = struct.Struct("=12q2dQ2Q2q2Q2Q2qQ2Qq2Qd4Q3Q")
+_DECODER = struct.Struct("=12q2dQ2Q2q2Q2Q2qQ2Qq2Qd5Q3Q")
 
 
 class Read(NamedTuple):

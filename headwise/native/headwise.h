@@ -87,10 +87,11 @@ typedef struct {
 
 enum { HW_IDENTITY, HW_RELU, HW_GELU, HW_GELU_TANH, HW_SILU };
 
-/* The weights of a linear layer with N outputs and K inputs, in panels of 64 outputs: [N / 64, K / n, 64, n], N and K
-   rounded up to multiples of 64, with zeros: n = 1 float, 2 bf16, or 4 int8. Vectors are float32 [N], rounded up too. */
+/* The weights of a linear layer with N outputs and K inputs, in strips of s outputs: [N / s, K / n, s, n], N and K rounded
+   up to multiples of 64, with zeros: n = 1 float, 2 bf16, or 4 int8. Vectors are float32 [N], rounded up too. */
 typedef struct {
     const void *data;
+    int64_t strip;       /* s, as hw_strip() answered for the instruction set in use */
     const float *bias;   /* not null */
     const float *scale;  /* of int8: factors on the weights */
     const float *offset; /* of int8: 128 times the sum over K of the int8 weights of an output */
@@ -187,6 +188,8 @@ HW_API const char *hw_isa_name(int64_t which);
 HW_API int64_t hw_isa_here(int64_t which);
 HW_API int64_t hw_isa_used(void);
 HW_API int64_t hw_isa_use(int64_t which);
+/* How many outputs of packed weights the instruction set in use reads next to one another. */
+HW_API int64_t hw_strip(void);
 
 /* GOMP_parallel of the OpenMP runtime whose threads are to do the work; null: threads of our own, which sleep when idle. */
 HW_API void hw_threads_of(void (*parallel)(void (*)(void *), void *, unsigned, unsigned));

@@ -16,20 +16,20 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.errors import ShapeError
-from headwise.native.attend import called
+from headwise.native.attend import called, the_library
 
-PANEL = 64  # columns of packed weights that are stored together
+PANEL = 64  # sizes are rounded up to multiples of it
 DTYPES = {"float32": 0, "bfloat16": 1, "int8": 3}  # as in headwise.h
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 
 Dtype = Literal["float32", "bfloat16", "int8"]
 
 # Every field has 8 bytes.
-_LINEAR = struct.Struct("=7qQ4QQ2QdQ")
-_LAYER = struct.Struct("=" + 7 * "4Q" + 3 * "2Qd")
+_LINEAR = struct.Struct("=7qQ5QQ2QdQ")
+_LAYER = struct.Struct("=" + 7 * "5Q" + 3 * "2Qd")
 _NORM = struct.Struct("=2Qd")
 _ENCODER = struct.Struct("=10qd2Q3Q2q8Qd2Q")
-_NO_WEIGHTS = (0, 0, 0, 0)
+_NO_WEIGHTS = (0, 0, 0, 0, 0)
 _NO_NORM = (0, 0, 0.0)
 _NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, *_NO_NORM)
 
@@ -41,14 +41,15 @@ class Weights:
     outputs: int
     inputs: int
     dtype: Dtype
-    data: Tensor  # [N / 64, K / n, 64], elements of 4 bytes: a float, n = 2 bf16 or n = 4 int8
+    data: Tensor  # [N / s, K / n, s], elements of 4 bytes: a float, n = 2 bf16 or n = 4 int8
     bias: Tensor
     scale: Tensor | None = None
     offset: Tensor | None = None
 
     def fields(self) -> tuple[int, ...]:
         """Return the fields of the C struct hw_weights: pointers to the tensors, 0 = none."""
-        return tuple(0 if x is None else x.data_ptr() for x in (self.data, self.bias, self.scale, self.offset))
+        vectors = (0 if x is None else x.data_ptr() for x in (self.bias, self.scale, self.offset))
+        return (self.data.data_ptr(), self.data.shape[2], *vectors)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Layer:
 
 @torch.no_grad()
 def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -> Weights:
-    """Pack the weights of a linear layer: put them in the order in which the kernels read them.
+    """Pack the weights of a linear layer: put them in the order in which the kernels of this instruction set read them.
 
     int8 is symmetric, with a scale for each output: the largest absolute weight of an output becomes 127.
 
@@ -125,7 +126,7 @@ def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -
         offset = 128.0 * rows.sum(1, dtype=torch.int32).float()
     elif dtype == "bfloat16":
         rows = rows.bfloat16()
-    units = rows.contiguous().view(torch.int32).unflatten(0, (-1, PANEL))  # [N / 64, 64, K / n]
+    units = rows.contiguous().view(torch.int32).unflatten(0, (-1, the_library().hw_strip()))  # [N / s, s, K / n]
     bias = weight.new_zeros(outputs) if bias is None else bias
     return Weights(outputs, inputs, dtype, units.transpose(1, 2).contiguous(), _padded(bias.float()), scale, offset)
 

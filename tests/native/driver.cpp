@@ -164,22 +164,22 @@ float drawn() { return (float)((int)(draws() % 255) - 127) / 256.0f; }
 int64_t padded(int64_t n) { return (n + 63) / 64 * 64; }
 
 struct Linear {
-    int64_t N, K;
+    int64_t N, K, strip = hw_strip();
     std::vector<float> data, bias;
 
     Linear(int64_t N, int64_t K) : N(N), K(K), data(padded(N) * padded(K)), bias(padded(N)) {
         for (int64_t n = 0; n < N; n++) {
             bias[n] = drawn();
-            for (int64_t k = 0; k < K; k++) data[(n / 64 * padded(K) + k) * 64 + n % 64] = drawn();
+            for (int64_t k = 0; k < K; k++) data[(n / strip * padded(K) + k) * strip + n % strip] = drawn();
         }
     }
     Row of(const Row &x) const {
         Row y(bias.begin(), bias.begin() + N);
         for (int64_t n = 0; n < N; n++)
-            for (int64_t k = 0; k < K; k++) y[n] += x[k] * data[(n / 64 * padded(K) + k) * 64 + n % 64];
+            for (int64_t k = 0; k < K; k++) y[n] += x[k] * data[(n / strip * padded(K) + k) * strip + n % strip];
         return y;
     }
-    operator hw_weights() const { return {data.data(), bias.data(), nullptr, nullptr}; }
+    operator hw_weights() const { return {data.data(), strip, bias.data(), nullptr, nullptr}; }
 };
 
 struct Norm {

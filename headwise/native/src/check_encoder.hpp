@@ -16,6 +16,7 @@ bool aligned(uintptr_t bytes, std::initializer_list<const void*> pointers) {
 }
 
 int64_t check_weights(const hw_weights& weights, int64_t dtype) {
+    if (weights.strip != hw_strip()) return PACKED;
     if (!weights.data || !weights.bias || (dtype == HW_INT8 && (!weights.scale || !weights.offset))) return MISSING;
     return aligned(4, {weights.data, weights.bias, weights.scale, weights.offset}) ? FINE : ALIGNMENT;
 }

@@ -134,7 +134,13 @@ INLINE void write_vector(int64_t dtype, void* data, int64_t at, vf x) {
     const __m256bh y = _mm512_cvtneps_pbh(x);
     std::memcpy(to, &y, 32);
 #else
-    for (int i = 0; i < W; i++) to[i] = dtype == HW_BFLOAT16 ? to_bfloat(x[i]) : to_half(x[i]);
+    if (dtype == HW_BFLOAT16) {
+        typedef uint16_t halves __attribute__((vector_size(2 * W)));
+        const vu word = (vu)x, rounded = word + 0x7fff + (word >> 16 & 1);
+        const halves y = __builtin_convertvector((x == x ? rounded : vu{} + 0x7fc00000) >> 16, halves);
+        return (void)std::memcpy(to, &y, sizeof y);
+    }
+    for (int i = 0; i < W; i++) to[i] = to_half(x[i]);
 #endif
 }
 

@@ -18,7 +18,7 @@
 #define INSTRUCTION_SETS X(portable)
 #endif
 
-#define X(name) namespace name { int64_t attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*), linear_forward(const hw_linear*), encoder_forward(const hw_encoder*), decoder_step(const hw_decoder*), dropout_of(const hw_dropout*); }
+#define X(name) namespace name { int64_t strip(), attention_forward(const hw_attention*), attention_backward(const hw_attention*), attention_look(const hw_attention*), linear_forward(const hw_linear*), encoder_forward(const hw_encoder*), decoder_step(const hw_decoder*), dropout_of(const hw_dropout*); }
 INSTRUCTION_SETS
 #undef X
 
@@ -26,6 +26,7 @@ namespace {
 
 struct Isa {
     const char* name;
+    int64_t (*strip)();
     int64_t (*forward)(const hw_attention*);
     int64_t (*backward)(const hw_attention*);
     int64_t (*look)(const hw_attention*);
@@ -34,7 +35,7 @@ struct Isa {
     int64_t (*decoder)(const hw_decoder*);
     int64_t (*dropout)(const hw_dropout*);
 };
-#define X(name) {#name, name::attention_forward, name::attention_backward, name::attention_look, name::linear_forward, name::encoder_forward, name::decoder_step, name::dropout_of},
+#define X(name) {#name, name::strip, name::attention_forward, name::attention_backward, name::attention_look, name::linear_forward, name::encoder_forward, name::decoder_step, name::dropout_of},
 const Isa isas[] = {INSTRUCTION_SETS};
 #undef X
 const int64_t count = sizeof isas / sizeof *isas;
@@ -272,6 +273,8 @@ int64_t hw_isa_use(int64_t which) {
     used = which;
     return 0;
 }
+
+int64_t hw_strip() { return isas[used].strip(); }
 
 int64_t hw_attention_forward(const hw_attention* call) { return run(call, FORWARD, isas[used].forward); }
 

@@ -15,9 +15,10 @@ constexpr int64_t GROUP = 144; // approximate number of tokens in a group of tex
 template <class T>
 struct Group {
     // Queries, keys and values are floats, or bf16.
-    static constexpr int64_t KIND = T::PAIR == 1 ? HW_FLOAT32 : HW_BFLOAT16, SIZE = T::PAIR == 1 ? 4 : 2;
+    static constexpr bool FLOATS = std::is_same_v<T, Float32>;
+    static constexpr int64_t KIND = FLOATS ? HW_FLOAT32 : HW_BFLOAT16, SIZE = FLOATS ? 4 : 2;
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
-    typedef std::conditional_t<T::PAIR == 1, Float32, BFloat16> Attends;
+    typedef std::conditional_t<FLOATS, Float32, BFloat16> Attends;
 #else
     typedef Float32 Attends;
 #endif
@@ -111,7 +112,7 @@ struct Group {
     // Make the heads' output of some rows the left side of a product.
     void take_heads(int64_t b, int64_t some) {
         for (int64_t r = b; r < b + some; r++) {
-            if constexpr (T::PAIR < 4) std::memcpy(left.row(r), heads + r * SIZE * M, SIZE * M);
+            if constexpr (T::PAIR * SIZE == 4) std::memcpy(left.row(r), heads + r * SIZE * M, SIZE * M);
             else {
                 floats_of<HW_BFLOAT16>(heads, r * M, 1, M, y);
                 left.take(r, y, M);

@@ -5,7 +5,7 @@
 
 namespace {
 
-enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS, CACHE, ACTIVATION, TEXTS, PAST };
+enum { FINE, MEMORY, LAYOUT, DTYPE, SIZES, HEADS, MISSING, ALIGNMENT, STRIDES, OVERLAP, MASK, LIMITS, TILES, DROPOUT, ANSWERS, CACHE, ACTIVATION, TEXTS, PAST, PACKED };
 const char* const errors[] = {
     "no error",
     "there is not enough memory",
@@ -26,6 +26,7 @@ const char* const errors[] = {
     "the activation is not known",
     "texts do not follow one another from 0 to T",
     "a token, its past or a source lies outside of its slots",
+    "the weights are packed for another instruction set: pack them again",
 };
 
 const int64_t LARGE = INT64_C(1) << 40; // limit of a size, a product of sizes, and the bytes that a tensor spans

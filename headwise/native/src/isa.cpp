@@ -42,6 +42,8 @@ int64_t linear_forward(const hw_linear* call) { return MAPS(linear); }
 int64_t encoder_forward(const hw_encoder* call) { return MAPS(encoder); }
 int64_t decoder_step(const hw_decoder* call) { return MAPS(decoder); }
 
+int64_t strip() { return STRIP_WIDTH; }
+
 int64_t dropout_of(const hw_dropout* call) {
     if (call->dtype == HW_FLOAT32) dropout<HW_FLOAT32>(*call);
     else if (call->dtype == HW_BFLOAT16) dropout<HW_BFLOAT16>(*call);

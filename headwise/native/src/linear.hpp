@@ -9,7 +9,9 @@
 
 namespace ISA {
 
-constexpr int64_t PANEL = 64;  // columns of packed weights that are next to one another
+constexpr int64_t PANEL = 64;  // columns of packed weights that a thread takes
+constexpr int64_t STRIP_WIDTH = REGISTERS * W; // columns that are next to one another: those of a product in registers
+static_assert(PANEL % STRIP_WIDTH == 0, "a panel has whole strips");
 constexpr int64_t BLOCK = 96;  // rows that are computed together: a multiple of ROWS of every product
 
 INLINE int64_t padded(int64_t n) { return up(n, PANEL); }
@@ -17,8 +19,11 @@ INLINE int64_t padded(int64_t n) { return up(n, PANEL); }
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16)
 typedef BFloat16 Half;
 #else
-typedef TwoFloats Half;
+// Where no instruction multiplies bf16, weights of bf16 become floats, some units of a strip at a time.
+struct Half : Float32 {};
 #endif
+template <class T> constexpr bool WIDENS = std::is_same_v<T, Half> && T::PAIR == 1;
+constexpr int64_t WIDENED = 128; // units of a strip that are widened together: their floats stay in the first cache
 
 // Addresses of N pieces of memory of these sizes in bytes, aligned to 64, in memory of this thread. False if there is
 // not enough memory.
@@ -38,7 +43,7 @@ template <class T> struct Left {
     float* scale; // of int8: the number by which a row was divided
     int64_t step; // units from row to row
 
-    static int64_t units(int64_t n) { return padded(n) / T::PAIR; }
+    static int64_t units(int64_t n) { return padded(n) / T::PAIR * (T::PAIR == 4 ? UNITS_OF_BYTES : 1); }
     unit* row(int64_t r) const { return data + r * step; }
     Left from(int64_t r) const { return {data + r * step, scale + r, step}; }
 
@@ -54,7 +59,7 @@ template <class T> struct Left {
             }
             const float largest = highest(top), by = largest > 0.0f ? 127.0f / largest : 0.0f;
             scale[r] = largest / 127.0f;
-            for (int64_t j = 0; j < n; j += W) put_bytes((uint8_t*)row(r) + j, fma(load(x + j), splat(by), splat(128.5f)));
+            for (int64_t j = 0; j < n; j += W) put_bytes(row(r) + j / T::PAIR * UNITS_OF_BYTES, fma(load(x + j), splat(by), splat(128.5f)));
         }
     }
     // Store floats or bf16 at column j of row r.
@@ -63,11 +68,13 @@ template <class T> struct Left {
         else write_vector(HW_BFLOAT16, row(r), j, x);
     }
     // Store the whole part of numbers from 1 to 256: their sum is 128 more than the sum of the rounded numbers.
-    inline __attribute__((always_inline)) void put_bytes(uint8_t* to, vf x) const {
-#if defined(__AVX512F__)
+    inline __attribute__((always_inline)) void put_bytes(unit* to, vf x) const {
+#if defined(__AVX512VNNI__)
         _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x)));
 #else
-        for (int i = 0; i < W; i++) to[i] = (uint8_t)(x[i] >= 1.0f ? x[i] : 1.0f); // (for NaN any byte will do)
+        const vi bytes = __builtin_convertvector(x, vi) & 255; // (for NaN any byte will do)
+        const vi both = bytes | (vi)rotated<2>((vf)bytes) << 16;
+        for (int i = 0; i < W; i += 4) std::memcpy(to + i / 2, (const char*)&both + 4 * i, 8);
 #endif
     }
 };
@@ -80,20 +87,43 @@ INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
     else return fma(__builtin_convertvector((vi)c, vf) - load(w.offset + column), scale * load(w.scale + column), bias);
 }
 
+// The product of some rows and one strip of weights: c [rows, STRIP_WIDTH]. `b`: the strip, with so many units of A.
+template <class T>
+INLINE void strip_of(const Left<T>& x, int64_t rows, const float* b, int64_t units, float* c) {
+    if constexpr (!WIDENS<T>) {
+        constexpr int64_t is = T::PAIR == 4 ? UNITS_OF_BYTES : 1;
+        for (int64_t r = 0; r < rows; r += T::ROWS)
+            T::product(least(T::ROWS, rows - r), x.row(r), x.step, is, b, STRIP_WIDTH, units / is, c + r * STRIP_WIDTH, STRIP_WIDTH, STRIP_WIDTH, false);
+    } else {
+        alignas(64) float wide[2 * WIDENED * STRIP_WIDTH];
+        for (int64_t i = 0; i < units / 2; i += WIDENED) {
+            const int64_t some = least(WIDENED, units / 2 - i);
+            for (int64_t u = 0; u < some; u++)
+                for (int64_t j = 0; j < STRIP_WIDTH; j += W) {
+                    const vu pairs = (vu)load(b + (i + u) * STRIP_WIDTH + j);
+                    store(wide + 2 * u * STRIP_WIDTH + j, (vf)(pairs << 16)), store(wide + (2 * u + 1) * STRIP_WIDTH + j, (vf)(pairs & 0xffff0000u));
+                }
+            for (int64_t r = 0; r < rows; r += T::ROWS)
+                T::product(least(T::ROWS, rows - r), x.row(r) + 2 * i, x.step, 1, wide, STRIP_WIDTH, 2 * some, c + r * STRIP_WIDTH, STRIP_WIDTH, STRIP_WIDTH, i > 0);
+        }
+    }
+}
+
 // Panels of the product of some rows and weights with K inputs; each(row, column, W numbers) takes the result.
 template <class T, class Each>
 INLINE void panels_of(const hw_weights& w, int64_t K, const Left<T>& x, int64_t rows, int64_t panel, int64_t past, const Each& each) {
     const Products products;
-    const int64_t units = Left<T>::units(K);
-    alignas(64) float c[T::ROWS * PANEL];
-    for (; panel < past; panel++)
-        for (int64_t r = 0; r < rows; r += T::ROWS) {
-            const int64_t some = least(T::ROWS, rows - r);
-            T::product(some, x.row(r), x.step, 1, (const float*)w.data + panel * units * PANEL, PANEL, units, c, PANEL, PANEL, false);
-            for (int64_t i = 0; i < some; i++) {
-                const vf scale = splat(T::PAIR < 4 ? 1.0f : x.scale[r + i]);
-                for (int64_t j = 0; j < PANEL; j += W)
-                    each(r + i, panel * PANEL + j, finished<T>(load(c + i * PANEL + j), w, panel * PANEL + j, scale));
+    const int64_t units = Left<T>::units(K), of_weights = padded(K) / (WIDENS<T> ? 2 : T::PAIR);
+    constexpr int64_t together = WIDENS<T> ? BLOCK : T::ROWS;
+    alignas(64) float c[together * STRIP_WIDTH];
+    for (int64_t column = panel * PANEL; column < past * PANEL; column += STRIP_WIDTH)
+        for (int64_t first = 0; first < rows; first += together) {
+            const int64_t some = least(together, rows - first);
+            strip_of<T>(x.from(first), some, (const float*)w.data + column * of_weights, units, c);
+            for (int64_t r = 0; r < some; r++) {
+                const vf scale = splat(T::PAIR < 4 ? 1.0f : x.scale[first + r]);
+                for (int64_t j = 0; j < STRIP_WIDTH; j += W)
+                    each(first + r, column + j, finished<T>(load(c + r * STRIP_WIDTH + j), w, column + j, scale));
             }
         }
 }

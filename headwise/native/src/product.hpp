@@ -2,7 +2,7 @@
 //
 // A unit is 4 bytes: a float, or a pair of bf16 or four int8 that are next to one another in the dimension that is
 // summed over. A (row, i) may be a unit anywhere in memory; B is a table of units [i, columns], whose rows are read in
-// vectors.
+// vectors. (Int8 without VNNI has two units of A for one of B.)
 #pragma once
 
 #include "vec.hpp"
@@ -22,7 +22,7 @@ INLINE void in_registers(const unit* a, long rs, long is, const float* b, long b
         Sum row[C];
         for (int j = 0; j < C; j++) row[j] = (Sum)load(b + i * bs + j * W);
         for (int r = 0; r < R; r++)
-            for (int j = 0; j < C; j++) acc[r][j] = T::mac(acc[r][j], a[r * rs + i * is], row[j]);
+            for (int j = 0; j < C; j++) acc[r][j] = T::mac(acc[r][j], a + r * rs + i * is, row[j]);
     }
     for (int r = 0; r < R; r++)
         for (int j = 0; j < C; j++) store(c + r * cs + j * W, (vf)acc[r][j]);
@@ -39,21 +39,21 @@ static void rows_of(const unit* a, long rs, long is, const float* b, long bs, lo
 
 // Products by T::mac, for at most ROWS rows and a multiple of COLUMNS columns. With 4 rows or fewer it reads and writes 4,
 // with more 6: a tile of 64 rows is ten times 6 and once 4.
-template <class T>
+template <class T, int MOST = 6>
 struct Registers {
     typedef vf Sum;
-    static constexpr int ROWS = 6, COLUMNS = W, BLOCKS = 1;
+    static constexpr int ROWS = MOST, COLUMNS = W, BLOCKS = 1;
     static void product(long rows, const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
-        if (rows > 4) rows_of<T, 6>(a, rs, is, b, bs, n, c, cs, columns, add);
+        if (rows > 4) rows_of<T, MOST>(a, rs, is, b, bs, n, c, cs, columns, add);
         else rows_of<T, 4>(a, rs, is, b, bs, n, c, cs, columns, add);
     }
 };
 
 struct Float32 : Registers<Float32> {
     static constexpr int PAIR = 1, UNITS = 1, DEGREE = 6, ROUGH = 6;
-    INLINE vf mac(vf c, unit a, vf b) {
+    INLINE vf mac(vf c, const unit* a, vf b) {
         float x;
-        std::memcpy(&x, &a, 4);
+        std::memcpy(&x, a, 4);
         return fma(splat(x), b, c);
     }
 };
@@ -105,40 +105,49 @@ struct BFloat16 {
 #elif defined(__AVX512BF16__)
 struct BFloat16 : Registers<BFloat16> {
     static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4, ROUGH = 3;
-    INLINE vf mac(vf c, unit a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b); }
+    INLINE vf mac(vf c, const unit* a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_epi32((int)*a), (__m512bh)b); }
 };
 #elif defined(__ARM_FEATURE_BF16)
 struct BFloat16 : Registers<BFloat16> {
     static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4, ROUGH = 3;
-    INLINE vf mac(vf c, unit a, vf b) {
-        return (vf)vbfdotq_f32((float32x4_t)c, vreinterpretq_bf16_u32(vdupq_n_u32(a)), vreinterpretq_bf16_f32((float32x4_t)b));
+    INLINE vf mac(vf c, const unit* a, vf b) {
+        return (vf)vbfdotq_f32((float32x4_t)c, vreinterpretq_bf16_u32(vdupq_n_u32(*a)), vreinterpretq_bf16_f32((float32x4_t)b));
     }
 };
 #endif
 
-// A pair of bf16 as two floats, where no instruction multiplies bf16.
-struct TwoFloats : Registers<TwoFloats> {
-    static constexpr int PAIR = 2;
-    INLINE vf low(vf x) { return (vf)((vu)x << 16); }
-    INLINE vf high(vf x) { return (vf)((vu)x & (uint32_t)0xffff0000); }
-    INLINE vf mac(vf c, unit a, vf b) {
-        const vf both = (vf)splat((int32_t)a);
-        return fma(high(both), high(b), fma(low(both), low(b), c));
-    }
-};
+// A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32. Without VNNI, A is stored as pairs
+// of 16 bits: (0, 2) and (1, 3) of four numbers, and is multiplied by the even and the odd bytes of B.
+#if defined(__AVX512VNNI__)
+constexpr int UNITS_OF_BYTES = 1, ROWS_OF_BYTES = 6;
+#else
+constexpr int UNITS_OF_BYTES = 2, ROWS_OF_BYTES = 4; // (with 6 rows, registers do not suffice)
+#endif
 
-// A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32.
-struct Int8 : Registers<Int8> {
+struct Int8 : Registers<Int8, ROWS_OF_BYTES> {
     typedef vi Sum; // (GCC keeps sums in registers only if they have the type in which they are added)
     static constexpr int PAIR = 4;
-    INLINE vi mac(vi c, unit a, vi b) {
 #if defined(__AVX512VNNI__)
-        return (vi)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi32((int)a), (__m512i)b);
+    INLINE vi mac(vi c, const unit* a, vi b) { return (vi)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi32((int)*a), (__m512i)b); }
 #else
-        for (int i = 0; i < 32; i += 8) c += splat((int32_t)(a >> i & 255)) * (b << (24 - i) >> 24);
-        return c;
+    typedef int16_t pairs __attribute__((vector_size(4 * W)));
+    INLINE vi mac(vi c, const unit* a, vi b) {
+        const pairs bytes = (pairs)b;
+        return c + (dot(splat((int32_t)a[0]), bytes << 8 >> 8) + dot(splat((int32_t)a[1]), bytes >> 8));
+    }
+    // The sums of two products of 16 bits.
+    INLINE vi dot(vi a, pairs b) {
+#if defined(__AVX512BW__)
+        return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+        return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+        return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+        return (a & 0xffff) * ((vi)b << 16 >> 16) + (a >> 16) * ((vi)b >> 16);
 #endif
     }
+#endif
 };
 
 // While an object lives, results so small that they are denormal become 0 (products with them are many times slower),

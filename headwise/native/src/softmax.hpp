@@ -64,7 +64,7 @@ struct Softmax {
         const vf m = splat(reference);
         vf total = load(mine.total);
         if (!call.entropy && !call.distance) {
-            const auto e = [&](int64_t x) { return exp2<T::ROUGH>((load(s + x) - m) * f); };
+            const auto e = [&](int64_t x) __attribute__((always_inline)) { return exp2<T::ROUGH>((load(s + x) - m) * f); };
             int64_t x = from;
             for (; x + 2 * W <= past; x += 2 * W) {
                 const vf one = e(x), two = e(x + W);
@@ -79,7 +79,7 @@ struct Softmax {
         } else {
             vf product = load(mine.product), distance = load(mine.distance);
             vf apart = __builtin_convertvector(lanes() + splat((int32_t)(key + from - (q + r + call.K - call.Q))), vf);
-            const auto e = [&](int64_t x) {
+            const auto e = [&](int64_t x) __attribute__((always_inline)) {
                 const vf y = (load(s + x) - m) * f, e = exp2<T::DEGREE>(y);
                 total += e;
                 product = fma(e, max(y, splat(-200.0f)), product); // not 0 times -inf

@@ -48,7 +48,16 @@ INLINE vi splat(int32_t x) { return x - vi{}; }
 INLINE vf load(const float* p) { vf x; std::memcpy(&x, p, sizeof x); return x; }
 INLINE void store(float* p, vf x) { std::memcpy(p, &x, sizeof x); }
 INLINE vf fma(vf a, vf b, vf c) { return a * b + c; } // contracted: -ffp-contract=fast
-INLINE vf max(vf a, vf b) { return a > b ? a : b; }    // b if one is NaN
+// The greater numbers; b if one is NaN.
+INLINE vf max(vf a, vf b) {
+#if defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+    return _mm256_max_ps(a, b);
+#else
+    return a > b ? a : b;
+#endif
+}
 INLINE vi lanes() { vi x; for (int i = 0; i < W; i++) x[i] = i; return x; }
 
 // The lanes FROM of a and, from number W on, of b. GCC before 12 lacks the second name, clang the first.
