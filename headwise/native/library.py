@@ -33,7 +33,8 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     try:
         loaded = ctypes.CDLL(str(path))
         loaded.hw_isa_name.restype = loaded.hw_error.restype = ctypes.c_char_p
-        for function in (*(loaded.hw_interface, loaded.hw_isa_here), loaded.hw_isa_use, loaded.hw_isa_used, loaded.hw_strip):
+        more = (loaded.hw_isa_use, loaded.hw_isa_used, loaded.hw_strip)
+        for function in (loaded.hw_interface, loaded.hw_isa_here, *more):
             function.restype = ctypes.c_int64
         for function in (loaded.hw_isa_name, loaded.hw_isa_here, loaded.hw_isa_use, loaded.hw_error):
             function.argtypes = [ctypes.c_int64]
