@@ -224,6 +224,8 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
 
 def _heads_without_gradient(patient: Patient, site: Site) -> list[int] | None:
     """The heads whose queries get no gradient from the output (returned weights are another); None if not known."""
+    if not patient.reached.calls:  # it raises where gradients are recorded
+        return None
     columns = site.columns("q")
     seeds = {seed.number: seed for seed in site.projections["q"]}
     probe = Probe(patient)
