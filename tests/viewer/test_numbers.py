@@ -149,7 +149,12 @@ def test_the_shares_of_a_rollout(tab: Page, tmp_path: Path, seen: Callable[[int]
             "(token) => headwise.app.view.flow?.token === token && headwise.app.view.flow.part === 1", arg=row
         )
         go(tab, col=col)
-        assert at_cell(tab, ".view-flow .reading", 2, col) == pytest.approx(float(expected[row, col]), **NEAR)
+        share = pytest.approx(float(expected[row, col]), **NEAR)
+        for _ in range(100):  # of the token before, until the line is written anew
+            if at_cell(tab, ".view-flow .reading", 2, col) == share:
+                break
+            tab.wait_for_timeout(50)
+        assert at_cell(tab, ".view-flow .reading", 2, col) == share
 
 
 @pytest.mark.parametrize("length", LENGTHS)
