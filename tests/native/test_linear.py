@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, relu, silu
 
 from headwise.errors import ArgumentError, ShapeError
+from headwise.native.library import instruction_set, instruction_sets, use
 from headwise.native.linear import Dtype, Encoder, Layer, linear, norm_of, pack
 
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
@@ -105,3 +106,19 @@ def layers() -> list[Layer]:
     qkv, out, up, down = (pack(torch.zeros(*size)) for size in ((24, 8), (8, 8), (16, 8), (8, 16)))
     norm = norm_of(None, None, 8, 1e-5)
     return [Layer(qkv, out, up, down, norm, norm)]
+
+
+def test_weights_that_are_packed_for_another_instruction_set_are_an_error() -> None:
+    before = instruction_set()
+    assert before is not None
+    packed = pack(torch.randn(5, 7))
+    try:
+        for name in instruction_sets():
+            use(name)
+            if pack(torch.randn(5, 7)).data.shape != packed.data.shape:
+                with pytest.raises(ArgumentError, match="packed for another instruction set"):
+                    linear(torch.randn(2, 7), packed)
+            else:
+                assert linear(torch.randn(2, 7), packed).shape == (2, 5)
+    finally:
+        use(before)
