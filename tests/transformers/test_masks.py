@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from transformers import masking_utils as theirs
 from headwise.masks import causal
 from headwise.masks.block_runs import block_runs
 from headwise.transformers import MaskTensor, make_mask
-from headwise.transformers.mask_functions import BEFORE_5_4, Grid, say_sizes
+from headwise.transformers.mask_functions import BEFORE_5_4, Grid, MaskFunction, say_sizes
 
 LEFT = torch.tensor([0, 3])
 
@@ -89,6 +90,22 @@ def test_packed_sequences_with_positions_of_their_own() -> None:
     found = make_mask(2, 12, 12, mask_function=function)
     assert isinstance(found, MaskTensor)
     assert torch.equal(allowed(found, (2, 1, 12, 12)), expected)
+
+
+def test_a_mask_function_that_is_another_callable() -> None:
+    near: MaskFunction = functools.partial(lambda b, h, q, k, by: (q - k).abs() <= by, by=2)
+    given: dict[str, Any] = {"mask_function": near, **say_sizes(2, 5, 7, 0, 0, torch.device("cpu"))}
+    places = torch.arange(5)[:, None] - torch.arange(7)
+    assert torch.equal(allowed(make_mask(**given), (2, 1, 5, 7)), (places.abs() <= 2).expand(2, 1, 5, 7))
+
+
+@later
+def test_a_step_that_sees_every_key_needs_no_mask() -> None:
+    sizes = say_sizes(2, 1, 7, 6, 0, torch.device("cpu"))
+    assert make_mask(**sizes, allow_is_causal_skip=True) is None
+    assert isinstance(make_mask(**sizes, allow_is_causal_skip=False), MaskTensor)  # the model works on its cells
+    padded = torch.arange(7)[None].expand(2, -1) > 1
+    assert isinstance(make_mask(**sizes, attention_mask=padded, allow_is_causal_skip=True), MaskTensor)
 
 
 @later

@@ -58,7 +58,7 @@ class _Search:
         self.given, self.parameters = trial.given, trial.parameters
         self.batch = sizes.batch(trial.module)
         self._fitted = False  # whether an argument is first tried as what its reader takes
-        self._mixes: list[Way] = []  # with one query, but an example reaches another one, or not itself
+        self._mixes: list[Way] = []  # calls with one query in which an example reaches another one, or not itself
         # What the module says of its widths is read once: no call that fails changes it.
         self._widths = functools.cache(functools.partial(guesses.widths, self.module, self.spec, self.given))
 

@@ -231,7 +231,7 @@ def unlay(x: Tensor, layout: str, at: Sizes) -> Tensor | None:
     if layout == "NBM" and x.ndim == 3:
         if x.shape[1] == batch:
             return x.transpose(0, 1)
-        return x if x.shape[:2] == (batch, 1) and length == 1 else None  # of a state: what it attends to comes first
+        return x if x.shape[:2] == (batch, 1) and length == 1 else None  # the query is a state [1, B, M]
     if x.ndim == 4 and x.shape[1] == batch != x.shape[0] and x.shape[3] == at.width:
         return x[-1]  # those of all layers: the last
     if x.ndim == 0 or x.shape[0] != batch:

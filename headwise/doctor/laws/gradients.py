@@ -81,8 +81,8 @@ def _past_softmaxes(probe: Probe, inputs: Inputs, wanted: dict[str, Tensor]) -> 
 
 def _cancel(patient: Patient, inputs: Inputs) -> Iterator[Finding]:
     """The finding about weights of the inputs whose gradient is a rounding error: a softmax takes away what is the same
-    for all keys. (Biases of keys cancel in every attention.) They do so as they are, and with noise: small weights may
-    seem to cancel, and large ones too.
+    for all keys. (Biases of keys cancel in every attention.) It must be so with the weights as they are and with noise
+    added to them, because very small weights have such gradients too, and so do very large ones.
     """
     faint = _faint(patient, inputs, 0.0)
     faint = [name for name in faint if name in _faint(patient, inputs, 0.3)] if faint else []

@@ -223,7 +223,9 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
 
 
 def _heads_without_gradient(patient: Patient, site: Site) -> list[int] | None:
-    """The heads whose queries get no gradient from the output (returned weights are another); None if not known."""
+    """The heads whose queries get no gradient from the output; None if not known. (What the module returns beside the
+    output, such as its weights, may give them one.)
+    """
     if not patient.reached.calls:  # it raises where gradients are recorded
         return None
     columns = site.columns("q")
