@@ -67,10 +67,13 @@ template <class T> struct Left {
         if constexpr (T::PAIR == 1) store((float*)row(r) + j, x);
         else write_vector(HW_BFLOAT16, row(r), j, x);
     }
-    // Store the whole part of numbers from 1 to 256: their sum is 128 more than the sum of the rounded numbers.
+    // Store the whole part of numbers from 1 to 256, which are 128 more than the rounded numbers; for sdot 128 less.
     inline __attribute__((always_inline)) void put_bytes(unit* to, vf x) const {
 #if defined(__AVX512VNNI__)
         _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x)));
+#elif defined(__ARM_FEATURE_DOTPROD)
+        const uint8x16_t first = {0, 4, 8, 12}; // of each number, its lowest byte
+        *to = ((vu)vqtbl1q_u8((uint8x16_t)(__builtin_convertvector(x, vi) - 128), first))[0];
 #else
         const vi bytes = __builtin_convertvector(x, vi) & 255; // (for NaN any byte will do)
         const vi both = bytes | (vi)rotated<2>((vf)bytes) << 16;
@@ -79,12 +82,16 @@ template <class T> struct Left {
     }
 };
 
-// W numbers of a row, from the result of a product in registers: with scale, offset and bias.
+// W numbers of a row, from the result of a product in registers: with scale, offset and bias. The offset is subtracted
+// from the integers, so that int8 is the same with every instruction set, however large the sums.
 template <class T>
 INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
     const vf bias = load(w.bias + column);
     if constexpr (T::PAIR < 4) return c + bias;
-    else return fma(__builtin_convertvector((vi)c, vf) - load(w.offset + column), scale * load(w.scale + column), bias);
+    else {
+        const vi total = ZERO_OF_BYTES == 0 ? (vi)c : (vi)c - __builtin_convertvector(load(w.offset + column), vi);
+        return fma(__builtin_convertvector(total, vf), scale * load(w.scale + column), bias);
+    }
 }
 
 // The product of some rows and one strip of weights: c [rows, STRIP_WIDTH]. `b`: the strip, with so many units of A.

@@ -117,11 +117,14 @@ struct BFloat16 : Registers<BFloat16> {
 #endif
 
 // A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32. Without VNNI, A is stored as pairs
-// of 16 bits: (0, 2) and (1, 3) of four numbers, and is multiplied by the even and the odd bytes of B.
+// of 16 bits: (0, 2) and (1, 3) of four numbers, and is multiplied by the even and the odd bytes of B. ARM multiplies
+// signed bytes: there A is stored as 128 less.
 #if defined(__AVX512VNNI__)
-constexpr int UNITS_OF_BYTES = 1, ROWS_OF_BYTES = 6;
+constexpr int UNITS_OF_BYTES = 1, ROWS_OF_BYTES = 6, ZERO_OF_BYTES = 128;
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr int UNITS_OF_BYTES = 1, ROWS_OF_BYTES = 4, ZERO_OF_BYTES = 0; // (with 6 rows, registers do not suffice)
 #else
-constexpr int UNITS_OF_BYTES = 2, ROWS_OF_BYTES = 4; // (with 6 rows, registers do not suffice)
+constexpr int UNITS_OF_BYTES = 2, ROWS_OF_BYTES = 4, ZERO_OF_BYTES = 128;
 #endif
 
 struct Int8 : Registers<Int8, ROWS_OF_BYTES> {
@@ -129,6 +132,8 @@ struct Int8 : Registers<Int8, ROWS_OF_BYTES> {
     static constexpr int PAIR = 4;
 #if defined(__AVX512VNNI__)
     INLINE vi mac(vi c, const unit* a, vi b) { return (vi)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi32((int)*a), (__m512i)b); }
+#elif defined(__ARM_FEATURE_DOTPROD)
+    INLINE vi mac(vi c, const unit* a, vi b) { return (vi)vdotq_s32((int32x4_t)c, (int8x16_t)b, (int8x16_t)splat((int32_t)*a)); }
 #else
     typedef int16_t pairs __attribute__((vector_size(4 * W)));
     INLINE vi mac(vi c, const unit* a, vi b) {
