@@ -31,8 +31,9 @@ INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a processor: name ->
     "x86_64": {
         "portable": [],
         "avx2": ["-mavx2", "-mfma", "-mf16c", "-mtune=haswell"],
+        "avxvnni": ["-mavx2", "-mfma", "-mf16c", "-mavxvnni", "-mtune=haswell"],  # products of int8
         "avx512": ["-march=skylake-avx512", *WIDE],
-        "avx512vnni": ["-march=cascadelake", *WIDE],  # products of int8
+        "avx512vnni": ["-march=cascadelake", *WIDE],
         "avx512bf16": ["-march=cooperlake", *WIDE],
         "amx": ["-march=sapphirerapids", *WIDE],
     },

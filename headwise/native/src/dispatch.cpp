@@ -42,11 +42,18 @@ const Isa isas[] = {INSTRUCTION_SETS};
 #undef X
 const int64_t count = sizeof isas / sizeof *isas;
 
+#if defined(__x86_64__)
+// A bit of the registers eax or edx that CPUID returns for leaf 7.
+bool has(int subleaf, bool edx, int bit) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, subleaf, &a, &b, &c, &d) && (edx ? d : a) >> bit & 1;
+}
+#endif
+
 // Linux gives a process the tile registers only if it asks.
 bool tiles_allowed() {
 #if defined(__x86_64__) && defined(__linux__)
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return false; // AMX-BF16, AMX-TILE
+    if (!has(0, true, 22) || !has(0, true, 24) || !has(0, true, 25)) return false; // AMX-BF16, AMX-TILE, AMX-INT8
     return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XFEATURE_XTILEDATA */) == 0;
 #else
     return false;
@@ -64,7 +71,9 @@ bool has(const char* feature) {
 bool here(const char* name) {
     if (!std::strcmp(name, "portable")) return true;
 #if defined(__x86_64__)
-    if (!std::strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!std::strcmp(name, "avx2")) return avx2;
+    if (!std::strcmp(name, "avxvnni")) return avx2 && has(1, false, 4);
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     if (!std::strcmp(name, "avx512")) return wide;
     if (!std::strcmp(name, "avx512vnni")) return wide && __builtin_cpu_supports("avx512vnni");

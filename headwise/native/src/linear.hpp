@@ -43,12 +43,12 @@ template <class T> struct Left {
     float* scale; // of int8: the number by which a row was divided
     int64_t step; // units from row to row
 
-    static int64_t units(int64_t n) { return padded(n) / T::PAIR * (T::PAIR == 4 ? UNITS_OF_BYTES : 1); }
+    static int64_t units(int64_t n) { return padded(n) / T::PAIR * T::LEFT_UNITS; }
     unit* row(int64_t r) const { return data + r * step; }
     Left from(int64_t r) const { return {data + r * step, scale + r, step}; }
 
     // Store row r, of n floats.
-    inline __attribute__((always_inline)) void take(int64_t r, const float* x, int64_t n) const {
+    MEMBER void take(int64_t r, const float* x, int64_t n) const {
         if constexpr (T::PAIR == 1) std::memcpy(row(r), x, 4 * n);
         else if constexpr (T::PAIR == 2) for (int64_t j = 0; j < n; j += W) put(r, j, load(x + j));
         else {
@@ -59,24 +59,26 @@ template <class T> struct Left {
             }
             const float largest = highest(top), by = largest > 0.0f ? 127.0f / largest : 0.0f;
             scale[r] = largest / 127.0f;
-            for (int64_t j = 0; j < n; j += W) put_bytes(row(r) + j / T::PAIR * UNITS_OF_BYTES, fma(load(x + j), splat(by), splat(128.5f)));
+            for (int64_t j = 0; j < n; j += W) put_bytes(row(r) + j / T::PAIR * T::LEFT_UNITS, fma(load(x + j), splat(by), splat(128.5f)));
         }
     }
     // Store floats or bf16 at column j of row r.
-    inline __attribute__((always_inline)) void put(int64_t r, int64_t j, vf x) const {
+    MEMBER void put(int64_t r, int64_t j, vf x) const {
         if constexpr (T::PAIR == 1) store((float*)row(r) + j, x);
         else write_vector(HW_BFLOAT16, row(r), j, x);
     }
-    // Store the whole part of numbers from 1 to 256, which are 128 more than the rounded numbers; for sdot 128 less.
-    inline __attribute__((always_inline)) void put_bytes(unit* to, vf x) const {
-#if defined(__AVX512VNNI__)
-        _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x)));
-#elif defined(__ARM_FEATURE_DOTPROD)
-        const uint8x16_t first = {0, 4, 8, 12}; // of each number, its lowest byte
-        *to = ((vu)vqtbl1q_u8((uint8x16_t)(__builtin_convertvector(x, vi) - 128), first))[0];
+    // Store the whole part of numbers from 1 to 256, 128 more than the rounded numbers, with another zero where that is asked.
+    MEMBER void put_bytes(unit* to, vf x) const {
+        const vi all = (__builtin_convertvector(x, vi) - (128 - ZERO_OF_A)) & 255; // (for NaN any byte will do)
+#if defined(__ARM_FEATURE_DOTPROD)
+        const uint8x16_t lowest = {0, 4, 8, 12}; // bytes of the four numbers (GCC would take one number after another)
+        *to = ((vu)vqtbl1q_u8((uint8x16_t)all, lowest))[0];
+#elif defined(HAS_BYTES)
+        typedef uint8_t bytes __attribute__((vector_size(W)));
+        const bytes y = __builtin_convertvector(all, bytes);
+        std::memcpy(to, &y, sizeof y);
 #else
-        const vi bytes = __builtin_convertvector(x, vi) & 255; // (for NaN any byte will do)
-        const vi both = bytes | (vi)rotated<2>((vf)bytes) << 16;
+        const vi both = all | (vi)rotated<2>((vf)all) << 16;
         for (int i = 0; i < W; i += 4) std::memcpy(to + i / 2, (const char*)&both + 4 * i, 8);
 #endif
     }
@@ -89,7 +91,7 @@ INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
     const vf bias = load(w.bias + column);
     if constexpr (T::PAIR < 4) return c + bias;
     else {
-        const vi total = ZERO_OF_BYTES == 0 ? (vi)c : (vi)c - __builtin_convertvector(load(w.offset + column), vi);
+        const vi total = ZERO_OF_A == 0 ? (vi)c : (vi)c - __builtin_convertvector(load(w.offset + column), vi);
         return fma(__builtin_convertvector(total, vf), scale * load(w.scale + column), bias);
     }
 }
@@ -98,7 +100,7 @@ INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
 template <class T>
 INLINE void strip_of(const Left<T>& x, int64_t rows, const float* b, int64_t units, float* c) {
     if constexpr (!WIDENS<T>) {
-        constexpr int64_t is = T::PAIR == 4 ? UNITS_OF_BYTES : 1;
+        constexpr int64_t is = T::LEFT_UNITS;
         for (int64_t r = 0; r < rows; r += T::ROWS)
             T::product(least(T::ROWS, rows - r), x.row(r), x.step, is, b, STRIP_WIDTH, units / is, c + r * STRIP_WIDTH, STRIP_WIDTH, STRIP_WIDTH, false);
     } else {

@@ -2,7 +2,7 @@
 //
 // A unit is 4 bytes: a float, or a pair of bf16 or four int8 that are next to one another in the dimension that is
 // summed over. A (row, i) may be a unit anywhere in memory; B is a table of units [i, columns], whose rows are read in
-// vectors. (Int8 without VNNI has two units of A for one of B.)
+// vectors. T::LEFT_UNITS units of A are multiplied by one of B.
 #pragma once
 
 #include "vec.hpp"
@@ -42,7 +42,7 @@ static void rows_of(const unit* a, long rs, long is, const float* b, long bs, lo
 template <class T, int MOST = 6>
 struct Registers {
     typedef vf Sum;
-    static constexpr int ROWS = MOST, COLUMNS = W, BLOCKS = 1;
+    static constexpr int UNITS = 1, ROWS = MOST, COLUMNS = W, BLOCKS = 1, LEFT_UNITS = 1;
     static void product(long rows, const unit* a, long rs, long is, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
         if (rows > 4) rows_of<T, MOST>(a, rs, is, b, bs, n, c, cs, columns, add);
         else rows_of<T, 4>(a, rs, is, b, bs, n, c, cs, columns, add);
@@ -50,7 +50,7 @@ struct Registers {
 };
 
 struct Float32 : Registers<Float32> {
-    static constexpr int PAIR = 1, UNITS = 1, DEGREE = 6, ROUGH = 6;
+    static constexpr int PAIR = 1, DEGREE = 6, ROUGH = 6;
     INLINE vf mac(vf c, const unit* a, vf b) {
         float x;
         std::memcpy(&x, a, 4);
@@ -59,82 +59,124 @@ struct Float32 : Registers<Float32> {
 };
 
 #if defined(__AMX_BF16__)
-// Products in tiles of 16 x 16. They read 32 rows of A, and units up to the next multiple of 16.
-struct BFloat16 {
-    static constexpr int PAIR = 2, UNITS = 16, DEGREE = 4, ROUGH = 3, ROWS = 32, COLUMNS = 32, BLOCKS = 4;
-    static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
+// A product in tiles, each of 16 x 16 sums, which reads 32 rows of A, and units up to the next multiple of 16. It is
+// computed in parts, so that vectors can be computed meanwhile.
+template <class T>
+struct InTiles {
+    long rows;
+    const unit* a;
+    long rs;
+    const float* b;
+    long bs, n;
+    float* c;
+    long cs, columns;
+    bool add;
+    long i = 0, j = 0; // the part that comes next: 16 units for 32 columns
+
+    bool has_more() const { return j < columns; }
+
+    MEMBER void go_on() {
         __asm__ volatile("" ::: "memory"); // GCC does not know that tiles are loaded from memory
         const bool both = rows > 16;
-        for (long j = 0; j < columns; j += 32) {
-            float *upper = c + j, *lower = upper + 16 * cs;
-            if (add) {
-                _tile_loadd(0, upper, 4 * cs);
-                _tile_loadd(1, upper + 16, 4 * cs);
-                if (both) {
-                    _tile_loadd(2, lower, 4 * cs);
-                    _tile_loadd(3, lower + 16, 4 * cs);
-                }
-            } else {
-                _tile_zero(0);
-                _tile_zero(1);
-                _tile_zero(2);
-                _tile_zero(3);
+        float *upper = c + j, *lower = upper + 16 * cs;
+        if (i == 0 && add) {
+            _tile_loadd(0, upper, 4 * cs);
+            _tile_loadd(1, upper + 16, 4 * cs);
+            if (both) {
+                _tile_loadd(2, lower, 4 * cs);
+                _tile_loadd(3, lower + 16, 4 * cs);
             }
-            for (long i = 0; i < n; i += 16) {
-                _tile_loadd(6, b + i * bs + j, 4 * bs);
-                _tile_loadd(7, b + i * bs + j + 16, 4 * bs);
-                _tile_loadd(4, a + i, 4 * rs);
-                _tile_dpbf16ps(0, 4, 6);
-                _tile_dpbf16ps(1, 4, 7);
-                if (both) {
-                    _tile_loadd(5, a + 16 * rs + i, 4 * rs);
-                    _tile_dpbf16ps(2, 5, 6);
-                    _tile_dpbf16ps(3, 5, 7);
-                }
-            }
+        } else if (i == 0) {
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+        _tile_loadd(6, b + i * bs + j, 4 * bs);
+        _tile_loadd(7, b + i * bs + j + 16, 4 * bs);
+        _tile_loadd(4, a + i, 4 * rs);
+        T::upper();
+        if (both) {
+            _tile_loadd(5, a + 16 * rs + i, 4 * rs);
+            T::lower();
+        }
+        i += 16;
+        if (i >= n) {
             _tile_stored(0, upper, 4 * cs);
             _tile_stored(1, upper + 16, 4 * cs);
             if (both) {
                 _tile_stored(2, lower, 4 * cs);
                 _tile_stored(3, lower + 16, 4 * cs);
             }
+            i = 0, j += 32;
         }
         __asm__ volatile("" ::: "memory");
     }
 };
+
+template <class T>
+struct Tiles {
+    static constexpr int UNITS = 16, ROWS = 32, COLUMNS = 32, BLOCKS = 4, LEFT_UNITS = 1;
+    static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
+        InTiles<T> all{rows, a, rs, b, bs, n, c, cs, columns, add};
+        while (all.has_more()) all.go_on();
+    }
+};
+
+struct BFloat16 : Tiles<BFloat16> {
+    static constexpr int PAIR = 2, DEGREE = 4, ROUGH = 3;
+    INLINE void upper() { _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); }
+    INLINE void lower() { _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7); }
+};
 #elif defined(__AVX512BF16__)
 struct BFloat16 : Registers<BFloat16> {
-    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4, ROUGH = 3;
+    static constexpr int PAIR = 2, DEGREE = 4, ROUGH = 3;
     INLINE vf mac(vf c, const unit* a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_epi32((int)*a), (__m512bh)b); }
 };
 #elif defined(__ARM_FEATURE_BF16)
 struct BFloat16 : Registers<BFloat16> {
-    static constexpr int PAIR = 2, UNITS = 1, DEGREE = 4, ROUGH = 3;
+    static constexpr int PAIR = 2, DEGREE = 4, ROUGH = 3;
     INLINE vf mac(vf c, const unit* a, vf b) {
         return (vf)vbfdotq_f32((float32x4_t)c, vreinterpretq_bf16_u32(vdupq_n_u32(*a)), vreinterpretq_bf16_f32((float32x4_t)b));
     }
 };
 #endif
 
-// A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32. Without VNNI, A is stored as pairs
-// of 16 bits: (0, 2) and (1, 3) of four numbers, and is multiplied by the even and the odd bytes of B. ARM multiplies
-// signed bytes: there A is stored as 128 less.
-#if defined(__AVX512VNNI__)
-constexpr int UNITS_OF_BYTES = 1, ROWS_OF_BYTES = 6, ZERO_OF_BYTES = 128;
-#elif defined(__ARM_FEATURE_DOTPROD)
-constexpr int UNITS_OF_BYTES = 1, ROWS_OF_BYTES = 4, ZERO_OF_BYTES = 0; // (with 6 rows, registers do not suffice)
+// A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32. ARM multiplies signed bytes: there A
+// is 128 less.
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr int ZERO_OF_A = 0, ROWS_OF_BYTES = 4; // (with 6 rows, registers do not suffice)
 #else
-constexpr int UNITS_OF_BYTES = 2, ROWS_OF_BYTES = 4, ZERO_OF_BYTES = 128;
+constexpr int ZERO_OF_A = 128, ROWS_OF_BYTES = 6;
 #endif
-
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#define HAS_BYTES 1 // products of bytes
+#endif
+#if defined(__AMX_INT8__)
+struct Int8 : Tiles<Int8> {
+    static constexpr int PAIR = 4;
+    INLINE void upper() { _tile_dpbusd(0, 4, 6); _tile_dpbusd(1, 4, 7); }
+    INLINE void lower() { _tile_dpbusd(2, 5, 6); _tile_dpbusd(3, 5, 7); }
+};
+#elif defined(HAS_BYTES)
 struct Int8 : Registers<Int8, ROWS_OF_BYTES> {
     typedef vi Sum; // (GCC keeps sums in registers only if they have the type in which they are added)
     static constexpr int PAIR = 4;
+    INLINE vi mac(vi c, const unit* a, vi b) {
 #if defined(__AVX512VNNI__)
-    INLINE vi mac(vi c, const unit* a, vi b) { return (vi)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi32((int)*a), (__m512i)b); }
+        return (vi)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi32((int)*a), (__m512i)b);
 #elif defined(__ARM_FEATURE_DOTPROD)
-    INLINE vi mac(vi c, const unit* a, vi b) { return (vi)vdotq_s32((int32x4_t)c, (int8x16_t)b, (int8x16_t)splat((int32_t)*a)); }
+        return (vi)vdotq_s32((int32x4_t)c, (int8x16_t)b, (int8x16_t)splat((int32_t)*a));
 #else
+        return (vi)_mm256_dpbusd_avx_epi32((__m256i)c, _mm256_set1_epi32((int)*a), (__m256i)b);
+#endif
+    }
+};
+#else
+// A is stored as pairs of 16 bits, (0, 2) and (1, 3) of four numbers, and is multiplied by the even and the odd bytes of B.
+struct Int8 : Registers<Int8, 4> { // (with 6 rows, registers do not suffice)
+    typedef vi Sum;
+    static constexpr int PAIR = 4, LEFT_UNITS = 2;
     typedef int16_t pairs __attribute__((vector_size(4 * W)));
     INLINE vi mac(vi c, const unit* a, vi b) {
         const pairs bytes = (pairs)b;
@@ -152,8 +194,8 @@ struct Int8 : Registers<Int8, ROWS_OF_BYTES> {
         return (a & 0xffff) * ((vi)b << 16 >> 16) + (a >> 16) * ((vi)b >> 16);
 #endif
     }
-#endif
 };
+#endif
 
 // While an object lives, results so small that they are denormal become 0 (products with them are many times slower),
 // and all tiles have 16 rows of 64 bytes.

@@ -36,7 +36,7 @@ struct Softmax {
 
     // The weights p of one row from its products s, in the columns [from, past) of some blocks side by side, of which
     // blocks[0] is the first. r: the row's place in the tile, which begins at query q.
-    inline __attribute__((always_inline)) void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Row& mine) const {
+    MEMBER void soften(int64_t h, int64_t q, int64_t r, const Sight& sight, const Block* blocks, int64_t from, int64_t past, float* s, Weight* p, float* out, Row& mine) const {
         const int64_t key = blocks->number * TILE;
         if (!plain) transform(call, b, h, q + r, key, from, past, s);
         hide(call, sight, blocks, r, from, past, s);

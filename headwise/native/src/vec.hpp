@@ -17,7 +17,8 @@
 #endif
 #endif
 
-#define INLINE static inline __attribute__((always_inline))
+#define MEMBER inline __attribute__((always_inline)) // a function of an object
+#define INLINE static MEMBER
 
 namespace ISA {
 
