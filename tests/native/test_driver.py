@@ -47,7 +47,7 @@ def test_by_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_aarch64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor takes bf16 if it has it, else dot products of bytes, else NEON; what it takes computes the numbers."""
+    """A processor takes bf16 if it has it, else dot products of bytes, else NEON, and computes the right numbers."""
     if shutil.which("qemu-aarch64") is None:
         missing("no qemu-aarch64 here: scripts/install says how to get one")
     quickly = ("-O1",)  # the compiler takes a third of the time
