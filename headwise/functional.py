@@ -131,12 +131,13 @@ def attention(
         if here is None or dealt:
             return of_dtensors(attention, _alone, q, k, v, **given)
         return here.attend(_alone, q, k, v, **given)
-    key, site = None, None
+    keeper, key, site = None, None, None
     if without and isinstance(mask, Mask):
         key = site_key(q, k, v, scale, kernel)
         if key is not None:
-            mask, site = mask.recall(key)
-    call = make_call(q, k, v, mask=mask, **options) if site is None else site.call(q, k, v, mask)
+            keeper, site = mask.recall(key)
+            mask = keeper  # the mask as it is now
+    call = make_call(q, k, v, mask=mask, **options) if site is None else site.call(q, k, v, keeper)
     if site is None and torch.compiler.is_compiling():  # compiled code has no records
         if record:
             raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")
@@ -157,8 +158,8 @@ def attention(
     running = _running.set(True)
     try:
         with suspend_autocast(call.q.device):
-            if key is not None and site is None:
-                site = make_site(call, kernel, mask, key)
+            if keeper is not None and key is not None and site is None:
+                site = make_site(call, kernel, keeper, key)
             out = run_call(call, kernel) if site is None else site.run(call)
     finally:
         _running.reset(running)

@@ -55,7 +55,7 @@ def make_site(call: AttentionCall, kernel: str, mask: Mask, key: Key) -> Site:
     return site
 
 
-def site_key(q: Tensor, k: Tensor, v: Tensor, scale: float | None, kernel: str) -> Key | None:
+def site_key(q: Tensor, k: Any, v: Any, scale: float | None, kernel: str) -> Key | None:
     """Return all that a site depends on beside its mask: the key for the memo of the mask. None = there is no site.
 
     There is none for a step of one query, whose lengths do not come again, where something of torch surrounds the call,
