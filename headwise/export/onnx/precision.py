@@ -34,6 +34,7 @@ def quantize(path: Path, out: Path, *, external: bool) -> None:
             out,
             op_types_to_quantize=["MatMul", "Gemm", "Gather"],
             per_channel=True,
+            reduce_range=True,
             weight_type=QuantType.QInt8,
             use_external_data_format=external,
             extra_options={"MatMulConstBOnly": True},
