@@ -23,6 +23,7 @@ from headwise.masks.bits import row_blocks
 # Kernels whose estimated time is more than MOST_TIME times the least, or memory more than MOST_BYTES, are not run.
 MOST_TIME, MOST_BYTES = 10, 2**31
 PRODUCT = 2048  # rows of the matrices that are multiplied
+STEADY = 1.5  # more than this of `Contest.unrest` is a busy machine; one where nothing else runs has 1.0 to 1.2
 BACKWARD = 3.5  # a training step has seven matrix products where the output has two
 
 # The kernels to calibrate, and the calls for it: 8 heads, these lengths and widths, each with these masks.
@@ -97,6 +98,14 @@ class Contest:
         """Return how many times as long as the plan's choice a kernel takes: (median over rounds, minimum, maximum)."""
         ratios = [a / b for a, b in zip(self.seconds[kernel], self.seconds[self.chosen], strict=True)]
         return statistics.median(ratios), min(ratios), max(ratios)
+
+    def unrest(self) -> float:
+        """Return how many times its quickest round the median round takes, of the contestant for which this is most.
+
+        Other work on the machine can only add to a time, and seldom adds the same to each round.
+        """
+        products = [1 / speed for speed in self.product]
+        return max(statistics.median(each) / min(each) for each in (*self.seconds.values(), products))
 
     def share(self, kernel: str) -> float:
         """Return the median over the rounds of (FLOP/s of the kernel) / (FLOP/s of the matrix product)."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headwise.call import AttentionCall
 from headwise.kernels import measure, speeds
+from headwise.kernels.measure import Contest
 
 from .conftest import Run, refused
 
@@ -18,6 +21,7 @@ TINY = ("--length", "32", "--heads", "4", "--kv-heads", "2", "--head-dim", "8", 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[Path]:
     monkeypatch.setattr(measure, "PRODUCT", 32)
+    monkeypatch.setattr(measure, "STEADY", math.inf)  # on any machine
     monkeypatch.setattr(measure, "SIZES", ((16, 8),))
     monkeypatch.setattr(measure, "SECONDS", 0.0)
     path = tmp_path / "speeds.json"
@@ -40,6 +44,30 @@ def test_a_table_of_the_kernels_and_the_choice(run: Run) -> None:
 
     assert "1 × 32, 4 heads" in (told := run("bench", *TINY, "--queries", "1")).out
     assert "decode" in told.out
+
+
+@pytest.mark.parametrize(("products", "last"), [([2.0, 100.0], "again"), ([2.0, 4.0, 5.0, 100.0], "nothing else runs")])
+def test_a_busy_machine_is_told_and_measured_again(
+    run: Run, products: list[float], last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two calls; `products` are the slow rounds of the matrix product in each attempt, where a quick one is 100."""
+    made = iter([*products, 100.0])
+
+    def contest(call: AttentionCall, rounds: int) -> Contest:
+        assert rounds == 3
+        slow = next(made)
+        return Contest("native", {"native": [1.0] * 3}, [100.0, slow, slow], 2.0, {})
+
+    monkeypatch.setattr(measure, "contest", contest)
+    monkeypatch.setattr(measure, "STEADY", 1.5)
+    result = run("bench", "--length", "8", "--rounds", "3", "--length", "9")
+    told = [line for line in result.err.splitlines() if "the machine is busy (half of the rounds take" in line]
+    assert "take 50.0 times as long" in told[0]
+    assert told[0].endswith("; measuring again")
+    assert told[-1].endswith(last)
+    assert (result.code, len(told)) == (0, min(len(products) - 1, 3))
+    shares = [line.split()[-1] for line in result.out.splitlines() if "the plan's choice" in line]
+    assert shares == (["2%", "2%"] if last == "again" else ["40%", "2%"])  # the steadiest attempt counts
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "prefix:5", "documents:7", "big_bird"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -45,6 +47,13 @@ def test_ratios_and_shares_by_hand() -> None:
     assert found.times_chosen("sdpa") == (2.0, 1.0, 3.0)
     assert found.times_chosen("native") == (1.0, 1.0, 1.0)
     assert found.share("native") == 0.4  # the median of 80%, 40% and 40%
+
+
+def test_unrest_is_of_the_least_steady_by_hand() -> None:
+    seconds = {"native": [1.0, 1.2, 1.1], "sdpa": [3.0, 3.0, 90.0]}  # one slow round of three is no matter
+    found = Contest("native", seconds, product=[100.0, 5.0, 4.0], flops=80.0, reasons={})
+    assert found.unrest() == pytest.approx(20.0)
+    assert dataclasses.replace(found, product=[100.0, 90.0, 110.0]).unrest() == pytest.approx(1.1)
 
 
 def test_flops_count_what_the_mask_allows() -> None:
