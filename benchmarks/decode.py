@@ -62,7 +62,7 @@ def main() -> None:
         best = smallest(gradients)
         work = "with gradients" if gradients else "output"
         small.add_row(work, *(f"{micros:.1f}" for micros in best.values()))
-        found = {name: figures.spread([micros]) for name, micros in best.items()}
+        found = {name: [round(micros, 1)] for name, micros in best.items()}
         rows.append({"table": "smallest call", "work": work, "figures": found})
     console.print(small)
     if asked.json:

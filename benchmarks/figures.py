@@ -3,7 +3,8 @@
     {"about": {"machine": …, "instruction set": …, "date": …, "torch": …, "headwise": …, …},
      "rows": [{"table": …, "work": …, "figures": {name: [median, least, greatest]}, …}]}
 
-`about` says where and when, "table" and "work" name a row, and figures are over the rounds. A benchmark may add keys.
+`about` says where and when, "table" and "work" name a row, and figures are over the rounds: what has no rounds is one
+number in its list. A benchmark may add keys.
 """
 
 from __future__ import annotations
