@@ -2,22 +2,32 @@
 
     python benchmarks/gpu.py                          # on a GPU; some minutes, most of them compiling
     python benchmarks/gpu.py --lines decode watch --rounds 9 --json results.json
+    python benchmarks/gpu.py --minutes 12             # on a borrowed GPU: the tests marked gpu, then the lines of STEPS
     python benchmarks/gpu.py --device cpu --small     # only shows that every line runs
 
 Each line and its peer take turns in the same process; the ratio is the median over the rounds of the line's time over
 its peer's. Below 1× headwise is faster. What `tests/test_devices.py` and the other tests marked `gpu` test is measured
 here; `attention.py --device cuda` has more masks and lengths.
+
+With `--minutes` each step has its own limit of time, and the file of results (`--json`) is written again after each
+step. Without a GPU the steps run on the CPU, small, and the exit status is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
+import os
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +46,14 @@ from benchmarks.watch import gpt2
 from headwise import Int8, masks
 from headwise.call import make_call
 from headwise.capture.pretrained import Pretrained
+from headwise.files import writing
 from headwise.kernels.measure import take_turns
 from headwise.kernels.speeds import processor
 from headwise.masks import Mask, recognise
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
 
+ROOT = Path(__file__).resolve().parents[1]
 KEY_HEADS = 4  # of a decoding step
 Run = Callable[[], object]
 
@@ -113,6 +125,11 @@ def against_sdpa(mask: Callable[[Setting], Mask], trains: bool) -> Callable[[Set
 def against_flex(at: Setting) -> tuple[Run, Run]:
     (q, k, v), mask = at.qkv(), at.mask("packed, causal")
     return lambda: headwise.attention(q, k, v, mask=mask, kernel="flex"), compiled_flex(q, k, v, mask)
+
+
+def around_flex(at: Setting) -> tuple[Run, Run]:
+    """A call so short that the GPU waits for Python: the difference of the two times is what our Python adds."""
+    return against_flex(dataclasses.replace(at, length=min(512, at.length)))
 
 
 def options(at: Setting) -> tuple[Run, Run]:
@@ -251,6 +268,7 @@ LINES: dict[str, tuple[str, Callable[[Setting], tuple[Run, Run]]]] = {
     "window, training": ("SDPA, dense mask", against_sdpa(lambda at: at.mask("causal window 256"), trains=True)),
     "rows that see nothing": ("SDPA, dense mask", against_sdpa(lambda at: masks.causal(offset=-64), trains=False)),
     "packed, by flex": ("FlexAttention, compiled", against_flex),
+    "packed, by flex, 512 tokens": ("FlexAttention, compiled", around_flex),
     "ALiBi": ("SDPA, additive mask", options),
     "softcap and sinks": ("the same in matrices", capped),
     "decode": ("SDPA, enable_gqa", step),
@@ -269,6 +287,13 @@ LINES: dict[str, tuple[str, Callable[[Setting], tuple[Run, Run]]]] = {
     "encoder layer, training": ("nn.TransformerEncoderLayer", encoder),
 }
 
+# Of --minutes: a step -> its share of the time, and its lines; () = the tests marked gpu.
+STEPS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "tests marked gpu": (4, ()),
+    "around FlexAttention": (1, ("packed, by flex", "packed, by flex, 512 tokens")),
+    "watch and edit": (2, ("watch", "watch, statistics", "edit, ablate", "edit, temperature")),
+}
+
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -279,8 +304,11 @@ def main() -> None:
     arguments.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     arguments.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
     arguments.add_argument("--small", action="store_true", help="512 tokens, 2 rounds, float32: to see that it runs")
-    arguments.add_argument("--json", help="also write the figures to this file")
+    arguments.add_argument("--json", type=Path, help="also write the figures to this file, as they come")
+    arguments.add_argument("--minutes", type=float, help="run the steps in this time, not --lines; --json: gpu.json")
     chosen = arguments.parse_args()
+    if chosen.minutes:
+        raise SystemExit(run_steps(chosen.minutes, chosen.json or Path("gpu.json"), chosen.rounds))
     if chosen.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
             "There is no GPU here: torch sees no CUDA device. `--device cpu --small` shows that every line runs."
@@ -309,13 +337,13 @@ def main() -> None:
             failed.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}")
             continue
         rows.append(row)
+        if chosen.json:
+            write(chosen.json, {"about": about, "rows": rows})
         times = (f"{1000 * row[who]:,.3f}" for who in ("headwise", "of the peer"))
         table.add_row(name, next(times), peer, next(times), f"{row['ratio']:.2f}×")
     console.print(table)
     if dist.is_initialized():
         dist.destroy_process_group()
-    if chosen.json:
-        Path(chosen.json).write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
     if failed:
         raise SystemExit("\n".join(["These lines did not run:", *failed]))
 
@@ -332,6 +360,71 @@ def measure(at: Setting, make: Callable[[Setting], tuple[Run, Run]], rounds: int
         "of the peer": statistics.median(times["theirs"]) / share,
         "ratio": statistics.median(our / their for our, their in zip(times["ours"], times["theirs"], strict=True)),
     }
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    with writing(path) as part:
+        part.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+def run_steps(minutes: float, path: Path, rounds: int) -> int:
+    """Run the steps, and write what each found to the file. Return 1 without a GPU or if one failed, else 0."""
+    there = torch.cuda.is_available()
+    no_gpu = (
+        "There is no GPU here: torch sees no CUDA device. Tests are skipped, and the figures only show that it runs."
+    )
+    about = f"{torch.cuda.get_device_name() if there else no_gpu}, torch {torch.__version__}"
+    print(about, flush=True)
+    results: dict[str, Any] = {"about": about, "minutes": minutes, "steps": []}
+    end = time.monotonic() + 60 * minutes
+    for i, (name, (share, lines)) in enumerate(STEPS.items()):
+        # What a step leaves of its time is for those after it.
+        limit = (end - time.monotonic()) * share / sum(each for each, _ in list(STEPS.values())[i:])
+        rows = path.with_suffix(f".{i}.json")
+        command = ["-m", "benchmarks.gpu", "--rounds", str(rounds), "--json", str(rows.resolve()), "--lines", *lines]
+        if not there:
+            command += ["--device", "cpu", "--small"]
+        if not lines:
+            tests = [str(each) for each in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in each.read_text("utf-8")]
+            command = [
+                "-m",
+                "pytest",
+                "-m",
+                "gpu and (slow or not slow)",
+                "-q",
+                "-rfE",
+                "-p",
+                "no:cacheprovider",
+                *tests,
+            ]
+        step = {"step": name, **run_step([sys.executable, *command], limit)}
+        with contextlib.suppress(FileNotFoundError):
+            step |= json.loads(rows.read_text("utf-8"))
+            rows.unlink()
+        results["steps"].append(step)
+        write(path, results)
+        print(f"{name}: {step['outcome']}, {step['seconds']:.0f} s of {limit:.0f}\n{step['said']}", flush=True)
+    if not there:
+        print(no_gpu, file=sys.stderr)
+    return int(not there or any(step["outcome"] != "done" for step in results["steps"]))
+
+
+def run_step(command: Sequence[str], limit: float) -> dict[str, Any]:
+    """Run a command in a process of its own for at most `limit` seconds; return how it ended, and its last lines."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
+        try:
+            outcome = "failed" if process.wait(max(0.0, limit)) else "done"
+        except subprocess.TimeoutExpired:
+            outcome = "out of time"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # and what it started
+                process.wait()
+        said.seek(0)
+        lines = said.read().decode("utf-8", "replace").splitlines()
+    return {"outcome": outcome, "seconds": time.monotonic() - began, "said": "\n".join(lines[-30:])}
 
 
 if __name__ == "__main__":

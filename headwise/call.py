@@ -326,6 +326,12 @@ def make_call(
     return AttentionCall(q, k, mask=mask, v=v, **scales, **checked)
 
 
+def autocasts(device: torch.device) -> bool:
+    """Whether torch.autocast is on for a device."""
+    kind = device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
 def products(q: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
     """Compute q kᵀ of queries [B, H, Q, D] and keys [B, G, K, D]: [B, H, Q, K], written to `out` if it is not None."""
     # The query heads of one key head are put below one another, so that the keys need not be repeated.
@@ -353,7 +359,7 @@ def finite_as(bias: Tensor, dtype: torch.dtype) -> Tensor:
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast tensors as scaled_dot_product_attention does inside torch.autocast; outside of it, return them unchanged."""
     first = tensors[0]
-    if not isinstance(first, Tensor) or not _autocasts(first.device):
+    if not isinstance(first, Tensor) or not autocasts(first.device):
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     lowered = (torch.float16, torch.bfloat16, torch.float32)
@@ -365,12 +371,7 @@ _AS_IS = nullcontext()
 
 def suspend_autocast(device: torch.device) -> AbstractContextManager[None]:
     """Return a context in which torch computes in the dtypes that the code names (autocast would lower the scores')."""
-    return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IS
-
-
-def _autocasts(device: torch.device) -> bool:
-    kind = device.type
-    return kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(device.type, enabled=False) if autocasts(device) else _AS_IS
 
 
 def fit_mask(mask: object, like: Tensor, heads: int | None, q_len: int, k_len: int, *, name: str = "mask") -> Mask:

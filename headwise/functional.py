@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, Share, make_call, suspend_autocast
 from headwise.errors import RecordError
-from headwise.kernels import Plan, make_plan, run_at_once, run_call
+from headwise.kernels import Plan, make_plan, make_site, run_at_once, run_call, site_key
 from headwise.masks import Mask
 from headwise.options import check_scale
 from headwise.parallel import context as parallel
@@ -117,8 +117,8 @@ def attention(
     """
     plain = type(q) is type(k) is type(v) is Tensor or torch.compiler.is_compiling()
     dealt = not plain and any(map(is_dtensor, (q, k, v)))
-    without = mask is bias is slopes is softcap is sinks is None and dropout == 0.0
-    if without and kernel == "auto" and not record and not dealt:
+    without = bias is slopes is softcap is sinks is None and dropout == 0.0
+    if without and mask is None and kernel == "auto" and not record and not dealt:
         found = _small(q, k, v, scale)
         if found is not None:
             return found
@@ -131,8 +131,13 @@ def attention(
         if here is None or dealt:
             return of_dtensors(attention, _alone, q, k, v, **given)
         return here.attend(_alone, q, k, v, **given)
-    call = make_call(q, k, v, mask=mask, **options)
-    if torch.compiler.is_compiling():  # compiled code has no records
+    key, site = None, None
+    if without and isinstance(mask, Mask):
+        key = site_key(q, k, v, scale, kernel)
+        if key is not None:
+            mask, site = mask.recall(key)
+    call = make_call(q, k, v, mask=mask, **options) if site is None else site.call(q, k, v, mask)
+    if site is None and torch.compiler.is_compiling():  # compiled code has no records
         if record:
             raise RecordError("record=True: compiled and exported code makes no records. Call it uncompiled")
         out = run_call(call, kernel)
@@ -152,7 +157,9 @@ def attention(
     running = _running.set(True)
     try:
         with suspend_autocast(call.q.device):
-            out = run_call(call, kernel)
+            if key is not None and site is None:
+                site = make_site(call, kernel, mask, key)
+            out = run_call(call, kernel) if site is None else site.run(call)
     finally:
         _running.reset(running)
     listening = _LISTENING.here()

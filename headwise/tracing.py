@@ -36,6 +36,13 @@ def surroundings() -> tuple[bool, bool]:
     return is_forward_mode(), _len_torch_dispatch_stack() > 0
 
 
+def is_bare() -> bool:
+    """Whether nothing surrounds a call: it is not compiled, traced, transformed or recorded, in no mode of any kind."""
+    if torch.compiler.is_compiling() or _is_tracing() or _are_functorch_transforms_active():
+        return False
+    return not (is_forward_mode() or _len_torch_dispatch_stack())
+
+
 def is_plain() -> bool:
     """Whether a tensor made here is an ordinary one, so that results may be kept for later calls.
 

@@ -2,5 +2,6 @@
 
 from headwise.kernels.plan import KERNELS, Plan, choose, make_plan, run_call
 from headwise.kernels.sdpa import run_at_once
+from headwise.kernels.site import make_site, site_key
 
-__all__ = ["KERNELS", "Plan", "choose", "make_plan", "run_at_once", "run_call"]
+__all__ = ["KERNELS", "Plan", "choose", "make_plan", "make_site", "run_at_once", "run_call", "site_key"]

@@ -58,13 +58,12 @@ def largest(x: Tensor) -> float:
     return torch.linalg.vector_norm(x, math.inf).item()
 
 
-def usable(call: AttentionCall) -> AttentionCall:
-    """Return the call with 0 in place of keys and values that no query may see, as these may be NaN.
+def usable(call: AttentionCall, used: Tensor | None) -> AttentionCall:
+    """Return the call with 0 in place of keys and values that no query may see (not `used`), as these may be NaN.
 
     It is for calls whose output cannot be checked: on devices other than the CPU a check would have to wait for the
     device, and torch.compile cannot check at all.
     """
-    used = call.used_keys
     if used is None:
         return call
     k, v = (x.masked_fill(~used[..., None], 0.0) for x in (call.k, call.v))

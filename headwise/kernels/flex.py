@@ -25,6 +25,7 @@ from headwise.softmax import add_sinks
 
 OPTIONS = frozenset({"bias", "slopes", "softcap", "sinks"})
 BLOCK = 128
+_AS_IT_IS = contextlib.nullcontext()
 CALLS = 10  # calling a compiled function takes as long as calling 10 operators: Python checks its guards
 
 
@@ -58,34 +59,36 @@ def cost(call: AttentionCall) -> Cost:
 
 def run(call: AttentionCall) -> Tensor:
     """Compute the output: the mask becomes a BlockMask; bias, slopes and softcap a score_mod; sinks are added last."""
-    mask = call.mask
-    block_mask = None
+    return prepare(call)(call)
+
+
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """Return `run` for calls that differ from this one in the numbers of q, k and v alone: the mask is ready."""
+    mask, device, lengths = call.mask, call.q.device, call.shape[2:]
+    given: dict[str, Any] = {"score_mod": _score_mod(call), "scale": call.scale, "block_mask": None}
+    given["enable_gqa"] = call.heads_per_key_head > 1
     if mask is not None:
-        device = call.q.device
-        block_mask = mask.remember(
-            ("flex", *call.shape[2:], device),
-            lambda mask: mask.to_block_mask(*call.shape[2:], block_size=BLOCK, device=device),
+        given["block_mask"] = mask.remember(
+            ("flex", *lengths, device),
+            lambda mask: mask.to_block_mask(*lengths, block_size=BLOCK, device=device),
         )
-    q, k, v = call.q, call.k, call.v
-    if q.device.type == "cpu":
-        # FlexAttention looks at requires_grad even under no_grad, and rounds scores and output to half precision.
-        q, k, v = (x.detach().to(call.dtype) for x in (q, k, v))
-    with _compiled():
-        found = _flex_attention(q.device.type)(
-            q,
-            k,
-            v,
-            score_mod=_score_mod(call),
-            block_mask=block_mask,
-            scale=call.scale,
-            enable_gqa=call.heads_per_key_head > 1,
-            **({} if call.sinks is None else _with_lse()),
-        )
-    if call.sinks is None:
-        return found.to(call.q.dtype)
-    out, more = found
-    out, _ = add_sinks(out, getattr(more, "lse", more), call.sinks)
-    return out.to(call.q.dtype)
+    if call.sinks is not None:
+        given |= _with_lse()
+    attend, on_cpu = _flex_attention(device.type), device.type == "cpu"
+
+    def compute(call: AttentionCall) -> Tensor:
+        q, k, v = call.q, call.k, call.v
+        if on_cpu:
+            # FlexAttention looks at requires_grad even under no_grad, and rounds scores and output to half precision.
+            q, k, v = (x.detach().to(call.dtype) for x in (q, k, v))
+        with _compiled() if _get_current_function_mode_stack() else _AS_IT_IS:
+            out = attend(q, k, v, **given)
+        if call.sinks is not None:
+            out, more = out
+            out, _ = add_sinks(out, getattr(more, "lse", more), call.sinks)
+        return out if out.dtype == call.q.dtype else out.to(call.q.dtype)
+
+    return compute
 
 
 @contextlib.contextmanager
@@ -95,9 +98,6 @@ def _compiled() -> Iterator[None]:
     Both contexts make torch.compile run the model eagerly, so that they see its operations, and torch.compile cannot
     trace their function modes. They have already seen this attention call, so FlexAttention itself may be compiled.
     """
-    if torch.compiler.is_compiling() or not _get_current_function_mode_stack():
-        yield
-        return
     with contextlib.ExitStack() as stack:
         while _get_current_function_mode_stack():
             stack.enter_context(_pop_mode_temporarily())

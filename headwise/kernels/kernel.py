@@ -36,7 +36,10 @@ class Blocks:
 
 
 class Kernel(Protocol):
-    """The interface of a module that can run attention calls."""
+    """The interface of a module that can run attention calls.
+
+    It may also have `prepare(call)`, which returns `run` for calls that differ in the numbers of q, k and v alone.
+    """
 
     OPTIONS: frozenset[str]  # the options besides `scale` that the kernel supports; it gets no calls with other options
 

@@ -24,8 +24,9 @@ READS_INT8 = True
 
 # By instruction set: the share of the nominal speed that large calls reach, where scaled_dot_product_attention reaches
 # 0.95 with the same instruction set. `benchmarks/native.py` measures these shares.
-FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.15, "amx": 1.15}
-HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.4, "amx": 1.4}
+OF_ARM = {"dotprod": 1.0, "bf16": 1.0}  # not timed
+FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.15, "amx": 1.15} | OF_ARM
+HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.4, "amx": 1.4} | OF_ARM
 FEW_QUERIES = 0.5  # the share that calls of few queries and many keys reach, in any dtype
 
 ROWS = 16  # the fewest rows that are multiplied together

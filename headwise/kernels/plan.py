@@ -80,29 +80,44 @@ def run_call(call: AttentionCall, kernel: str = "auto") -> Tensor:
     """Run a call on the kernel of `choose`: [B, H, Q, E]. NaN and inf in keys reach only queries that may see them."""
     call = readable(call, kernel)
     if is_traced():
-        call = exact.usable(call)
-        return choose(call, kernel).run(call)
+        return choose(call, kernel).run(exact.usable(call, call.used_keys))
+    chosen, used = take(call, kernel)
+    return run_chosen(call, chosen, used, chosen.run)
+
+
+def take(call: AttentionCall, kernel: str) -> tuple[Kernel, Tensor | None]:
+    """Return the kernel of a call that is not traced, and the keys that some query may see; None = all, or not asked.
+
+    On the CPU they are not asked for: there the output is checked instead.
+    """
+    chosen = _planned(call) if kernel == "auto" else choose(call, kernel)
+    if call.q.is_cpu:
+        return chosen, None
+    with torch.inference_mode(False):  # later calls may save them for backward
+        return chosen, call.used_keys
+
+
+def run_chosen(call: AttentionCall, chosen: Kernel, used: Tensor | None, run: exact.Run) -> Tensor:
+    """Run a call that is not traced: [B, H, Q, E]. `chosen`, `used`: as `take` returns them. `run`: the kernel's."""
     try:
-        out = _run(call, kernel)
+        out = _run(call, chosen, used, run)
     except RuntimeError:
         copied = savable(call)
         if copied is call or not call.trains:
             raise
-        out = _run(copied, kernel)
+        out = _run(copied, chosen, used, run)
     return compared(call, out) if out.requires_grad else out
 
 
-def _run(call: AttentionCall, kernel: str) -> Tensor:
+def _run(call: AttentionCall, chosen: Kernel, used: Tensor | None, run: exact.Run) -> Tensor:
     if not call.q.is_cpu:
-        call = exact.usable(call)
-        return choose(call, kernel).run(call)
-    chosen = _planned(call) if kernel == "auto" else choose(call, kernel)
+        return run(exact.usable(call, used))
     hides = call.mask is not None or call.bias is not None
     drawn_from = torch.get_rng_state() if hides and call.dropout else None
     if chosen is native:
         out, is_finite = native.run_and_look(call)
     else:
-        out, is_finite = chosen.run(call), False
+        out, is_finite = run(call), False
     if is_finite or not hides:
         return out
     return exact.contained(call.dequantized(), out, chosen.run, drawn_from)

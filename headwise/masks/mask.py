@@ -327,6 +327,19 @@ class Mask(Relation):
             memo.keep(key, _ITSELF if found is mask else found)
         return mask if found is _ITSELF else found
 
+    def recall(self, key: tuple[Hashable, ...]) -> tuple[Mask, Any]:
+        """Return the owned copy of this mask, and what was kept there with this key (`keep`); None = nothing.
+
+        Only where `is_plain`, as all that has a memo.
+        """
+        mask = self.owned()
+        found = mask.__dict__["_memo"].find(key)
+        return mask, None if found is MISSING else found
+
+    def keep(self, key: tuple[Hashable, ...], value: object) -> None:
+        """Keep a value with this owned mask, as `remember` does. The value does not refer to the mask (a cycle)."""
+        self.__dict__["_memo"].keep(key, value)
+
     def __getstate__(self) -> dict[str, Any]:
         # The memo is not pickled or copied: it can be large, and can be made again. (Another thread may add to it.)
         return {name: value for name, value in dict(self.__dict__).items() if name not in _KEPT}

@@ -37,7 +37,11 @@ INSTRUCTION_SETS: dict[str, dict[str, list[str]]] = {  # of a processor: name ->
         "avx512bf16": ["-march=cooperlake", *WIDE],
         "amx": ["-march=sapphirerapids", *WIDE],
     },
-    "aarch64": {"portable": [], "bf16": ["-march=armv8.2-a+bf16"]},
+    "aarch64": {
+        "portable": [],
+        "dotprod": ["-march=armv8.2-a+dotprod"],  # products of int8
+        "bf16": ["-march=armv8.2-a+dotprod+bf16"],
+    },
 }
 INSTRUCTION_SETS["arm64"] = INSTRUCTION_SETS["aarch64"]  # the name on macOS
 

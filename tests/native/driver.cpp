@@ -1,6 +1,6 @@
 // Calls the C interface on small shapes and compares it with the definition, in double: for machines without torch, such as
 // an emulated one, and for sanitizers. Two threads do so at once. A line for each instruction set; the exit status is 1 if a
-// number is wrong.
+// number is wrong. With the argument `best`, one thread runs only the instruction set that the library chose.
 #include "../../headwise/native/headwise.h"
 
 #include <algorithm>
@@ -155,7 +155,7 @@ double check(int64_t Q, int64_t dtype, int64_t mask, bool options, double scale 
     return worst;
 }
 
-// Layers of encoders and decoders, in float32: M is no multiple of a vector, and a head neither.
+// Layers of encoders and decoders: M is no multiple of a vector, and a head neither.
 constexpr int64_t M = 20, HEADS = 2, DEPTH = M / HEADS, F = 27, V = 70, LAYERS = 2, TURNED = 4, LONGEST = 8;
 typedef std::vector<double> Row;
 
@@ -163,24 +163,59 @@ float drawn() { return (float)((int)(draws() % 255) - 127) / 256.0f; }
 
 int64_t padded(int64_t n) { return (n + 63) / 64 * 64; }
 
+// Weights are whole numbers from `least` to 127, times a scale of their output.
 struct Linear {
-    int64_t N, K, strip = hw_strip();
-    std::vector<float> data, bias;
+    int64_t N, K, dtype, strip = hw_strip();
+    std::vector<int8_t> number;
+    std::vector<uint32_t> data;
+    std::vector<float> bias, scale, offset;
 
-    Linear(int64_t N, int64_t K) : N(N), K(K), data(padded(N) * padded(K)), bias(padded(N)) {
+    Linear(int64_t N, int64_t K, int64_t dtype = HW_FLOAT32, int least = -127)
+        : N(N), K(K), dtype(dtype), number(N * K), data(padded(N) * padded(K)), bias(padded(N)), scale(padded(N)), offset(padded(N)) {
+        const int64_t n_of_unit = dtype == HW_FLOAT32 ? 1 : dtype == HW_BFLOAT16 ? 2 : 4;
         for (int64_t n = 0; n < N; n++) {
-            bias[n] = drawn();
-            for (int64_t k = 0; k < K; k++) data[(n / strip * padded(K) + k) * strip + n % strip] = drawn();
+            bias[n] = drawn(), scale[n] = (dtype == HW_INT8 ? 1 + n % 3 : 1) / 256.0f;
+            for (int64_t k = 0; k < K; k++) {
+                const int8_t drawn = (int8_t)(least + (int)(draws() % (128 - least)));
+                const int64_t at = ((n / strip * padded(K) + k) / n_of_unit * strip + n % strip) * n_of_unit + k % n_of_unit;
+                const float x = drawn * scale[n];
+                uint32_t bits;
+                std::memcpy(&bits, &x, 4);
+                if (dtype == HW_FLOAT32) data[at] = bits;
+                else if (dtype == HW_BFLOAT16) ((uint16_t *)data.data())[at] = (uint16_t)(bits >> 16);
+                else ((int8_t *)data.data())[at] = drawn;
+                number[n * K + k] = drawn, offset[n] += 128.0f * drawn;
+            }
         }
     }
     Row of(const Row &x) const {
         Row y(bias.begin(), bias.begin() + N);
         for (int64_t n = 0; n < N; n++)
-            for (int64_t k = 0; k < K; k++) y[n] += x[k] * data[(n / strip * padded(K) + k) * strip + n % strip];
+            for (int64_t k = 0; k < K; k++) y[n] += x[k] * number[n * K + k] * scale[n];
         return y;
     }
-    operator hw_weights() const { return {data.data(), strip, bias.data(), nullptr, nullptr}; }
+    operator hw_weights() const { return {data.data(), strip, bias.data(), scale.data(), offset.data()}; }
 };
+
+// Multiples of 1/64 whose largest size in each row is 127/64: no dtype rounds them or their sums, so results are exact.
+// They and the weights are so large that a float does not hold the sums of bytes before the offset is subtracted.
+double check_linear(int64_t dtype, int64_t T, int64_t threads) {
+    const int64_t K = 1100, N = 70;
+    Linear weights(N, K, dtype, 64);
+    std::fill(weights.bias.begin(), weights.bias.end(), 0.0f);
+    std::vector<float> x(T * K), y(T * N);
+    for (int64_t i = 0; i < T * K; i++) x[i] = (i % K ? (int)(draws() % 159) - 31 : -127) / 64.0f;
+    hw_linear call = {};
+    call.size = sizeof call, call.dtype = dtype, call.threads = threads, call.T = T, call.K = K, call.N = N;
+    call.x = x.data(), call.weights = weights, call.y = y.data();
+    if (const int64_t code = hw_linear_forward(&call)) return std::printf("%s\n", hw_error(code)), INFINITY;
+    worst = 0;
+    for (int64_t t = 0; t < T; t++) {
+        const Row expected = weights.of(Row(x.begin() + t * K, x.begin() + (t + 1) * K));
+        for (int64_t n = 0; n < N; n++) compare(y[t * N + n], (float)expected[n], 1e-12);
+    }
+    return worst;
+}
 
 struct Norm {
     std::vector<float> weight = std::vector<float>(padded(M)), bias = weight;
@@ -214,9 +249,11 @@ struct Angles {
 };
 
 struct Parts {
-    Linear qkv{3 * M, M}, out{M, M}, cross_q{M, M}, cross_out{M, M}, gate{F, M}, up{F, M}, down{M, F};
+    int64_t dtype;
+    Linear qkv{3 * M, M, dtype}, out{M, M, dtype}, cross_q{M, M, dtype}, cross_out{M, M, dtype}, gate{F, M, dtype}, up{F, M, dtype}, down{M, F, dtype};
     Norm attention, cross, mlp;
 
+    explicit Parts(int64_t dtype = HW_FLOAT32) : dtype(dtype) {}
     Row feed(const Row &x, bool gated) const {
         Row a = (gated ? gate : up).of(x), b = up.of(x);
         for (int64_t i = 0; i < F; i++) a[i] = a[i] / (1 + std::exp(-a[i])) * (gated ? b[i] : 1);
@@ -245,10 +282,11 @@ Row attended(const Row &q, const std::vector<Row> &keys, const std::vector<Row> 
     return out;
 }
 
-double check_encoder(bool before, int64_t threads) {
+double check_encoder(bool before, int64_t threads, int64_t dtype = HW_FLOAT32) {
     const std::vector<int64_t> first{0, 5, 5, 6, 13};
     const int64_t T = first.back();
-    const std::vector<Parts> parts(LAYERS);
+    std::vector<Parts> parts;
+    for (int64_t i = 0; i < LAYERS; i++) parts.emplace_back(dtype);
     const Norm last;
     const hw_norm last_norm = last;
     const Angles angles;
@@ -259,7 +297,7 @@ double check_encoder(bool before, int64_t threads) {
     std::vector<Row> rows;
     for (int64_t t = 0; t < T; t++) rows.emplace_back(x.begin() + t * M, x.begin() + (t + 1) * M);
     hw_encoder call = {};
-    call.size = sizeof call, call.threads = threads, call.T = T, call.M = M, call.H = HEADS, call.F = F, call.activation = HW_SILU;
+    call.size = sizeof call, call.dtype = dtype, call.threads = threads, call.T = T, call.M = M, call.H = HEADS, call.F = F, call.activation = HW_SILU;
     call.layers = LAYERS, call.texts = (int64_t)first.size() - 1, call.scale = 0.3, call.layer = layers.data(), call.first = first.data();
     if (before) call.last = &last_norm, call.cos = angles.cos.data(), call.sin = angles.sin.data(), call.longest = LONGEST, call.turned = TURNED;
     call.x = x.data(), call.qkv = before ? nullptr : qkv.data();
@@ -285,7 +323,7 @@ double check_encoder(bool before, int64_t threads) {
     worst = 0;
     for (int64_t t = 0; t < T; t++) {
         const Row expected = before ? last.of(rows[t]) : rows[t];
-        for (int64_t i = 0; i < M; i++) compare(x[t * M + i], expected[i], 2e-5);
+        for (int64_t i = 0; i < M; i++) compare(x[t * M + i], expected[i], dtype == HW_FLOAT32 ? 2e-5 : dtype == HW_BFLOAT16 ? 5e-2 : 0.25);
     }
     return worst;
 }
@@ -399,7 +437,11 @@ std::string check_all() {
     }
     for (int64_t i = 0; i < 8; i++) {
         const int64_t other = i % 2, decodes = i / 2 % 2;
-        near((decodes ? check_decoder : check_encoder)(other, 1 + i / 4), std::string(decodes ? "decoder " : "encoder ") + std::to_string(other));
+        near(decodes ? check_decoder(other, 1 + i / 4) : check_encoder(other, 1 + i / 4), std::string(decodes ? "decoder " : "encoder ") + std::to_string(other));
+    }
+    for (int64_t dtype : {HW_FLOAT32, HW_BFLOAT16, HW_INT8}) {
+        for (int64_t T : {1, 5, 103}) near(check_linear(dtype, T, 2), "linear of " + std::to_string(T) + " rows, dtype " + std::to_string(dtype));
+        if (dtype != HW_FLOAT32) near(check_encoder(false, 2, dtype), "encoder, dtype " + std::to_string(dtype));
     }
     for (int64_t dtype = 0; dtype < 3; dtype++) near(check_dropout(dtype), std::string("dropout of ") + DTYPES[dtype]);
     return wrong;
@@ -407,7 +449,8 @@ std::string check_all() {
 
 } // namespace
 
-int main() {
+int main(int count, char **arguments) {
+    const bool alone = count > 1 && !std::strcmp(arguments[1], "best");
     bool failed = false;
     const int64_t best = hw_isa_used();
     for (int64_t which = 0; hw_isa_name(which); which++) {
@@ -416,8 +459,12 @@ int main() {
             std::printf(" not on this machine\n");
             continue;
         }
+        if (alone && which != best) {
+            std::printf(" here\n");
+            continue;
+        }
         std::string wrong, of_other;
-        std::thread other([&] { of_other = check_all(); });
+        std::thread other([&] { if (!alone) of_other = check_all(); });
         wrong = check_all();
         other.join();
         failed |= !(wrong + of_other).empty();

@@ -15,6 +15,7 @@ import torch
 
 from headwise import attention, plan
 from headwise.errors import ArgumentError, KernelRefused
+from headwise.kernels import native
 from headwise.native import attend, build, library
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,11 @@ def test_the_environment_chooses_the_instruction_set() -> None:
     assert said(script, HEADWISE_NATIVE="portable") == "portable\n"
     assert said(script, HEADWISE_NATIVE="off") == "None\n"
     assert "HEADWISE_NATIVE: expected one of portable, " in said(script, HEADWISE_NATIVE="mmx")
+
+
+def test_the_plan_knows_each_instruction_set() -> None:
+    names = {name for sets in build.INSTRUCTION_SETS.values() for name in sets}
+    assert set(native.FLOAT32) == set(native.HALF) == names
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 #if defined(__linux__)
 #include <sys/auxv.h>
@@ -58,6 +60,14 @@ bool tiles_allowed() {
 #endif
 }
 
+#if defined(__aarch64__) && defined(__APPLE__)
+bool has(const char* feature) {
+    int32_t found = 0;
+    size_t size = sizeof found;
+    return !sysctlbyname(feature, &found, &size, nullptr, 0) && found;
+}
+#endif
+
 bool here(const char* name) {
     if (!std::strcmp(name, "portable")) return true;
 #if defined(__x86_64__)
@@ -70,8 +80,16 @@ bool here(const char* name) {
     const bool half = wide && __builtin_cpu_supports("avx512bf16");
     if (!std::strcmp(name, "avx512bf16")) return half;
     if (!std::strcmp(name, "amx")) return half && tiles_allowed();
-#elif defined(__aarch64__) && defined(__linux__)
-    if (!std::strcmp(name, "bf16")) return getauxval(AT_HWCAP2) >> 14 & 1; // HWCAP2_BF16; elsewhere nobody has run it yet
+#elif defined(__aarch64__)
+#if defined(__linux__)
+    const bool dot = getauxval(AT_HWCAP) >> 20 & 1, half = dot && getauxval(AT_HWCAP2) >> 14 & 1; // HWCAP_ASIMDDP, HWCAP2_BF16
+#elif defined(__APPLE__)
+    const bool dot = has("hw.optional.arm.FEAT_DotProd"), half = dot && has("hw.optional.arm.FEAT_BF16");
+#else
+    const bool dot = false, half = false;
+#endif
+    if (!std::strcmp(name, "dotprod")) return dot;
+    if (!std::strcmp(name, "bf16")) return half;
 #endif
     return false;
 }

@@ -67,10 +67,13 @@ template <class T> struct Left {
         if constexpr (T::PAIR == 1) store((float*)row(r) + j, x);
         else write_vector(HW_BFLOAT16, row(r), j, x);
     }
-    // Store the whole part of numbers from 1 to 256: their sum is 128 more than the sum of the rounded numbers.
+    // Store the whole part of numbers from 1 to 256, 128 more than the rounded numbers, with another zero where that is asked.
     MEMBER void put_bytes(unit* to, vf x) const {
-        const vi all = __builtin_convertvector(x, vi) & 255; // (for NaN any byte will do)
-#if defined(HAS_BYTES)
+        const vi all = (__builtin_convertvector(x, vi) - (128 - ZERO_OF_A)) & 255; // (for NaN any byte will do)
+#if defined(__ARM_FEATURE_DOTPROD)
+        const uint8x16_t lowest = {0, 4, 8, 12}; // bytes of the four numbers (GCC would take one number after another)
+        *to = ((vu)vqtbl1q_u8((uint8x16_t)all, lowest))[0];
+#elif defined(HAS_BYTES)
         typedef uint8_t bytes __attribute__((vector_size(W)));
         const bytes y = __builtin_convertvector(all, bytes);
         std::memcpy(to, &y, sizeof y);
@@ -81,12 +84,16 @@ template <class T> struct Left {
     }
 };
 
-// W numbers of a row, from the result of a product in registers: with scale, offset and bias.
+// W numbers of a row, from the result of a product in registers: with scale, offset and bias. The offset is subtracted
+// from the integers, so that int8 is the same with every instruction set, however large the sums.
 template <class T>
 INLINE vf finished(vf c, const hw_weights& w, int64_t column, vf scale) {
     const vf bias = load(w.bias + column);
     if constexpr (T::PAIR < 4) return c + bias;
-    else return fma(__builtin_convertvector((vi)c, vf) - load(w.offset + column), scale * load(w.scale + column), bias);
+    else {
+        const vi total = ZERO_OF_A == 0 ? (vi)c : (vi)c - __builtin_convertvector(load(w.offset + column), vi);
+        return fma(__builtin_convertvector(total, vf), scale * load(w.scale + column), bias);
+    }
 }
 
 // The product of some rows and one strip of weights: c [rows, STRIP_WIDTH]. `b`: the strip, with so many units of A.

@@ -121,8 +121,14 @@ struct BFloat16 : Registers<BFloat16> {
 };
 #endif
 
-// A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+// A has numbers from 0 to 255, B from -128 to 127, four in a unit; the sums are int32. ARM multiplies signed bytes: there A
+// is 128 less.
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr int ZERO_OF_A = 0, ROWS_OF_BYTES = 4; // (with 6 rows, registers do not suffice)
+#else
+constexpr int ZERO_OF_A = 128, ROWS_OF_BYTES = 6;
+#endif
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 #define HAS_BYTES 1 // products of bytes
 #endif
 #if defined(__AMX_INT8__)
@@ -132,12 +138,14 @@ struct Int8 : Tiles<Int8> {
     INLINE void lower_rows() { _tile_dpbusd(2, 5, 6); _tile_dpbusd(3, 5, 7); }
 };
 #elif defined(HAS_BYTES)
-struct Int8 : Registers<Int8> {
+struct Int8 : Registers<Int8, ROWS_OF_BYTES> {
     typedef vi Sum; // (GCC keeps sums in registers only if they have the type in which they are added)
     static constexpr int PAIR = 4;
     INLINE vi mac(vi c, const unit* a, vi b) {
 #if defined(__AVX512VNNI__)
         return (vi)_mm512_dpbusd_epi32((__m512i)c, _mm512_set1_epi32((int)*a), (__m512i)b);
+#elif defined(__ARM_FEATURE_DOTPROD)
+        return (vi)vdotq_s32((int32x4_t)c, (int8x16_t)b, (int8x16_t)splat((int32_t)*a));
 #else
         return (vi)_mm256_dpbusd_avx_epi32((__m256i)c, _mm256_set1_epi32((int)*a), (__m256i)b);
 #endif
