@@ -6,8 +6,7 @@
 
 Each call is drawn from the seed and its index. The kernels take turns; a figure is the median of the rounds. A choice
 is good if it takes at most 1.1 times as long as the fastest. Calls that take less than 0.2 ms are left out: there the
-choice costs more than it could save, and it is scaled_dot_product_attention. If `headwise bench --calibrate` has
-measured the machine, the choices by these speeds and by the nominal ones are shown beside each other.
+choice costs more than it could save, and it is scaled_dot_product_attention.
 """
 
 from __future__ import annotations
@@ -49,31 +48,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--show", action="store_true", help="every call, not only the bad choices")
     asked = parser.parse_args()
-    print(speeds.key())
-    tables = {"nominal": {}, "calibrated": found} if (found := speeds.here()) else {"nominal": {}}
-    chosen: dict[str, Counter[str]] = {name: Counter() for name in tables}
-    losses: dict[str, list[float]] = {name: [] for name in tables}
+    print(speeds.name_machine())
+    chosen: Counter[str] = Counter()
+    losses: list[float] = []
     for index in range(asked.calls):
         name, call, trains = drawn(asked.seed, index)
         times = measured(call, asked.rounds, trains=trains)
         fastest = min(times.values())
         if fastest < 0.2e-3:
             continue
-        for table, given in tables.items():
-            call = drawn(asked.seed, index)[1]  # the choice for one mask is remembered with it
-            with torch.set_grad_enabled(trains), speeds.using(given):
-                mine = find_name(choose(call))
-            loss = times[mine] / fastest
-            chosen[table][mine] += 1
-            losses[table].append(loss)
-            if loss > 1.1 or asked.show:
-                shown = "  ".join(f"{key} {1000 * took:.2f}" for key, took in sorted(times.items(), key=lambda x: x[1]))
-                about = f"{name}, {tuple(call.shape)}, D={call.q.shape[3]}"
-                print(f"{index:4} {loss:5.2f}x  {table:10} {mine:9} {about}: {shown} ms")
-    for table, each in losses.items():
-        good = sum(loss <= 1.1 for loss in each)
-        print(f"{table}: {good} of {len(each)} choices are within 10% of the fastest kernel, the worst takes")
-        print(f"    {max(each):.2f} times as long, the mean {statistics.mean(each):.3f} times. Chosen: {chosen[table]}")
+        call = drawn(asked.seed, index)[1]  # the choice for one mask is remembered with it
+        with torch.set_grad_enabled(trains):
+            mine = find_name(choose(call))
+        loss = times[mine] / fastest
+        chosen[mine] += 1
+        losses.append(loss)
+        if loss > 1.1 or asked.show:
+            shown = "  ".join(f"{key} {1000 * took:.2f}" for key, took in sorted(times.items(), key=lambda x: x[1]))
+            about = f"{name}, {tuple(call.shape)}, D={call.q.shape[3]}"
+            print(f"{index:4} {loss:5.2f}x  {mine:9} {about}: {shown} ms")
+    good = sum(loss <= 1.1 for loss in losses)
+    print(f"{good} of {len(losses)} choices are within 10% of the fastest kernel, the worst takes")
+    print(f"    {max(losses):.2f} times as long, the mean {statistics.mean(losses):.3f} times. Chosen: {chosen}")
 
 
 def drawn(seed: int, index: int) -> tuple[str, AttentionCall, bool]:

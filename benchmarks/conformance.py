@@ -2,7 +2,8 @@
 
     python benchmarks/conformance.py                             # 5,000 calls, every kernel and "auto"; some minutes
     python benchmarks/conformance.py --calls 500 --seed 1 --kernel auto
-    python benchmarks/conformance.py --kernel native --set avx2  # on another instruction set of this machine
+    python benchmarks/conformance.py --instruction-sets all      # the same calls on each that this machine has
+    python benchmarks/conformance.py --kernel native --instruction-sets portable avx2
     python benchmarks/conformance.py --only 137                  # one call again, with what it is made of
 
 Each call is drawn from the seed and its index alone. It runs as in training, with gradients of q, k, v, bias, slopes
@@ -33,7 +34,8 @@ The table counts the mismatches that it shares apart, but all of them are mismat
 beside them, are those where kernel="reference", autograd through the definition in float32, is as far off itself: there
 the inputs decide, as where scores differ by less than their own rounding.
 
-The native kernels run on the instruction set that HEADWISE_NATIVE names, or --set: one of them in one run.
+The native kernels run on the instruction set that HEADWISE_NATIVE names, else the best of this machine. With
+--instruction-sets each is forced in a process of its own, and the last lines say which of them matched.
 
 The exit status is 1 if anything does not match.
 """
@@ -45,7 +47,9 @@ import contextlib
 import copy
 import dataclasses
 import math
+import os
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -68,7 +72,7 @@ from headwise import masks
 from headwise.errors import KernelRefused, MaskError
 from headwise.kernels import KERNELS
 from headwise.masks import Mask
-from headwise.native.library import instruction_set, instruction_sets, use
+from headwise.native.library import VARIABLE, instruction_set, instruction_sets, missing
 from tests import oracle
 
 Sizes = tuple[int, int, int, int]  # B, H, Q, K
@@ -666,11 +670,14 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--kernel", choices=["all", "auto", *KERNELS], default="all", help='"all": and "auto" too')
     arguments.add_argument("--only", type=int, metavar="INDEX", help="this one call, described in full")
-    arguments.add_argument("--set", choices=instruction_sets(), default=instruction_set(), help="of the native kernels")
+    sets = instruction_sets()
+    arguments.add_argument("--instruction-sets", nargs="+", choices=["all", *sets], help="of the native kernels")
     chosen = arguments.parse_args()
 
-    if chosen.set:
-        use(chosen.set)
+    if chosen.instruction_sets and not sets:
+        arguments.error(f"--instruction-sets: the native kernels are off: {missing()}")
+    if chosen.instruction_sets:
+        sys.exit(run_forced(sets if "all" in chosen.instruction_sets else chosen.instruction_sets, chosen))
     torch.set_num_threads(1)  # small matrices
     flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # else it compiles for each shape, even on the CPU
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
@@ -693,11 +700,22 @@ def main() -> None:
     sys.exit(len(bad) > 0)
 
 
+def run_forced(sets: Iterable[str], chosen: argparse.Namespace) -> int:
+    """Run the calls on each instruction set, in a process of its own; print a line for each, and return the status."""
+    given = {name: value for name, value in vars(chosen).items() if name != "instruction_sets" and value is not None}
+    command = [sys.executable, __file__, *(f"--{name}={value}" for name, value in given.items())]
+    statuses = {name: subprocess.run(command, env=os.environ | {VARIABLE: name}).returncode for name in sets}
+    for name, status in statuses.items():
+        print(f"{name}: {f'does not match (exit status {status})' if status else 'matches'}", flush=True)
+    return int(any(statuses.values()))
+
+
 def _told(result: Result, seed: int) -> str:
     lines = [f"{result.kernel}: {mismatch}" for mismatch in result.mismatches or ["matches"]]
     lines += [f"{result.kernel}: not decided: {each}" for each in result.undecided]
     lines += [f"    {name:<14}{value}" for name, value in result.call.story.items() if value not in ("none", "None")]
-    return "\n".join([*lines, f"    python benchmarks/conformance.py --seed {seed} --only {result.call.index}", ""])
+    again = f"    {VARIABLE}={instruction_set() or 'off'} python benchmarks/conformance.py --seed {seed}"
+    return "\n".join([*lines, f"{again} --only {result.call.index}", ""])
 
 
 def _table(results: list[Result]) -> Table:

@@ -12,7 +12,6 @@ smallest call, and of it with gradients, beside scaled_dot_product_attention.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -27,32 +26,47 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import headwise
 from headwise.kernels.measure import take_turns
-from headwise.kernels.speeds import processor
-from headwise.native.library import instruction_set
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import figures
 
 HEADS, KEY_HEADS, WIDTH = 32, 8, 128
 BYTES = {torch.float32: 4, torch.bfloat16: 2, torch.int8: 1}
+PEERS = {"× SDPA": "sdpa", "× decode": "decode"}  # figures, and the contestants
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, help="of keys and values; four times the last-level cache")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     asked = parser.parse_args()
     size = asked.gigabytes * 1e9 if asked.gigabytes else 4 * last_level_cache()
     console = Console(width=None if sys.stdout.isatty() else 130)
-    about = f"{processor()}, {torch.get_num_threads()} threads, {instruction_set()}, torch {torch.__version__}"
-    console.print(f"{about}; keys and values of {size / 1e9:.2f} GB", highlight=False)
+    about = figures.about(gigabytes=round(size / 1e9, 2), rounds=asked.rounds)
+    console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
     table = Table("keys and values", "tokens", "native", "GB/s", "of the bandwidth", "× SDPA", "× `decode`")
     with torch.no_grad():
-        for dtype in BYTES:
-            table.add_row(*step(dtype, size, asked.rounds))
+        rows = [step(dtype, size, asked.rounds) for dtype in BYTES]
+    for row in rows:
+        found = row["figures"]
+        cells = [
+            f"{found['ms'][0]:.1f} ms",
+            f"{found['GB/s'][0]:.1f}",
+            figures.shown(found["of the bandwidth"], "{:.0%}"),
+        ]
+        table.add_row(row["work"], f"{row['tokens']:,}", *cells, *(figures.shown(found[x]) for x in PEERS))
     console.print(table)
     small = Table("smallest call, µs", "headwise.attention", "SDPA")
     for gradients in (False, True):
-        found = [f"{micros:.1f}" for micros in smallest(gradients).values()]
-        small.add_row("with gradients" if gradients else "output", *found)
+        best = smallest(gradients)
+        work = "with gradients" if gradients else "output"
+        small.add_row(work, *(f"{micros:.1f}" for micros in best.values()))
+        found = {name: [round(micros, 1)] for name, micros in best.items()}
+        rows.append({"table": "smallest call", "work": work, "figures": found})
     console.print(small)
+    if asked.json:
+        figures.write(asked.json, about, rows)
 
 
 def last_level_cache() -> int:
@@ -62,8 +76,8 @@ def last_level_cache() -> int:
     return max((int(text.strip()[:-1]) * units[text.strip()[-1]] for text in found), default=2**25)
 
 
-def step(dtype: torch.dtype, size: float, rounds: int) -> list[str]:
-    """A row of the table."""
+def step(dtype: torch.dtype, size: float, rounds: int) -> dict[str, Any]:
+    """A row of figures."""
     torch.manual_seed(0)
     tokens = int(size / (2 * KEY_HEADS * WIDTH * BYTES[dtype]) / 512 + 1) * 512
     float_dtype = torch.bfloat16 if dtype == torch.int8 else dtype
@@ -80,17 +94,16 @@ def step(dtype: torch.dtype, size: float, rounds: int) -> list[str]:
     }
     times = take_turns(contestants, rounds)
 
-    def shown(ratios: list[float], form: str) -> str:
-        low, middle, high = (form.format(x) for x in (min(ratios), statistics.median(ratios), max(ratios)))
-        return f"{middle} ({low}–{high})"
-
-    def ratios(name: str) -> list[float]:
-        return [theirs / ours for theirs, ours in zip(times[name], times["native"], strict=True)]
-
-    native = statistics.median(times["native"])
-    shares = [x * moved / (4 * len(numbers)) for x in ratios("memory")]
-    cells = [str(dtype).removeprefix("torch."), f"{tokens:,}", f"{native * 1000:.1f} ms", f"{moved / native / 1e9:.1f}"]
-    return [*cells, shown(shares, "{:.0%}"), *(shown(ratios(name), "{:.2f}") for name in ("sdpa", "decode"))]
+    rate = moved / (4 * len(numbers))
+    pairs = zip(times["memory"], times["native"], strict=True)
+    found = {
+        "ms": figures.spread(1000 * x for x in times["native"]),
+        "GB/s": figures.spread(moved / x / 1e9 for x in times["native"]),
+        "of the bandwidth": figures.spread(rate * memory / native for memory, native in pairs),
+        **{shown: figures.ratios(times, who, "native") for shown, who in PEERS.items()},
+    }
+    work = str(dtype).removeprefix("torch.")
+    return {"table": "decoding", "work": work, "tokens": tokens, "figures": found, "seconds": times}
 
 
 def smallest(gradients: bool) -> dict[str, float]:

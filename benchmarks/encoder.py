@@ -1,57 +1,57 @@
-"""MiniLM over all paragraphs of Python's manual, against Hugging Face, sentence-transformers and ONNX Runtime.
+"""MiniLM over paragraphs of Python's manual, against what people would take instead on a CPU.
 
-    python benchmarks/encoder.py                        # all of it: some minutes for each round on 2 cores
-    python benchmarks/encoder.py --texts 300 --rounds 3  # every ninth paragraph or so
-    python benchmarks/encoder.py --json results.json
+    python benchmarks/encoder.py                        # all 2,608: some minutes for each round on 2 cores
+    python benchmarks/encoder.py --texts 326 --rounds 3  # every eighth paragraph
+    python benchmarks/encoder.py --only headwise CTranslate2 --json results.json
     python benchmarks/encoder.py --score ../shared/data/sst2 --only headwise   # a task's score in each precision
 
-Each contestant gets the texts in the manual's order and returns the mean of the last hidden states of each, tokenising
-included; the peers sort the texts by length and read batches of 32, padded. "the products" is torch.mm of the shapes of
-the model's linear layers over its real tokens and nothing else: the limit. The contestants take turns, and every figure
-is a ratio within a round. Vectors are compared with those of Hugging Face. Needs transformers; the peers that are not
-installed are left out. The score is the accuracy on test.tsv of a logistic regression on the vectors of train.tsv.
+The contestants: Hugging Face, sentence-transformers, ONNX Runtime, OpenVINO and CTranslate2 (encoder_peers.py; extra
+`bench`). What is not here is named. Each gets the texts in the manual's order and returns the mean of the last hidden
+states of each, tokenising included. "the products" is torch.mm of the shapes of the model's linear layers over its real
+tokens and nothing else, in float32: the limit.
+
+A contestant runs with the quickest of its settings (threads, streams, batches), which are tried first, and does not pay
+for the one before it: many runtimes keep their threads awake after a call, so a turn begins when this process uses no
+processor any more, with a run that is not timed. One sentence is timed in both orders, A B C and C B A. Ratios are
+within a round. Cosines are to the vectors of Hugging Face in float32: the least and the mean.
+
+The score is the accuracy on test.tsv of a logistic regression on the vectors of train.tsv.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from tokenizers import Tokenizer
 
-import headwise
-from headwise.kernels.measure import take_turns
-from headwise.kernels.speeds import processor
-from headwise.models import Bert, unpadded
-from headwise.models.checkpoint import default_model
-from headwise.native.library import instruction_set
-from headwise.native.linear import Dtype
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import figures
+from benchmarks.encoder_peers import Candidates, Contestants, Encode, tokenized
 
-BATCH, TOKENS = 32, 256
-SENTENCE = "A kernel says why it refuses and what it costs."  # 12 tokens with [CLS] and [SEP]
-
-Encode = Callable[[Sequence[str]], np.ndarray]
+SENTENCE = ["A kernel says why it refuses and what it costs."]  # 12 tokens with [CLS] and [SEP]
+OURS, EXACT, LIMIT = "headwise float32", "Hugging Face", "the products"
+PEERS = ("transformers", "onnxruntime", "openvino", "nncf", "ctranslate2")
+REST = 2.0  # seconds that a turn waits at most for the threads of the one before
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--texts", type=int, help="about so many, from all over; default: all")
     arguments.add_argument("--rounds", type=int, default=5)
-    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments.add_argument("--only", nargs="+", help="contestants, by the beginnings of their names")
     arguments.add_argument("--score", type=Path, help="a folder with train.tsv and test.tsv, instead of the times")
     arguments.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -60,211 +60,144 @@ def main() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     warnings.filterwarnings("ignore")
 
-    if chosen.score:
-        score(chosen)
-        return
-    texts = [text for topic in topics.values() for text in topic.split("\n\n") if text.strip()]
-    texts = texts[:: max(1, len(texts) // chosen.texts)] if chosen.texts else texts
+    paragraphs = [text for topic in topics.values() for text in topic.split("\n\n") if text.strip()]
+    texts = paragraphs[:: max(1, len(paragraphs) // chosen.texts)] if chosen.texts else paragraphs
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        contestants = chosen_of(Path(folder), chosen)
-        lengths = [len(ids) for ids in tokenized(texts)]
-        runs: dict[str, Callable[[], object]] = {name: partial(run, texts) for name, run in contestants.items()}
-        times = take_turns({**runs, "the products": products(sum(lengths))}, chosen.rounds)
-        alone = take_turns({name: partial(run, [SENTENCE]) for name, run in contestants.items()}, 40)
-        vectors = {name: run(texts) for name, run in contestants.items()}
+        contestants = Contestants(Path(folder), chosen.threads, paragraphs[1 :: len(paragraphs) // 64])
+        found, missing = made(contestants, chosen.only)
+        if chosen.score:
+            score(found, chosen.score)
+            return
+        tokens = sum(map(len, tokenized(texts)))
+        settings = {name: quickest(candidates, texts[::4]) for name, candidates in found.items()}
+        runs: dict[str, Encode] = {name: found[name][setting] for name, setting in settings.items()}
+        runs[LIMIT] = products(tokens)
+        vectors = {name: run(texts) for name, run in runs.items() if name != LIMIT}
+        times = take_turns(runs, texts, chosen.rounds)
+        alone = {name: found[name][quickest(candidates, SENTENCE)] for name, candidates in found.items()}
+        orders = [take_turns(alone, SENTENCE, 2 + chosen.rounds, 20, each) for each in (list(alone), list(alone)[::-1])]
 
-    about = {
-        "machine": f"{processor()}, {chosen.threads} threads, {instruction_set()}",
-        "torch": torch.__version__,
-        "headwise": headwise.__version__,
-        "texts": len(texts),
-        "tokens": sum(lengths),
-        "rounds": len(times["the products"]),
-    }
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    peers = {name: version(name) for name in PEERS if find_spec(name)}
+    about = figures.about(texts=len(texts), tokens=tokens, rounds=chosen.rounds, peers=peers, missing=missing)
+    console = Console(width=None if sys.stdout.isatty() else 170)
     console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
-    rows = {name: figures(name, times, alone, vectors) for name in contestants}
-    table = Table("", "seconds", "headwise float32 is", "spread", "of the limit", "cosine, least", "12 tokens, ms")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, row in rows.items():
-        low, high = row["spread"]
-        cells = [f"{row['seconds']:.2f}", f"{row['ratio']:.2f}×", f"{low:.2f}–{high:.2f}", f"{row['limit']:.2f}"]
-        table.add_row(name, *cells, f"{row['cosine']:.6f}", f"{row['alone']:.2f}")
-    console.print(table)
+    rows = []
+    for name in found:
+        exact = vectors.get(EXACT, vectors[name])
+        row = {"seconds": figures.spread(times[name]), **cosines(vectors[name], exact)}
+        row |= {"of the limit": figures.ratios(times, LIMIT, name)}
+        row |= {"time": figures.ratios(times, name, OURS)} if OURS in times else {}
+        rows.append({"table": "encoding", "work": name, "figures": row, "setting": settings[name]})
+    for name in found:
+        both = dict(zip(("ms", "in reverse order"), ([1000 * x for x in times[name]] for times in orders), strict=True))
+        both = {order: figures.spread(values) for order, values in both.items()}
+        rows.append({"table": "one sentence", "work": name, "figures": both})
+    console.print(table_of(rows))
     if chosen.json:
-        chosen.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
+        figures.write(chosen.json, about, rows)
 
 
-def chosen_of(folder: Path, chosen: argparse.Namespace) -> dict[str, Encode]:
-    """The contestants that were asked for."""
-    return {
-        name: made
-        for name, made in all_of(folder, chosen.threads).items()
-        if not chosen.only or any(name.startswith(each) for each in chosen.only)
-    }
+def made(contestants: Contestants, only: Sequence[str] | None) -> tuple[dict[str, Candidates], dict[str, str]]:
+    """The contestants that were asked for, and the reasons why others are missing."""
+    found, missing = {}, {}
+    for name, make in contestants.all_of():
+        if only and not any(name.startswith(each) for each in only):
+            continue
+        try:
+            found[name] = make()
+            torch.set_num_threads(contestants.threads)  # CTranslate2 sets those of its OpenMP, which may be torch's
+        except Exception as reason:  # other versions of the peers may refuse the model
+            missing[name] = " ".join(f"{type(reason).__name__}: {reason}".split())[:150]
+            hint = "; pip install 'headwise[bench]'" if isinstance(reason, ImportError) else ""
+            print(f"{name} is missing: {missing[name]}{hint}", file=sys.stderr, flush=True)
+    return found, missing
 
 
-def score(chosen: argparse.Namespace) -> None:
+def quickest(candidates: Candidates, texts: Sequence[str], runs: int = 3) -> str:
+    """The setting that takes the least time for these texts."""
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    times = take_turns(candidates, texts, runs)
+    return min(times, key=lambda name: min(times[name]))
+
+
+def take_turns(
+    runs: Mapping[str, Encode], texts: Sequence[str], rounds: int, calls: int = 1, order: Iterable[str] = ()
+) -> dict[str, list[float]]:
+    """The seconds of a call of each contestant in each round. A turn is a rest, a short run untimed, and some calls."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name in order or runs:
+            rest(name)
+            runs[name](SENTENCE)
+            start = time.perf_counter()
+            for _ in range(calls):
+                runs[name](texts)
+            times[name].append((time.perf_counter() - start) / calls)
+    return times
+
+
+def rest(name: str) -> None:
+    """Wait until no thread of this process runs: some runtimes keep theirs awake, in case there is more work."""
+    end = time.perf_counter() + REST
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(0.02)
+        if time.process_time() - before < 0.002:
+            return
+    print(f"before {name}: some thread is still awake after {REST} seconds", file=sys.stderr, flush=True)
+
+
+def table_of(rows: Sequence[Mapping[str, object]]) -> Table:
+    columns = ("seconds", "time, headwise float32 = 1", "of the limit", "cosine, least", "mean", "12 tokens, ms")
+    table = Table("", *columns, "in reverse order", "setting")
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    alone = {row["work"]: row["figures"] for row in rows if row["table"] == "one sentence"}
+    for row in rows:
+        if row["table"] == "encoding":
+            found, sentence = row["figures"], alone[row["work"]]
+            cells = [f"{found['seconds'][0]:.2f}", figures.shown(found.get("time")), f"{found['of the limit'][0]:.2f}"]
+            cells += [f"{found[each][0]:.6f}" for each in ("cosine, least", "cosine, mean")]
+            table.add_row(row["work"], *cells, *(f"{each[0]:.2f}" for each in sentence.values()), row["setting"])
+    return table
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> dict[str, list[float]]:
+    """The least and the mean over the texts."""
+    found = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    return {name: [round(float(x), 6)] for name, x in (("cosine, least", found.min()), ("cosine, mean", found.mean()))}
+
+
+def products(tokens: int, rows: int = 2048) -> Callable[[Sequence[str]], np.ndarray]:
+    """The products of the linear layers of MiniLM over so many tokens, whatever the texts are."""
+    shapes = [(384, 1152), (384, 384), (384, 1536), (1536, 384)]
+    pairs = [(torch.randn(rows, k), torch.randn(k, n)) for k, n in shapes]
+
+    def run(texts: Sequence[str]) -> np.ndarray:
+        for begin in range(0, 12 if texts is SENTENCE else tokens, rows):
+            for _ in range(6):
+                for x, w in pairs:
+                    torch.mm(x[: tokens - begin], w)
+        return np.empty(0)
+
+    return run
+
+
+def score(contestants: Mapping[str, Candidates], folder: Path) -> None:
     """The accuracy of a linear classifier on the vectors of each contestant."""
     from sklearn.linear_model import LogisticRegression
 
     parts = {}
     for part in ("train", "test"):
-        lines = (chosen.score / f"{part}.tsv").read_text(encoding="utf-8").splitlines()
+        lines = (folder / f"{part}.tsv").read_text(encoding="utf-8").splitlines()
         parts[part] = tuple(zip(*(line.split("\t") for line in lines), strict=True))
     table = Table("", f"accuracy on {len(parts['test'][0]):,} texts")
-    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        for name, run in chosen_of(Path(folder), chosen).items():
-            learned = LogisticRegression(max_iter=1000).fit(run(parts["train"][0]), parts["train"][1])
-            table.add_row(name, f"{learned.score(run(parts['test'][0]), parts['test'][1]):.4f}")
+    for name, candidates in contestants.items():
+        run = next(iter(candidates.values()))
+        learned = LogisticRegression(max_iter=1000).fit(run(parts["train"][0]), parts["train"][1])
+        table.add_row(name, f"{learned.score(run(parts['test'][0]), parts['test'][1]):.4f}")
     Console().print(table)
-
-
-def figures(
-    name: str, times: dict[str, list[float]], alone: dict[str, list[float]], vectors: dict[str, np.ndarray]
-) -> dict[str, Any]:
-    """Medians over the rounds of what a row shows."""
-    ours = times.get("headwise float32", times[name])
-    ratios = [theirs / mine for theirs, mine in zip(times[name], ours, strict=True)]
-    of_limit = [limit / mine for limit, mine in zip(times["the products"], times[name], strict=True)]
-    a, b = vectors[name], vectors.get("Hugging Face", vectors[name])
-    cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    return {
-        "seconds": statistics.median(times[name]),
-        "ratio": statistics.median(ratios),
-        "spread": (min(ratios), max(ratios)),
-        "limit": statistics.median(of_limit),
-        "cosine": float(cosine.min()),
-        "alone": 1000 * statistics.median(alone[name]),
-    }
-
-
-def products(tokens: int, rows: int = 2048) -> Callable[[], object]:
-    """The products of the linear layers of MiniLM over so many tokens."""
-    shapes = [(384, 1152), (384, 384), (384, 1536), (1536, 384)]
-    pairs = [(torch.randn(rows, k), torch.randn(k, n)) for k, n in shapes]
-
-    def run() -> None:
-        for begin in range(0, tokens, rows):
-            for _ in range(6):
-                for x, w in pairs:
-                    torch.mm(x[: tokens - begin], w)
-
-    return run
-
-
-def all_of(folder: Path, threads: int) -> dict[str, Encode]:
-    """The contestants that are installed."""
-    found: dict[str, Encode] = {}
-    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16", "int8")
-    for dtype in dtypes:
-        found[f"headwise {dtype}"] = headwise_of(dtype)
-    found["Hugging Face"] = hugging_face()
-    try:
-        found["sentence-transformers"] = sentence_transformers()
-    except ImportError:
-        print("sentence-transformers is not installed", file=sys.stderr)
-    try:
-        found |= onnx_runtime(folder, threads)
-    except ImportError:
-        print("onnxruntime or onnxscript is not installed", file=sys.stderr)
-    return found
-
-
-def tokenizer() -> Tokenizer:
-    made = Tokenizer.from_file(str(default_model() / "tokenizer.json"))
-    made.no_padding()
-    made.enable_truncation(TOKENS)
-    return made
-
-
-def tokenized(texts: Sequence[str]) -> list[list[int]]:
-    return [each.ids for each in tokenizer().encode_batch_fast(list(texts))]
-
-
-def headwise_of(dtype: Dtype) -> Encode:
-    bert, words = Bert.from_pretrained(default_model()), tokenizer()
-
-    def run(texts: Sequence[str]) -> np.ndarray:
-        ids = [each.ids for each in words.encode_batch_fast(list(texts))]
-        return torch.stack([x.mean(0) for x in unpadded.read(bert, ids, dtype=dtype)]).numpy()
-
-    return run
-
-
-def hugging_face() -> Encode:
-    from transformers import AutoModel
-
-    model = AutoModel.from_pretrained(default_model()).eval()
-    return in_batches(lambda ids, real: model(ids, attention_mask=real).last_hidden_state)
-
-
-def in_batches(hidden: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Encode:
-    """Texts sorted by length in padded batches of 32, and the mean over real tokens."""
-    words = tokenizer()
-
-    def run(texts: Sequence[str]) -> np.ndarray:
-        ids = [each.ids for each in words.encode_batch_fast(list(texts))]
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        found = np.empty((len(ids), 384), np.float32)
-        for begin in range(0, len(order), BATCH):
-            places = order[begin : begin + BATCH]
-            longest = len(ids[places[-1]])
-            padded = torch.tensor([ids[i] + [0] * (longest - len(ids[i])) for i in places])
-            real = torch.tensor([[1] * len(ids[i]) + [0] * (longest - len(ids[i])) for i in places])
-            x, weight = hidden(padded, real), real[..., None].float()
-            found[places] = ((x * weight).sum(1) / weight.sum(1)).numpy()
-        return found
-
-    return run
-
-
-def sentence_transformers() -> Encode:
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(default_model()), device="cpu")
-    model.max_seq_length = TOKENS
-    return lambda texts: model.encode(list(texts), batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True)
-
-
-def onnx_runtime(folder: Path, threads: int) -> dict[str, Encode]:
-    """Hugging Face's model exported by torch and fused by ONNX Runtime's own optimizer; and that in dynamic int8."""
-    import onnxruntime
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-    from onnxruntime.transformers.optimizer import optimize_model
-    from transformers import AutoModel
-
-    class Hidden(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bert = AutoModel.from_pretrained(default_model(), attn_implementation="eager").eval()
-
-        def forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-            return self.bert(ids, attention_mask=real).last_hidden_state
-
-    exported, fused, int8 = (folder / f"{name}.onnx" for name in ("exported", "fused", "int8"))
-    given = (torch.full((2, 9), 7), torch.ones(2, 9, dtype=torch.int64))
-    sizes = {0: torch.export.Dim("B", min=1), 1: torch.export.Dim("S", min=2, max=512)}
-    with torch.inference_mode(False), torch.no_grad():
-        names: dict[str, Any] = {"input_names": ["ids", "real"], "output_names": ["hidden"]}
-        program = torch.onnx.export(Hidden(), given, dynamic_shapes=(sizes, sizes), dynamo=True, verbose=False, **names)
-    assert program is not None
-    program.save(exported)
-    optimize_model(str(exported), "bert", num_heads=12, hidden_size=384, opt_level=1).save_model_to_file(str(fused))
-    quantize_dynamic(fused, int8, weight_type=QuantType.QInt8, per_channel=True)
-
-    def of(path: Path) -> Encode:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        session = onnxruntime.InferenceSession(str(path), options)
-
-        def hidden(ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-            return torch.from_numpy(session.run(None, {"ids": ids.numpy(), "real": real.numpy()})[0])
-
-        return in_batches(hidden)
-
-    return {"ONNX Runtime": of(fused), "ONNX Runtime, int8": of(int8)}
 
 
 if __name__ == "__main__":

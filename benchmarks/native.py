@@ -5,20 +5,20 @@
     HEADWISE_NATIVE=avx2 python benchmarks/native.py --no-flex --json results.json
 
 The contestants take turns in one process (A B C, A B C, ...). Each round gives a ratio; the table shows the median and,
-in brackets, the least and the greatest. Above 1× the native kernel is faster. A matrix product of the same dtype takes
-its turn in each round: "of the product" is the share of its FLOP/s that the native kernel reaches, counting only cells
-that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense mask otherwise: for
-ALiBi the bias, made before. "With statistics" is the output with log-sum-exp, entropy, distance, the largest weight and
-that on the first key; "and received" adds what each key gets; "lse, entropy" are these two without the output, "all
-statistics" those of `record.statistics()`. "Of forward" is the time over that of the native output alone. headwise's
-torch kernel is `tiled`, or the statistics by tiles.
+in brackets, the least and the greatest. Above 1× the native kernel is faster. A matrix product takes its turn in each
+round, in the dtype or in float32, whichever is quicker: "of the product" is the share of its FLOP/s that the native
+kernel reaches, counting only cells that the mask allows. SDPA is told "causal" where the mask is that, and gets a dense
+mask otherwise: for ALiBi the bias, made before. "lse, entropy" and "and received" (what each key gets) are these
+statistics alone, without the output, "all statistics" those of `record.statistics()`: "× forward" is the time over that
+of the native output. headwise's torch kernel is `tiled`, or the statistics by tiles.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
+import functools
+import itertools
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -35,13 +35,13 @@ import headwise
 from headwise import masks
 from headwise.kernels import sdpa
 from headwise.kernels.measure import take_turns
-from headwise.kernels.speeds import processor
 from headwise.native.library import instruction_set
 from headwise.nn import positions
 from headwise.records.statistics import STATISTICS, make
 from headwise.records.statistics.compute import by_native, by_tiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import figures
 from benchmarks.attention import compiled_flex
 
 HEADS, HEAD_DIM, PRODUCT = 12, 64, 2048
@@ -56,15 +56,15 @@ CASES: dict[str, Callable[[int], masks.Mask | None]] = {
     "prefix-LM, half": lambda n: masks.prefix(n // 2),
     "BigBird, 64": lambda n: masks.big_bird(n, block_size=64),
 }
-BESIDE = ("lse", "entropy", "distance", "top", "first_visible")
-# The statistics of each pass, and whether the output is computed too.
 STATISTICS_OF = {
-    "with statistics": (BESIDE, True),
-    "and received": ((*BESIDE, "received"), True),
-    "lse, entropy": (("lse", "entropy"), False),
-    "all statistics": (tuple(STATISTICS), False),
+    "lse, entropy": ("lse", "entropy"),
+    "and received": ("lse", "entropy", "received"),
+    "all statistics": tuple(STATISTICS),
 }
 PASSES = ("forward", "forward + backward", *STATISTICS_OF)
+OF_PRODUCT = "of the product"
+PEERS = {"× SDPA": "sdpa", "× torch kernel": "torch", "× FlexAttention": "flex"}  # figures, and the contestants
+FIGURES = (OF_PRODUCT, "× forward", *PEERS)
 
 
 def main() -> None:
@@ -76,48 +76,32 @@ def main() -> None:
     )
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES[:2]))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of a row: after them no new round begins")
     parser.add_argument("--no-flex", action="store_true", help="leave out FlexAttention, which takes long to compile")
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file, row by row")
     asked = parser.parse_args()
     if instruction_set() is None:
         parser.error("the native kernels are not here: headwise was installed without a C++ compiler")
     console = Console(width=None if sys.stdout.isatty() else 150)
-    about = {
-        "machine": f"{processor()}, {torch.get_num_threads()} threads",
-        "instruction set": instruction_set(),
-        "torch": torch.__version__,
-        "headwise": headwise.__version__,
-        "shape": f"B=1, H={HEADS}, D={HEAD_DIM}",
-        "rounds": asked.rounds,
-    }
+    about = figures.about(shape=f"B=1, H={HEADS}, D={HEAD_DIM}", rounds=asked.rounds)
     console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
-    table = Table(
-        "mask",
-        "length",
-        "dtype",
-        "pass",
-        "native",
-        "of the product",
-        "of forward",
-        "× SDPA",
-        "× torch kernel",
-        "× Flex",
-    )
+    table = Table("work", "native", *FIGURES)
     rows = []
-    for name in asked.cases:
-        for length in asked.lengths:
-            for dtype in asked.dtypes:
-                for what in asked.passes:
-                    row = measure(name, length, getattr(torch, dtype), what, asked.rounds, flex=not asked.no_flex)
-                    rows.append(row)
-                    table.add_row(*_shown(row))
+    for name, length, dtype, what in itertools.product(asked.cases, asked.lengths, asked.dtypes, asked.passes):
+        row = measure(name, length, getattr(torch, dtype), what, asked.rounds, asked.seconds, flex=not asked.no_flex)
+        rows.append(row)
+        found = row["figures"]
+        cells = [figures.shown(found.get(each), "{:.0%}" if each == OF_PRODUCT else "{:.2f}") for each in FIGURES]
+        table.add_row(row["work"], f"{found['ms'][0]:,.1f} ms", *cells)
+        if asked.json:
+            figures.write(asked.json, about, rows)
     console.print(table)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps({"about": about, "rows": rows}, indent=1), encoding="utf-8")
 
 
-def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, *, flex: bool) -> dict[str, Any]:
-    """Seconds of each contestant in each round."""
+def measure(
+    name: str, length: int, dtype: torch.dtype, what: str, rounds: int, seconds: float, *, flex: bool
+) -> dict[str, Any]:
+    """A row of figures, with the seconds of each contestant in each round."""
     torch.manual_seed(0)
     backward = what == "forward + backward"
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, dtype=dtype, requires_grad=backward) for _ in range(3))
@@ -129,24 +113,20 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
         options["slopes"] = positions.Alibi(HEADS).slopes
         call = headwise.call.make_call(q, k, v, **options)
         dense = sdpa.dense_mask(call).to(dtype)
-    square = torch.randn(PRODUCT, PRODUCT, dtype=dtype)
+    square = torch.randn(PRODUCT, PRODUCT, dtype=yardstick(dtype))
 
     call = headwise.call.make_call(q, k, v, **options)
-    names, with_output = STATISTICS_OF.get(what, ((), True))
-    asked = make(names, {"top": 1} if with_output else {})
+    asked = make(STATISTICS_OF.get(what, ()), {})
 
     def plain() -> Tensor:
         return headwise.attention(q, k, v, **options, kernel="native")
 
-    def ours() -> Tensor:
-        return by_native(call, asked, torch.empty_like(q) if with_output else None)["entropy"] if names else plain()
-
     contestants: dict[str, Callable[[], Tensor]] = {
-        "native": ours,
-        **({"forward": plain} if names else {}),
+        "native": lambda: by_native(call, asked)["entropy"] if asked else plain(),
+        **({"forward": plain} if asked else {}),
         "sdpa": lambda: scaled_dot_product_attention(q, k, v, attn_mask=dense, is_causal=name == "causal"),
     }
-    if names:
+    if asked:
         contestants["torch"] = lambda: by_tiles(call, asked)["entropy"]
     elif dense is not None:
         contestants["torch"] = lambda: headwise.attention(q, k, v, **options, kernel="tiled")
@@ -158,30 +138,39 @@ def measure(name: str, length: int, dtype: torch.dtype, what: str, rounds: int, 
 
     with torch.set_grad_enabled(backward):
         runs = {who: once(run) for who, run in contestants.items()}
-        times = take_turns({**runs, "product": lambda: square @ square}, rounds, turn=0.02)  # short calls: many, warm
+        runs["product"] = lambda: square @ square
+        times = take_turns(runs, rounds, seconds=seconds, turn=0.02)  # short calls: many, warm
     cells = length * length if mask is None else int(mask.to_bool(length).sum())
-    products = 7 if backward else 2 if with_output else 1
+    products = 7 if backward else 1 if asked else 2
     flops = products * 2 * HEADS * HEAD_DIM * cells
+    found = {"ms": figures.spread(1000 * x for x in times["native"])}
+    share = flops / (2 * PRODUCT**3)
+    found[OF_PRODUCT] = figures.spread(
+        share * product / ours for product, ours in zip(times["product"], times["native"], strict=True)
+    )
+    if asked:
+        found["× forward"] = figures.ratios(times, "native", "forward")
+    found |= {shown: figures.ratios(times, who, "native") for shown, who in PEERS.items() if who in times}
     return {
-        "mask": name,
-        "length": length,
-        "dtype": str(dtype).removeprefix("torch."),
-        "pass": what,
-        "flops": flops,
+        "table": "statistics" if asked else "attention",
+        "work": f"{name}, {length:,} tokens, {str(dtype).removeprefix('torch.')}, {what}",
+        "figures": found,
+        "yardstick": str(square.dtype).removeprefix("torch."),
         "seconds": times,
     }
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
-    times = row["seconds"]
-    speed = [2 * PRODUCT**3 / seconds for seconds in times["product"]]
-    shares = [row["flops"] / ours / product for ours, product in zip(times["native"], speed, strict=True)]
-    cells = [f"{statistics.median(times['native']) * 1000:,.1f} ms", f"{statistics.median(shares):.0%}"]
-    for who in ("forward", "sdpa", "torch", "flex"):
-        ratios = [theirs / ours for theirs, ours in zip(times.get(who, ()), times["native"], strict=False)]
-        ratios = [1 / ratio for ratio in ratios] if who == "forward" else ratios
-        cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "–")
-    return [row["mask"], f"{row['length']:,}", row["dtype"], row["pass"], *cells]
+@functools.cache
+def yardstick(dtype: torch.dtype) -> torch.dtype:
+    """The dtype whose products by torch are quicker, this one or float32: without instructions for bfloat16 torch takes
+    minutes for one of them, and it would measure nothing.
+    """
+
+    def seconds(dtype: torch.dtype) -> float:
+        square = torch.randn(256, 256, dtype=dtype)
+        return min(take_turns({"": lambda: square @ square}, 5)[""])
+
+    return dtype if dtype == torch.float32 or seconds(dtype) < seconds(torch.float32) else torch.float32
 
 
 if __name__ == "__main__":

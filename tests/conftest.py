@@ -16,7 +16,6 @@ from filelock import FileLock
 
 # Before anything imports keras. On torch its layers are torch modules; scripts/test runs tests/keras on each backend.
 os.environ["KERAS_BACKEND"] = os.environ.get("HEADWISE_KERAS_BACKEND", "torch")
-os.environ["HEADWISE_SPEEDS"] = "off"  # plans are by the nominal speeds, whatever was measured on this machine
 os.environ["HEADWISE_LANG"] = "en"  # whatever the locale
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

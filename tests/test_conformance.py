@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -53,6 +54,28 @@ def test_a_call_is_drawn_from_its_seed_and_index_alone() -> None:
         for name, x in one.inputs.items():
             torch.testing.assert_close(x, again.inputs[name], rtol=0, atol=0, equal_nan=True)
             assert x.stride() == again.inputs[name].stride()
+
+
+def test_each_instruction_set_is_forced_in_a_process_and_one_that_fails_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(conformance, "instruction_sets", lambda: ["portable", "avx2", "amx"])
+    ran: dict[str, list[str]] = {}
+
+    def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        ran[env["HEADWISE_NATIVE"]] = command[2:]
+        return subprocess.CompletedProcess(command, returncode=int(env["HEADWISE_NATIVE"] == "avx2"))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for asked, status in (("all", 1), ("amx portable", 0)):
+        monkeypatch.setattr("sys.argv", ["conformance.py", "--calls=7", "--instruction-sets", *asked.split()])
+        with pytest.raises(SystemExit) as exit_:
+            conformance.main()
+        assert exit_.value.code == status
+    assert list(ran) == ["portable", "avx2", "amx"]
+    assert ran["amx"] == ["--calls=7", "--start=0", "--seed=0", "--kernel=all"]
+    first = "portable: matches\navx2: does not match (exit status 1)\namx: matches\n"
+    assert capsys.readouterr().out == first + "amx: matches\nportable: matches\n"
 
 
 @pytest.mark.parametrize("dtype", conformance.DTYPES, ids=str)

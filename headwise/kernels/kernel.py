@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
-from headwise.kernels.speeds import CUDA, CUDA_HALF, Machine, of_cpu
+from headwise.kernels.speeds import CPU, CPU_HALF, CUDA, CUDA_HALF, Machine
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The estimated cost of a call's forward pass. If times are nominal (not measured), only their ratios count."""
+    """The estimated cost of a call's forward pass. Its time is nominal: only the ratios of times count."""
 
     flops: int  # of the two matrix products: 2 · cells · (D + E)
     bytes: int  # read and written, intermediate results included
     peak: int  # bytes of memory beyond the inputs at the worst moment, the output included
-    time: float  # seconds, measured or nominal (`speeds.py`): the plan compares this
+    time: float  # seconds at nominal speeds (`speeds.py`): the plan compares this
     blocks: Blocks | None = None  # None if the kernel does not compute by blocks
     cutter: str | None = None  # the name of the cutter that cuts the mask into tiles, if there is one
 
@@ -54,10 +54,9 @@ class Kernel(Protocol):
 
 
 def machine(call: AttentionCall) -> Machine:
-    """Return the speeds of the machine on which a call runs, measured or nominal."""
-    if call.q.device.type == "cpu":
-        return of_cpu(call.q.dtype, call.trains)
-    return CUDA_HALF if call.q.dtype.itemsize == 2 else CUDA
+    """Return the nominal speeds of the machine on which a call runs."""
+    full, half = (CPU, CPU_HALF) if call.q.device.type == "cpu" else (CUDA, CUDA_HALF)
+    return half if call.q.dtype.itemsize == 2 else full
 
 
 def refusal(kernel: Kernel, call: AttentionCall) -> str | None:

@@ -6,36 +6,20 @@ import dataclasses
 import math
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 
-from headwise import masks
-from headwise.call import AttentionCall, make_call
-from headwise.kernels import sdpa, speeds
+from headwise.call import AttentionCall
 from headwise.kernels.kernel import Kernel, matrix_flops
 from headwise.kernels.plan import KERNELS, Verdict, choose, find_name, verdicts
-from headwise.kernels.speeds import Machine, Speeds
 from headwise.masks.bits import row_blocks
 
 # Kernels whose estimated time is more than MOST_TIME times the least, or memory more than MOST_BYTES, are not run.
 MOST_TIME, MOST_BYTES = 10, 2**31
 PRODUCT = 2048  # rows of the matrices that are multiplied
+STEADY = 1.5  # the machine is busy if `Contest.unrest` is more
 BACKWARD = 3.5  # a training step has seven matrix products where the output has two
-
-# The kernels to calibrate, and the calls for it: 8 heads, these lengths and widths, each with these masks.
-CALIBRATED = ("native", "sdpa", "tiled", "reference")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SIZES = ((512, 64), (1024, 128), (1024, 32))
-MASKS: tuple[Callable[[int], masks.Mask | None], ...] = (
-    lambda length: masks.causal(),
-    lambda length: masks.window(255, 0),
-    lambda length: None,
-    lambda length: masks.documents(torch.arange(length, device="cpu") // 256),
-)
-SECONDS = 35.0  # the time limit for all calls
 
 
 def take_turns(
@@ -98,6 +82,14 @@ class Contest:
         ratios = [a / b for a, b in zip(self.seconds[kernel], self.seconds[self.chosen], strict=True)]
         return statistics.median(ratios), min(ratios), max(ratios)
 
+    def unrest(self) -> float:
+        """Return how many times its quickest round the median round takes, of the contestant for which this is most.
+
+        Other work on the machine can only add to a time, and seldom adds the same to each round.
+        """
+        products = [1 / speed for speed in self.product]
+        return max(statistics.median(each) / min(each) for each in (*self.seconds.values(), products))
+
     def share(self, kernel: str) -> float:
         """Return the median over the rounds of (FLOP/s of the kernel) / (FLOP/s of the matrix product)."""
         pairs = zip(self.seconds[kernel], self.product, strict=True)
@@ -139,66 +131,9 @@ def count_flops(call: AttentionCall) -> float:
     return matrix_flops(call, cells) * (BACKWARD if call.trains else 1.0)
 
 
-def calibrate(tell: Callable[[int, int, str], None] = lambda done, total, what: None) -> Speeds:
-    """Measure the speeds of this machine, in less than a minute. `tell` gets (calls done, all calls, current call).
-
-    Each call is timed several times and the smallest time counts: other work on the machine can only add to a time.
-    """
-    found: dict[str, Machine] = {}
-    bandwidth, overhead = _bandwidth(), _overhead()
-    total, done, end = len(DTYPES) * 2 * len(SIZES) * len(MASKS), 0, time.perf_counter() + SECONDS
-    for dtype in DTYPES:
-        rows = _rows(dtype)
-        fastest = 2.0 * rows**3 / min(take_turns({"product": product(dtype, rows)}, 15, seconds=2.0)["product"])
-        for trains in (False, True):
-            name = speeds.kind(dtype, trains)
-            machine = Machine.measured(fastest, bandwidth, overhead, dict.fromkeys(CALIBRATED, 1.0))
-            shares: defaultdict[str, list[float]] = defaultdict(list)
-            with speeds.using({name: machine}), torch.set_grad_enabled(trains):
-                for call in _calls(dtype, trains):
-                    tell(done, total, name)
-                    left, done = end - time.perf_counter(), done + 1
-                    if left > 0 or not shares:  # on a slow machine only the first call is measured, which has a mask
-                        for kernel, share in _shares(call, machine, left / (total - done + 1)):
-                            shares[kernel].append(share)
-            medians = {kernel: statistics.median(each) for kernel, each in shares.items()}
-            found[name] = dataclasses.replace(machine, shares=medians)
-    return found
-
-
-def _calls(dtype: torch.dtype, trains: bool) -> Iterator[AttentionCall]:
-    for length, width in SIZES:
-        q, k, v = (torch.randn(1, 8, length, width, device="cpu").to(dtype).requires_grad_(trains) for _ in range(3))
-        for mask in MASKS:
-            yield make_call(q, k, v, mask=mask(length))
-
-
-def _shares(call: AttentionCall, machine: Machine, seconds: float) -> Iterator[tuple[str, float]]:
-    """Yield (kernel, share of the matrix product's speed) such that the estimated time equals the measured time."""
-    costs = {each.kernel: each.cost for each in verdicts(call, CALIBRATED) if each.cost is not None}
-    times = take_turns({name: runs(call, KERNELS[name]) for name in costs}, rounds=7, seconds=seconds)
-    for name, cost in costs.items():
-        took = min(times[name]) / (BACKWARD if call.trains else 1.0)
-        ideal = cost.flops / machine.product
-        yield name, ideal / max(took - (cost.time - ideal), took / 2)
-
-
 def _rows(dtype: torch.dtype) -> int:
     """Return how many rows the multiplied matrices have: PRODUCT, or fewer if torch multiplies this dtype slowly."""
     rows = min(256, PRODUCT)
     while rows < PRODUCT and min(take_turns({"product": product(dtype, rows)}, 3)["product"]) < 0.02:
         rows *= 2
     return rows
-
-
-def _bandwidth() -> float:
-    here = torch.ones(2**24, device="cpu")
-    there = torch.empty_like(here)
-    return 2 * here.nbytes / min(take_turns({"copy": lambda: there.copy_(here)}, 9)["copy"])
-
-
-def _overhead() -> float:
-    q = torch.randn(1, 1, 4, 4, device="cpu")
-    call: Any = make_call(q, q, q)
-    many = take_turns({"calls": lambda: [sdpa.run(call) for _ in range(100)]}, 9)["calls"]
-    return min(many) / 100

@@ -48,7 +48,7 @@ def cost(call: AttentionCall) -> Cost:
         flops = matrix_flops(call, batch * heads * find_sight(call.mask, q_len, k_len).cells)
         moved = input_output_bytes(call)
         here = machine(call)
-        share = FEW_QUERIES * CPU.flops / here.flops  # not measured: use the nominal speed
+        share = FEW_QUERIES * CPU.flops / here.flops  # the same speed in any dtype
         return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share, calls=2))
     rows = -(-q_len // ROWS) * ROWS / q_len
     cells = find_sight(call.mask, q_len, k_len).cells
@@ -58,16 +58,11 @@ def cost(call: AttentionCall) -> Cost:
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
     moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 0.5 * pieces * seen))  # packed numbers stay in caches
     share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
-    here = machine(call)
-    share = here.shares.get("native", share)
-    return Cost(flops, moved, output_bytes(call), here.time(flops, moved, share=share))
+    return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=share))
 
 
-def is_quicker_than_tiles(call: AttentionCall) -> bool:
-    """Whether this kernel is quicker than `tiled` where both can run: as measured, or else by the instruction set."""
-    shares = machine(call).shares
-    if "native" in shares and "tiled" in shares:
-        return shares["native"] >= shares["tiled"]
+def is_quicker_than_tiles() -> bool:
+    """Whether this kernel is quicker than `tiled` where both can run."""
     return instruction_set() != "portable"
 
 

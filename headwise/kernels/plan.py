@@ -147,7 +147,7 @@ def _cheapest(call: AttentionCall) -> Kernel:
             return dense
         return _cheaper(call if call.mask is None else dataclasses.replace(call, mask=None), dense, native)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
-    if native in ready and native.is_quicker_than_tiles(call) and tiled in ready:
+    if native in ready and native.is_quicker_than_tiles() and tiled in ready:
         ready.remove(tiled)  # then the mask is not cut into tiles
     return _cheaper(call, *ready)
 
@@ -259,14 +259,9 @@ class Plan(Printed):
         return "\n".join(f"{padded(said(name), 16)}{said(text)}".rstrip() for name, text in lines)
 
     def _speed(self) -> str:
-        product = self.machine.product
-        if self.machine.is_measured:
-            here = f" of this machine's matrix product ({_flops(self.share * product)}/s of {_flops(product)}/s)"
-        else:
-            how = "; `headwise bench --calibrate` measures it" if self.call.q.is_cpu else ""
-            here = f" of a matrix product (nominal{how})"
+        how = "; `headwise bench` measures it" if self.call.q.is_cpu else ""
         share = f"about {self.share:.0%}" if self.share >= 0.005 else "less than 1%"
-        return said(share) + said(here)
+        return said(share) + said(f" of a matrix product (nominal{how})")
 
 
 def _options(call: AttentionCall) -> str:

@@ -25,9 +25,7 @@ def cost(call: AttentionCall) -> Cost:
     copies = call.heads_per_key_head if call.heads_per_key_head > 1 else 0
     copied = 2 * copies * (call.k.numel() + call.v.numel()) * max(4, call.q.element_size())
     moved = input_output_bytes(call) + 8 * matrix + copied
-    here = machine(call)
-    time = here.time(flops, moved, share=here.shares.get("reference", 1.0))
-    return Cost(flops, moved, 3 * matrix + output_bytes(call), time)
+    return Cost(flops, moved, 3 * matrix + output_bytes(call), machine(call).time(flops, moved))
 
 
 def run(call: AttentionCall) -> Tensor:

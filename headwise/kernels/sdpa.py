@@ -85,7 +85,7 @@ def dense_cost(call: AttentionCall, readings: float) -> Cost:
     moved += int((readings - 1) * (call.k.numel() + call.v.numel()) * call.q.element_size())
     here = machine(call)
     slow = call.trains and call.q.dtype.itemsize == 2 and call.q.device.type == "cpu"
-    share = here.shares.get("sdpa", HALF_BACKWARD if slow else SHARE)
+    share = HALF_BACKWARD if slow else SHARE
     if needs_dense_mask(call):
         of_mask = (1, 1) if call.mask is None else (call.mask.batch or 1, call.mask.heads or 1)
         bias = call.take_options({})["bias"].shape if call.bias is not None else (1, 1)

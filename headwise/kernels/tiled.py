@@ -138,9 +138,7 @@ def _time(call: AttentionCall, tiles: TileList, by_scores: Bools) -> float:
     looked_at = (tiles.masked_keys > 0) & (not tiles.alike)
     calls = len(tiles) * CALLS + int(looked_at.sum()) * CALLS_FOR_MASK
     mask_cells = int((rows * tiles.masked_keys)[looked_at].sum())
-    here = machine(call)
-    gain = here.shares.get("tiled", BEST) / BEST
-    return here.time(matrix_flops(call, int(work)), 0, share=gain, calls=calls) + mask_cells * SECONDS_PER_MASK_CELL
+    return machine(call).time(matrix_flops(call, int(work)), 0, calls=calls) + mask_cells * SECONDS_PER_MASK_CELL
 
 
 def _by_scores(call: AttentionCall, tiles: TileList) -> Bools:

@@ -25,8 +25,7 @@ def options(verb: click.Command) -> str:
 
 
 VERBS = {  # beside --lang and --debug, which all have
-    "bench": "--length --queries --heads --kv-heads --head-dim --dtype --mask --training --rounds --calibrate "
-    "--show --forget --json",
+    "bench": "--length --queries --heads --kv-heads --head-dim --dtype --mask --training --rounds --json",
     "compare": "first second --set --set-other --spec --spec-other --json",
     "doctor": "targets --set --model --input --changed --spec --isolate --timeout --memory --notes --json --sarif",
     "embed": "--file --out --column --model --prompt --prompt-name --dtype --batch-tokens --chunk --restart --engine "

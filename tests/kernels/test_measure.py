@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from headwise import masks
 from headwise.call import AttentionCall, make_call
-from headwise.kernels import measure, speeds
-from headwise.kernels.measure import Contest, calibrate, contest, count_flops, take_turns
+from headwise.kernels import measure
+from headwise.kernels.measure import Contest, contest, count_flops, take_turns
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
     monkeypatch.setattr(measure, "PRODUCT", 32)
-    monkeypatch.setattr(measure, "SIZES", ((16, 8), (24, 8)))
-    monkeypatch.setattr(measure, "SECONDS", 0.0)
 
 
 def call(mask: masks.Mask | None = None, *, length: int = 32, trains: bool = False) -> AttentionCall:
@@ -47,6 +47,13 @@ def test_ratios_and_shares_by_hand() -> None:
     assert found.share("native") == 0.4  # the median of 80%, 40% and 40%
 
 
+def test_unrest_is_of_the_least_steady_by_hand() -> None:
+    seconds = {"native": [1.0, 1.2, 1.1], "sdpa": [3.0, 3.0, 90.0]}  # one slow round of three is no matter
+    found = Contest("native", seconds, product=[100.0, 5.0, 4.0], flops=80.0, reasons={})
+    assert found.unrest() == pytest.approx(20.0)
+    assert dataclasses.replace(found, product=[100.0, 90.0, 110.0]).unrest() == pytest.approx(1.1)
+
+
 def test_flops_count_what_the_mask_allows() -> None:
     # 2 examples · 4 heads · cells · 2 · (8 + 8)
     assert count_flops(call()) == 8 * 32 * 32 * 32
@@ -76,27 +83,3 @@ def test_a_contest_leaves_out_what_takes_too_long_or_too_much_memory(monkeypatch
     found = contest(windowed, rounds=1)
     assert found.reasons["reference"].startswith("not run: it needs ")
     assert list(found.seconds) == [found.chosen]  # which runs whatever it needs
-
-
-def test_calibrate_measures_each_dtype_forward_and_in_training() -> None:
-    heard: list[tuple[int, int, str]] = []
-    found = calibrate(lambda *told: heard.append(told))
-    kinds = [f"{dtype}{pass_}" for dtype in ("float32", "bfloat16", "float16") for pass_ in ("", ", training")]
-    assert list(found) == kinds
-    assert [done for done, _, _ in heard] == list(range(6 * 2 * 4))
-    for each in found.values():
-        assert each.is_measured
-        assert {"sdpa", "tiled"} <= each.shares.keys() <= set(measure.CALIBRATED)
-        assert speeds.Machine.measured(each.product, each.bytes, each.call, each.shares) == each
-
-
-def test_a_share_is_what_makes_the_cost_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes a second, of which the memory takes a quarter: three quarters are left for the products."""
-    dense = call()
-    flops, moved = 2 * 2 * 4 * 32 * 32 * 16, 4 * (2 * 2 * 4 * 32 * 8 + 2 * 2 * 2 * 32 * 8)
-    machine = speeds.Machine.measured(flops, 4.0 * moved, 1e-30, {"sdpa": 1.0})
-    monkeypatch.setattr(measure, "CALIBRATED", ("sdpa",))
-    monkeypatch.setattr(measure, "take_turns", lambda runs, **_: {"sdpa": [3.0, 1.0, 2.0]})
-    with speeds.using({"float32": machine}), torch.no_grad():
-        ((name, share),) = measure._shares(dense, machine, 1.0)
-    assert (name, share) == ("sdpa", pytest.approx(1 / 0.75))

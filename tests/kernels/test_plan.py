@@ -220,9 +220,7 @@ def test_the_plan_reads_like_explain() -> None:
         "kernel          tiled, the mask cut by 'band'",
     ]
     assert lines[4] == "  flops         2.64 GFLOP, 3.8% of the dense 68.7 GFLOP"
-    assert (
-        lines[5] == "  speed         about 50% of a matrix product (nominal; `headwise bench --calibrate` measures it)"
-    )
+    assert lines[5] == "  speed         about 50% of a matrix product (nominal; `headwise bench` measures it)"
     assert lines[8] == "  blocks        378 full, 252 partial, 15,754 skipped (of 64 × 64)"
     assert any(line.startswith("  sdpa          could, at ") and "335 MB at the peak" not in line for line in lines)
     assert "  decode        refuses: it is for one query a head (the call has Q = 8192)" in lines

@@ -59,74 +59,53 @@ struct Float32 : Registers<Float32> {
 };
 
 #if defined(__AMX_BF16__)
-// A product in tiles, each of 16 x 16 sums, which reads 32 rows of A, and units up to the next multiple of 16. It is
-// computed in parts, so that vectors can be computed meanwhile.
+// Products in tiles of 16 x 16 sums. They read 32 rows of A, and units up to the next multiple of 16.
 template <class T>
-struct InTiles {
-    long rows;
-    const unit* a;
-    long rs;
-    const float* b;
-    long bs, n;
-    float* c;
-    long cs, columns;
-    bool add;
-    long i = 0, j = 0; // the part that comes next: 16 units for 32 columns
-
-    bool has_more() const { return j < columns; }
-
-    MEMBER void go_on() {
+struct Tiles {
+    static constexpr int UNITS = 16, ROWS = 32, COLUMNS = 32, BLOCKS = 4, LEFT_UNITS = 1;
+    static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
         __asm__ volatile("" ::: "memory"); // GCC does not know that tiles are loaded from memory
         const bool both = rows > 16;
-        float *upper = c + j, *lower = upper + 16 * cs;
-        if (i == 0 && add) {
-            _tile_loadd(0, upper, 4 * cs);
-            _tile_loadd(1, upper + 16, 4 * cs);
-            if (both) {
-                _tile_loadd(2, lower, 4 * cs);
-                _tile_loadd(3, lower + 16, 4 * cs);
+        for (long j = 0; j < columns; j += 32) {
+            float *upper = c + j, *lower = upper + 16 * cs;
+            if (add) {
+                _tile_loadd(0, upper, 4 * cs);
+                _tile_loadd(1, upper + 16, 4 * cs);
+                if (both) {
+                    _tile_loadd(2, lower, 4 * cs);
+                    _tile_loadd(3, lower + 16, 4 * cs);
+                }
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
             }
-        } else if (i == 0) {
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
-        }
-        _tile_loadd(6, b + i * bs + j, 4 * bs);
-        _tile_loadd(7, b + i * bs + j + 16, 4 * bs);
-        _tile_loadd(4, a + i, 4 * rs);
-        T::upper();
-        if (both) {
-            _tile_loadd(5, a + 16 * rs + i, 4 * rs);
-            T::lower();
-        }
-        i += 16;
-        if (i >= n) {
+            for (long i = 0; i < n; i += 16) {
+                _tile_loadd(6, b + i * bs + j, 4 * bs);
+                _tile_loadd(7, b + i * bs + j + 16, 4 * bs);
+                _tile_loadd(4, a + i, 4 * rs);
+                T::upper_rows();
+                if (both) {
+                    _tile_loadd(5, a + 16 * rs + i, 4 * rs);
+                    T::lower_rows();
+                }
+            }
             _tile_stored(0, upper, 4 * cs);
             _tile_stored(1, upper + 16, 4 * cs);
             if (both) {
                 _tile_stored(2, lower, 4 * cs);
                 _tile_stored(3, lower + 16, 4 * cs);
             }
-            i = 0, j += 32;
         }
         __asm__ volatile("" ::: "memory");
     }
 };
 
-template <class T>
-struct Tiles {
-    static constexpr int UNITS = 16, ROWS = 32, COLUMNS = 32, BLOCKS = 4, LEFT_UNITS = 1;
-    static void product(long rows, const unit* a, long rs, long, const float* b, long bs, long n, float* c, long cs, long columns, bool add) {
-        InTiles<T> all{rows, a, rs, b, bs, n, c, cs, columns, add};
-        while (all.has_more()) all.go_on();
-    }
-};
-
 struct BFloat16 : Tiles<BFloat16> {
     static constexpr int PAIR = 2, DEGREE = 4, ROUGH = 3;
-    INLINE void upper() { _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); }
-    INLINE void lower() { _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7); }
+    INLINE void upper_rows() { _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); }
+    INLINE void lower_rows() { _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7); }
 };
 #elif defined(__AVX512BF16__)
 struct BFloat16 : Registers<BFloat16> {
@@ -155,8 +134,8 @@ constexpr int ZERO_OF_A = 128, ROWS_OF_BYTES = 6;
 #if defined(__AMX_INT8__)
 struct Int8 : Tiles<Int8> {
     static constexpr int PAIR = 4;
-    INLINE void upper() { _tile_dpbusd(0, 4, 6); _tile_dpbusd(1, 4, 7); }
-    INLINE void lower() { _tile_dpbusd(2, 5, 6); _tile_dpbusd(3, 5, 7); }
+    INLINE void upper_rows() { _tile_dpbusd(0, 4, 6); _tile_dpbusd(1, 4, 7); }
+    INLINE void lower_rows() { _tile_dpbusd(2, 5, 6); _tile_dpbusd(3, 5, 7); }
 };
 #elif defined(HAS_BYTES)
 struct Int8 : Registers<Int8, ROWS_OF_BYTES> {
@@ -211,6 +190,7 @@ struct Products {
         struct { uint8_t palette, row, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {};
         shape.palette = 1;
         for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
+        __asm__ volatile("" ::"r"(&shape) : "memory"); // GCC does not know that all of it is read
         _tile_loadconfig(&shape);
 #endif
     }
