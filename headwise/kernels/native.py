@@ -22,11 +22,19 @@ from headwise.native.sight import SIZE, find_sight
 OPTIONS = attend.OPTIONS
 READS_INT8 = True
 
-# By instruction set: the share of the nominal speed that large calls reach, where scaled_dot_product_attention reaches
-# 0.95 with the same instruction set. `benchmarks/native.py` measures these shares.
-OF_ARM = {"dotprod": 1.0, "bf16": 1.0}  # not timed
-FLOAT32 = {"portable": 0.3, "avx2": 1.0, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.15, "amx": 1.15} | OF_ARM
-HALF = {"portable": 0.35, "avx2": 1.15, "avx512": 1.15, "avx512vnni": 1.15, "avx512bf16": 1.4, "amx": 1.4} | OF_ARM
+# By instruction set: the share of the nominal speed that large calls reach in float32 and in half precision, where
+# scaled_dot_product_attention reaches 0.95 with the same instruction set. `benchmarks/native.py` measures these shares.
+SHARES = {
+    "portable": (0.3, 0.35),
+    "avx2": (1.0, 1.15),
+    "avxvnni": (1.0, 1.15),
+    "avx512": (1.15, 1.15),
+    "avx512vnni": (1.15, 1.15),
+    "avx512bf16": (1.15, 1.4),
+    "amx": (1.15, 1.4),
+    "dotprod": (1.0, 1.0),  # those of ARM were not measured
+    "bf16": (1.0, 1.0),
+}
 FEW_QUERIES = 0.5  # the share that calls of few queries and many keys reach, in any dtype
 
 ROWS = 16  # the fewest rows that are multiplied together
@@ -57,7 +65,7 @@ def cost(call: AttentionCall) -> Cost:
     seen = min(1.0, cells / min(q_len, SIZE) / k_len)  # the share of the keys that is read, about
     pieces = -(-q_len * call.heads_per_key_head // PIECE)
     moved = input_output_bytes(call) + int(keys * (seen - 1.0 + 0.5 * pieces * seen))  # packed numbers stay in caches
-    share = (FLOAT32 if call.q.dtype == torch.float32 else HALF)[instruction_set() or "portable"]
+    share = SHARES[instruction_set() or "portable"][call.q.dtype != torch.float32]
     return Cost(flops, moved, output_bytes(call), machine(call).time(flops, moved, share=share))
 
 
