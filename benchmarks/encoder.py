@@ -83,8 +83,8 @@ def main() -> None:
     console.print("  ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
     rows = []
     for name in found:
-        exact = vectors.get(EXACT, vectors[name])
-        row = {"seconds": figures.spread(times[name]), **cosines(vectors[name], exact)}
+        row = {"seconds": figures.spread(times[name])}
+        row |= cosines(vectors[name], vectors[EXACT]) if EXACT in vectors else {}
         row |= {"of the limit": figures.ratios(times, LIMIT, name)}
         row |= {"time": figures.ratios(times, name, OURS)} if OURS in times else {}
         rows.append({"table": "encoding", "work": name, "figures": row, "setting": settings[name]})
@@ -158,7 +158,7 @@ def table_of(rows: Sequence[Mapping[str, object]]) -> Table:
         if row["table"] == "encoding":
             found, sentence = row["figures"], alone[row["work"]]
             cells = [f"{found['seconds'][0]:.2f}", figures.shown(found.get("time")), f"{found['of the limit'][0]:.2f}"]
-            cells += [f"{found[each][0]:.6f}" for each in ("cosine, least", "cosine, mean")]
+            cells += [f"{found[each][0]:.6f}" if each in found else "–" for each in ("cosine, least", "cosine, mean")]
             table.add_row(row["work"], *cells, *(f"{each[0]:.2f}" for each in sentence.values()), row["setting"])
     return table
 

@@ -8,7 +8,7 @@
 namespace ISA {
 
 constexpr int64_t TILE = 64;          // queries of a tile, keys of a block
-constexpr int64_t PACKED = 1 << 19;   // bytes of packed keys and values in a chunk
+constexpr int64_t PACKED = 1 << 18;   // bytes of packed keys and values in a chunk: half of a small second cache
 constexpr int64_t PIECE = 1024;       // rows of a piece, so that packing is small beside the products
 constexpr float SLACK = 8.0f;         // how far a row's scores may be above its reference, in units of log 2
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.69314718055994531f;
