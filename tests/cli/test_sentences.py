@@ -55,7 +55,6 @@ WITHOUT = {
     "always {0}, the commonest in training": "name",
     "headwise: the file has no names of tokens: {0}": "name",
     "headwise: {0}": "name",
-    "headwise: {0} {1}": "name",
     "predicted {0}": "name",
     "the validation part has no row with the label {0}, so its scores say nothing of it: give more rows with "
     "it": "name",
