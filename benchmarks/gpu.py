@@ -19,10 +19,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -42,6 +39,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import headwise
 from benchmarks.attention import CASES, HEAD_DIM, HEADS, REPEATS, compiled_flex, finished
 from benchmarks.edit import EDITS
+from benchmarks.limited import run_limited
 from benchmarks.watch import gpt2
 from headwise import Int8, masks
 from headwise.call import make_call
@@ -391,10 +389,7 @@ def run_steps(minutes: float, path: Path, rounds: int) -> int:
                 "pytest",
                 "-m",
                 "gpu and (slow or not slow)",
-                "-q",
-                "-rfE",
-                "-p",
-                "no:cacheprovider",
+                *["-q", "-rfE", "-p", "no:cacheprovider"],
                 *tests,
             ]
         step = {"step": name, **run_step([sys.executable, *command], limit)}
@@ -413,15 +408,7 @@ def run_step(command: Sequence[str], limit: float) -> dict[str, Any]:
     """Run a command in a process of its own for at most `limit` seconds; return how it ended, and its last lines."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, start_new_session=True)
-        try:
-            outcome = "failed" if process.wait(max(0.0, limit)) else "done"
-        except subprocess.TimeoutExpired:
-            outcome = "out of time"
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # and what it started
-                process.wait()
+        outcome = run_limited(command, limit, said=said, at=ROOT)
         said.seek(0)
         lines = said.read().decode("utf-8", "replace").splitlines()
     return {"outcome": outcome, "seconds": time.monotonic() - began, "said": "\n".join(lines[-30:])}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import figures
+from benchmarks.limited import run_limited
 from benchmarks.machines import page, quiet
 from headwise.native.library import VARIABLE, instruction_set, missing
 
@@ -125,10 +126,7 @@ def run(step: Step) -> tuple[dict[str, Any], bool]:
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "figures.json"
         command = [sys.executable, str(ROOT / "benchmarks" / step.program), *step.options, "--json", str(written)]
-        try:
-            ended = subprocess.run(command, timeout=step.limit, check=False).returncode == 0
-        except subprocess.TimeoutExpired:
-            ended = False
+        ended = run_limited(command, step.limit) == "done"
         if not ended:
             print(f"scripts/bench: {step.name} did not come to its end in {step.limit:.0f} s", file=sys.stderr)
         if not written.exists():
