@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from benchmarks.results.machine import processor
 from headwise.files import replacing
 from headwise.native.library import instruction_set
 
+# What holds torch (its own kernels, MKL, oneDNN, which OpenVINO uses too) and CTranslate2 to an instruction set.
+HOLDING = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "CT2_FORCE_CPU_ISA")
 Times = Mapping[str, Sequence[float]]  # the seconds of each contestant in each round
 
 
@@ -34,6 +37,7 @@ def about(**more: Any) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "headwise": headwise.__version__,
+        **({"held": held} if (held := [name for name in HOLDING if name in os.environ]) else {}),
         **more,
     }
 

@@ -115,7 +115,9 @@ def machines(files: Mapping[str, File]) -> list[str]:
     for name, file in files.items():
         about = file["about"]
         notes = [about["carried over"]] if "carried over" in about else []
-        notes += ["kernels held to this set by `HEADWISE_NATIVE`, the peers not"] if "-on-" in name else []
+        if "-on-" in name:
+            held = ["HEADWISE_NATIVE", *about.get("held", [])]
+            notes.append(f"held to this set by {', '.join(f'`{each}`' for each in held)}; other peers are not")
         notes += ["other programs ran beside"] if about.get("busy") else []
         notes += [f"not finished: {', '.join(about['unfinished'])}"] if about.get("unfinished") else []
         notes += [f"missing: {', '.join(about['missing'])}"] if about.get("missing") else []
