@@ -147,7 +147,7 @@ def _cheapest(call: AttentionCall) -> Kernel:
             return dense
         return _cheaper(call if call.mask is None else dataclasses.replace(call, mask=None), dense, native)
     ready = [each for each in KERNELS.values() if refusal(each, call) is None]
-    if native in ready and native.is_quicker_than_tiles() and tiled in ready:
+    if native in ready and tiled in ready:
         ready.remove(tiled)  # then the mask is not cut into tiles
     return _cheaper(call, *ready)
 
